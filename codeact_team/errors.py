@@ -1,0 +1,59 @@
+"""Every exception this package raises on its own account.
+
+    CodeActTeamError
+    ├── SettingError            an argument is wrong, or cannot be written to a config
+    ├── ConfigError             a config document is wrong: file, line and path in the document
+    │   └── NotAllowedError     a component that the allow-list, or safety, keeps out
+    └── SandboxError            code cannot run on this machine as asked
+        ├── EngineError         the container engine, or an image, is missing or refuses
+        └── ConfinementError    the kernel cannot enforce what confinement requires
+
+Code that fails, a program that is killed and a model that answers nonsense are results, never exceptions.
+"""
+
+from __future__ import annotations
+
+
+class CodeActTeamError(Exception):
+    """Base of all errors of this package; its text says what is wrong and what to do."""
+
+
+class SettingError(CodeActTeamError, ValueError):
+    """An argument that cannot work, or that has no form in a config."""
+
+
+class ConfigError(CodeActTeamError):
+    """A config document that cannot be used.
+
+    Args:
+        message: What is wrong and what to do.
+        file: The document's name.
+        line: Line in the document, counted from 1.
+        path: Where in the document, such as ``config.participants.0.provider``.
+    """
+
+    def __init__(
+        self, message: str, *, file: str | None = None, line: int | None = None, path: str | None = None
+    ) -> None:
+        place = ":".join(str(part) for part in (file, line) if part is not None)
+        super().__init__(": ".join(part for part in (place, path, message) if part))
+        self.message = message
+        self.file = file
+        self.line = line
+        self.path = path
+
+
+class NotAllowedError(ConfigError):
+    """A component or a dotted path that may not be loaded unless asked for."""
+
+
+class SandboxError(CodeActTeamError, RuntimeError):
+    """Code cannot run on this machine as asked; nothing the code itself could mend."""
+
+
+class EngineError(SandboxError):
+    """The container engine cannot be reached, lacks the image, or refuses the container."""
+
+
+class ConfinementError(SandboxError):
+    """The kernel, or this machine, cannot enforce the confinement that is required."""

@@ -1,0 +1,107 @@
+"""What every sandbox offers: processes with a duplex byte stream, and files that travel over one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from codeact_team.sandboxes.limits import Limits
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a process ended.
+
+    Attributes:
+        code: Its exit code; 128 + n where signal n ended it.
+        lost: Why the sandbox itself is gone, or ``None`` where it goes on.
+        oom_kills: How many processes the memory limit has killed since the process started, where that is known.
+        fork_failures: How often the process limit refused a new process since then, where that is known.
+    """
+
+    code: int
+    lost: str | None = None
+    oom_kills: int = 0
+    fork_failures: int = 0
+
+
+class Process(ABC):
+    """A program that runs inside a sandbox. stdout and stderr are one stream, in the order of writing."""
+
+    @abstractmethod
+    async def read(self) -> bytes:
+        """The next piece of output, as it comes; ``b""`` once the program, or its sandbox, has ended."""
+
+    @abstractmethod
+    async def write(self, data: bytes) -> None:
+        """Send ``data`` to the program's stdin. A program that does not want it any more is no error."""
+
+    @abstractmethod
+    async def close_stdin(self) -> None:
+        """Let the program read the end of its stdin."""
+
+    @abstractmethod
+    async def wait(self) -> Exit:
+        """How the program ended. To be called after :meth:`read` has returned ``b""``."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Release what the host holds for the process. Does not stop it: that is the sandbox's part."""
+
+
+class Sandbox(ABC):
+    """A place where hostile code runs. Not bound to an event loop; one process at a time.
+
+    ``interrupt`` and ``kill`` reach everything that runs inside, whatever it forked into.
+    """
+
+    @property
+    @abstractmethod
+    def running(self) -> bool:
+        """Whether a process can be spawned now; ``False`` before ``start`` and after its end, for whatever reason."""
+
+    @property
+    @abstractmethod
+    def limits(self) -> Limits:
+        """The limits in force, for telling which one a failing program ran into."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Make the sandbox ready.
+
+        Raises:
+            SandboxError: If this machine cannot provide it. Never falls back to a weaker one.
+        """
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """End everything inside and remove the sandbox. Idempotent."""
+
+    @abstractmethod
+    async def spawn(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Process:
+        """Start a program in the workspace.
+
+        Args:
+            argv: The program and its arguments, as the sandbox sees them.
+            env: Variables beside those of the sandbox.
+        """
+
+    @abstractmethod
+    async def interrupt(self) -> None:
+        """Send SIGINT to everything inside."""
+
+    @abstractmethod
+    async def kill(self) -> None:
+        """End everything inside at once; the sandbox itself stays usable where it can."""
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()

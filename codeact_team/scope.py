@@ -1,0 +1,76 @@
+"""Who stops what was started: a scope that owns the executors made or started inside it.
+
+AutoGen closes no agents, and a team's participants are private. So an executor registers itself with the scope it was
+made in, found through a context variable, which the tasks of AutoGen's runtime inherit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from contextvars import ContextVar, Token
+from types import TracebackType
+from typing import Protocol, Self
+
+_current: ContextVar[Scope | None] = ContextVar("codeact_team_scope", default=None)
+
+
+class Startable(Protocol):
+    """What a scope owns: something with an idempotent start and stop."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+class Scope:
+    """An asynchronous context manager that stops, at its end, whatever registered with it.
+
+    ``prewarm`` starts the registered parts in the background; if one cannot start, the body of the ``async with`` is
+    cancelled and the error is raised from it.
+    """
+
+    def __init__(self) -> None:
+        self._owned: list[Startable] = []
+        self._tasks = asyncio.TaskGroup()
+        self._token: Token[Scope | None] | None = None
+
+    @property
+    def owned(self) -> tuple[Startable, ...]:
+        """What this scope will stop."""
+        return tuple(self._owned)
+
+    def register(self, part: Startable) -> None:
+        """Own ``part``: stop it when the scope ends."""
+        if part not in self._owned:
+            self._owned.append(part)
+
+    def prewarm(self) -> None:
+        """Start everything registered so far, without waiting for it."""
+        for part in self._owned:
+            self._tasks.create_task(part.start())
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        self._token = _current.set(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._token is not None
+        _current.reset(self._token)
+        async with AsyncExitStack() as stack:
+            for part in self._owned:
+                stack.push_async_callback(part.stop)
+            try:
+                await self._tasks.__aexit__(kind, error, trace)
+            except BaseExceptionGroup as group:
+                # a TaskGroup wraps even a single failure; the caller is owed the error itself
+                raise group.exceptions[0] from None
+
+
+def register(part: Startable) -> None:
+    """Let the current scope, if there is one, own ``part``."""
+    if (scope := _current.get()) is not None:
+        scope.register(part)
