@@ -25,7 +25,10 @@ Limits = Mapping[Cause, str]
 # What C libraries, shells and interpreters say when the kernel refuses, in the order of how sure they are.
 _SYMPTOMS: tuple[tuple[Cause, re.Pattern[str]], ...] = (
     (Cause.READ_ONLY, re.compile(r"Read-only file system|\bEROFS\b")),
-    (Cause.DISK, re.compile(r"No space left on device|\bENOSPC\b|Disk quota exceeded|File too large|\bEFBIG\b")),
+    (
+        Cause.DISK,
+        re.compile(r"No space left on device|\bENOSPC\b|Disk quota exceeded|File too large|\bEFBIG\b"),
+    ),
     (
         Cause.NETWORK,
         re.compile(
@@ -43,7 +46,10 @@ _SYMPTOMS: tuple[tuple[Cause, re.Pattern[str]], ...] = (
         ),
     ),
     (Cause.MEMORY, re.compile(r"\bMemoryError\b|[Cc]annot allocate memory|[Oo]ut of memory|\bENOMEM\b")),
-    (Cause.FILES, re.compile(r"PermissionError: \[Errno (?:1|13)\]|Permission denied|Operation not permitted")),
+    (
+        Cause.FILES,
+        re.compile(r"PermissionError: \[Errno (?:1|13)\]|Permission denied|Operation not permitted"),
+    ),
 )
 
 _SIGKILL_EXIT = 128 + 9

@@ -1,0 +1,95 @@
+"""A team of agents that writes code, runs it in a real sandbox, repairs it and reflects on the result."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from codeact_team.agents import (
+        ApprovalRequest,
+        ApprovalResponse,
+        CodeExecutorAgent,
+        ReflectionAgent,
+        RetryDecision,
+        Verdict,
+    )
+    from codeact_team.config import dump_config, load_config, open_team, validate_config
+    from codeact_team.errors import (
+        CodeActTeamError,
+        ConfigError,
+        ConfinementError,
+        EngineError,
+        NotAllowedError,
+        SandboxError,
+        SettingError,
+    )
+    from codeact_team.execution import ExecutionResult, Outcome, StreamingCodeExecutor
+    from codeact_team.executors import ConfinedCommandLineCodeExecutor, DockerCommandLineCodeExecutor
+    from codeact_team.scope import Scope
+    from codeact_team.teams import ReflectionTermination, round_robin_team
+
+_HOME = {
+    "agents": (
+        "ApprovalRequest",
+        "ApprovalResponse",
+        "CodeExecutorAgent",
+        "ReflectionAgent",
+        "RetryDecision",
+        "Verdict",
+    ),
+    "config": ("dump_config", "load_config", "open_team", "validate_config"),
+    "errors": (
+        "CodeActTeamError",
+        "ConfigError",
+        "ConfinementError",
+        "EngineError",
+        "NotAllowedError",
+        "SandboxError",
+        "SettingError",
+    ),
+    "execution": ("ExecutionResult", "Outcome", "StreamingCodeExecutor"),
+    "executors": ("ConfinedCommandLineCodeExecutor", "DockerCommandLineCodeExecutor"),
+    "scope": ("Scope",),
+    "teams": ("ReflectionTermination", "round_robin_team"),
+}
+_MODULE_OF = {name: f"codeact_team.{module}" for module, names in _HOME.items() for name in names}
+
+__all__ = [
+    "ApprovalRequest",
+    "ApprovalResponse",
+    "CodeActTeamError",
+    "CodeExecutorAgent",
+    "ConfigError",
+    "ConfinedCommandLineCodeExecutor",
+    "ConfinementError",
+    "DockerCommandLineCodeExecutor",
+    "EngineError",
+    "ExecutionResult",
+    "NotAllowedError",
+    "Outcome",
+    "ReflectionAgent",
+    "ReflectionTermination",
+    "RetryDecision",
+    "SandboxError",
+    "Scope",
+    "SettingError",
+    "StreamingCodeExecutor",
+    "Verdict",
+    "dump_config",
+    "load_config",
+    "open_team",
+    "round_robin_team",
+    "validate_config",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # on demand: AutoGen and a model client take a second to import, and `codeact-team --help` needs neither
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULE_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,73 @@
+"""Two small things that asyncio lacks: an await that is not cut short, and mutual exclusion across event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """Await ``work`` to its end even if cancelled meanwhile, and only then raise the cancellation.
+
+    For clean-up, and for work in a thread that cannot be stopped half-way.
+    """
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            raise cancelled from failure
+        raise cancelled
+    return task.result()
+
+
+class Turns:
+    """First come, first served: one holder at a time, whatever event loop or thread each comes from.
+
+    ``asyncio.Lock`` binds itself to the first loop in which somebody has to wait.
+    """
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._taken = False
+        self._waiting: deque[Future[None]] = deque()
+
+    async def __aenter__(self) -> None:
+        with self._mutex:
+            if not self._taken:
+                self._taken = True
+                return
+            ticket: Future[None] = Future()
+            self._waiting.append(ticket)
+        try:
+            await asyncio.wrap_future(ticket)
+        except asyncio.CancelledError:
+            # the turn may have come in the very moment of the cancellation
+            if ticket.done() and not ticket.cancelled():
+                self._pass_on()
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        with self._mutex:
+            while self._waiting:
+                ticket = self._waiting.popleft()
+                if ticket.set_running_or_notify_cancel():
+                    ticket.set_result(None)
+                    return
+            self._taken = False

@@ -1,0 +1,206 @@
+"""The command-line executor in a hardened container."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, ClassVar, Self, Unpack
+
+from autogen_core import CancellationToken, Component
+from autogen_core.code_executor import CodeBlock
+from pydantic import field_validator, model_validator
+
+from codeact_team.errors import SettingError
+from codeact_team.execution import ExecutionResult
+from codeact_team.executors.command_line import CommandLineCodeExecutor, CommandLineConfig
+from codeact_team.executors.functions import PROMPT_TEMPLATE, Function, format_for_prompt, install
+from codeact_team.executors.workspace import HostWorkspace
+from codeact_team.sandboxes.base import Sandbox
+from codeact_team.sandboxes.docker import DockerSandbox, DockerSandboxConfig, DockerSandboxOptions
+
+logger = logging.getLogger(__name__)
+
+
+class DockerCommandLineCodeExecutorConfig(DockerSandboxConfig, CommandLineConfig):
+    """Settings of :class:`DockerCommandLineCodeExecutor`, beside those of its container."""
+
+    bind_dir: str | None = None
+    """The same directory as the engine names it, where this program runs in a container itself."""
+    functions_module: str = "functions"
+    """Name of the module that holds user-defined functions."""
+
+    @field_validator("functions_module")
+    @classmethod
+    def _identifier(cls, name: str) -> str:
+        if not name.isidentifier():
+            raise ValueError("Module name must be a valid Python identifier")
+        return name
+
+    @model_validator(mode="after")
+    def _one_workspace(self) -> Self:
+        if self.workspace == "container" and (self.work_dir or self.bind_dir):
+            raise ValueError(
+                "workspace: container has no directory on the host: leave out work_dir and bind_dir"
+            )
+        return self
+
+
+class DockerCommandLineCodeExecutor(CommandLineCodeExecutor, Component[DockerCommandLineCodeExecutorConfig]):
+    """Runs each code block as a fresh process in a hardened Docker container.
+
+    A drop-in for AutoGen's class of that name, with the same parameters; those beside AutoGen's are the fields of
+    :class:`~codeact_team.sandboxes.docker.DockerSandboxConfig`. The container starts on first use, or by ``start``,
+    has no network and no privileges, and ends with this process at the latest.
+
+    Args:
+        image: Image with a POSIX shell and what the code needs.
+        container_name: Name of the container; a suffix is added where it is taken.
+        timeout: Seconds that one code block may take.
+        work_dir: Directory of the host that is the code's workspace. Default: a temporary one, removed at the end.
+        bind_dir: The same directory as the engine names it.
+        auto_remove: Whether the container is removed when it stops.
+        stop_container: Whether the container ends with this process.
+        device_requests: Devices for the container, such as GPUs.
+        functions: Python functions that the code can import from ``functions_module``.
+        functions_module: Name of that module.
+        extra_volumes: More directories or volumes: host path to ``{"bind": container path, "mode": "ro" or "rw"}``.
+        extra_hosts: More lines of /etc/hosts.
+        init_command: Shell command that runs before the first block.
+        delete_tmp_files: Whether the files that hold the code blocks are deleted after they ran.
+        languages: More languages: label to command.
+        **container: See the fields of :class:`~codeact_team.sandboxes.docker.DockerSandboxConfig`.
+
+    Raises:
+        ValueError: If a setting is unknown, contradictory or out of range.
+    """
+
+    component_config_schema = DockerCommandLineCodeExecutorConfig
+    component_provider_override = "codeact_team.DockerCommandLineCodeExecutor"
+
+    FUNCTION_PROMPT_TEMPLATE: ClassVar[str] = PROMPT_TEMPLATE
+
+    def __init__(
+        self,
+        image: str = "python:3-slim",
+        container_name: str | None = None,
+        *,
+        timeout: int = 60,
+        work_dir: Path | str | None = None,
+        bind_dir: Path | str | None = None,
+        auto_remove: bool = True,
+        stop_container: bool = True,
+        device_requests: Sequence[Mapping[str, Any]] | None = None,
+        functions: Sequence[Function] = (),
+        functions_module: str = "functions",
+        extra_volumes: dict[str, dict[str, str]] | None = None,
+        extra_hosts: dict[str, str] | None = None,
+        init_command: str | None = None,
+        delete_tmp_files: bool = False,
+        languages: Mapping[str, str] | None = None,
+        **container: Unpack[DockerSandboxOptions],
+    ) -> None:
+        self._config = DockerCommandLineCodeExecutorConfig(
+            image=image,
+            container_name=container_name,
+            timeout=timeout,
+            work_dir=None if work_dir is None else str(work_dir),
+            bind_dir=None if bind_dir is None else str(bind_dir),
+            auto_remove=auto_remove,
+            stop_container=stop_container,
+            device_requests=[dict(request) for request in device_requests or ()],
+            functions_module=functions_module,
+            extra_volumes=extra_volumes or {},
+            extra_hosts=extra_hosts or {},
+            init_command=init_command,
+            delete_tmp_files=delete_tmp_files,
+            languages=dict(languages or {}),
+            **container,
+        )
+        if work_dir is not None and Path(work_dir).resolve() == Path.cwd():
+            warnings.warn(
+                "Using the current directory as work_dir is deprecated.", DeprecationWarning, stacklevel=2
+            )
+        super().__init__(self._config)
+        self._functions = tuple(functions)
+        self._functions_installed = not functions
+        self._workspace = HostWorkspace(self._config.work_dir)
+
+    @property
+    def loosenings(self) -> Sequence[str]:
+        return self._config.loosenings
+
+    @property
+    def functions(self) -> Sequence[Function]:
+        """The functions that the code can import."""
+        return self._functions
+
+    @property
+    def functions_module(self) -> str:
+        """Name of the module they are in."""
+        return self._config.functions_module
+
+    def format_functions_for_prompt(self, prompt_template: str = FUNCTION_PROMPT_TEMPLATE) -> str:
+        """The functions for a prompt: ``$module_name`` and ``$functions`` (signatures, docstrings) are filled in."""
+        return format_for_prompt(self._functions, self.functions_module, prompt_template)
+
+    @property
+    def work_dir(self) -> Path:
+        """The workspace's directory on the host.
+
+        Raises:
+            RuntimeError: If it is a temporary one that does not exist yet, or the workspace is in the container only.
+        """
+        return self._workspace.path
+
+    @property
+    def bind_dir(self) -> Path:
+        """The workspace's directory as the engine names it."""
+        return self.work_dir if self._config.bind_dir is None else Path(self._config.bind_dir)
+
+    async def stop(self) -> None:
+        await super().stop()
+        await self._workspace.remove()
+
+    async def execute_code_blocks_stream(
+        self, code_blocks: list[CodeBlock], cancellation_token: CancellationToken
+    ) -> AsyncGenerator[str | ExecutionResult, None]:
+        if not self._functions_installed:
+            # before the call: the functions are installed by calls of the same kind
+            self._functions_installed = True
+            try:
+                await install(self, self._functions, self.functions_module, cancellation_token)
+            except BaseException:
+                self._functions_installed = False
+                raise
+        async with aclosing(super().execute_code_blocks_stream(code_blocks, cancellation_token)) as items:
+            async for item in items:
+                yield item
+
+    async def _make_sandbox(self) -> Sandbox:
+        for loosening in self.loosenings:
+            logger.warning("the sandbox is looser than its default: %s", loosening)
+        if self._config.workspace == "container":
+            return DockerSandbox(self._config)
+        return DockerSandbox(
+            self._config,
+            work_dir=self._workspace.make(),
+            bind_dir=None if self._config.bind_dir is None else self.bind_dir.resolve(),
+            must_share=self._config.work_dir is not None,
+        )
+
+    def _host_path(self, file: str) -> str | None:
+        shared = isinstance(self._sandbox, DockerSandbox) and self._sandbox.shared
+        return str(self.work_dir / file) if shared else None
+
+    def _to_config(self) -> DockerCommandLineCodeExecutorConfig:
+        if self._functions:
+            names = ", ".join(getattr(function, "__name__", "function") for function in self._functions)
+            raise SettingError(f"functions cannot be written to a config: {names}")
+        return self._config.model_copy(deep=True)
+
+    @classmethod
+    def _from_config(cls, config: DockerCommandLineCodeExecutorConfig) -> Self:
+        return cls(**config.model_dump())

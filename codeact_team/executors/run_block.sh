@@ -1,0 +1,12 @@
+# Stores a code block in the workspace and runs it there, as one process.
+#   $1 the block's file, below the working directory; then the command to run it with
+# stdin: the code.
+file=$1
+shift
+case $file in
+*/*) mkdir -p -- "${file%/*}" || exit 1 ;;
+esac
+# a link that earlier code has planted is replaced, not followed
+rm -f -- "$file"
+cat >"$file" || exit 1
+exec "$@" "$file" </dev/null

@@ -1,0 +1,106 @@
+"""Settings of a container that runs hostile code: safe by default, every loosening a field."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypedDict
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from codeact_team.sandboxes.limits import Cause, Limits
+
+
+class DockerSandboxConfig(BaseModel):
+    """How the container is made. Memory and sizes are in MiB."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    image: str = "python:3-slim"
+    """Image with a POSIX shell and what the code needs; nothing else is required of it."""
+    container_name: str | None = None
+    """Name of the container; where it is taken, a suffix is added. Default: a name made up by the engine."""
+    pull: Literal["missing", "always", "never"] = "missing"
+    """When to pull the image from its registry."""
+    workspace: Literal["host", "container"] = "host"
+    """Where the code's files live: in a directory of the host that is bound into the container, or inside it only."""
+    network: str = "none"
+    """The container's network: `none`, or the name of a network of the engine, such as `bridge`."""
+    memory_mib: int = Field(1024, ge=16)
+    """Memory limit, swap included, in MiB."""
+    cpus: float = Field(1.0, gt=0)
+    """How many processors' worth of time the code may take."""
+    pids: int = Field(256, ge=8)
+    """How many processes and threads there may be at once."""
+    user: str | None = None
+    """User and group, `uid:gid`. Default: the owner of a bound work directory, else 65534, who owns nothing."""
+    read_only: bool = True
+    """Whether the root file system is read-only. The workspace and /tmp are writable in any case."""
+    tmpfs_mib: int = Field(256, ge=1)
+    """Size of /tmp, and of a workspace inside the container, in MiB. Both count as memory."""
+    max_file_mib: int = Field(1024, ge=1)
+    """Size of the largest file the code may write, in MiB."""
+    environment: dict[str, str] = Field(default_factory=dict)
+    """Variables of the code's environment. The code can read them all: no place for secrets."""
+    extra_volumes: dict[str, dict[str, str]] = Field(default_factory=dict)
+    """More directories or volumes: host path to `{bind: container path, mode: ro or rw}`."""
+    extra_hosts: dict[str, str] = Field(default_factory=dict)
+    """More lines of /etc/hosts: name to address."""
+    device_requests: list[dict[str, Any]] = Field(default_factory=list[dict[str, Any]])
+    """Devices, as Docker's API names them: `{Driver: nvidia, Count: -1, Capabilities: [[gpu]]}`."""
+    runtime: str | None = None
+    """Another OCI runtime of the engine, such as `runsc`."""
+    init_command: str | None = None
+    """Shell command that runs in the workspace before the first block, as the same user and under the same limits."""
+    auto_remove: bool = True
+    """Whether the container is removed when it stops."""
+    stop_container: bool = True
+    """Whether the container ends with the process that started it, however that ends."""
+
+    @property
+    def limits(self) -> Limits:
+        """The limits in force, by the config field that sets each."""
+        limits = {
+            Cause.MEMORY: f"memory_mib: {self.memory_mib}",
+            Cause.PROCESSES: f"pids: {self.pids}",
+            Cause.DISK: f"tmpfs_mib: {self.tmpfs_mib}, max_file_mib: {self.max_file_mib}",
+            Cause.FILES: f"user: {self.user or 'the owner of the work directory'}",
+        }
+        if self.network == "none":
+            limits[Cause.NETWORK] = "network: none"
+        if self.read_only:
+            limits[Cause.READ_ONLY] = "read_only: true; only the workspace and /tmp can be written"
+        return limits
+
+    @property
+    def loosenings(self) -> tuple[str, ...]:
+        """Each field that grants more than its default, as ``field: value``."""
+        fields = type(self).model_fields
+        found = [
+            f"{name}: {getattr(self, name)}"
+            for name in ("network", "read_only", "stop_container", "extra_volumes", "device_requests")
+            if getattr(self, name) != fields[name].get_default(call_default_factory=True)
+        ]
+        found += [
+            f"{name}: {getattr(self, name)} (default {fields[name].default})"
+            for name in ("memory_mib", "cpus", "pids", "tmpfs_mib", "max_file_mib")
+            if getattr(self, name) > fields[name].default
+        ]
+        if self.user is not None and self.user.partition(":")[0] in ("0", "root"):
+            found.append(f"user: {self.user}")
+        return tuple(found)
+
+
+class DockerSandboxOptions(TypedDict, total=False):
+    """Keyword arguments beside AutoGen's; see the fields of the same names in :class:`DockerSandboxConfig`."""
+
+    pull: Literal["missing", "always", "never"]
+    workspace: Literal["host", "container"]
+    network: str
+    memory_mib: int
+    cpus: float
+    pids: int
+    user: str | None
+    read_only: bool
+    tmpfs_mib: int
+    max_file_mib: int
+    environment: dict[str, str]
+    runtime: str | None

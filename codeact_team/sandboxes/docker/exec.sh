@@ -1,0 +1,29 @@
+# Runs one program in a container and says how it ended. The first line of stdin is a mark that the program does not
+# know; the rest of stdin is the program's. Its stdout and stderr are one pipe, which keeps them in order. At the end:
+# the mark, the exit code, processes killed for memory, and processes refused, since the program began.
+trap : INT
+read -r mark
+count() {
+    # $1 key; $2, $3 the file of cgroup version 2 or 1
+    n=0
+    for file in "$2" "$3"; do
+        if [ -r "$file" ]; then
+            while read -r key value; do
+                if [ "$key" = "$1" ]; then n=$value; fi
+            done <"$file"
+            break
+        fi
+    done
+}
+counts() {
+    count oom_kill /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control
+    oom=$n
+    count max /sys/fs/cgroup/pids.events /sys/fs/cgroup/pids/pids.events
+    refused=$n
+}
+counts
+oom_before=$oom refused_before=$refused
+"$@" 2>&1
+code=$?
+counts
+printf '%s %d %d %d\n' "$mark" "$code" "$((oom - oom_before))" "$((refused - refused_before))"

@@ -1,0 +1,95 @@
+"""The byte stream of a program in a container: the engine's frames taken apart, and the mark that ends it."""
+
+from __future__ import annotations
+
+import struct
+
+_HEADER = struct.Struct(">BxxxL")
+
+
+class Demultiplexer:
+    """Takes the engine's frames apart: eight bytes of header (stream, length), then the payload.
+
+    Holds back no more than an incomplete header, whatever lengths the headers claim.
+    """
+
+    def __init__(self) -> None:
+        self._header = b""
+        self._payload_left = 0
+
+    def feed(self, data: bytes) -> bytes:
+        """The payload in ``data``, of all streams together."""
+        payload: list[bytes] = []
+        view = memoryview(data)
+        while view:
+            if not self._payload_left:
+                missing = _HEADER.size - len(self._header)
+                self._header += view[:missing]
+                view = view[missing:]
+                if len(self._header) < _HEADER.size:
+                    break
+                _, self._payload_left = _HEADER.unpack(self._header)
+                self._header = b""
+                continue
+            piece = view[: self._payload_left]
+            self._payload_left -= len(piece)
+            payload.append(bytes(piece))
+            view = view[len(piece) :]
+        return b"".join(payload)
+
+
+class MarkedStream:
+    """Splits a program's output from the line that ends it: a mark that the program does not know, and numbers.
+
+    A program that finds out its own mark can lie about its own end; every program has its own mark.
+    """
+
+    _MAX_TRAILER = 64
+
+    def __init__(self, mark: bytes) -> None:
+        self._mark = mark
+        self._held = b""
+        self._trailer: bytearray | None = None
+
+    @property
+    def numbers(self) -> tuple[int, ...] | None:
+        """The numbers after the mark once the line is complete, and ``None`` before."""
+        if self._trailer is None or not self._trailer.endswith(b"\n"):
+            return None
+        fields = bytes(self._trailer).split()
+        return tuple(int(field) for field in fields) if all(f.lstrip(b"-").isdigit() for f in fields) else ()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the line that ends the output is complete."""
+        return self.numbers is not None
+
+    def feed(self, data: bytes) -> bytes:
+        """The part of the output so far that cannot belong to the mark any more."""
+        if self._trailer is None:
+            data = self._held + data
+            before, mark, after = data.partition(self._mark)
+            if not mark:
+                keep = self._overlap(data)
+                self._held = data[len(data) - keep :]
+                return data[: len(data) - keep]
+            self._held, self._trailer, data = b"", bytearray(), after
+        else:
+            before = b""
+        line = (bytes(self._trailer) + data).partition(b"\n")
+        self._trailer = bytearray(b"".join(line[:2])[: self._MAX_TRAILER])
+        if len(self._trailer) == self._MAX_TRAILER:
+            self._trailer[-1:] = b"\n"
+        return before
+
+    def finish(self) -> bytes:
+        """What was held back, once it is known that no mark will come."""
+        held, self._held = self._held, b""
+        return held
+
+    def _overlap(self, data: bytes) -> int:
+        """How many bytes at the end of ``data`` could be the beginning of the mark."""
+        for length in range(min(len(self._mark) - 1, len(data)), 0, -1):
+            if data.endswith(self._mark[:length]):
+                return length
+        return 0
