@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from importlib import resources
-from typing import Any, TypeVar
 
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
@@ -21,22 +19,14 @@ from codeact_team.errors import SandboxError, SettingError
 from codeact_team.execution import ExecutionResult, Outcome, StreamingCodeExecutor
 from codeact_team.executors.languages import DEFAULT_LANGUAGES, BlockError, file_of, parse_command
 from codeact_team.executors.output import Output
+from codeact_team.executors.supervision import Call, communicate, end, first
 from codeact_team.sandboxes.base import Exit, Process, Sandbox
 from codeact_team.sandboxes.limits import diagnose
-
-logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 TIMEOUT_EXIT_CODE = 124
 """What the ``timeout`` command exits with, and AutoGen's executors report."""
 CANCELLED_EXIT_CODE = 1
 LOST_EXIT_CODE = 128 + 9
-
-INTERRUPT_GRACE = 0.5
-"""Seconds between SIGINT, which lets Python say where it was, and SIGKILL."""
-KILL_GRACE = 1.0
-"""Seconds after SIGKILL until the sandbox itself is stopped. Together under the 2 s that a stop may take."""
 
 _RUN_BLOCK = (resources.files(__name__.rpartition(".")[0]) / "run_block.sh").read_text()
 
@@ -137,16 +127,16 @@ class CommandLineCodeExecutor(StreamingCodeExecutor):
         if not code_blocks:
             raise SettingError("No code blocks to execute.")
         async with self._turns:
-            run = _Run(cancellation_token)
+            call = Call(cancellation_token)
             try:
-                await _first(self.start(), run.stop, None)
-                async with aclosing(self._run_all(code_blocks, run)) as items:
+                await first(self.start(), call.stop, None)
+                async with aclosing(self._run_all(code_blocks, call)) as items:
                     async for item in items:
                         yield item
             finally:
-                run.stop.cancel()
+                call.stop.cancel()
                 if self._delete_tmp_files:
-                    await to_the_end(self._delete(run.files))
+                    await to_the_end(self._delete(call.files))
 
     async def _running_sandbox(self) -> Sandbox:
         if self._sandbox is None:
@@ -167,12 +157,12 @@ class CommandLineCodeExecutor(StreamingCodeExecutor):
         return None
 
     async def _run_all(
-        self, blocks: list[CodeBlock], run: _Run
+        self, blocks: list[CodeBlock], call: Call
     ) -> AsyncGenerator[str | ExecutionResult, None]:
         result = ExecutionResult(exit_code=0, output="")
         output, began = Output(), time.monotonic()
         for number, block in enumerate(blocks, 1):
-            async with aclosing(self._run_block(block, run, output, result)) as chunks:
+            async with aclosing(self._run_block(block, call, output, result)) as chunks:
                 async for chunk in chunks:
                     yield chunk
             if result.exit_code != 0 or result.outcome is not Outcome.COMPLETED:
@@ -187,7 +177,7 @@ class CommandLineCodeExecutor(StreamingCodeExecutor):
         yield result
 
     async def _run_block(
-        self, block: CodeBlock, run: _Run, output: Output, result: ExecutionResult
+        self, block: CodeBlock, call: Call, output: Output, result: ExecutionResult
     ) -> AsyncGenerator[str, None]:
         """Run one block, yield its output, and note in ``result`` how it ended."""
         try:
@@ -198,29 +188,29 @@ class CommandLineCodeExecutor(StreamingCodeExecutor):
             yield output.add_text(str(error))
             return
         result.code_file = result.code_file or self._host_path(file)
-        run.files.append(file)
+        call.files.append(file)
         process: Process | None = None
-        exit, sandbox = Exit(LOST_EXIT_CODE, lost="the executor was stopped"), self._sandbox
+        ending, sandbox = Exit(LOST_EXIT_CODE, lost="the executor was stopped"), self._sandbox
         try:
-            if sandbox is not None and not run.stop.done():
-                run.deadline = asyncio.get_running_loop().time() + self._timeout
+            if sandbox is not None and not call.stop.done():
+                call.deadline = asyncio.get_running_loop().time() + self._timeout
                 process = await sandbox.spawn(["sh", "-c", _RUN_BLOCK, "run_block", file, *command])
-                async with aclosing(_communicate(process, block.code, sandbox, run)) as chunks:
+                async with aclosing(communicate(process, block.code, sandbox, call)) as chunks:
                     async for chunk in chunks:
                         yield output.add(chunk)
-                exit = await process.wait()
+                ending = await process.wait()
         except SandboxError as error:
             if sandbox is None or sandbox.running:
                 raise
-            exit = Exit(LOST_EXIT_CODE, lost=str(error))
+            ending = Exit(LOST_EXIT_CODE, lost=str(error))
         except BaseException:
             if process is not None and sandbox is not None:
-                await to_the_end(_end(process, sandbox))
+                await to_the_end(end(process, sandbox))
             raise
         finally:
             if process is not None:
                 await process.aclose()
-        yield output.add_text(self._conclude(exit, sandbox, run, output, result))
+        yield output.add_text(self._conclude(ending, sandbox, call, output, result))
 
     def _command_for(self, block: CodeBlock) -> list[str]:
         if (command := self._commands.get(block.language.lower())) is None:
@@ -229,104 +219,34 @@ class CommandLineCodeExecutor(StreamingCodeExecutor):
         return command
 
     def _conclude(
-        self, exit: Exit, sandbox: Sandbox | None, run: _Run, output: Output, result: ExecutionResult
+        self, ending: Exit, sandbox: Sandbox | None, call: Call, output: Output, result: ExecutionResult
     ) -> str:
         """Note in ``result`` how a block ended; return what to add to its output."""
-        result.exit_code = exit.code
+        result.exit_code = ending.code
         remarks: list[str] = []
-        if run.stop.done():
+        if call.stop.done():
             result.exit_code, result.outcome = CANCELLED_EXIT_CODE, Outcome.CANCELLED
             remarks.append("Code execution was cancelled.")
-        elif run.timed_out:
+        elif call.timed_out:
             result.exit_code, result.outcome = TIMEOUT_EXIT_CODE, Outcome.TIMED_OUT
             result.limit = f"time (timeout: {self._timeout})"
             remarks.append(f"Timeout: stopped after {self._timeout} s, the limit that `timeout` sets.")
-        elif exit.lost is not None:
+        elif ending.lost is not None:
             result.outcome = Outcome.LOST
             remarks.append(
-                f"The sandbox was lost: {exit.lost}. Running processes are gone; the next code runs in a fresh sandbox."
+                f"The sandbox was lost: {ending.lost}. Running processes are gone; the next code runs in a fresh sandbox."
             )
         elif sandbox is not None:
             result.limit = diagnose(
                 sandbox.limits,
-                exit_code=exit.code,
+                exit_code=ending.code,
                 output=output.end(),
-                oom_kills=exit.oom_kills,
-                fork_failures=exit.fork_failures,
+                oom_kills=ending.oom_kills,
+                fork_failures=ending.fork_failures,
             )
             if result.limit is not None:
                 remarks.append(result.limit)
         return "".join(_remark(output, remark) for remark in remarks)
-
-
-class _Run:
-    """One call: its cancellation, the current block's deadline, and the files it has written."""
-
-    def __init__(self, cancellation_token: CancellationToken) -> None:
-        self.stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.deadline = 0.0
-        self.timed_out = False
-        self.files: list[str] = []
-        cancellation_token.link_future(self.stop)
-
-
-async def _communicate(
-    process: Process, code: str, sandbox: Sandbox, run: _Run
-) -> AsyncGenerator[bytes, None]:
-    """The output of a block until it ends, or until its time is over or the caller stops it."""
-    await _first(process.write(code.encode(errors="replace")), run.stop, run.deadline)
-    await process.close_stdin()
-    while True:
-        chunk = await _first(process.read(), run.stop, run.deadline)
-        if chunk is None:
-            run.timed_out = not run.stop.done()
-            break
-        if not chunk:
-            return
-        yield chunk
-    async with aclosing(_terminate(process, sandbox)) as chunks:
-        async for chunk in chunks:
-            yield chunk
-
-
-async def _terminate(process: Process, sandbox: Sandbox) -> AsyncGenerator[bytes, None]:
-    """Stop everything inside: by SIGINT, then SIGKILL, then by stopping the sandbox. Yields the last words."""
-    loop = asyncio.get_running_loop()
-    for signal, grace in ((sandbox.interrupt, INTERRUPT_GRACE), (sandbox.kill, KILL_GRACE)):
-        await signal()
-        deadline = loop.time() + grace
-        while chunk := await _first(process.read(), None, deadline):
-            yield chunk
-        if chunk is not None:
-            # the program has ended; what it forked may not have
-            await sandbox.kill()
-            return
-    logger.warning("a block did not end by SIGKILL: stopping its sandbox")
-    await to_the_end(sandbox.stop())
-
-
-async def _end(process: Process, sandbox: Sandbox) -> None:
-    """Stop everything inside, for a caller who wants no more output."""
-    async with aclosing(_terminate(process, sandbox)) as chunks:
-        async for _ in chunks:
-            pass
-
-
-async def _first(
-    work: Coroutine[Any, Any, T], stop: asyncio.Future[None] | None, deadline: float | None
-) -> T | None:
-    """The result of ``work``; ``None`` if ``stop`` or the deadline, in the loop's seconds, comes first."""
-    task = asyncio.ensure_future(work)
-    left = None if deadline is None else deadline - asyncio.get_running_loop().time()
-    try:
-        await asyncio.wait(
-            {task} if stop is None else {task, stop}, timeout=left, return_when=asyncio.FIRST_COMPLETED
-        )
-    finally:
-        if not task.done():
-            task.cancel()
-            await asyncio.wait({task})
-    return None if task.cancelled() else task.result()
 
 
 def _remark(output: Output, text: str) -> str:
