@@ -1,0 +1,20 @@
+"""The agents: AutoGen chat agents that write, run, repair and judge code."""
+
+from autogen_agentchat.agents import ApprovalFuncType, ApprovalRequest, ApprovalResponse
+
+from codeact_team.agents.code_executor import CodeExecutorAgent, CodeExecutorAgentConfig
+from codeact_team.agents.reflection import ReflectionAgent, ReflectionAgentConfig
+from codeact_team.reflection import Verdict
+from codeact_team.retry import RetryDecision
+
+__all__ = [
+    "ApprovalFuncType",
+    "ApprovalRequest",
+    "ApprovalResponse",
+    "CodeExecutorAgent",
+    "CodeExecutorAgentConfig",
+    "ReflectionAgent",
+    "ReflectionAgentConfig",
+    "RetryDecision",
+    "Verdict",
+]

@@ -1,0 +1,463 @@
+"""An agent that writes code, runs it, repairs it and reflects on the result: AutoGen's, without its defects."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, ClassVar, Self
+
+from autogen_agentchat.agents import ApprovalFuncType, BaseChatAgent
+from autogen_agentchat.base import Response
+from autogen_agentchat.messages import (
+    BaseAgentEvent,
+    BaseChatMessage,
+    CodeExecutionEvent,
+    CodeGenerationEvent,
+    ModelClientStreamingChunkEvent,
+    TextMessage,
+    ThoughtEvent,
+)
+from autogen_core import CancellationToken, Component, ComponentModel
+from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
+from autogen_core.model_context import ChatCompletionContext, UnboundedChatCompletionContext
+from autogen_core.models import (
+    AssistantMessage,
+    ChatCompletionClient,
+    CreateResult,
+    LLMMessage,
+    SystemMessage,
+    UserMessage,
+)
+from pydantic import BaseModel, ConfigDict, Field
+
+from codeact_team.agents.calls import complete, text_of_result
+from codeact_team.agents.messages import FoundCode, add_to_context, find_code
+from codeact_team.agents.step import run_step
+from codeact_team.agents.turn import Turn, with_declined_retry, with_unsupported
+from codeact_team.errors import SandboxError, SettingError
+from codeact_team.execution import ExecutionResult, Outcome, StreamingCodeExecutor
+from codeact_team.observations import as_data
+from codeact_team.parsing import extract_code
+from codeact_team.providers import FunctionPath, resolve_function
+from codeact_team.retry import decide_retry
+
+Item = BaseAgentEvent | BaseChatMessage | Response
+
+_DEFAULT_SYSTEM_MESSAGE = (
+    "You are a Code Execution Agent. Your role is to generate and execute Python code and shell scripts based on user "
+    "instructions, ensuring correctness, efficiency, and minimal errors. Handle edge cases gracefully. Python code "
+    "should be provided in ```python code blocks, and sh shell scripts should be provided in ```sh code blocks for "
+    "execution."
+)
+_MISSING_APPROVAL = (
+    "No approval function set for CodeExecutorAgent. This means code will be executed automatically without human "
+    "oversight, by an executor that is not known to be sandboxed. Set an approval_func that reviews the code, or use "
+    "one of codeact_team's executors."
+)
+
+
+class CodeExecutorAgentConfig(BaseModel):
+    """Settings of :class:`CodeExecutorAgent`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    """Name of the agent: unique in its team, and a Python identifier."""
+    code_executor: ComponentModel
+    """Where and how code runs."""
+    model_client: ComponentModel | None = None
+    """The model that writes code; without one, the agent runs the code in the messages."""
+    model_context: ComponentModel | None = None
+    """What the model remembers. Default: everything."""
+    model_client_stream: bool = False
+    """Whether the model's words are streamed."""
+    max_retries_on_error: int = Field(0, ge=0)
+    """How often code that failed may be written anew."""
+    description: str | None = None
+    """What the agent does, for whoever selects the next speaker."""
+    system_message: str = _DEFAULT_SYSTEM_MESSAGE
+    """The model's instructions; empty for none."""
+    sources: list[str] | None = None
+    """Whose code to run; default: everybody's."""
+    supported_languages: list[str] | None = None
+    """Labels of the code that is run. Default: what the executor runs, or python and sh if it does not say."""
+    approval_func: FunctionPath | None = None
+    """Import path, `module:function`, of a function that approves or denies each execution."""
+    code_from_messages: bool = False
+    """Whether the first attempt runs the code in the messages, so that the model is asked only if that fails."""
+    reflect: bool = True
+    """Whether the model sums up the result; if not, the result itself is the response."""
+    default_language: str | None = None
+    """What a code block without a label holds. Default: such blocks are left alone."""
+    stream_output: bool = False
+    """Whether the code's output is streamed while it runs."""
+
+
+class CodeExecutorAgent(BaseChatAgent, Component[CodeExecutorAgentConfig]):
+    """An agent that runs code, and with a model client also writes it, repairs it and reflects on the result.
+
+    A drop-in for AutoGen 0.7's class of that name: the same parameters, events, texts and methods, and any AutoGen
+    executor. Without a model client it runs the code blocks in the messages. With one it generates code, runs it,
+    lets the model decide whether an error is worth another attempt, regenerates with that reason in view, and sums up.
+
+    The response's metadata holds an :class:`~codeact_team.observations.ExecutionRecord`, its ``models_usage`` all
+    calls of the turn.
+
+    Args:
+        name: Name of the agent.
+        code_executor: Where and how code runs.
+        model_client: The model that writes code.
+        model_context: What the model remembers. Default: everything.
+        model_client_stream: Whether the model's words are yielded as ``ModelClientStreamingChunkEvent``.
+        max_retries_on_error: How often code that failed may be written anew.
+        description: What the agent does. Default: one of AutoGen's two texts.
+        system_message: The model's instructions, ``None`` for none.
+        sources: Whose code to run. Default: everybody's.
+        supported_languages: Labels of the code that is run. Default: what the executor runs, or python and sh.
+        approval_func: Asked before each execution; the import path of a function can be dumped, a function cannot.
+        code_from_messages: Whether the first attempt runs the code in the messages and the model is asked on error.
+        reflect: Whether the model sums up the result; if not, the result itself is the response.
+        default_language: What a code block without a label holds. Default: such blocks are left alone.
+        stream_output: Whether output is yielded as ``ModelClientStreamingChunkEvent`` while the code runs.
+
+    Raises:
+        ValueError: If the settings contradict each other.
+    """
+
+    DEFAULT_TERMINAL_DESCRIPTION: ClassVar[str] = (
+        "A computer terminal that performs no other action than running Python scripts (provided to it quoted in "
+        "```python code blocks), or sh shell scripts (provided to it quoted in ```sh code blocks)."
+    )
+    DEFAULT_AGENT_DESCRIPTION: ClassVar[str] = (
+        "A Code Execution Agent that generates and executes Python and shell scripts based on user instructions. It "
+        "ensures correctness, efficiency, and minimal errors while gracefully handling edge cases."
+    )
+    DEFAULT_SYSTEM_MESSAGE: ClassVar[str] = _DEFAULT_SYSTEM_MESSAGE
+    NO_CODE_BLOCKS_FOUND_MESSAGE: ClassVar[str] = (
+        "No code blocks found in the thread. Please provide at least one markdown-encoded code block to execute (i.e., "
+        "quoting code in ```python or ```sh code blocks)."
+    )
+    DEFAULT_SUPPORTED_LANGUAGES: ClassVar[list[str]] = ["python", "sh"]
+
+    component_config_schema = CodeExecutorAgentConfig
+    component_provider_override = "codeact_team.CodeExecutorAgent"
+
+    def __init__(
+        self,
+        name: str,
+        code_executor: CodeExecutor,
+        *,
+        model_client: ChatCompletionClient | None = None,
+        model_context: ChatCompletionContext | None = None,
+        model_client_stream: bool = False,
+        max_retries_on_error: int = 0,
+        description: str | None = None,
+        system_message: str | None = DEFAULT_SYSTEM_MESSAGE,
+        sources: Sequence[str] | None = None,
+        supported_languages: Sequence[str] | None = None,
+        approval_func: ApprovalFuncType | str | None = None,
+        code_from_messages: bool = False,
+        reflect: bool = True,
+        default_language: str | None = None,
+        stream_output: bool = False,
+    ) -> None:
+        if description is None:
+            description = (
+                self.DEFAULT_TERMINAL_DESCRIPTION if model_client is None else self.DEFAULT_AGENT_DESCRIPTION
+            )
+        super().__init__(name=name, description=description)
+        if max_retries_on_error < 0:
+            raise SettingError(f"max_retries_on_error is {max_retries_on_error}: it must be 0 or more")
+        if max_retries_on_error > 0 and model_client is None:
+            raise SettingError("max_retries_on_error > 0 needs a model_client, to write the code anew")
+        if code_from_messages and model_client is None:
+            raise SettingError(
+                "code_from_messages needs a model_client: without one, code always is from messages"
+            )
+        if sources is not None and model_client is not None and not code_from_messages:
+            raise SettingError("sources has no effect with a model_client, unless code_from_messages is true")
+        self._code_executor = code_executor
+        self._model_client = model_client
+        self._model_context = model_context or UnboundedChatCompletionContext()
+        self._model_client_stream = model_client_stream
+        self._max_retries_on_error = max_retries_on_error
+        self._system_message = system_message or None
+        self._sources = None if sources is None else list(sources)
+        self._supported_languages = None if supported_languages is None else list(supported_languages)
+        self._approval_func = approval_func
+        self._approve = resolve_function(approval_func) if isinstance(approval_func, str) else approval_func
+        self._code_from_messages = code_from_messages
+        self._reflect = reflect
+        self._default_language = default_language
+        self._stream_output = stream_output
+        self._is_sandboxed = isinstance(code_executor, StreamingCodeExecutor) and code_executor.sandboxed
+        if approval_func is None and not self._is_sandboxed:
+            warnings.warn(_MISSING_APPROVAL, UserWarning, stacklevel=2)
+
+    @property
+    def produced_message_types(self) -> Sequence[type[BaseChatMessage]]:
+        return (TextMessage,)
+
+    @property
+    def model_context(self) -> ChatCompletionContext:
+        """What the model remembers."""
+        return self._model_context
+
+    @property
+    def languages(self) -> Sequence[str]:
+        """Labels of the code that is run."""
+        if self._supported_languages is not None:
+            return self._supported_languages
+        if isinstance(self._code_executor, StreamingCodeExecutor):
+            return self._code_executor.supported_languages
+        return self.DEFAULT_SUPPORTED_LANGUAGES
+
+    async def on_messages(
+        self, messages: Sequence[BaseChatMessage], cancellation_token: CancellationToken
+    ) -> Response:
+        async with aclosing(self.on_messages_stream(messages, cancellation_token)) as items:
+            async for item in items:
+                if isinstance(item, Response):
+                    return item
+        raise AssertionError("the stream ends with a response")
+
+    async def on_messages_stream(
+        self, messages: Sequence[BaseChatMessage], cancellation_token: CancellationToken
+    ) -> AsyncGenerator[Item, None]:
+        turn = Turn(cancellation_token)
+        async with aclosing(self._take_turn(messages, turn)) as items:
+            async for item in items:
+                if not isinstance(item, Response | ModelClientStreamingChunkEvent):
+                    turn.inner_messages.append(item)
+                yield item
+
+    async def extract_code_blocks_from_messages(self, messages: Sequence[BaseChatMessage]) -> list[CodeBlock]:
+        """The code blocks in messages of any type, from the sources this agent listens to."""
+        return self._find_code(messages).blocks
+
+    async def execute_code_block(
+        self, code_blocks: list[CodeBlock], cancellation_token: CancellationToken
+    ) -> CodeResult:
+        """Run code blocks after asking for approval; the result is as it would be passed on."""
+        result = ExecutionResult(exit_code=0, output="")
+        async with aclosing(self._run(code_blocks, cancellation_token)) as items:
+            async for item in items:
+                if isinstance(item, ExecutionResult):
+                    result = item
+        return result
+
+    async def on_reset(self, cancellation_token: CancellationToken) -> None:
+        """Forget the conversation, and end what the code left running."""
+        await self._model_context.clear()
+        if isinstance(self._code_executor, StreamingCodeExecutor):
+            await self._code_executor.restart()
+
+    async def save_state(self) -> Mapping[str, Any]:
+        """The conversation. What the code has done lives on in the executor's workspace, not here."""
+        return {"type": "CodeExecutorAgentState", "model_context": await self._model_context.save_state()}
+
+    async def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on with a saved conversation; what code of another conversation left running is ended."""
+        if "model_context" in state:
+            await self._model_context.load_state(state["model_context"])
+        if isinstance(self._code_executor, StreamingCodeExecutor):
+            await self._code_executor.restart()
+
+    async def _take_turn(self, messages: Sequence[BaseChatMessage], turn: Turn) -> AsyncGenerator[Item, None]:
+        found = FoundCode()
+        if self._model_client is None or self._code_from_messages:
+            found = self._find_code(messages)
+            if not found.blocks:
+                yield self._no_code(found)
+                return
+        if self._model_client is None:
+            async with aclosing(self._execute(found.blocks, turn)) as items:
+                async for item in items:
+                    yield item
+            yield self._respond(turn, with_unsupported(turn.result.output, found.unsupported))
+            return
+        await add_to_context(self._model_context, messages)
+        turn.blocks = found.blocks
+        async with self._warming_up(), aclosing(self._write_and_run(self._model_client, turn)) as items:
+            async for item in items:
+                yield item
+
+    async def _write_and_run(self, client: ChatCompletionClient, turn: Turn) -> AsyncGenerator[Item, None]:
+        """Generate, execute, decide, regenerate; then reflect. Starts with the turn's blocks, if there are any."""
+        for attempt in range(self._max_retries_on_error + 1):
+            if attempt > 0 or not turn.blocks:
+                async with aclosing(self._complete(client, turn)) as items:
+                    async for item in items:
+                        yield item
+                turn.blocks = self._extract(turn.text)
+                if not turn.blocks:
+                    yield self._respond(turn, turn.text)
+                    return
+                yield self._generated(attempt, turn.text, turn.blocks)
+            async with aclosing(self._execute(turn.blocks, turn)) as items:
+                async for item in items:
+                    yield item
+            yield CodeExecutionEvent(retry_attempt=attempt, result=turn.result, source=self.name)
+            if (reason := await self._reason_to_retry(client, attempt, turn)) is None:
+                break
+            yield self._generated(
+                attempt, f"Attempt number: {attempt + 1}\nProposed correction: {reason}", []
+            )
+        if not self._reflect or turn.result.outcome is Outcome.CANCELLED:
+            yield self._respond(turn, with_declined_retry(turn))
+            return
+        async with aclosing(self._complete(client, turn)) as items:
+            async for item in items:
+                yield item
+        yield self._respond(turn, turn.text)
+
+    async def _complete(self, client: ChatCompletionClient, turn: Turn) -> AsyncGenerator[Item, None]:
+        """Let the model go on; its words are then the turn's text."""
+        calls = complete(
+            client,
+            await self._conversation(),
+            source=self.name,
+            stream=self._model_client_stream,
+            cancellation_token=turn.cancellation_token,
+        )
+        async with aclosing(calls) as items:
+            async for item in items:
+                if isinstance(item, CreateResult):
+                    turn.usage.add(item.usage)
+                    turn.text = text_of_result(item)
+                    if item.thought:
+                        yield ThoughtEvent(content=item.thought, source=self.name)
+                    answer = AssistantMessage(content=turn.text, source=self.name, thought=item.thought)
+                    await self._model_context.add_message(answer)
+                else:
+                    yield item
+
+    async def _reason_to_retry(self, client: ChatCompletionClient, attempt: int, turn: Turn) -> str | None:
+        """Why to try again, by the model's decision, which is then part of the conversation; ``None`` for not."""
+        result = turn.result
+        if result.exit_code == 0 or result.outcome in (Outcome.DENIED, Outcome.CANCELLED):
+            return None
+        if attempt == self._max_retries_on_error:
+            return None
+        answer = await decide_retry(
+            client, await self._conversation(), cancellation_token=turn.cancellation_token
+        )
+        decision = answer.value
+        turn.usage.add(answer.usage)
+        turn.decisions.append(decision)
+        verdict = "Proposed correction" if decision.retry else "No further attempt"
+        await self._remember(f"{verdict}: {decision.reason}")
+        return decision.reason if decision.retry else None
+
+    async def _execute(self, blocks: list[CodeBlock], turn: Turn) -> AsyncGenerator[Item, None]:
+        """Run blocks; what came of it is then the turn's result, and part of the conversation."""
+        try:
+            async with aclosing(self._run(blocks, turn.cancellation_token)) as items:
+                async for item in items:
+                    if isinstance(item, ExecutionResult):
+                        turn.blocks, turn.result = blocks, item
+                        turn.attempts += 1
+                    elif self._stream_output:
+                        yield ModelClientStreamingChunkEvent(content=item, source=self.name)
+        except SandboxError as error:
+            await self._remember(f"The code could not be run: {error}")
+            raise
+        await self._remember(as_data(turn.result.output))
+
+    async def _run(
+        self, blocks: list[CodeBlock], cancellation_token: CancellationToken
+    ) -> AsyncGenerator[str | ExecutionResult, None]:
+        step = run_step(
+            self._code_executor,
+            blocks,
+            approval=self._approve,
+            context=await self._model_context.get_messages(),
+            cancellation_token=cancellation_token,
+        )
+        async with aclosing(step) as items:
+            async for item in items:
+                yield item
+
+    @asynccontextmanager
+    async def _warming_up(self) -> AsyncGenerator[None]:
+        """Start the executor while the model is writing."""
+        if not isinstance(self._code_executor, StreamingCodeExecutor):
+            yield
+            return
+        starting = asyncio.ensure_future(self._code_executor.start())
+        try:
+            yield
+        finally:
+            # whatever went wrong with it was raised by the first execution
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+
+    async def _conversation(self) -> list[LLMMessage]:
+        system = [] if self._system_message is None else [SystemMessage(content=self._system_message)]
+        return [*system, *await self._model_context.get_messages()]
+
+    async def _remember(self, text: str) -> None:
+        await self._model_context.add_message(UserMessage(content=text, source=self.name))
+
+    def _find_code(self, messages: Sequence[BaseChatMessage]) -> FoundCode:
+        return find_code(
+            messages, self.languages, sources=self._sources, default_language=self._default_language
+        )
+
+    def _extract(self, text: str) -> list[CodeBlock]:
+        return extract_code(text, self.languages, default_language=self._default_language).blocks
+
+    def _generated(self, attempt: int, text: str, blocks: list[CodeBlock]) -> CodeGenerationEvent:
+        return CodeGenerationEvent(retry_attempt=attempt, content=text, code_blocks=blocks, source=self.name)
+
+    def _no_code(self, found: FoundCode) -> Response:
+        text = with_unsupported(self.NO_CODE_BLOCKS_FOUND_MESSAGE, found.unsupported)
+        return Response(chat_message=TextMessage(content=text, source=self.name), inner_messages=[])
+
+    def _respond(self, turn: Turn, text: str) -> Response:
+        message = TextMessage(
+            content=text,
+            source=self.name,
+            models_usage=None if self._model_client is None else turn.usage.total,
+            metadata=turn.record().to_metadata() if turn.attempts else {},
+        )
+        return Response(chat_message=message, inner_messages=turn.inner_messages)
+
+    def _to_config(self) -> CodeExecutorAgentConfig:
+        if self._approval_func is not None and not isinstance(self._approval_func, str):
+            raise SettingError(
+                "Cannot serialize CodeExecutorAgent with approval_func set to a function: name the function by its "
+                "import path, `module:function`"
+            )
+        client = self._model_client
+        return CodeExecutorAgentConfig(
+            name=self.name,
+            code_executor=self._code_executor.dump_component(),
+            model_client=None if client is None else client.dump_component(),
+            model_context=self._model_context.dump_component(),
+            model_client_stream=self._model_client_stream,
+            max_retries_on_error=self._max_retries_on_error,
+            description=self.description,
+            # a dump leaves out what is None, and an absent message is the default one
+            system_message=self._system_message or "",
+            sources=self._sources,
+            supported_languages=self._supported_languages,
+            approval_func=self._approval_func,
+            code_from_messages=self._code_from_messages,
+            reflect=self._reflect,
+            default_language=self._default_language,
+            stream_output=self._stream_output,
+        )
+
+    @classmethod
+    def _from_config(cls, config: CodeExecutorAgentConfig) -> Self:
+        client, context = config.model_client, config.model_context
+        plain = config.model_dump(exclude={"code_executor", "model_client", "model_context"})
+        return cls(
+            code_executor=CodeExecutor.load_component(config.code_executor),
+            model_client=None if client is None else ChatCompletionClient.load_component(client),
+            model_context=None if context is None else ChatCompletionContext.load_component(context),
+            **plain,
+        )

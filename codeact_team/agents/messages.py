@@ -1,0 +1,74 @@
+"""Chat messages as agents read them: their text, the code in them, and their place in a model's context."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from autogen_agentchat.messages import BaseChatMessage, BaseTextChatMessage, HandoffMessage, MultiModalMessage
+from autogen_core.code_executor import CodeBlock
+from autogen_core.model_context import ChatCompletionContext
+
+from codeact_team.observations import ExecutionRecord
+from codeact_team.parsing import extract_code
+
+
+@dataclass
+class FoundCode:
+    """The code in some messages.
+
+    Attributes:
+        blocks: The blocks to run, in order.
+        unsupported: Labels of code that the agent does not run.
+    """
+
+    blocks: list[CodeBlock] = field(default_factory=list[CodeBlock])
+    unsupported: list[str] = field(default_factory=list[str])
+
+
+def text_of(message: BaseChatMessage) -> str:
+    """The text of a message of any type, without images."""
+    if isinstance(message, BaseTextChatMessage):
+        return message.content
+    if isinstance(message, MultiModalMessage):
+        return "\n".join(part for part in message.content if isinstance(part, str))
+    return message.to_text()
+
+
+def find_code(
+    messages: Sequence[BaseChatMessage],
+    languages: Sequence[str],
+    *,
+    sources: Sequence[str] | None,
+    default_language: str | None,
+) -> FoundCode:
+    """The code blocks in ``messages``.
+
+    A block that another agent has run meanwhile, by the record in its message, is not run again, unless ``sources``
+    asks for its author's code.
+
+    Args:
+        messages: The messages since the agent's last turn.
+        languages: What the agent runs.
+        sources: Whose code to take; ``None`` for everybody's.
+        default_language: What a fence without a label holds; ``None`` to leave it alone.
+    """
+    found = FoundCode()
+    for message in messages:
+        if sources is None and (record := ExecutionRecord.from_metadata(message.metadata)) is not None:
+            done = {(block.language, block.code) for block in record.blocks}
+            found.blocks = [block for block in found.blocks if (block.language, block.code) not in done]
+        if sources is None or message.source in sources:
+            extraction = extract_code(text_of(message), languages, default_language=default_language)
+            found.blocks += extraction.blocks
+            found.unsupported += [label for label in extraction.unsupported if label not in found.unsupported]
+    return found
+
+
+async def add_to_context(context: ChatCompletionContext, messages: Sequence[BaseChatMessage]) -> None:
+    """Add messages, and what a handoff brings along, to a model's context."""
+    for message in messages:
+        if isinstance(message, HandoffMessage):
+            for earlier in message.context:
+                await context.add_message(earlier)
+        await context.add_message(message.to_model_message())

@@ -1,0 +1,159 @@
+"""An agent that judges whether the task is solved."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Self
+
+from autogen_agentchat.agents import BaseChatAgent
+from autogen_agentchat.base import Response
+from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage, TextMessage, ThoughtEvent
+from autogen_core import CancellationToken, Component, ComponentModel
+from autogen_core.model_context import ChatCompletionContext, UnboundedChatCompletionContext
+from autogen_core.models import AssistantMessage, ChatCompletionClient, LLMMessage, SystemMessage, UserMessage
+from pydantic import BaseModel, ConfigDict
+
+from codeact_team.agents.messages import add_to_context
+from codeact_team.observations import ExecutionRecord, as_data
+from codeact_team.reflection import REFLECTION_SYSTEM_MESSAGE, reflect
+
+
+class ReflectionAgentConfig(BaseModel):
+    """Settings of :class:`ReflectionAgent`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    """Name of the agent: unique in its team, and a Python identifier."""
+    model_client: ComponentModel
+    """The model that judges."""
+    model_context: ComponentModel | None = None
+    """What the model remembers. Default: everything."""
+    description: str = (
+        "A reviewer who judges whether the task is solved, and says what to do next if it is not."
+    )
+    """What the agent does, for whoever selects the next speaker."""
+    system_message: str = REFLECTION_SYSTEM_MESSAGE
+    """The model's instructions."""
+
+
+class ReflectionAgent(BaseChatAgent, Component[ReflectionAgentConfig]):
+    """Reads the task, the code and its result, and answers with a verdict.
+
+    The verdict is the response's text for people, and a :class:`~codeact_team.reflection.Verdict` in its metadata for
+    programs. An answer of the model that cannot be read is a verdict that does not accept, and says so.
+
+    Args:
+        name: Name of the agent.
+        model_client: The model that judges.
+        model_context: What the model remembers. Default: everything.
+        description: What the agent does.
+        system_message: The model's instructions.
+    """
+
+    component_config_schema = ReflectionAgentConfig
+    component_provider_override = "codeact_team.ReflectionAgent"
+
+    def __init__(
+        self,
+        name: str,
+        model_client: ChatCompletionClient,
+        *,
+        model_context: ChatCompletionContext | None = None,
+        description: str = ReflectionAgentConfig.model_fields["description"].default,
+        system_message: str = REFLECTION_SYSTEM_MESSAGE,
+    ) -> None:
+        super().__init__(name=name, description=description)
+        self._model_client = model_client
+        self._model_context = model_context or UnboundedChatCompletionContext()
+        self._system_message = system_message
+
+    @property
+    def produced_message_types(self) -> Sequence[type[BaseChatMessage]]:
+        return (TextMessage,)
+
+    @property
+    def model_context(self) -> ChatCompletionContext:
+        """What the model remembers."""
+        return self._model_context
+
+    async def on_messages(
+        self, messages: Sequence[BaseChatMessage], cancellation_token: CancellationToken
+    ) -> Response:
+        async with aclosing(self.on_messages_stream(messages, cancellation_token)) as items:
+            async for item in items:
+                if isinstance(item, Response):
+                    return item
+        raise AssertionError("the stream ends with a response")
+
+    async def on_messages_stream(
+        self, messages: Sequence[BaseChatMessage], cancellation_token: CancellationToken
+    ) -> AsyncGenerator[BaseAgentEvent | BaseChatMessage | Response, None]:
+        for message in messages:
+            record = ExecutionRecord.from_metadata(message.metadata)
+            if record is None:
+                await add_to_context(self._model_context, [message])
+            else:
+                await self._model_context.add_message(_execution_report(message.source, record))
+        system: LLMMessage = SystemMessage(content=self._system_message)
+        conversation = [system, *await self._model_context.get_messages()]
+        answer = await reflect(self._model_client, conversation, cancellation_token=cancellation_token)
+        inner: list[BaseAgentEvent | BaseChatMessage] = []
+        if answer.thought:
+            inner.append(ThoughtEvent(content=answer.thought, source=self.name))
+            yield inner[0]
+        text = answer.value.to_text()
+        await self._model_context.add_message(AssistantMessage(content=text, source=self.name))
+        yield Response(
+            chat_message=TextMessage(
+                content=text,
+                source=self.name,
+                models_usage=answer.usage,
+                metadata=answer.value.to_metadata(),
+            ),
+            inner_messages=inner,
+        )
+
+    async def on_reset(self, cancellation_token: CancellationToken) -> None:
+        """Forget the conversation."""
+        await self._model_context.clear()
+
+    async def save_state(self) -> Mapping[str, Any]:
+        """The conversation."""
+        return {"type": "ReflectionAgentState", "model_context": await self._model_context.save_state()}
+
+    async def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on with a saved conversation."""
+        if "model_context" in state:
+            await self._model_context.load_state(state["model_context"])
+
+    def _to_config(self) -> ReflectionAgentConfig:
+        return ReflectionAgentConfig(
+            name=self.name,
+            model_client=self._model_client.dump_component(),
+            model_context=self._model_context.dump_component(),
+            description=self.description,
+            system_message=self._system_message,
+        )
+
+    @classmethod
+    def _from_config(cls, config: ReflectionAgentConfig) -> Self:
+        context = config.model_context
+        return cls(
+            config.name,
+            ChatCompletionClient.load_component(config.model_client),
+            model_context=None if context is None else ChatCompletionContext.load_component(context),
+            description=config.description,
+            system_message=config.system_message,
+        )
+
+
+def _execution_report(source: str, record: ExecutionRecord) -> UserMessage:
+    """What another agent ran and what came of it, for the model: the code it may not have seen, the output as data."""
+    code = "\n\n".join(f"[{block.language}]\n{block.code}" for block in record.blocks)
+    ending = f"exit code {record.exit_code}, {record.outcome.value}"
+    text = (
+        f"{source} ran this code (attempt {record.attempts}):\n{code}\n\nIt ended: {ending}. What it wrote:\n"
+    )
+    return UserMessage(content=text + as_data(record.output), source=source)
