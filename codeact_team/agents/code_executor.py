@@ -399,6 +399,8 @@ class CodeExecutorAgent(BaseChatAgent, Component[CodeExecutorAgentConfig]):
         return [*system, *await self._model_context.get_messages()]
 
     async def _remember(self, text: str) -> None:
+        if self._model_client is None:
+            return
         await self._model_context.add_message(UserMessage(content=text, source=self.name))
 
     def _find_code(self, messages: Sequence[BaseChatMessage]) -> FoundCode:

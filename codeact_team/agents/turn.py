@@ -42,12 +42,14 @@ class Turn:
 
 
 def with_unsupported(text: str, labels: Sequence[str]) -> str:
+    """``text``, and which code in the messages was left out."""
     if not labels:
         return text
     return f"{text}\n[Code not run, its language is not supported here: {', '.join(labels)}]"
 
 
 def with_declined_retry(turn: Turn) -> str:
+    """The result of a turn without a reflection, and why it was not mended."""
     if not turn.decisions or turn.decisions[-1].retry:
         return turn.result.output
     return f"{turn.result.output}\nNo further attempt: {turn.decisions[-1].reason}"
