@@ -1,0 +1,8 @@
+"""Teams and their parts as YAML or JSON documents."""
+
+from codeact_team.config.dumping import dump_config
+from codeact_team.config.loading import load_config, validate_config
+from codeact_team.config.open import open_team
+from codeact_team.config.schema import config_schema
+
+__all__ = ["config_schema", "dump_config", "load_config", "open_team", "validate_config"]

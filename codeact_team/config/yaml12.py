@@ -1,0 +1,263 @@
+"""YAML 1.2 and plain data, both ways. JSON is YAML 1.2, so this reads JSON as well.
+
+Plain data is what JSON knows: mappings with text as keys, lists, text, numbers, booleans and null.
+"""
+
+# ruamel.yaml leaves its nodes, marks and representers untyped
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.composer import Composer
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.reader import ReaderError
+from ruamel.yaml.representer import SafeRepresenter
+
+Path = tuple[str | int, ...]
+"""Where in a document: keys and list indexes from the top."""
+
+# The pure reader takes about 40 µs a node: two seconds for the worst document.
+_MAX_NODES = 50_000
+_MAX_DEPTH = 64
+_MAX_INTEGER_BITS = 1024
+_LINE_WIDTH = 110
+
+_TAG = "tag:yaml.org,2002:"
+# YAML 1.2 has no timestamps, and "=" and "<<" mean something in a mapping's key only
+_TEXT_TAGS = frozenset(_TAG + name for name in ("str", "timestamp", "value", "merge"))
+_DIRECTIVE = re.compile(r"\s*(?:#.*\n\s*)*%YAML\s+(?!1\.2\b)")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class YamlError(Exception):
+    """Text that is no YAML 1.2 of plain data.
+
+    Args:
+        message: What is wrong.
+        line: Where, counted from 1.
+    """
+
+    def __init__(self, message: str, line: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.line = line
+
+
+def parse(text: str) -> tuple[Any, dict[Path, int]]:
+    """Read one YAML 1.2 document.
+
+    Returns:
+        The data, and the line, counted from 1, of everything in it.
+
+    Raises:
+        YamlError: If the text cannot be read as plain data, or is unreasonably large once its aliases are expanded.
+    """
+    if _DIRECTIVE.match(text):
+        raise YamlError("only YAML 1.2 is supported; remove the %YAML line", 1)
+    node = _compose(text)
+    reading = _Reading()
+    return reading.plain(node, ()), reading.lines
+
+
+def parse_value(text: str) -> Any:
+    """Read a scalar, or a list or mapping in flow style (``[1, 2]``, ``{a: 1}``).
+
+    What would be a list or mapping in block style (``Note: be brief``) is text.
+
+    Raises:
+        YamlError: If the text cannot be read as plain data.
+    """
+    node = _compose(text)
+    if isinstance(node, MappingNode | SequenceNode) and not node.flow_style:
+        return text
+    return _Reading().plain(node, ())
+
+
+def write(data: Any) -> str:
+    """Write plain data as YAML 1.2 that :func:`parse` reads back as the same data; text of several lines as a block."""
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Representer = _Representer
+    yaml.default_flow_style = False
+    yaml.sort_base_mapping_type_on_output = False  # pyright: ignore[reportAttributeAccessIssue]
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    yaml.width = _LINE_WIDTH
+    yaml.allow_unicode = True
+    stream = io.StringIO()
+    yaml.dump(data, stream)
+    return stream.getvalue()
+
+
+class _Composer(Composer):
+    """Refuses a document of too many nodes while reading it."""
+
+    def __init__(self, loader: Any = None) -> None:
+        super().__init__(loader)
+        # YAML lets an anchor be set anew
+        self.warn_double_anchors = False
+        self._nodes = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self._nodes += 1
+        if self._nodes > _MAX_NODES:
+            raise YamlError(f"the document has more than {_MAX_NODES} values")
+        return super().compose_node(parent, index)
+
+
+def _compose(text: str) -> Node | None:
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Composer = _Composer
+    yaml.max_depth = _MAX_DEPTH
+    try:
+        return yaml.compose(text)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise YamlError(_in_words(error), None if mark is None else mark.line + 1) from error
+    except ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise YamlError(f"the character {chr(error.character)!r} is not allowed in YAML", line) from error
+    except (YAMLError, ValueError) as error:
+        raise YamlError(f"this is no YAML: {error}") from error
+
+
+def _in_words(error: MarkedYAMLError) -> str:
+    problem = str(error.problem)
+    if "'\\t'" in problem:
+        return "a tab cannot indent; use spaces"
+    if "another document" in problem:
+        return "more than one document in the file; keep one"
+    if "maximum depth" in problem:
+        return f"nested more than {_MAX_DEPTH} levels deep"
+    return f"this is no YAML: {f'{error.context}, ' if error.context else ''}{problem}"
+
+
+@dataclass
+class _Reading:
+    """One document on its way from nodes to data."""
+
+    lines: dict[Path, int] = field(default_factory=dict[Path, int])
+    open: set[int] = field(default_factory=set[int])
+    nodes: int = 0
+
+    def plain(self, node: Node | None, path: Path) -> Any:
+        if node is None:
+            return None
+        self.nodes += 1
+        line = _line(node)
+        self.lines.setdefault(path, line)
+        if self.nodes > _MAX_NODES:
+            raise YamlError(
+                f"the document has more than {_MAX_NODES} values once its aliases are expanded", line
+            )
+        if isinstance(node, ScalarNode):
+            return _scalar(node)
+        if id(node) in self.open:
+            raise YamlError("an alias points to the value it is in", line)
+        self.open.add(id(node))
+        try:
+            return self._mapping(node, path) if isinstance(node, MappingNode) else self._list(node, path)
+        finally:
+            self.open.remove(id(node))
+
+    def _mapping(self, node: MappingNode, path: Path) -> dict[str, Any]:
+        _require_tag(node, "map")
+        data: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key = self._key(key_node)
+            if key in data:
+                raise YamlError(f"the key {key!r} is there twice in one mapping", _line(key_node))
+            self.lines[*path, key] = _line(key_node)
+            data[key] = self.plain(value_node, (*path, key))
+        return data
+
+    def _list(self, node: Node, path: Path) -> list[Any]:
+        _require_tag(node, "seq")
+        return [self.plain(item, (*path, index)) for index, item in enumerate(node.value)]
+
+    def _key(self, node: Node) -> str:
+        if isinstance(node, ScalarNode):
+            if str(node.tag) == f"{_TAG}merge":
+                raise YamlError("merge keys (<<) are not supported", _line(node))
+            key = _scalar(node)
+            if isinstance(key, str):
+                return key
+            raise YamlError(f"the key {node.value!r} is not text; put it in quotes", _line(node))
+        raise YamlError("a key has to be text", _line(node))
+
+
+def _line(node: Node) -> int:
+    return node.start_mark.line + 1
+
+
+def _require_tag(node: Node, name: str) -> None:
+    if str(node.tag) != _TAG + name:
+        raise YamlError(f"the tag {str(node.tag).replace(_TAG, '!!')!r} is not supported", _line(node))
+
+
+def _scalar(node: ScalarNode) -> Any:
+    tag, value = str(node.tag), str(node.value)
+    try:
+        if tag in _TEXT_TAGS:
+            return _text(value)
+        if tag == f"{_TAG}null":
+            return None
+        if tag == f"{_TAG}bool":
+            return {"true": True, "false": False}[value.lower()]
+        if tag == f"{_TAG}int":
+            return _integer(value)
+        if tag == f"{_TAG}float":
+            return _float(value)
+    except (ValueError, KeyError) as error:
+        name = tag.removeprefix(_TAG)
+        raise YamlError(f"{value[:40]!r} cannot be read ({name}); put it in quotes", _line(node)) from error
+    raise YamlError(f"the tag {tag.replace(_TAG, '!!')!r} is not supported", _line(node))
+
+
+def _text(value: str) -> str:
+    if _SURROGATE.search(value) is None:
+        return value
+    # JSON writes what lies beyond the basic plane as two escapes; one alone is no text
+    return value.encode("utf-16", "surrogatepass").decode("utf-16")
+
+
+def _integer(value: str) -> int:
+    digits = value.replace("_", "")
+    number = int(digits) if digits.lstrip("+-").isdecimal() else int(digits, 0)
+    if number.bit_length() > _MAX_INTEGER_BITS:
+        raise ValueError("too large")
+    return number
+
+
+def _float(value: str) -> float:
+    special = {".inf": math.inf, "+.inf": math.inf, "-.inf": -math.inf, ".nan": math.nan}
+    return special[value.lower()] if value.lower() in special else float(value.replace("_", ""))
+
+
+class _Representer(SafeRepresenter):
+    """Writes text of several lines as a block, where a block keeps it as it is."""
+
+
+def _represent_text(representer: _Representer, text: str) -> ScalarNode:
+    return representer.represent_scalar(f"{_TAG}str", text, style=_style(text))
+
+
+def _style(text: str) -> str | None:
+    """The scalar style that keeps ``text`` as it is; ``None`` leaves the choice to the emitter."""
+    lines = text.split("\n")
+    if not all(line.isprintable() for line in lines):
+        return '"'
+    if len(lines) == 1:
+        return None
+    # a block is for eyes: leading and trailing blanks would be lost on them, or be its indentation
+    tidy = not text[0].isspace() and all(line == line.rstrip() for line in lines)
+    return "|" if tidy else '"'
+
+
+_Representer.add_representer(str, _represent_text)
