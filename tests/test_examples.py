@@ -1,0 +1,76 @@
+"""Every example runs, as a person would start it, with a scripted server in the place of the model."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.openai_server import Json, Reply, ScriptedServer, Text
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+pytestmark = pytest.mark.docker
+
+_SQUARES = Text("```python\nprint([n * n for n in range(1, 11)])\n```")
+_OUTPUT = "[1, 4, 9, 16, 25, 36, 49, 64, 81, 100]"
+
+
+def run_example(name: str, *arguments: str, replies: list[Reply], cwd: Path) -> str:
+    with ScriptedServer.in_thread(replies) as server:
+        finished = subprocess.run(
+            [sys.executable, EXAMPLES / name, *arguments],
+            env={**os.environ, "OPENAI_API_KEY": "key-of-a-test", "OPENAI_BASE_URL": server.base_url},
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+def test_team_from_yaml_repairs_and_accepts(tmp_path: Path) -> None:
+    output = run_example(
+        "team_from_yaml.py",
+        replies=[
+            Text("```python\nprint(1 / 0)\n```"),
+            Json({"reason": "It divides by zero; count instead.", "retry": True}),
+            Text("```python\nprint(sum(all(n % d for d in range(2, n)) for n in range(2, 100)))\n```"),
+            Json({"problems": [], "accepted": True, "next_step": ""}),
+        ],
+        cwd=tmp_path,
+    )
+    assert "--- executor\n25" in output
+    assert "accepted\n=== reflection accepted the work" in output
+    assert (tmp_path / "coding").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("kind", "replies"),
+    [
+        ("round-robin", [_SQUARES]),
+        ("selector", [Text("coder"), _SQUARES, Text("executor")]),
+        ("nested", [_SQUARES, Text("These are the squares of 1 to 10.")]),
+    ],
+)
+def test_the_executor_agent_works_in_hand_built_teams(kind: str, replies: list[Reply], tmp_path: Path) -> None:
+    assert _OUTPUT in run_example("embed_executor.py", kind, replies=replies, cwd=tmp_path)
+
+
+def test_custom_language_shares_the_workspace(tmp_path: Path) -> None:
+    assert run_example("custom_language.py", replies=[], cwd=tmp_path).split() == ["a", "1", "b", "2"]
+
+
+def test_approval_denies_and_allows(tmp_path: Path) -> None:
+    output = run_example("approval.py", replies=[], cwd=tmp_path)
+    assert "echo hello: hello" in output
+    assert "Reason: files are not deleted here" in output
+
+
+def test_every_example_is_tested() -> None:
+    tested = Path(__file__).read_text()
+    assert all(example.name in tested for example in EXAMPLES.glob("*.py"))
