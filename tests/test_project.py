@@ -1,0 +1,66 @@
+"""What the project promises about itself."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import codeact_team
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+PUBLIC = {
+    "ApprovalRequest",
+    "ApprovalResponse",
+    "CodeActTeamError",
+    "CodeExecutorAgent",
+    "ConfigError",
+    "ConfinedCommandLineCodeExecutor",
+    "ConfinementError",
+    "DockerCommandLineCodeExecutor",
+    "EngineError",
+    "ExecutionResult",
+    "NotAllowedError",
+    "Outcome",
+    "ReflectionAgent",
+    "ReflectionTermination",
+    "RetryDecision",
+    "SandboxError",
+    "Scope",
+    "SettingError",
+    "StreamingCodeExecutor",
+    "Verdict",
+    "dump_config",
+    "load_config",
+    "open_team",
+    "round_robin_team",
+    "validate_config",
+}
+
+
+def test_the_public_names_are_these() -> None:
+    assert set(codeact_team.__all__) == PUBLIC
+    assert set(dir(codeact_team)) == PUBLIC
+    assert all(getattr(codeact_team, name) is not None for name in PUBLIC)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'CodeExecuterAgent'"):
+        _ = codeact_team.CodeExecuterAgent  # pyright: ignore
+
+
+def test_ci_runs_the_test_command_of_the_readme() -> None:
+    command = "python3 -m venv .venv && .venv/bin/pip install -q -e '.[dev]' && .venv/bin/pytest"
+    assert f"$ {command}\n" in (ROOT / "README.md").read_text()
+    assert f"\n{command}\n" in (ROOT / ".ci" / "run").read_text()
+
+
+@pytest.mark.parametrize(
+    "script",
+    [ROOT / ".ci" / "run", *sorted((ROOT / "codeact_team").rglob("*.sh"))],
+    ids=lambda path: path.name,
+)
+def test_shell_scripts_have_no_syntax_error(script: Path) -> None:
+    shell = script.read_text().startswith("#!/usr/bin/env bash")
+    subprocess.run(["bash" if shell else "sh", "-n", script], check=True)
