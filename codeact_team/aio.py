@@ -53,8 +53,10 @@ class Turns:
         try:
             await asyncio.wrap_future(ticket)
         except asyncio.CancelledError:
-            # the turn may have come in the very moment of the cancellation
-            if ticket.done() and not ticket.cancelled():
+            with self._mutex:
+                # the turn may have come, or be coming from another thread, in the very moment of the cancellation
+                came = ticket.done() and not ticket.cancelled()
+            if came:
                 self._pass_on()
             raise
 

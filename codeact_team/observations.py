@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -17,6 +18,8 @@ EXECUTION_KEY = "codeact_team.execution"
 
 MAX_OBSERVATION_CHARS = 16_000
 """How much of a result's output is passed on: about four thousand tokens."""
+
+_END_OF_DATA = re.compile(r"<(?=\s*/\s*output)", re.IGNORECASE)
 
 
 class CodeRecord(BaseModel):
@@ -38,7 +41,9 @@ class ExecutionRecord(BaseModel):
     limit: str | None = None
     code_file: str | None = None
     attempts: int = 1
-    """How many executions the turn took."""
+    """How often in the turn there was code to run."""
+    superseded: list[CodeRecord] = []
+    """The blocks of the attempts before the last."""
     retry_decisions: list[RetryDecision] = []
 
     def to_metadata(self) -> dict[str, str]:
@@ -54,11 +59,16 @@ class ExecutionRecord(BaseModel):
             return None
 
 
+def encodable(text: str) -> str:
+    """``text`` without lone surrogates, which JSON from a model can hold and no encoding can write."""
+    return text.encode(errors="replace").decode()
+
+
 def observe(result: CodeResult) -> ExecutionResult:
     """A result as it is passed on: in AutoGen's words, cut in the middle, and without a fence that would run again."""
     known = result if isinstance(result, ExecutionResult) else _from_plain(result)
-    output = make_inert(shorten(known.output))
-    if known.outcome in (Outcome.DENIED, Outcome.CANCELLED):
+    output = make_inert(encodable(shorten(known.output)))
+    if known.outcome in (Outcome.DENIED, Outcome.CANCELLED, Outcome.NOT_RUN):
         text = output
     elif not output.strip():
         text = (
@@ -74,7 +84,7 @@ def observe(result: CodeResult) -> ExecutionResult:
 
 def as_data(output: str) -> str:
     """Output for a model's context: delimited, so that it is read as data and not as somebody's words."""
-    inert = output.replace("</output>", "<\u200b/output>")
+    inert = _END_OF_DATA.sub("<\u200b", output)
     return f"<output>\n{inert}\n</output>"
 
 
@@ -83,7 +93,7 @@ def shorten(text: str, limit: int = MAX_OBSERVATION_CHARS) -> str:
     if len(text) <= limit:
         return text
     half = limit // 2
-    return f"{text[:half]}\n[... {len(text) - 2 * half} characters omitted ...]\n{text[-half:]}"
+    return f"{text[:half]}\n[... {len(text) - 2 * half} characters omitted ...]\n{text[len(text) - half :]}"
 
 
 def _from_plain(result: CodeResult) -> ExecutionResult:

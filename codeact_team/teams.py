@@ -16,6 +16,7 @@ from autogen_core.models import ChatCompletionClient
 from pydantic import BaseModel, ConfigDict
 
 from codeact_team.agents import CodeExecutorAgent, ReflectionAgent
+from codeact_team.errors import SettingError
 from codeact_team.reflection import Verdict
 
 CODER_SYSTEM_MESSAGE = (
@@ -103,7 +104,16 @@ def round_robin_team(
 
     Returns:
         An AutoGen team. The executor starts on first use; whoever opened a scope, or calls its ``stop``, stops it.
+
+    Raises:
+        ValueError: If a limit leaves no room for any work.
     """
+    if max_messages < 2:
+        raise SettingError(
+            f"max_messages is {max_messages}: the task is the first message, so it must be 2 or more"
+        )
+    if max_tokens is not None and max_tokens < 1:
+        raise SettingError(f"max_tokens is {max_tokens}: it must be 1 or more")
     coder = AssistantAgent(
         "coder",
         model_client,

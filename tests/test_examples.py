@@ -57,7 +57,9 @@ def test_team_from_yaml_repairs_and_accepts(tmp_path: Path) -> None:
         ("nested", [_SQUARES, Text("These are the squares of 1 to 10.")]),
     ],
 )
-def test_the_executor_agent_works_in_hand_built_teams(kind: str, replies: list[Reply], tmp_path: Path) -> None:
+def test_the_executor_agent_works_in_hand_built_teams(
+    kind: str, replies: list[Reply], tmp_path: Path
+) -> None:
     assert _OUTPUT in run_example("embed_executor.py", kind, replies=replies, cwd=tmp_path)
 
 

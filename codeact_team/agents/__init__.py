@@ -2,8 +2,9 @@
 
 from autogen_agentchat.agents import ApprovalFuncType, ApprovalRequest, ApprovalResponse
 
-from codeact_team.agents.code_executor import CodeExecutorAgent, CodeExecutorAgentConfig
+from codeact_team.agents.code_executor import CodeExecutorAgent
 from codeact_team.agents.reflection import ReflectionAgent, ReflectionAgentConfig
+from codeact_team.agents.settings import CodeExecutorAgentConfig
 from codeact_team.reflection import Verdict
 from codeact_team.retry import RetryDecision
 

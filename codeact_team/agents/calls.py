@@ -3,28 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 
 from autogen_agentchat.messages import ModelClientStreamingChunkEvent
 from autogen_agentchat.utils import remove_images
 from autogen_core import CancellationToken
 from autogen_core.models import ChatCompletionClient, CreateResult, LLMMessage, RequestUsage
 
+from codeact_team.observations import encodable
+
+_NO_ANSWER = "(The model gave no answer, or declined to.)"
+"""In a chat, and in a context, some models take no empty message."""
+
 
 class UsageTotal:
     """Adds up the tokens of several calls."""
 
     def __init__(self) -> None:
-        self._prompt = self._completion = 0
+        self._calls: list[RequestUsage] = []
 
     def add(self, usage: RequestUsage) -> None:
         """Count one call."""
-        self._prompt += usage.prompt_tokens
-        self._completion += usage.completion_tokens
+        self._calls.append(usage)
 
     @property
-    def total(self) -> RequestUsage:
-        """All calls counted so far."""
-        return RequestUsage(prompt_tokens=self._prompt, completion_tokens=self._completion)
+    def total(self) -> RequestUsage | None:
+        """All calls counted so far; ``None`` where there was none."""
+        if not self._calls:
+            return None
+        return RequestUsage(
+            prompt_tokens=sum(usage.prompt_tokens for usage in self._calls),
+            completion_tokens=sum(usage.completion_tokens for usage in self._calls),
+        )
+
+
+def visible_to(client: ChatCompletionClient, messages: Sequence[LLMMessage]) -> list[LLMMessage]:
+    """The messages, without images where the model cannot see."""
+    return list(messages) if client.model_info["vision"] else remove_images(list(messages))
 
 
 async def complete(
@@ -39,7 +54,7 @@ async def complete(
 
     Args:
         client: The model.
-        messages: The conversation; images are left out where the model cannot see.
+        messages: The conversation, as the model can read it.
         source: In whose name chunks are yielded.
         stream: Whether to yield chunks.
         cancellation_token: Stops the call.
@@ -47,19 +62,21 @@ async def complete(
     Yields:
         Chunks, if asked for, then the model's result.
     """
-    seen = list(messages) if client.model_info["vision"] else remove_images(list(messages))
     if not stream:
-        yield await client.create(seen, cancellation_token=cancellation_token)
+        yield await client.create(messages, cancellation_token=cancellation_token)
         return
-    async for item in client.create_stream(seen, cancellation_token=cancellation_token):
-        if isinstance(item, str):
-            yield ModelClientStreamingChunkEvent(content=item, source=source)
-        else:
-            yield item
+    item: str | CreateResult = ""
+    async with aclosing(client.create_stream(messages, cancellation_token=cancellation_token)) as items:
+        async for item in items:
+            if isinstance(item, str):
+                yield ModelClientStreamingChunkEvent(content=item, source=source)
+            else:
+                yield item
+    assert isinstance(item, CreateResult), "a model's stream ends with its result"
 
 
 def text_of_result(result: CreateResult) -> str:
     """The text of what a model answered; it was offered no tools, so a call of one is text as well."""
     if isinstance(result.content, str):
-        return result.content
+        return encodable(result.content) if result.content.strip() else _NO_ANSWER
     return "\n".join(f"{call.name}({call.arguments})" for call in result.content)

@@ -19,7 +19,7 @@ from autogen_agentchat.messages import (
     TextMessage,
     ThoughtEvent,
 )
-from autogen_core import CancellationToken, Component, ComponentModel
+from autogen_core import CancellationToken, Component
 from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
 from autogen_core.model_context import ChatCompletionContext, UnboundedChatCompletionContext
 from autogen_core.models import (
@@ -30,69 +30,26 @@ from autogen_core.models import (
     SystemMessage,
     UserMessage,
 )
-from pydantic import BaseModel, ConfigDict, Field
 
-from codeact_team.agents.calls import complete, text_of_result
-from codeact_team.agents.messages import FoundCode, add_to_context, find_code
+from codeact_team.agents.calls import complete, text_of_result, visible_to
+from codeact_team.agents.messages import FoundCode, add_to_context, find_code, load_context
+from codeact_team.agents.settings import SYSTEM_MESSAGE, CodeExecutorAgentConfig, check_settings, dumped
 from codeact_team.agents.step import run_step
-from codeact_team.agents.turn import Turn, with_declined_retry, with_unsupported
-from codeact_team.errors import SandboxError, SettingError
+from codeact_team.agents.turn import Turn
+from codeact_team.errors import CodeActTeamError, SettingError
 from codeact_team.execution import ExecutionResult, Outcome, StreamingCodeExecutor
-from codeact_team.observations import as_data
+from codeact_team.observations import as_data, observe
 from codeact_team.parsing import extract_code
-from codeact_team.providers import FunctionPath, resolve_function
+from codeact_team.providers import resolve_function
 from codeact_team.retry import decide_retry
 
 Item = BaseAgentEvent | BaseChatMessage | Response
 
-_DEFAULT_SYSTEM_MESSAGE = (
-    "You are a Code Execution Agent. Your role is to generate and execute Python code and shell scripts based on user "
-    "instructions, ensuring correctness, efficiency, and minimal errors. Handle edge cases gracefully. Python code "
-    "should be provided in ```python code blocks, and sh shell scripts should be provided in ```sh code blocks for "
-    "execution."
-)
 _MISSING_APPROVAL = (
     "No approval function set for CodeExecutorAgent. This means code will be executed automatically without human "
     "oversight, by an executor that is not known to be sandboxed. Set an approval_func that reviews the code, or use "
     "one of codeact_team's executors."
 )
-
-
-class CodeExecutorAgentConfig(BaseModel):
-    """Settings of :class:`CodeExecutorAgent`."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    name: str
-    """Name of the agent: unique in its team, and a Python identifier."""
-    code_executor: ComponentModel
-    """Where and how code runs."""
-    model_client: ComponentModel | None = None
-    """The model that writes code; without one, the agent runs the code in the messages."""
-    model_context: ComponentModel | None = None
-    """What the model remembers. Default: everything."""
-    model_client_stream: bool = False
-    """Whether the model's words are streamed."""
-    max_retries_on_error: int = Field(0, ge=0)
-    """How often code that failed may be written anew."""
-    description: str | None = None
-    """What the agent does, for whoever selects the next speaker."""
-    system_message: str = _DEFAULT_SYSTEM_MESSAGE
-    """The model's instructions; empty for none."""
-    sources: list[str] | None = None
-    """Whose code to run; default: everybody's."""
-    supported_languages: list[str] | None = None
-    """Labels of the code that is run. Default: what the executor runs, or python and sh if it does not say."""
-    approval_func: FunctionPath | None = None
-    """Import path, `module:function`, of a function that approves or denies each execution."""
-    code_from_messages: bool = False
-    """Whether the first attempt runs the code in the messages, so that the model is asked only if that fails."""
-    reflect: bool = True
-    """Whether the model sums up the result; if not, the result itself is the response."""
-    default_language: str | None = None
-    """What a code block without a label holds. Default: such blocks are left alone."""
-    stream_output: bool = False
-    """Whether the code's output is streamed while it runs."""
 
 
 class CodeExecutorAgent(BaseChatAgent, Component[CodeExecutorAgentConfig]):
@@ -134,7 +91,7 @@ class CodeExecutorAgent(BaseChatAgent, Component[CodeExecutorAgentConfig]):
         "A Code Execution Agent that generates and executes Python and shell scripts based on user instructions. It "
         "ensures correctness, efficiency, and minimal errors while gracefully handling edge cases."
     )
-    DEFAULT_SYSTEM_MESSAGE: ClassVar[str] = _DEFAULT_SYSTEM_MESSAGE
+    DEFAULT_SYSTEM_MESSAGE: ClassVar[str] = SYSTEM_MESSAGE
     NO_CODE_BLOCKS_FOUND_MESSAGE: ClassVar[str] = (
         "No code blocks found in the thread. Please provide at least one markdown-encoded code block to execute (i.e., "
         "quoting code in ```python or ```sh code blocks)."
@@ -168,16 +125,6 @@ class CodeExecutorAgent(BaseChatAgent, Component[CodeExecutorAgentConfig]):
                 self.DEFAULT_TERMINAL_DESCRIPTION if model_client is None else self.DEFAULT_AGENT_DESCRIPTION
             )
         super().__init__(name=name, description=description)
-        if max_retries_on_error < 0:
-            raise SettingError(f"max_retries_on_error is {max_retries_on_error}: it must be 0 or more")
-        if max_retries_on_error > 0 and model_client is None:
-            raise SettingError("max_retries_on_error > 0 needs a model_client, to write the code anew")
-        if code_from_messages and model_client is None:
-            raise SettingError(
-                "code_from_messages needs a model_client: without one, code always is from messages"
-            )
-        if sources is not None and model_client is not None and not code_from_messages:
-            raise SettingError("sources has no effect with a model_client, unless code_from_messages is true")
         self._code_executor = code_executor
         self._model_client = model_client
         self._model_context = model_context or UnboundedChatCompletionContext()
@@ -192,8 +139,16 @@ class CodeExecutorAgent(BaseChatAgent, Component[CodeExecutorAgentConfig]):
         self._reflect = reflect
         self._default_language = default_language
         self._stream_output = stream_output
-        self._is_sandboxed = isinstance(code_executor, StreamingCodeExecutor) and code_executor.sandboxed
-        if approval_func is None and not self._is_sandboxed:
+        check_settings(
+            has_model=model_client is not None,
+            max_retries_on_error=max_retries_on_error,
+            code_from_messages=code_from_messages,
+            sources=sources,
+            languages=self.languages,
+            default_language=default_language,
+        )
+        sandboxed = isinstance(code_executor, StreamingCodeExecutor) and code_executor.sandboxed
+        if approval_func is None and not sandboxed:
             warnings.warn(_MISSING_APPROVAL, UserWarning, stacklevel=2)
 
     @property
@@ -266,23 +221,26 @@ class CodeExecutorAgent(BaseChatAgent, Component[CodeExecutorAgentConfig]):
             await self._code_executor.restart()
 
     async def _take_turn(self, messages: Sequence[BaseChatMessage], turn: Turn) -> AsyncGenerator[Item, None]:
-        found = FoundCode()
-        if self._model_client is None or self._code_from_messages:
-            found = self._find_code(messages)
-            if not found.blocks:
-                yield self._no_code(found)
+        client = self._model_client
+        if client is not None:
+            await add_to_context(self._model_context, messages)
+        if client is None or self._code_from_messages:
+            turn.blocks = await self.extract_code_blocks_from_messages(messages)
+            turn.unsupported = self._find_code(messages).unsupported
+            if not turn.blocks:
+                yield self._respond(turn, turn.with_unsupported(self.NO_CODE_BLOCKS_FOUND_MESSAGE))
                 return
-        if self._model_client is None:
-            async with aclosing(self._execute(found.blocks, turn)) as items:
-                async for item in items:
-                    yield item
-            yield self._respond(turn, with_unsupported(turn.result.output, found.unsupported))
-            return
-        await add_to_context(self._model_context, messages)
-        turn.blocks = found.blocks
-        async with self._warming_up(), aclosing(self._write_and_run(self._model_client, turn)) as items:
+        steps = self._run_blocks(turn) if client is None else self._write_and_run(client, turn)
+        async with self._warming_up(), aclosing(steps) as items:
             async for item in items:
                 yield item
+
+    async def _run_blocks(self, turn: Turn) -> AsyncGenerator[Item, None]:
+        """Run the turn's blocks; the result is the response."""
+        async with aclosing(self._execute(turn)) as items:
+            async for item in items:
+                yield item
+        yield self._respond(turn, turn.report())
 
     async def _write_and_run(self, client: ChatCompletionClient, turn: Turn) -> AsyncGenerator[Item, None]:
         """Generate, execute, decide, regenerate; then reflect. Starts with the turn's blocks, if there are any."""
@@ -291,12 +249,12 @@ class CodeExecutorAgent(BaseChatAgent, Component[CodeExecutorAgentConfig]):
                 async with aclosing(self._complete(client, turn)) as items:
                     async for item in items:
                         yield item
-                turn.blocks = self._extract(turn.text)
+                self._extract(turn)
                 if not turn.blocks:
-                    yield self._respond(turn, turn.text)
+                    yield self._respond(turn, turn.with_unsupported(turn.text))
                     return
                 yield self._generated(attempt, turn.text, turn.blocks)
-            async with aclosing(self._execute(turn.blocks, turn)) as items:
+            async with aclosing(self._execute(turn)) as items:
                 async for item in items:
                     yield item
             yield CodeExecutionEvent(retry_attempt=attempt, result=turn.result, source=self.name)
@@ -305,8 +263,8 @@ class CodeExecutorAgent(BaseChatAgent, Component[CodeExecutorAgentConfig]):
             yield self._generated(
                 attempt, f"Attempt number: {attempt + 1}\nProposed correction: {reason}", []
             )
-        if not self._reflect or turn.result.outcome is Outcome.CANCELLED:
-            yield self._respond(turn, with_declined_retry(turn))
+        if not self._reflect or turn.stopped:
+            yield self._respond(turn, turn.report())
             return
         async with aclosing(self._complete(client, turn)) as items:
             async for item in items:
@@ -317,7 +275,7 @@ class CodeExecutorAgent(BaseChatAgent, Component[CodeExecutorAgentConfig]):
         """Let the model go on; its words are then the turn's text."""
         calls = complete(
             client,
-            await self._conversation(),
+            await self._conversation(client),
             source=self.name,
             stream=self._model_client_stream,
             cancellation_token=turn.cancellation_token,
@@ -331,18 +289,19 @@ class CodeExecutorAgent(BaseChatAgent, Component[CodeExecutorAgentConfig]):
                         yield ThoughtEvent(content=item.thought, source=self.name)
                     answer = AssistantMessage(content=turn.text, source=self.name, thought=item.thought)
                     await self._model_context.add_message(answer)
+                    if item.finish_reason == "length":
+                        await self._remember("This answer was cut off at the model's token limit.")
                 else:
                     yield item
 
     async def _reason_to_retry(self, client: ChatCompletionClient, attempt: int, turn: Turn) -> str | None:
         """Why to try again, by the model's decision, which is then part of the conversation; ``None`` for not."""
-        result = turn.result
-        if result.exit_code == 0 or result.outcome in (Outcome.DENIED, Outcome.CANCELLED):
+        if turn.result.exit_code == 0 or turn.result.outcome is Outcome.DENIED or turn.stopped:
             return None
         if attempt == self._max_retries_on_error:
             return None
         answer = await decide_retry(
-            client, await self._conversation(), cancellation_token=turn.cancellation_token
+            client, await self._conversation(client), cancellation_token=turn.cancellation_token
         )
         decision = answer.value
         turn.usage.add(answer.usage)
@@ -351,20 +310,22 @@ class CodeExecutorAgent(BaseChatAgent, Component[CodeExecutorAgentConfig]):
         await self._remember(f"{verdict}: {decision.reason}")
         return decision.reason if decision.retry else None
 
-    async def _execute(self, blocks: list[CodeBlock], turn: Turn) -> AsyncGenerator[Item, None]:
-        """Run blocks; what came of it is then the turn's result, and part of the conversation."""
+    async def _execute(self, turn: Turn) -> AsyncGenerator[Item, None]:
+        """Run the turn's blocks; what came of them is then its result, and part of the conversation."""
+        overridden = type(self).execute_code_block is not CodeExecutorAgent.execute_code_block
+        run = self._run_overridden if overridden else self._run
         try:
-            async with aclosing(self._run(blocks, turn.cancellation_token)) as items:
+            async with aclosing(run(turn.blocks, turn.cancellation_token)) as items:
                 async for item in items:
                     if isinstance(item, ExecutionResult):
-                        turn.blocks, turn.result = blocks, item
-                        turn.attempts += 1
+                        turn.result = item
+                        turn.executed.append(turn.blocks)
                     elif self._stream_output:
                         yield ModelClientStreamingChunkEvent(content=item, source=self.name)
-        except SandboxError as error:
+        except CodeActTeamError as error:
             await self._remember(f"The code could not be run: {error}")
             raise
-        await self._remember(as_data(turn.result.output))
+        await self._remember(turn.with_unsupported(as_data(turn.result.output)))
 
     async def _run(
         self, blocks: list[CodeBlock], cancellation_token: CancellationToken
@@ -380,6 +341,13 @@ class CodeExecutorAgent(BaseChatAgent, Component[CodeExecutorAgentConfig]):
             async for item in items:
                 yield item
 
+    async def _run_overridden(
+        self, blocks: list[CodeBlock], cancellation_token: CancellationToken
+    ) -> AsyncGenerator[str | ExecutionResult, None]:
+        """Let a subclass run the blocks in its own way, as AutoGen does; it may be what guards the execution."""
+        result = await self.execute_code_block(blocks, cancellation_token)
+        yield result if isinstance(result, ExecutionResult) else observe(result)
+
     @asynccontextmanager
     async def _warming_up(self) -> AsyncGenerator[None]:
         """Start the executor while the model is writing."""
@@ -394,9 +362,9 @@ class CodeExecutorAgent(BaseChatAgent, Component[CodeExecutorAgentConfig]):
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
 
-    async def _conversation(self) -> list[LLMMessage]:
+    async def _conversation(self, client: ChatCompletionClient) -> list[LLMMessage]:
         system = [] if self._system_message is None else [SystemMessage(content=self._system_message)]
-        return [*system, *await self._model_context.get_messages()]
+        return visible_to(client, [*system, *await self._model_context.get_messages()])
 
     async def _remember(self, text: str) -> None:
         if self._model_client is None:
@@ -408,22 +376,16 @@ class CodeExecutorAgent(BaseChatAgent, Component[CodeExecutorAgentConfig]):
             messages, self.languages, sources=self._sources, default_language=self._default_language
         )
 
-    def _extract(self, text: str) -> list[CodeBlock]:
-        return extract_code(text, self.languages, default_language=self._default_language).blocks
+    def _extract(self, turn: Turn) -> None:
+        extraction = extract_code(turn.text, self.languages, default_language=self._default_language)
+        turn.blocks, turn.unsupported = extraction.blocks, extraction.unsupported
 
     def _generated(self, attempt: int, text: str, blocks: list[CodeBlock]) -> CodeGenerationEvent:
         return CodeGenerationEvent(retry_attempt=attempt, content=text, code_blocks=blocks, source=self.name)
 
-    def _no_code(self, found: FoundCode) -> Response:
-        text = with_unsupported(self.NO_CODE_BLOCKS_FOUND_MESSAGE, found.unsupported)
-        return Response(chat_message=TextMessage(content=text, source=self.name), inner_messages=[])
-
     def _respond(self, turn: Turn, text: str) -> Response:
         message = TextMessage(
-            content=text,
-            source=self.name,
-            models_usage=None if self._model_client is None else turn.usage.total,
-            metadata=turn.record().to_metadata() if turn.attempts else {},
+            content=text, source=self.name, models_usage=turn.usage.total, metadata=turn.metadata()
         )
         return Response(chat_message=message, inner_messages=turn.inner_messages)
 
@@ -436,9 +398,9 @@ class CodeExecutorAgent(BaseChatAgent, Component[CodeExecutorAgentConfig]):
         client = self._model_client
         return CodeExecutorAgentConfig(
             name=self.name,
-            code_executor=self._code_executor.dump_component(),
-            model_client=None if client is None else client.dump_component(),
-            model_context=self._model_context.dump_component(),
+            code_executor=dumped("code_executor", self._code_executor),
+            model_client=None if client is None else dumped("model_client", client),
+            model_context=dumped("model_context", self._model_context),
             model_client_stream=self._model_client_stream,
             max_retries_on_error=self._max_retries_on_error,
             description=self.description,
@@ -455,11 +417,11 @@ class CodeExecutorAgent(BaseChatAgent, Component[CodeExecutorAgentConfig]):
 
     @classmethod
     def _from_config(cls, config: CodeExecutorAgentConfig) -> Self:
-        client, context = config.model_client, config.model_context
+        client = config.model_client
         plain = config.model_dump(exclude={"code_executor", "model_client", "model_context"})
         return cls(
             code_executor=CodeExecutor.load_component(config.code_executor),
             model_client=None if client is None else ChatCompletionClient.load_component(client),
-            model_context=None if context is None else ChatCompletionContext.load_component(context),
+            model_context=load_context(config.model_context),
             **plain,
         )

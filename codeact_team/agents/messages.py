@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from autogen_agentchat.messages import BaseChatMessage, BaseTextChatMessage, HandoffMessage, MultiModalMessage
+from autogen_core import ComponentModel
 from autogen_core.code_executor import CodeBlock
-from autogen_core.model_context import ChatCompletionContext
+from autogen_core.model_context import BufferedChatCompletionContext, ChatCompletionContext
 
-from codeact_team.observations import ExecutionRecord
+from codeact_team.observations import ExecutionRecord, encodable
 from codeact_team.parsing import extract_code
 
 
@@ -29,10 +30,12 @@ class FoundCode:
 def text_of(message: BaseChatMessage) -> str:
     """The text of a message of any type, without images."""
     if isinstance(message, BaseTextChatMessage):
-        return message.content
-    if isinstance(message, MultiModalMessage):
-        return "\n".join(part for part in message.content if isinstance(part, str))
-    return message.to_text()
+        text = message.content
+    elif isinstance(message, MultiModalMessage):
+        text = "\n".join(part for part in message.content if isinstance(part, str))
+    else:
+        text = message.to_text()
+    return encodable(text)
 
 
 def find_code(
@@ -44,8 +47,8 @@ def find_code(
 ) -> FoundCode:
     """The code blocks in ``messages``.
 
-    A block that another agent has run meanwhile, by the record in its message, is not run again, unless ``sources``
-    asks for its author's code.
+    What another agent has run meanwhile, by the record in its message, is not run again, nor is what that message
+    quotes of it, unless ``sources`` asks for its author's code.
 
     Args:
         messages: The messages since the agent's last turn.
@@ -55,13 +58,13 @@ def find_code(
     """
     found = FoundCode()
     for message in messages:
-        if sources is None and (record := ExecutionRecord.from_metadata(message.metadata)) is not None:
-            done = {(block.language, block.code) for block in record.blocks}
-            found.blocks = [block for block in found.blocks if (block.language, block.code) not in done]
         if sources is None or message.source in sources:
             extraction = extract_code(text_of(message), languages, default_language=default_language)
             found.blocks += extraction.blocks
             found.unsupported += [label for label in extraction.unsupported if label not in found.unsupported]
+        if sources is None and (record := ExecutionRecord.from_metadata(message.metadata)) is not None:
+            done = {(block.language, block.code) for block in [*record.blocks, *record.superseded]}
+            found.blocks = [block for block in found.blocks if (block.language, block.code) not in done]
     return found
 
 
@@ -72,3 +75,15 @@ async def add_to_context(context: ChatCompletionContext, messages: Sequence[Base
             for earlier in message.context:
                 await context.add_message(earlier)
         await context.add_message(message.to_model_message())
+
+
+def load_context(model: ComponentModel | None) -> ChatCompletionContext | None:
+    """The model context that a config describes."""
+    if model is None:
+        return None
+    context = ChatCompletionContext.load_component(model)
+    if type(context) is not BufferedChatCompletionContext:
+        return context
+    # AutoGen 0.7.5 gives this one its initial messages as plain dicts, which no model client takes
+    config = context._to_config()  # pyright: ignore[reportPrivateUsage]
+    return BufferedChatCompletionContext(config.buffer_size, config.initial_messages)

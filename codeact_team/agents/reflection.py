@@ -11,11 +11,14 @@ from autogen_agentchat.base import Response
 from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage, TextMessage, ThoughtEvent
 from autogen_core import CancellationToken, Component, ComponentModel
 from autogen_core.model_context import ChatCompletionContext, UnboundedChatCompletionContext
-from autogen_core.models import AssistantMessage, ChatCompletionClient, LLMMessage, SystemMessage, UserMessage
+from autogen_core.models import AssistantMessage, ChatCompletionClient, SystemMessage, UserMessage
 from pydantic import BaseModel, ConfigDict
 
-from codeact_team.agents.messages import add_to_context
+from codeact_team.agents.calls import visible_to
+from codeact_team.agents.messages import add_to_context, load_context, text_of
+from codeact_team.agents.settings import dumped
 from codeact_team.observations import ExecutionRecord, as_data
+from codeact_team.parsing import make_inert
 from codeact_team.reflection import REFLECTION_SYSTEM_MESSAGE, reflect
 
 
@@ -35,7 +38,7 @@ class ReflectionAgentConfig(BaseModel):
     )
     """What the agent does, for whoever selects the next speaker."""
     system_message: str = REFLECTION_SYSTEM_MESSAGE
-    """The model's instructions."""
+    """The model's instructions; empty for none."""
 
 
 class ReflectionAgent(BaseChatAgent, Component[ReflectionAgentConfig]):
@@ -95,15 +98,16 @@ class ReflectionAgent(BaseChatAgent, Component[ReflectionAgentConfig]):
             if record is None:
                 await add_to_context(self._model_context, [message])
             else:
-                await self._model_context.add_message(_execution_report(message.source, record))
-        system: LLMMessage = SystemMessage(content=self._system_message)
-        conversation = [system, *await self._model_context.get_messages()]
+                await self._model_context.add_message(_execution_report(message, record))
+        system = [SystemMessage(content=self._system_message)] if self._system_message else []
+        conversation = visible_to(self._model_client, [*system, *await self._model_context.get_messages()])
         answer = await reflect(self._model_client, conversation, cancellation_token=cancellation_token)
         inner: list[BaseAgentEvent | BaseChatMessage] = []
         if answer.thought:
             inner.append(ThoughtEvent(content=answer.thought, source=self.name))
             yield inner[0]
-        text = answer.value.to_text()
+        # a reviewer quotes code; an agent that runs code must not take it for new
+        text = make_inert(answer.value.to_text())
         await self._model_context.add_message(AssistantMessage(content=text, source=self.name))
         yield Response(
             chat_message=TextMessage(
@@ -131,29 +135,30 @@ class ReflectionAgent(BaseChatAgent, Component[ReflectionAgentConfig]):
     def _to_config(self) -> ReflectionAgentConfig:
         return ReflectionAgentConfig(
             name=self.name,
-            model_client=self._model_client.dump_component(),
-            model_context=self._model_context.dump_component(),
+            model_client=dumped("model_client", self._model_client),
+            model_context=dumped("model_context", self._model_context),
             description=self.description,
             system_message=self._system_message,
         )
 
     @classmethod
     def _from_config(cls, config: ReflectionAgentConfig) -> Self:
-        context = config.model_context
         return cls(
             config.name,
             ChatCompletionClient.load_component(config.model_client),
-            model_context=None if context is None else ChatCompletionContext.load_component(context),
+            model_context=load_context(config.model_context),
             description=config.description,
             system_message=config.system_message,
         )
 
 
-def _execution_report(source: str, record: ExecutionRecord) -> UserMessage:
+def _execution_report(message: BaseChatMessage, record: ExecutionRecord) -> UserMessage:
     """What another agent ran and what came of it, for the model: the code it may not have seen, the output as data."""
     code = "\n\n".join(f"[{block.language}]\n{block.code}" for block in record.blocks)
-    ending = f"exit code {record.exit_code}, {record.outcome.value}"
     text = (
-        f"{source} ran this code (attempt {record.attempts}):\n{code}\n\nIt ended: {ending}. What it wrote:\n"
+        f"{message.source} was to run this code (attempt {record.attempts}):\n{code}\n\n"
+        f"Exit code {record.exit_code}, {record.outcome.value}. What came of it:\n{as_data(record.output)}"
     )
-    return UserMessage(content=text + as_data(record.output), source=source)
+    if remark := text_of(message).removeprefix(record.output).strip():
+        text += f"\n\n{message.source} says:\n{remark}"
+    return UserMessage(content=text, source=message.source)

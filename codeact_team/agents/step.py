@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing
 
@@ -12,11 +13,15 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
 from autogen_core.models import LLMMessage
 
-from codeact_team.errors import SandboxError
+from codeact_team.errors import CodeActTeamError
 from codeact_team.execution import ExecutionResult, Outcome, StreamingCodeExecutor
 from codeact_team.observations import observe
 
 logger = logging.getLogger(__name__)
+
+_TIMEOUT_EXIT_CODE = 124
+"""What the ``timeout`` command exits with."""
+_CANCELLED = "Code execution was cancelled."
 
 
 async def run_step(
@@ -41,20 +46,29 @@ async def run_step(
 
     Raises:
         SandboxError: If no code can run here at all.
+        SettingError: If that is because of a setting of the executor.
     """
     try:
+        _raise_if_cancelled(cancellation_token)
         denial = await _denial(approval, blocks, context, cancellation_token)
         if denial is not None:
             yield denial
             return
+        _raise_if_cancelled(cancellation_token)
         async with aclosing(_execute(executor, blocks, cancellation_token)) as items:
             async for item in items:
                 yield observe(item) if isinstance(item, CodeResult) else item
     except asyncio.CancelledError:
-        # the token cancels what it is linked to; a cancelled task has to stay cancelled
-        if not cancellation_token.is_cancelled():
+        # the token cancels what it is linked to; a task that was itself cancelled has to stay so
+        task = asyncio.current_task()
+        if not cancellation_token.is_cancelled() or (task is not None and task.cancelling()):
             raise
-        yield ExecutionResult(exit_code=1, output="Code execution was cancelled.", outcome=Outcome.CANCELLED)
+        yield ExecutionResult(exit_code=1, output=_CANCELLED, outcome=Outcome.CANCELLED)
+
+
+def _raise_if_cancelled(cancellation_token: CancellationToken) -> None:
+    if cancellation_token.is_cancelled():
+        raise asyncio.CancelledError
 
 
 async def _denial(
@@ -65,7 +79,7 @@ async def _denial(
 ) -> ExecutionResult | None:
     if approval is None:
         return None
-    code = "\n\n".join(f"```{block.language}\n{block.code}\n```" for block in blocks)
+    code = "\n\n".join(_fenced(block) for block in blocks)
     try:
         answer = approval(ApprovalRequest(code=code, context=context))
         if isinstance(answer, Awaitable):
@@ -83,22 +97,43 @@ async def _denial(
     )
 
 
+def _fenced(block: CodeBlock) -> str:
+    """The block for review: code that holds a fence must not look as if it ended there."""
+    longest = max((len(run) for run in re.findall("`+", block.code)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{block.language}\n{block.code}\n{fence}"
+
+
 async def _execute(
     executor: CodeExecutor, blocks: list[CodeBlock], cancellation_token: CancellationToken
 ) -> AsyncGenerator[str | CodeResult, None]:
-    if isinstance(executor, StreamingCodeExecutor):
-        async with aclosing(executor.execute_code_blocks_stream(blocks, cancellation_token)) as items:
-            async for item in items:
-                yield item
-        return
     try:
-        yield await executor.execute_code_blocks(blocks, cancellation_token=cancellation_token)
-    except SandboxError:
+        if isinstance(executor, StreamingCodeExecutor):
+            item = None
+            async with aclosing(executor.execute_code_blocks_stream(blocks, cancellation_token)) as items:
+                async for item in items:
+                    yield item
+            assert isinstance(item, CodeResult), "a stream of output ends with its result"
+        else:
+            result = await executor.execute_code_blocks(blocks, cancellation_token=cancellation_token)
+            yield _cancelled(result) if cancellation_token.is_cancelled() else result
+    except CodeActTeamError:
         raise
     except Exception as error:
         # AutoGen lets its executors raise, for time-outs among others; a model can read that, a team only ends by it
         logger.warning("%s raised %r", type(executor).__name__, error)
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        yield ExecutionResult(
-            exit_code=1, output=f"The code could not be run: {text}", outcome=Outcome.NOT_RUN
-        )
+        if isinstance(error, TimeoutError):
+            yield ExecutionResult(exit_code=_TIMEOUT_EXIT_CODE, output=text, outcome=Outcome.TIMED_OUT)
+        else:
+            failure = f"The code could not be run: {text}"
+            yield ExecutionResult(exit_code=1, output=failure, outcome=Outcome.NOT_RUN)
+
+
+def _cancelled(result: CodeResult) -> CodeResult:
+    """The result of an executor that does not raise when it is cancelled, as AutoGen's for Docker."""
+    if result.exit_code == 0:
+        return result
+    return ExecutionResult(
+        exit_code=result.exit_code, output=result.output or _CANCELLED, outcome=Outcome.CANCELLED
+    )

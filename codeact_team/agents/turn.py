@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 
 from codeact_team.agents.calls import UsageTotal
-from codeact_team.execution import ExecutionResult
+from codeact_team.execution import ExecutionResult, Outcome
 from codeact_team.observations import CodeRecord, ExecutionRecord
+from codeact_team.parsing import make_inert
 from codeact_team.retry import RetryDecision
 
 
@@ -23,33 +22,50 @@ class Turn:
         self.usage = UsageTotal()
         self.text = ""
         self.blocks: list[CodeBlock] = []
+        """To run next."""
+        self.unsupported: list[str] = []
+        """Labels of code beside them that is not run."""
+        self.executed: list[list[CodeBlock]] = []
         self.result = ExecutionResult(exit_code=0, output="")
-        self.attempts = 0
         self.decisions: list[RetryDecision] = []
 
-    def record(self) -> ExecutionRecord:
-        """The turn, for programs."""
-        return ExecutionRecord(
-            blocks=[CodeRecord(language=block.language, code=block.code) for block in self.blocks],
+    @property
+    def stopped(self) -> bool:
+        """Whether the caller has stopped it, so that no model is asked any more."""
+        return self.result.outcome is Outcome.CANCELLED or self.cancellation_token.is_cancelled()
+
+    def metadata(self) -> dict[str, str]:
+        """The turn, for programs; nothing where there was no code."""
+        if not self.executed:
+            return {}
+        *earlier, last = self.executed
+        record = ExecutionRecord(
+            blocks=_records(last),
             exit_code=self.result.exit_code,
             outcome=self.result.outcome,
             output=self.result.output,
             limit=self.result.limit,
             code_file=self.result.code_file,
-            attempts=self.attempts,
+            attempts=len(self.executed),
+            superseded=[block for blocks in earlier for block in _records(blocks)],
             retry_decisions=self.decisions,
         )
+        return record.to_metadata()
+
+    def with_unsupported(self, text: str) -> str:
+        """``text``, and which code was left out."""
+        if not self.unsupported:
+            return text
+        labels = ", ".join(self.unsupported)
+        return f"{text}\n[Code not run, its language is not supported here: {labels}]"
+
+    def report(self) -> str:
+        """The result itself, what was left out, and why no further attempt was made."""
+        text = self.with_unsupported(self.result.output)
+        if not self.decisions or self.decisions[-1].retry:
+            return text
+        return f"{text}\nNo further attempt: {make_inert(self.decisions[-1].reason)}"
 
 
-def with_unsupported(text: str, labels: Sequence[str]) -> str:
-    """``text``, and which code in the messages was left out."""
-    if not labels:
-        return text
-    return f"{text}\n[Code not run, its language is not supported here: {', '.join(labels)}]"
-
-
-def with_declined_retry(turn: Turn) -> str:
-    """The result of a turn without a reflection, and why it was not mended."""
-    if not turn.decisions or turn.decisions[-1].retry:
-        return turn.result.output
-    return f"{turn.result.output}\nNo further attempt: {turn.decisions[-1].reason}"
+def _records(blocks: list[CodeBlock]) -> list[CodeRecord]:
+    return [CodeRecord(language=block.language, code=block.code) for block in blocks]

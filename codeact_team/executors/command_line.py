@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Sequence
@@ -23,10 +24,14 @@ from codeact_team.executors.supervision import Call, communicate, end, first
 from codeact_team.sandboxes.base import Exit, Process, Sandbox
 from codeact_team.sandboxes.limits import diagnose
 
+logger = logging.getLogger(__name__)
+
 TIMEOUT_EXIT_CODE = 124
 """What the ``timeout`` command exits with, and AutoGen's executors report."""
 CANCELLED_EXIT_CODE = 1
 LOST_EXIT_CODE = 128 + 9
+DELETE_TIMEOUT = 2.0
+"""Seconds to delete the blocks' files; what earlier blocks have left running may hinder it."""
 
 _RUN_BLOCK = (resources.files(__name__.rpartition(".")[0]) / "run_block.sh").read_text()
 
@@ -77,6 +82,7 @@ class CommandLineCodeExecutor(StreamingCodeExecutor):
             for label, command in {**DEFAULT_LANGUAGES, **settings.languages}.items()
         }
         self._sandbox: Sandbox | None = None
+        self._prepared = False
         self._turns = Turns()
         self._starting = Turns()
         scope.register(self)
@@ -119,7 +125,7 @@ class CommandLineCodeExecutor(StreamingCodeExecutor):
         async with self._starting:
             if self._sandbox is not None:
                 await to_the_end(self._sandbox.stop())
-                await self._sandbox.start()
+                await self._running_sandbox()
 
     async def execute_code_blocks_stream(
         self, code_blocks: list[CodeBlock], cancellation_token: CancellationToken
@@ -130,6 +136,8 @@ class CommandLineCodeExecutor(StreamingCodeExecutor):
             call = Call(cancellation_token)
             try:
                 await first(self.start(), call.stop, None)
+                if not self._prepared:
+                    await self._prepare(call)
                 async with aclosing(self._run_all(code_blocks, call)) as items:
                     async for item in items:
                         yield item
@@ -141,16 +149,29 @@ class CommandLineCodeExecutor(StreamingCodeExecutor):
     async def _running_sandbox(self) -> Sandbox:
         if self._sandbox is None:
             self._sandbox = await self._make_sandbox()
-        await self._sandbox.start()
+        if not self._sandbox.running:
+            self._prepared = False
+            await self._sandbox.start()
         return self._sandbox
+
+    async def _prepare(self, call: Call) -> None:
+        """Put into a sandbox that has just started what all blocks need."""
+        self._prepared = True
 
     async def _delete(self, files: list[str]) -> None:
         """Delete blocks' files, from inside: the host does not touch what hostile code may have replaced."""
-        if files and self._sandbox is not None and self._sandbox.running:
-            process = await self._sandbox.spawn(["rm", "-f", "--", *files])
-            while await process.read():
-                pass
-            await process.aclose()
+        sandbox = self._sandbox
+        if not files or sandbox is None or not sandbox.running:
+            return
+        try:
+            process = await _spawn(sandbox, ["rm", "-f", "--", *files])
+        except SandboxError as error:
+            logger.warning("files of code blocks are left: %s", error)
+            return
+        deadline = asyncio.get_running_loop().time() + DELETE_TIMEOUT
+        while await first(process.read(), None, deadline):
+            pass
+        await process.aclose()
 
     def _host_path(self, file: str) -> str | None:
         """The host's name for a file of the workspace, where the workspace is a directory of the host."""
@@ -164,13 +185,16 @@ class CommandLineCodeExecutor(StreamingCodeExecutor):
         for number, block in enumerate(blocks, 1):
             async with aclosing(self._run_block(block, call, output, result)) as chunks:
                 async for chunk in chunks:
-                    yield chunk
+                    if chunk:
+                        yield chunk
             if result.exit_code != 0 or result.outcome is not Outcome.COMPLETED:
                 if left := len(blocks) - number:
                     yield output.add_text(
                         _remark(output, f"[{left} more code block(s) not run: block {number} failed]")
                     )
                 break
+        if rest := output.finish():
+            yield rest
         result.output = output.text()
         result.omitted_bytes = output.omitted_bytes
         result.seconds = time.monotonic() - began
@@ -190,11 +214,12 @@ class CommandLineCodeExecutor(StreamingCodeExecutor):
         result.code_file = result.code_file or self._host_path(file)
         call.files.append(file)
         process: Process | None = None
-        ending, sandbox = Exit(LOST_EXIT_CODE, lost="the executor was stopped"), self._sandbox
+        ending: Exit | None = None
+        sandbox = self._sandbox
         try:
             if sandbox is not None and not call.stop.done():
                 call.deadline = asyncio.get_running_loop().time() + self._timeout
-                process = await sandbox.spawn(["sh", "-c", _RUN_BLOCK, "run_block", file, *command])
+                process = await _spawn(sandbox, ["sh", "-c", _RUN_BLOCK, "run_block", file, *command])
                 async with aclosing(communicate(process, block.code, sandbox, call)) as chunks:
                     async for chunk in chunks:
                         yield output.add(chunk)
@@ -219,10 +244,16 @@ class CommandLineCodeExecutor(StreamingCodeExecutor):
         return command
 
     def _conclude(
-        self, ending: Exit, sandbox: Sandbox | None, call: Call, output: Output, result: ExecutionResult
+        self,
+        ending: Exit | None,
+        sandbox: Sandbox | None,
+        call: Call,
+        output: Output,
+        result: ExecutionResult,
     ) -> str:
-        """Note in ``result`` how a block ended; return what to add to its output."""
-        result.exit_code = ending.code
+        """Note in ``result`` how a block ended, ``None`` if it never began; return what to add to its output."""
+        if ending is None and not call.stop.done():
+            ending = Exit(LOST_EXIT_CODE, lost="the executor was stopped")
         remarks: list[str] = []
         if call.stop.done():
             result.exit_code, result.outcome = CANCELLED_EXIT_CODE, Outcome.CANCELLED
@@ -231,12 +262,10 @@ class CommandLineCodeExecutor(StreamingCodeExecutor):
             result.exit_code, result.outcome = TIMEOUT_EXIT_CODE, Outcome.TIMED_OUT
             result.limit = f"time (timeout: {self._timeout})"
             remarks.append(f"Timeout: stopped after {self._timeout} s, the limit that `timeout` sets.")
-        elif ending.lost is not None:
-            result.outcome = Outcome.LOST
-            remarks.append(
-                f"The sandbox was lost: {ending.lost}. Running processes are gone; the next code runs in a fresh sandbox."
-            )
-        elif sandbox is not None:
+        elif ending is not None and ending.lost is not None:
+            result.exit_code, result.outcome = ending.code, Outcome.LOST
+        elif ending is not None and sandbox is not None:
+            result.exit_code = ending.code
             result.limit = diagnose(
                 sandbox.limits,
                 exit_code=ending.code,
@@ -246,7 +275,28 @@ class CommandLineCodeExecutor(StreamingCodeExecutor):
             )
             if result.limit is not None:
                 remarks.append(result.limit)
-        return "".join(_remark(output, remark) for remark in remarks)
+        if (lost := _why_lost(ending, sandbox)) is not None:
+            remarks.append(
+                f"The sandbox was lost: {lost}. Running processes are gone; the next code runs in a fresh sandbox."
+            )
+        return _remark(output, "\n".join(remarks)) if remarks else ""
+
+
+def _why_lost(ending: Exit | None, sandbox: Sandbox | None) -> str | None:
+    if ending is None or ending.lost is not None:
+        return None if ending is None else ending.lost
+    return None if sandbox is None or sandbox.running else "it could not be cleared of all that ran in it"
+
+
+async def _spawn(sandbox: Sandbox, argv: Sequence[str]) -> Process:
+    try:
+        return await sandbox.spawn(argv)
+    except SandboxError:
+        if not sandbox.running:
+            raise
+        # what an earlier block has left behind may hold all the processes there may be
+        await sandbox.kill()
+        return await sandbox.spawn(argv)
 
 
 def _remark(output: Output, text: str) -> str:

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, ClassVar, Self, Unpack
 
-from autogen_core import CancellationToken, Component
-from autogen_core.code_executor import CodeBlock
+from autogen_core import Component
 from pydantic import field_validator, model_validator
 
 from codeact_team.errors import SettingError
 from codeact_team.execution import ExecutionResult
 from codeact_team.executors.command_line import CommandLineCodeExecutor, CommandLineConfig
-from codeact_team.executors.functions import PROMPT_TEMPLATE, Function, format_for_prompt, install
+from codeact_team.executors.functions import PROMPT_TEMPLATE, Function, format_for_prompt, installation
+from codeact_team.executors.supervision import Call
 from codeact_team.executors.workspace import HostWorkspace
 from codeact_team.sandboxes.base import Sandbox
 from codeact_team.sandboxes.docker import DockerSandbox, DockerSandboxConfig, DockerSandboxOptions
 
 logger = logging.getLogger(__name__)
+
+_NOBODY = 65534
+"""Owns nothing but what is made for the code."""
 
 
 class DockerCommandLineCodeExecutorConfig(DockerSandboxConfig, CommandLineConfig):
@@ -53,7 +56,8 @@ class DockerCommandLineCodeExecutor(CommandLineCodeExecutor, Component[DockerCom
 
     A drop-in for AutoGen's class of that name, with the same parameters; those beside AutoGen's are the fields of
     :class:`~codeact_team.sandboxes.docker.DockerSandboxConfig`. The container starts on first use, or by ``start``,
-    has no network and no privileges, and ends with this process at the latest.
+    has no network and no privileges, and ends with this process at the latest. What a block leaves running ends with
+    the block.
 
     Args:
         image: Image with a POSIX shell and what the code needs.
@@ -125,8 +129,7 @@ class DockerCommandLineCodeExecutor(CommandLineCodeExecutor, Component[DockerCom
             )
         super().__init__(self._config)
         self._functions = tuple(functions)
-        self._functions_installed = not functions
-        self._workspace = HostWorkspace(self._config.work_dir)
+        self._workspace = HostWorkspace(self._config.work_dir, owner=_NOBODY)
 
     @property
     def loosenings(self) -> Sequence[str]:
@@ -164,20 +167,20 @@ class DockerCommandLineCodeExecutor(CommandLineCodeExecutor, Component[DockerCom
         await super().stop()
         await self._workspace.remove()
 
-    async def execute_code_blocks_stream(
-        self, code_blocks: list[CodeBlock], cancellation_token: CancellationToken
-    ) -> AsyncGenerator[str | ExecutionResult, None]:
-        if not self._functions_installed:
-            # before the call: the functions are installed by calls of the same kind
-            self._functions_installed = True
-            try:
-                await install(self, self._functions, self.functions_module, cancellation_token)
-            except BaseException:
-                self._functions_installed = False
-                raise
-        async with aclosing(super().execute_code_blocks_stream(code_blocks, cancellation_token)) as items:
-            async for item in items:
-                yield item
+    async def _prepare(self, call: Call) -> None:
+        for block, failure in installation(self._functions, self.functions_module):
+            result = ExecutionResult(exit_code=0, output="")
+            async with aclosing(self._run_all([block], call)) as items:
+                async for item in items:
+                    if isinstance(item, ExecutionResult):
+                        result = item
+            if call.stop.done():
+                return
+            if result.exit_code != 0:
+                raise SettingError(f"{failure} {result.output}")
+        # not the call's own
+        call.files.clear()
+        self._prepared = True
 
     async def _make_sandbox(self) -> Sandbox:
         for loosening in self.loosenings:

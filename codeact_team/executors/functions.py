@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from string import Template
 from typing import Any, TypeAlias
 
-from autogen_core import CancellationToken
-from autogen_core.code_executor import (
-    CodeBlock,
-    CodeExecutor,
-    FunctionWithRequirements,
-    FunctionWithRequirementsStr,
-)
+from autogen_core.code_executor import CodeBlock, FunctionWithRequirements, FunctionWithRequirementsStr
 
 # private in AutoGen 0.7, and pinned with it: its own executors describe and write functions by these
 from autogen_ext.code_executors._common import build_python_functions_file, to_stub
-
-from codeact_team.errors import SettingError
 
 Function: TypeAlias = FunctionWithRequirements[Any, ...] | FunctionWithRequirementsStr | Callable[..., Any]
 
@@ -35,14 +27,10 @@ def format_for_prompt(functions: Sequence[Function], module: str, template: str)
     return Template(template).substitute(module_name=module, functions=stubs)
 
 
-async def install(
-    executor: CodeExecutor, functions: Sequence[Function], module: str, cancellation_token: CancellationToken
-) -> None:
-    """Write the module that holds ``functions`` into the workspace, and see that it can be imported.
-
-    Raises:
-        SettingError: If a requirement cannot be installed, or the module does not load.
-    """
+def installation(functions: Sequence[Function], module: str) -> Iterator[tuple[CodeBlock, str]]:
+    """The code blocks that put ``functions``, as ``module``, into a workspace; with each, what to say if it fails."""
+    if not functions:
+        return
     packages = sorted(
         {
             package
@@ -52,16 +40,11 @@ async def install(
         }
     )
     if packages:
-        install = CodeBlock(code=f"python3 -m pip install --user {shlex.join(packages)}", language="sh")
-        result = await executor.execute_code_blocks([install], cancellation_token)
-        if result.exit_code != 0:
-            raise SettingError(
-                f"Pip install failed. The functions need {', '.join(packages)}: use an image that has them, or a "
-                f"network that reaches an index. {result.output}"
-            )
+        command = f"python3 -m pip install --user {shlex.join(packages)}"
+        failure = (
+            f"Pip install failed. The functions need {', '.join(packages)}: use an image that has them, or a network "
+            "that reaches an index."
+        )
+        yield CodeBlock(code=command, language="sh"), failure
     source = f"# filename: {module}.py\n{build_python_functions_file(functions)}"
-    result = await executor.execute_code_blocks(
-        [CodeBlock(code=source, language="python")], cancellation_token
-    )
-    if result.exit_code != 0:
-        raise SettingError(f"Functions failed to load: {result.output}")
+    yield CodeBlock(code=source, language="python"), "Functions failed to load:"

@@ -60,19 +60,22 @@ def file_of(block: CodeBlock) -> str:
     if (match := _FILENAME.match(block.code)) is None:
         digest = hashlib.sha256(block.code.encode(errors="surrogatepass")).hexdigest()
         return f"tmp_code_{digest}.{block.language.lower()}"
-    name = match[1].strip()
+    # a lone surrogate has no bytes
+    name = match[1].strip().encode(errors="replace").decode()
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
-        raise BlockError(f"Filename is not in the workspace: {name!r}")
-    if (
-        not path.parts
-        or "\0" in name
-        or len(name) > _MAX_NAME
-        or any(len(part.encode()) > _MAX_COMPONENT for part in path.parts)
-    ):
+        raise BlockError(f"Filename is not in the workspace: {name[:80]!r}")
+    if not path.parts or "\0" in name or _too_long(path):
         raise BlockError(f"Filename is not usable: {name[:80]!r}")
-    if path.suffix == ".py" and len(path.parts) == 1 and path.stem in sys.stdlib_module_names:
+    module = path.parent if path.name == "__init__.py" else path.with_suffix("")
+    if path.suffix == ".py" and str(module) in sys.stdlib_module_names:
         raise BlockError(
-            f"Filename {name!r} would hide Python's own module {path.stem!r} from all later code: choose another name"
+            f"Filename {name!r} would hide Python's own module {str(module)!r} from all later code: choose another name"
         )
     return str(path)
+
+
+def _too_long(path: PurePosixPath) -> bool:
+    return len(str(path).encode()) > _MAX_NAME or any(
+        len(part.encode()) > _MAX_COMPONENT for part in path.parts
+    )

@@ -46,6 +46,10 @@ class Output:
         """Take in a remark of our own."""
         return self.add(text.encode())
 
+    def finish(self) -> str:
+        """What was held back of a character that is never completed."""
+        return self._decoder.decode(b"", final=True)
+
     def text(self) -> str:
         """All that was kept, with a remark where something was cut."""
         tail = b"".join(self._tail)[-self._half :]

@@ -9,4 +9,8 @@ esac
 # a link that earlier code has planted is replaced, not followed
 rm -f -- "$file"
 cat >"$file" || exit 1
+# a name, not an option
+case $file in
+-*) file=./$file ;;
+esac
 exec "$@" "$file" </dev/null

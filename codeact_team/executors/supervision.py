@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
 from typing import Any, TypeVar
 
 from autogen_core import CancellationToken
 
-from codeact_team.aio import to_the_end
 from codeact_team.sandboxes.base import Process, Sandbox
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 INTERRUPT_GRACE = 0.5
 """Seconds between SIGINT, which lets Python say where it was, and SIGKILL."""
-KILL_GRACE = 1.0
-"""Seconds after SIGKILL until the sandbox itself is stopped. Together under the 2 s that a stop may take."""
+LAST_WORDS_GRACE = 1.0
+"""Seconds for what a killed program has written to arrive."""
 
 
 class Call:
@@ -38,8 +34,7 @@ async def communicate(
     process: Process, code: str, sandbox: Sandbox, call: Call
 ) -> AsyncGenerator[bytes, None]:
     """The output of a block until it ends, or until its time is over or the caller stops it."""
-    await first(process.write(code.encode(errors="replace")), call.stop, call.deadline)
-    await process.close_stdin()
+    await first(_send(process, code.encode(errors="replace")), call.stop, call.deadline)
     while True:
         chunk = await first(process.read(), call.stop, call.deadline)
         if chunk is None:
@@ -53,20 +48,21 @@ async def communicate(
             yield chunk
 
 
+async def _send(process: Process, data: bytes) -> None:
+    await process.write(data)
+    # only now: half a program must not be run
+    await process.close_stdin()
+
+
 async def _terminate(process: Process, sandbox: Sandbox) -> AsyncGenerator[bytes, None]:
-    """Stop everything inside: by SIGINT, then SIGKILL, then by stopping the sandbox. Yields the last words."""
+    """Stop everything inside: by SIGINT, then for certain. Yields the last words."""
     loop = asyncio.get_running_loop()
-    for signal, grace in ((sandbox.interrupt, INTERRUPT_GRACE), (sandbox.kill, KILL_GRACE)):
+    # in any case both: where the program ends by SIGINT, what it forked may not
+    for signal, grace in ((sandbox.interrupt, INTERRUPT_GRACE), (sandbox.kill, LAST_WORDS_GRACE)):
         await signal()
         deadline = loop.time() + grace
         while chunk := await first(process.read(), None, deadline):
             yield chunk
-        if chunk is not None:
-            # the program has ended; what it forked may not have
-            await sandbox.kill()
-            return
-    logger.warning("a block did not end by SIGKILL: stopping its sandbox")
-    await to_the_end(sandbox.stop())
 
 
 async def end(process: Process, sandbox: Sandbox) -> None:

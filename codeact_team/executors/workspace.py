@@ -10,10 +10,9 @@ import tempfile
 from pathlib import Path
 
 from codeact_team.aio import to_the_end
+from codeact_team.errors import SandboxError
 
 logger = logging.getLogger(__name__)
-
-_NOBODY = 65534
 
 
 class HostWorkspace:
@@ -21,10 +20,12 @@ class HostWorkspace:
 
     Args:
         work_dir: The user's directory; ``None`` for a temporary one.
+        owner: Who shall own a directory that root makes; ``None`` for root.
     """
 
-    def __init__(self, work_dir: str | None) -> None:
+    def __init__(self, work_dir: str | None, *, owner: int | None = None) -> None:
         self._work_dir = None if work_dir is None else Path(work_dir)
+        self._owner = owner
         self._temporary: Path | None = None
 
     @property
@@ -41,27 +42,32 @@ class HostWorkspace:
         return self._temporary
 
     def make(self) -> Path:
-        """Make sure the directory exists, and return it in full."""
-        if self._work_dir is None:
-            if self._temporary is None:
-                self._temporary = Path(tempfile.mkdtemp(prefix="codeact-team-"))
-                _give_away(self._temporary)
-        elif not self._work_dir.exists():
-            self._work_dir.mkdir(parents=True)
-            _give_away(self._work_dir)
+        """Make sure the directory exists, and return it in full.
+
+        Raises:
+            SandboxError: If it cannot be made.
+        """
+        try:
+            if self._work_dir is None:
+                if self._temporary is None:
+                    self._temporary = Path(tempfile.mkdtemp(prefix="codeact-team-"))
+                    self._give_away(self._temporary)
+            elif not self._work_dir.is_dir():
+                self._work_dir.mkdir(parents=True)
+                self._give_away(self._work_dir)
+        except OSError as error:
+            raise SandboxError(f"the work_dir {self._work_dir} cannot be made: {error.strerror}") from error
         return self.path.resolve()
+
+    def _give_away(self, directory: Path) -> None:
+        if self._owner is not None and os.geteuid() == 0:
+            os.chown(directory, self._owner, self._owner)
 
     async def remove(self) -> None:
         """Remove the directory if it is a temporary one."""
         directory, self._temporary = self._temporary, None
         if directory is not None:
             await to_the_end(asyncio.to_thread(shutil.rmtree, directory, onerror=_report))
-
-
-def _give_away(directory: Path) -> None:
-    """Let code that owns nothing else own a directory that root has made for it."""
-    if os.geteuid() == 0:
-        os.chown(directory, _NOBODY, _NOBODY)
 
 
 def _report(function: object, path: str, error: object) -> None:

@@ -18,13 +18,13 @@ class Exit:
     Attributes:
         code: Its exit code; 128 + n where signal n ended it.
         lost: Why the sandbox itself is gone, or ``None`` where it goes on.
-        oom_kills: How many processes the memory limit has killed since the process started, where that is known.
+        oom_kills: How many processes the memory limit has killed since the process started; ``None`` if not known.
         fork_failures: How often the process limit refused a new process since then, where that is known.
     """
 
     code: int
     lost: str | None = None
-    oom_kills: int = 0
+    oom_kills: int | None = None
     fork_failures: int = 0
 
 

@@ -53,6 +53,7 @@ _SYMPTOMS: tuple[tuple[Cause, re.Pattern[str]], ...] = (
 )
 
 _SIGKILL_EXIT = 128 + 9
+_SIGXFSZ_EXIT = 128 + 25
 
 
 def diagnose(
@@ -61,7 +62,7 @@ def diagnose(
     exit_code: int,
     output: str,
     timed_out: bool = False,
-    oom_kills: int = 0,
+    oom_kills: int | None = None,
     fork_failures: int = 0,
 ) -> str | None:
     """Say which limit a failed program ran into.
@@ -71,7 +72,7 @@ def diagnose(
         exit_code: The program's exit code.
         output: The end of what it wrote. Hostile data: it can make the answer wrong, nothing else.
         timed_out: Whether the time limit stopped it.
-        oom_kills: Processes that the memory limit killed, as the kernel counts them.
+        oom_kills: Processes that the memory limit killed, as the kernel counts them; ``None`` if not known.
         fork_failures: New processes that the process limit refused, as the kernel counts them.
 
     Returns:
@@ -87,11 +88,18 @@ def diagnose(
         cause = _from_symptoms(limits, output)
         if cause is None and fork_failures:
             cause = Cause.PROCESSES
-        if cause is None and exit_code == _SIGKILL_EXIT:
-            cause = Cause.MEMORY
+        if cause is None:
+            cause = _from_signal(exit_code, oom_kills)
     if cause is None or cause not in limits:
         return None
     return f"This ran into a limit of the sandbox: {cause} ({limits[cause]})."
+
+
+def _from_signal(exit_code: int, oom_kills: int | None) -> Cause | None:
+    if exit_code == _SIGXFSZ_EXIT:
+        return Cause.DISK
+    # where nobody counts, whoever kills is most likely the memory limit
+    return Cause.MEMORY if exit_code == _SIGKILL_EXIT and oom_kills is None else None
 
 
 def _from_symptoms(limits: Limits, output: str) -> Cause | None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypedDict
 
-from pydantic import BaseModel, ConfigDict, Field
+from docker.types import DeviceRequest
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from codeact_team.sandboxes.limits import Cause, Limits
+
+_DEVICE_KEYS = frozenset({"Driver", "Count", "DeviceIDs", "Capabilities", "Options"})
 
 
 class DockerSandboxConfig(BaseModel):
@@ -54,6 +57,27 @@ class DockerSandboxConfig(BaseModel):
     """Whether the container is removed when it stops."""
     stop_container: bool = True
     """Whether the container ends with the process that started it, however that ends."""
+
+    @field_validator("extra_volumes")
+    @classmethod
+    def _volumes(cls, volumes: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+        for source, volume in volumes.items():
+            # a misspelt mode must not become a writable directory
+            if set(volume) - {"mode"} != {"bind"} or volume.get("mode", "rw") not in ("ro", "rw"):
+                raise ValueError(
+                    f"{source!r} needs {{bind: a path in the container, mode: ro or rw}}, not {volume}"
+                )
+        return volumes
+
+    @field_validator("device_requests")
+    @classmethod
+    def _devices(cls, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        for request in requests:
+            if unknown := set(request) - _DEVICE_KEYS:
+                raise ValueError(f"unknown keys {sorted(unknown)}; there are {sorted(_DEVICE_KEYS)}")
+            # raises ValueError where a value has the wrong type
+            DeviceRequest(**request)
+        return requests
 
     @property
     def limits(self) -> Limits:

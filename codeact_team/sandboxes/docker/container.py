@@ -12,6 +12,7 @@ from typing import Any
 from docker.errors import APIError
 from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
+from codeact_team.errors import EngineError
 from codeact_team.sandboxes.docker.config import DockerSandboxConfig
 from codeact_team.sandboxes.docker.engine import Client, translated
 
@@ -49,7 +50,9 @@ def user_for(directory: Path | None, config: DockerSandboxConfig, *, rootless: b
     return f"{status.st_uid}:{status.st_gid}"
 
 
-def create(client: Client, config: DockerSandboxConfig, *, user: str, bound: Path | None, probe: str) -> str:
+def create(
+    client: Client, config: DockerSandboxConfig, *, user: str, bound: Path | None, word: str, probe: str
+) -> str:
     """Create, but do not start, the container. Blocks.
 
     Args:
@@ -57,6 +60,7 @@ def create(client: Client, config: DockerSandboxConfig, *, user: str, bound: Pat
         config: The settings.
         user: User and group of everything that runs inside.
         bound: Directory to bind at the workspace, as the engine names it; ``None`` for a workspace inside only.
+        word: What the line that the first process says begins with.
         probe: Name of a file that must be seen in the workspace, or nothing.
 
     Returns:
@@ -68,7 +72,7 @@ def create(client: Client, config: DockerSandboxConfig, *, user: str, bound: Pat
     arguments: dict[str, Any] = {
         "image": config.image,
         "entrypoint": ["/bin/sh"],
-        "command": ["-c", _INIT, "init", probe, config.init_command or ""],
+        "command": ["-c", _INIT, "init", word, probe, config.init_command or ""],
         "user": user,
         "working_dir": WORKSPACE,
         "stdin_open": True,
@@ -77,9 +81,11 @@ def create(client: Client, config: DockerSandboxConfig, *, user: str, bound: Pat
         # /tmp is the one place that is writable whatever the image and the user
         "environment": {"HOME": "/tmp", "PYTHONUNBUFFERED": "1", "PIP_QUIET": "1", **config.environment},
         "labels": {LABEL: owner_label()},
-        "host_config": client.create_host_config(**_host_config(config, user, bound)),
+        # the docker command's own configuration may hold a proxy with a password
+        "use_config_proxy": False,
     }
     with translated(config.image):
+        arguments["host_config"] = client.create_host_config(**_host_config(config, user, bound))
         try:
             return str(client.create_container(name=config.container_name, **arguments)["Id"])
         except APIError as error:
@@ -87,6 +93,17 @@ def create(client: Client, config: DockerSandboxConfig, *, user: str, bound: Pat
                 raise
             name = f"{config.container_name}-{secrets.token_hex(4)}"
             return str(client.create_container(name=name, **arguments)["Id"])
+
+
+def is_unshared(error: EngineError, bound: Path | None) -> bool:
+    """Whether the engine refused a container because it does not have the bound directory."""
+    text = str(error)
+    # the second text is Docker Desktop's
+    return (
+        bound is not None
+        and str(bound) in text
+        and ("bind source path does not exist" in text or "ounts denied" in text)
+    )
 
 
 def _host_config(config: DockerSandboxConfig, user: str, bound: Path | None) -> dict[str, Any]:

@@ -6,17 +6,17 @@ import http.client
 import io
 import json
 import os
+import re
 import socket
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 from urllib.parse import unquote, urlsplit
 
 import docker
-import requests
 import urllib3
 from docker.context import ContextAPI
-from docker.errors import APIError, DockerException, ImageNotFound
+from docker.errors import APIError, DockerException, ImageNotFound, StreamParseError
 from docker.tls import TLSConfig
 
 from codeact_team.errors import EngineError
@@ -31,29 +31,48 @@ REQUEST_TIMEOUT = 60
 def engine_url() -> str:
     """The address of the engine that the ``docker`` command would use.
 
-    ``DOCKER_HOST`` decides, then the current Docker context.
+    ``DOCKER_HOST`` decides, then ``DOCKER_CONTEXT``, then the current Docker context.
 
     Raises:
-        EngineError: If that engine needs TLS or SSH, which cannot carry a raw stream here.
+        EngineError: If that is no address, or that engine needs TLS or SSH, which cannot carry a raw stream here.
     """
-    if host := os.environ.get("DOCKER_HOST"):
+    if host := os.environ.get("DOCKER_HOST", ""):
         tls = bool(os.environ.get("DOCKER_TLS_VERIFY"))
     else:
-        with translated("the current Docker context"):
-            context = ContextAPI.get_current_context()
-        # docker's own stubs do not say so, but a context without an endpoint has no host
-        host = str(context.Host or "unix:///var/run/docker.sock")
-        tls = isinstance(context.TLSConfig, TLSConfig)
+        host, tls = _context_endpoint(os.environ.get("DOCKER_CONTEXT"))
     if host.startswith("http+unix://"):
         host = "unix://" + host.removeprefix("http+unix://")
-    scheme = urlsplit(host).scheme
-    if scheme not in ("unix", "tcp", "http") or tls:
-        kind = "TLS" if tls else f"{scheme}://"
+    scheme = host.partition("://")[0] if "://" in host else ""
+    tls = scheme == "https" or (tls and scheme != "unix")
+    if tls or scheme in ("ssh", "npipe"):
         raise EngineError(
-            f"the container engine at {_without_credentials(host)} is reached over {kind}, which is not supported "
-            "yet: use a unix socket or plain tcp:// on a trusted network, by DOCKER_HOST or `docker context use`"
+            f"the container engine at {_without_credentials(host)} is reached over {'TLS' if tls else scheme}, which is "
+            "not supported yet: use a unix socket or plain tcp:// on a trusted network, by DOCKER_HOST or `docker "
+            "context use`"
+        )
+    if scheme not in ("unix", "tcp", "http"):
+        raise EngineError(
+            f"{_without_credentials(host)!r} is not an engine's address: set DOCKER_HOST to something like "
+            "unix:///var/run/docker.sock or tcp://localhost:2375"
         )
     return host
+
+
+def _context_endpoint(name: str | None) -> tuple[str, bool]:
+    """The address that a Docker context names, and whether it needs TLS."""
+    try:
+        context = ContextAPI.get_context(name)
+    # docker raises a bare Exception, or a KeyError, on a file that it does not understand
+    except Exception as error:
+        raise EngineError(
+            f"the Docker context cannot be read: {error}; `docker context ls` shows it"
+        ) from error
+    # docker's own stubs do not say so, but a context may be missing, and one without an endpoint has no host
+    if cast(object, context) is None:
+        raise EngineError(
+            f"there is no Docker context {name or 'of the current name'!r}: `docker context ls`"
+        )
+    return str(context.Host or "unix:///var/run/docker.sock"), isinstance(context.TLSConfig, TLSConfig)
 
 
 def connect(url: str) -> Client:
@@ -63,8 +82,10 @@ def connect(url: str) -> Client:
         EngineError: If no engine answers there.
     """
     with translated(url):
+        # docker's client does not close the socket that it cannot connect
+        _dial(url).close()
         client = docker.APIClient(base_url=url, version="auto", timeout=REQUEST_TIMEOUT)
-    # exec and attach answer with raw multiplexed streams; a proxy configuration must not leak into containers
+    # the raw streams do not go through a proxy, so the requests do not either
     client.trust_env = False
     return client
 
@@ -127,7 +148,10 @@ def _read_header(stream: socket.socket) -> None:
         if not byte or len(header) > 65536:
             raise ConnectionError("the engine closed the connection")
         header += byte
-    status = int(header.split(None, 2)[1])
+    try:
+        status = int(header.split(None, 2)[1])
+    except (IndexError, ValueError) as error:
+        raise ConnectionError("the answer is not an engine's") from error
     if status not in (http.client.SWITCHING_PROTOCOLS, http.client.OK):
         fields = http.client.parse_headers(io.BytesIO(header.partition(b"\r\n")[2]))
         answer = stream.recv(int(fields.get("Content-Length") or 65536))
@@ -150,9 +174,13 @@ def translated(subject: str) -> Generator[None]:
         ) from error
     except APIError as error:
         raise EngineError(f"the container engine refused: {_reason(error)}") from error
-    except (DockerException, requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
+    except (DockerException, StreamParseError, OSError, urllib3.exceptions.HTTPError, ValueError) as error:
+        if isinstance(error, DockerException) and type(error) is not DockerException:
+            raise EngineError(f"the container engine cannot be asked for this: {_reason(error)}") from error
+        # what requests raises is an OSError
+        place = f" at {_without_credentials(subject)}" if "://" in subject else ""
         raise EngineError(
-            f"no container engine answers at {_without_credentials(subject)}: start Docker (`systemctl start docker`, "
+            f"no container engine answers{place}: start Docker (`systemctl start docker`, "
             "Docker Desktop, or `dockerd`), or point DOCKER_HOST at a running one; `codeact-team doctor` shows what "
             f"works here ({_reason(error)})"
         ) from error
@@ -160,9 +188,8 @@ def translated(subject: str) -> Generator[None]:
 
 def _reason(error: Exception) -> str:
     text = str(error.explanation or error) if isinstance(error, APIError) else str(error)
-    return " ".join(text.split())[:500]
+    return " ".join(_without_credentials(text).split())[:500]
 
 
-def _without_credentials(url: str) -> str:
-    parts = urlsplit(url)
-    return url.replace(f"{parts.netloc}", parts.netloc.rpartition("@")[2]) if "@" in parts.netloc else url
+def _without_credentials(text: str) -> str:
+    return re.sub(r"://[^/\s]*@", "://", text)

@@ -1,8 +1,9 @@
 # Runs one program in a container and says how it ended. The first line of stdin is a mark that the program does not
 # know; the rest of stdin is the program's. Its stdout and stderr are one pipe, which keeps them in order. At the end:
-# the mark, the exit code, processes killed for memory, and processes refused, since the program began.
+# the mark, the exit code, processes killed for memory and processes refused since the program began, and processes
+# that it has left running.
 trap : INT
-read -r mark
+read -r mark || exit
 count() {
     # $1 key; $2, $3 the file of cgroup version 2 or 1
     n=0
@@ -26,4 +27,6 @@ oom_before=$oom refused_before=$refused
 "$@" 2>&1
 code=$?
 counts
-printf '%s %d %d %d\n' "$mark" "$code" "$((oom - oom_before))" "$((refused - refused_before))"
+# all but the first process, its reader of signals, and this one
+set -- /proc/[0-9]*
+printf '%s %d %d %d %d\n' "$mark" "$code" "$((oom - oom_before))" "$((refused - refused_before))" "$(($# - 3))"

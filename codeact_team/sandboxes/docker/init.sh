@@ -1,24 +1,26 @@
 # The container's first process, run by /bin/sh. It reaps orphans, so a block that kills everything it can reach
 # leaves the container up, and it ends with the host process: then its stdin ends, and with it the container.
-#   $1  a file the host has put into the workspace, or nothing: is this directory really shared?
-#   $2  a command to run first, or nothing
-# It says one line: "ready", or what is wrong. Then it reads names of signals, one a line, and sends each to
-# everything that runs here: that takes no new process, so it works while a fork bomb holds all there may be.
+#   $1  a word that begins its own line, and nothing else
+#   $2  a file the host has put into the workspace, or nothing: is this directory really shared?
+#   $3  a command to run first, or nothing
+# It says one line: the word and "ready", or what is wrong. Then it reads names of signals, one a line, and sends each to
+# everything that runs here: that takes no new process, so it works while a fork bomb holds all there may be. It
+# answers with what follows the name.
 exec 3<&0 </dev/null
-if [ -n "$1" ] && ! [ -e "$1" ]; then
-    echo unshared
+if [ -x . ] && [ -n "$2" ] && ! [ -e "$2" ]; then
+    echo "$1 unshared"
     exit
 fi
-if ! [ -w . ]; then
-    echo unwritable
+if ! [ -x . ] || ! [ -w . ]; then
+    echo "$1 unwritable"
     exit
 fi
-if [ -n "$2" ]; then
-    /bin/sh -c "$2" >&2 || { echo "init-failed $?"; exit; }
+if [ -n "$3" ]; then
+    /bin/sh -c "$3" 2>&1 || { echo "$1 init-failed $?"; exit; }
 fi
-echo ready
+echo "$1 ready"
 while :; do
-    { while read -r signal; do kill -"$signal" -1; done; exit 9; } <&3 &
+    { while read -r signal nonce; do kill -"$signal" -1; echo "$nonce"; done; exit 9; } <&3 &
     wait $!
     # a block can kill the reader, but only the end of the input makes it exit with 9
     [ $? -eq 9 ] && exit

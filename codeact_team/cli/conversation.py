@@ -1,0 +1,190 @@
+"""A run, told to a person as it happens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from autogen_agentchat.messages import (
+    BaseAgentEvent,
+    BaseChatMessage,
+    CodeExecutionEvent,
+    CodeGenerationEvent,
+    ModelClientStreamingChunkEvent,
+    ThoughtEvent,
+    UserInputRequestedEvent,
+)
+
+from codeact_team.cli.screen import Screen
+from codeact_team.execution import ExecutionResult, Outcome
+from codeact_team.observations import ExecutionRecord
+from codeact_team.reflection import Verdict
+from codeact_team.runs import Ending, RunResult
+
+LOOSENED = "the sandbox is looser than its default: {}"
+"""As executors say it when they start, so that it is told once."""
+
+_CORRECTION = re.compile(r"Attempt number: (\d+)\nProposed correction: (.*)", re.DOTALL)
+_MAX_LIVE_CHARS = 100_000
+"""How much of a text that comes in pieces is shown; the rest is counted."""
+
+
+class Conversation:
+    """An :class:`~codeact_team.runs.EventSink` that prints who says what.
+
+    Args:
+        screen: Where to.
+    """
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._speaker: str | None = None
+        self._live: _Live | None = None
+        self._executed: str | None = None
+        """The output that the speaker's last execution was shown with."""
+
+    def opened(self, loosenings: Sequence[str]) -> None:
+        for loosening in loosenings:
+            self._screen.notice("warning", LOOSENED.format(loosening))
+        self._screen.wait()
+
+    def message(self, message: BaseAgentEvent | BaseChatMessage) -> None:
+        if isinstance(message, UserInputRequestedEvent):
+            return
+        if isinstance(message, ModelClientStreamingChunkEvent):
+            self._chunk(message)
+            return
+        was_shown = self._end_live()
+        self._header(message.source)
+        match message:
+            case CodeGenerationEvent():
+                self._generation(message, was_shown)
+            case CodeExecutionEvent():
+                self._execution(message, was_shown)
+            case ThoughtEvent():
+                self._screen.text(message.content, "dim italic")
+            case BaseChatMessage():
+                self._chat(message, was_shown)
+            case _:
+                self._screen.text(message.to_text(), "dim")
+        self._screen.wait()
+
+    def ended(self, result: RunResult) -> None:
+        self._end_live()
+        self._screen.close()
+        if not result.messages:
+            return
+        match result.ending:
+            case Ending.ACCEPTED:
+                style = "bold green"
+            case Ending.NOT_ACCEPTED:
+                style = "bold red"
+            case _:
+                style = "bold yellow"
+        self._screen.text("")
+        self._screen.text(f"── {result.ending.value} ", style, end="")
+        self._screen.text(f"· {_summary(result)}", "dim")
+
+    def _header(self, source: str) -> None:
+        if source == self._speaker:
+            return
+        if self._speaker is not None:
+            self._screen.text("")
+        self._screen.text(f"── {source}", "bold cyan")
+        self._speaker, self._executed = source, None
+
+    def _chunk(self, message: ModelClientStreamingChunkEvent) -> None:
+        if self._live is None:
+            self._header(message.source)
+            self._live = _Live()
+        self._screen.text(self._live.take(message.content), end="")
+        if self._live.at_line_start:
+            self._screen.wait()
+
+    def _end_live(self) -> bool:
+        """Whether what comes now has been shown piece by piece."""
+        live, self._live = self._live, None
+        if live is None:
+            return False
+        if not live.at_line_start:
+            self._screen.text("")
+        if live.left_out:
+            self._screen.text(f"[... {live.left_out} more characters are not shown ...]", "dim")
+        return True
+
+    def _generation(self, message: CodeGenerationEvent, was_shown: bool) -> None:
+        correction = None if message.code_blocks else _CORRECTION.fullmatch(message.content)
+        if correction is not None:
+            self._screen.text(f"↻ Proposed correction (attempt {correction[1]}): ", "bold yellow", end="")
+            self._screen.text(correction[2])
+        elif not was_shown:
+            self._screen.prose(message.content)
+
+    def _execution(self, message: CodeExecutionEvent, was_shown: bool) -> None:
+        result = message.result
+        if not was_shown:
+            self._screen.text(result.output)
+        outcome = result.outcome if isinstance(result, ExecutionResult) else Outcome.COMPLETED
+        self._status(result.exit_code, outcome)
+        self._executed = result.output
+
+    def _chat(self, message: BaseChatMessage, was_shown: bool) -> None:
+        verdict = Verdict.from_metadata(message.metadata)
+        record = ExecutionRecord.from_metadata(message.metadata)
+        if verdict is not None:
+            self._verdict(verdict)
+        elif self._executed is not None and message.to_text().startswith(self._executed):
+            # the result itself is the answer, and only what was added to it is new
+            if rest := message.to_text().removeprefix(self._executed).strip():
+                self._screen.prose(rest)
+        else:
+            if not was_shown:
+                self._screen.prose(message.to_text())
+            if record is not None and self._executed is None:
+                self._status(record.exit_code, record.outcome)
+        self._executed = None
+
+    def _verdict(self, verdict: Verdict) -> None:
+        headline, _, rest = verdict.to_text().partition("\n")
+        mark, style = ("✓", "bold green") if verdict.accepted else ("✗", "bold red")
+        self._screen.text(f"{mark} {headline}", style)
+        if rest:
+            self._screen.prose(rest)
+
+    def _status(self, exit_code: int, outcome: Outcome) -> None:
+        mark, style = ("✓", "green") if exit_code == 0 else ("✗", "red")
+        how = "" if outcome is Outcome.COMPLETED else f" ({outcome.value.replace('_', ' ')})"
+        self._screen.text(f"{mark} exit code {exit_code}{how}", style)
+
+
+class _Live:
+    """A text that comes in pieces."""
+
+    def __init__(self) -> None:
+        self.at_line_start = True
+        self.left_out = 0
+        self._room = _MAX_LIVE_CHARS
+        self._after_return = False
+
+    def take(self, chunk: str) -> str:
+        """What of ``chunk`` to show."""
+        if self._after_return and chunk.startswith("\n"):
+            # the second half of a line break, whose first half has ended the line already
+            chunk = chunk[1:]
+        self._after_return = chunk.endswith("\r")
+        shown = chunk[: self._room]
+        self._room -= len(shown)
+        self.left_out += len(chunk) - len(shown)
+        if shown:
+            self.at_line_start = shown.endswith(("\n", "\r"))
+        return shown
+
+
+def _summary(result: RunResult) -> str:
+    parts = [f"{result.messages} message{'' if result.messages == 1 else 's'}"]
+    if tokens := result.usage.prompt_tokens + result.usage.completion_tokens:
+        parts.append(f"{tokens:,} tokens ({result.usage.prompt_tokens:,} in, {result.usage.completion_tokens:,} out)")
+    parts.append(f"{result.seconds:.1f} s")
+    if result.stop_reason:
+        parts.append(" ".join(result.stop_reason.split()))
+    return " · ".join(parts)

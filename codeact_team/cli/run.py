@@ -1,0 +1,70 @@
+"""``codeact-team run``."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from codeact_team.cli.conversation import Conversation
+from codeact_team.cli.json_lines import JsonLines
+from codeact_team.cli.screen import Screen
+from codeact_team.errors import SettingError
+from codeact_team.providers import Policy
+from codeact_team.runs import run_team
+
+_SAID = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+
+
+def run_command(
+    screen: Screen,
+    config: str,
+    task: str | None,
+    overrides: Sequence[str],
+    allow: Sequence[str],
+    allow_unsafe: bool,
+    *,
+    as_json: bool,
+) -> int:
+    """Run a config on a task, print what happens, and return the exit code."""
+    sink = JsonLines() if as_json else Conversation(screen)
+    result = asyncio.run(
+        run_team(
+            config,
+            task,
+            sink,
+            overrides=overrides,
+            policy=Policy.from_environment(allow=allow, allow_unsafe=allow_unsafe),
+            stop_on=tuple(_SAID),
+        )
+    )
+    if result.signal is not None:
+        screen.notice("error", _SAID[result.signal])
+    if result.error is not None:
+        screen.notice("error", result.error)
+    return result.exit_code
+
+
+def read_task(task: str | None, file: Path | None) -> str | None:
+    """The task as the user gives it: in words, in a file, or on standard input; ``None`` if not at all.
+
+    Raises:
+        SettingError: If it cannot be read, or is given twice.
+    """
+    if file is None:
+        return _decode(sys.stdin.buffer.read(), "standard input") if task == "-" else task
+    if task is not None:
+        raise SettingError("the task is given twice: as an argument and by --file")
+    try:
+        return _decode(file.read_bytes(), str(file))
+    except OSError as error:
+        raise SettingError(f"the task cannot be read from {file}: {error.strerror}") from error
+
+
+def _decode(data: bytes, origin: str) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SettingError(f"the task from {origin} is no UTF-8 text") from error

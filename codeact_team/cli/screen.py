@@ -1,0 +1,101 @@
+"""The terminal, or what is in its place: two streams, notices, and a sign of life while nothing happens."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.syntax import Syntax
+from rich.text import Text
+
+from codeact_team.cli.text import segments, visible
+
+Level = Literal["note", "warning", "error"]
+
+_STYLES: dict[Level, str] = {"note": "dim", "warning": "bold yellow", "error": "bold red"}
+_LONGEST_HIGHLIGHTED = 50_000
+"""Characters; longer text is shown without colours, as these take time."""
+_SILENCE = 0.4
+"""Seconds without output after which there is a sign of life."""
+
+
+class Screen:
+    """Where everything is printed. No text is taken for markup, none reaches a terminal with control characters."""
+
+    def __init__(self) -> None:
+        self._out = _Console(highlight=False, markup=False, emoji=False)
+        self._err = _Console(stderr=True, highlight=False, markup=False, emoji=False)
+        self._notices: set[str] = set()
+        self._working: Progress | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def text(self, text: str, style: str = "", *, end: str = "\n") -> None:
+        """Print text as it is, in one style."""
+        self._print(Text(visible(text), style), end=end)
+
+    def prose(self, text: str) -> None:
+        """Print a model's text as it is, with the code in it highlighted."""
+        text = text.rstrip()
+        if not self._out.is_terminal or len(text) > _LONGEST_HIGHLIGHTED:
+            self.text(text)
+            return
+        told = Text()
+        for segment in segments(visible(text)):
+            if segment.language is None:
+                told.append(segment.text)
+            else:
+                told.append_text(_highlighted(segment.text, segment.language))
+        self._print(told)
+
+    def notice(self, level: Level, text: str) -> None:
+        """Tell something beside the output; the same thing once only."""
+        if text in self._notices:
+            return
+        self._notices.add(text)
+        self.close()
+        label = "" if level == "note" else f"{level}: "
+        told = Text.assemble((label, _STYLES[level]), (visible(text), "dim" if level == "note" else ""))
+        self._err.print(told, soft_wrap=True)
+
+    def wait(self) -> None:
+        """Show on a terminal that work goes on, until something is printed. Needs a running event loop."""
+        self.close()
+        if self._out.is_terminal and not self._out.is_dumb_terminal:
+            self._timer = asyncio.get_running_loop().call_later(_SILENCE, self._show_work)
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._working is not None:
+            self._working.stop()
+            self._working = None
+
+    def _print(self, text: Text, *, end: str = "\n") -> None:
+        self.close()
+        # lines are as long as they are: the terminal wraps them, and what is copied has no breaks of ours
+        self._out.print(text, end=end, soft_wrap=True)
+
+    def _show_work(self) -> None:
+        columns = (SpinnerColumn(), TextColumn("{task.description}", style="dim"), TimeElapsedColumn())
+        options: dict[str, Any] = {"redirect_stdout": False, "redirect_stderr": False}
+        self._working = Progress(*columns, console=self._out, transient=True, **options)
+        self._working.add_task("working")
+        self._working.start()
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        # Rich would end the program with exit code 1, which has another meaning here
+        raise BrokenPipeError
+
+
+def _highlighted(code: str, language: str) -> Text:
+    text = Syntax("", language, theme="ansi_dark", background_color="default").highlight(code)
+    # the lexer ends its text with a line break, and the code may not
+    if (surplus := len(text) - len(code)) > 0:
+        text.right_crop(surplus)
+    return text

@@ -1,0 +1,42 @@
+"""``codeact-team validate``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from codeact_team.cli.json_lines import print_json
+from codeact_team.cli.screen import Screen
+from codeact_team.config import validate_config
+from codeact_team.errors import ConfigError
+from codeact_team.providers import Policy
+
+
+def validate_command(
+    screen: Screen,
+    configs: Sequence[str],
+    overrides: Sequence[str],
+    allow: Sequence[str],
+    allow_unsafe: bool,
+    *,
+    as_json: bool,
+) -> int:
+    """Check each config, print what is wrong with it, and return the exit code."""
+    policy = Policy.from_environment(allow=allow, allow_unsafe=allow_unsafe)
+    errors = {config: _error(config, overrides, policy) for config in configs}
+    for config, error in errors.items():
+        if as_json:
+            print_json({"config": config, "valid": error is None, "error": error})
+        elif error is None:
+            screen.text(f"✓ {config}", "green")
+        else:
+            screen.text(f"✗ {config}", "red")
+            screen.text(error)
+    return 2 if any(errors.values()) else 0
+
+
+def _error(config: str, overrides: Sequence[str], policy: Policy) -> str | None:
+    try:
+        validate_config(config, overrides=overrides, policy=policy)
+    except ConfigError as error:
+        return str(error)
+    return None

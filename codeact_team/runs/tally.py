@@ -1,0 +1,65 @@
+"""What a run amounts to: whether the work is accepted, and what it has cost."""
+
+from __future__ import annotations
+
+from autogen_agentchat.messages import (
+    BaseAgentEvent,
+    BaseChatMessage,
+    CodeExecutionEvent,
+    ModelClientStreamingChunkEvent,
+)
+from autogen_core.models import RequestUsage
+
+from codeact_team.observations import ExecutionRecord
+from codeact_team.reflection import Verdict
+
+
+class Tally:
+    """Keeps count of the messages of a run."""
+
+    def __init__(self) -> None:
+        self._verdict: Verdict | None = None
+        self._exit_code: int | None = None
+        self._answered = False
+        self._prompt_tokens = self._completion_tokens = 0
+        self.messages = 0
+        """How many there were, the task included and chunks not."""
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the work counts as accepted.
+
+        By the last verdict, if anybody gave one; else by the last code that ran, if any did; else by whether there is
+        an answer at all.
+        """
+        if self._verdict is not None:
+            return self._verdict.accepted
+        if self._exit_code is not None:
+            return self._exit_code == 0
+        return self._answered
+
+    @property
+    def usage(self) -> RequestUsage:
+        """The tokens that the messages account for."""
+        return RequestUsage(self._prompt_tokens, self._completion_tokens)
+
+    def add(self, message: BaseAgentEvent | BaseChatMessage) -> None:
+        """Count a message."""
+        if isinstance(message, ModelClientStreamingChunkEvent):
+            return
+        self.messages += 1
+        if (usage := message.models_usage) is not None:
+            self._prompt_tokens += usage.prompt_tokens
+            self._completion_tokens += usage.completion_tokens
+        if isinstance(message, CodeExecutionEvent):
+            self._exit_code = message.result.exit_code
+        if isinstance(message, BaseChatMessage):
+            self._add_chat(message)
+
+    def _add_chat(self, message: BaseChatMessage) -> None:
+        if (verdict := Verdict.from_metadata(message.metadata)) is not None:
+            self._verdict = verdict
+        if (record := ExecutionRecord.from_metadata(message.metadata)) is not None:
+            self._exit_code = record.exit_code
+        # the first one is the task
+        self._answered = self.messages > 1

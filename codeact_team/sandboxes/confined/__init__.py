@@ -1,0 +1,6 @@
+"""Code in a process of this machine that the kernel confines. The only importer of sandlock."""
+
+from codeact_team.sandboxes.confined.enforcement import Enforced
+from codeact_team.sandboxes.confined.sandbox import ConfinedSandbox, Confinement
+
+__all__ = ["ConfinedSandbox", "Confinement", "Enforced"]

@@ -1,0 +1,88 @@
+"""What confined code may read besides its workspace: the interpreter and the system's libraries."""
+
+from __future__ import annotations
+
+import glob
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from codeact_team.errors import SettingError
+
+_SYSTEM = (
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/nix/store",
+    "/etc/alternatives",
+    "/etc/ca-certificates",
+    "/etc/crypto-policies",
+    "/etc/debian_version",
+    "/etc/fonts",
+    "/etc/java*",
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/etc/nsswitch.conf",
+    "/etc/pki/ca-trust/extracted",
+    "/etc/pki/tls/certs",
+    "/etc/pki/tls/openssl.cnf",
+    "/etc/protocols",
+    "/etc/python*",
+    "/etc/services",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+    "/etc/timezone",
+    "/dev/full",
+    "/dev/null",
+    "/dev/random",
+    "/dev/urandom",
+    "/dev/zero",
+    "/proc/cpuinfo",
+    "/proc/loadavg",
+    "/proc/meminfo",
+    # of the program's first process only: the rest of /proc shows the arguments of every process of this machine
+    "/proc/self",
+    "/proc/stat",
+    "/proc/sys/vm/overcommit_memory",
+    "/proc/uptime",
+    "/proc/version",
+    "/sys/devices/system/cpu",
+)
+# not the installation itself: a virtual environment may be a project's or a home directory
+_OF_AN_INSTALLATION = ("bin", "include", "lib", "lib64", "libexec", "share", "ssl", "pyvenv.cfg")
+
+
+def readable_paths(extra: Sequence[str]) -> list[str]:
+    """The existing paths that confined code may read and execute.
+
+    Args:
+        extra: Paths that the config adds.
+
+    Raises:
+        SettingError: If one of ``extra`` does not exist.
+    """
+    paths = [path for pattern in _SYSTEM for path in glob.glob(pattern)]
+    paths += _interpreter()
+    for path in extra:
+        if not os.path.exists(path):
+            raise SettingError(f"readable: {path!r} does not exist")
+        paths.append(os.path.abspath(path))
+    return list(dict.fromkeys(paths))
+
+
+def _interpreter() -> Iterator[str]:
+    if sys.executable:
+        # behind the links of a virtual environment, of pyenv and the like
+        yield os.path.realpath(sys.executable)
+    home = Path.home()
+    for prefix in dict.fromkeys(
+        map(Path, (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix))
+    ):
+        if not home.is_relative_to(prefix):
+            yield from (str(path) for name in _OF_AN_INSTALLATION if (path := prefix / name).exists())

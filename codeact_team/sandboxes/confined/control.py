@@ -1,0 +1,106 @@
+"""The host's side of the supervising process: start it, tell it what to do, see it end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from codeact_team.errors import ConfinementError
+from codeact_team.sandboxes.confined.process import readable
+
+SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+_PROGRAM = Path(__file__).with_name("supervisor")
+_START_TIMEOUT = 20.0
+"""Seconds for an interpreter to start; a loaded machine needs a few."""
+_STOP_TIMEOUT = 10.0
+"""Seconds to end what runs and to remove temporary files."""
+_SEND_TIMEOUT = 5.0
+"""Seconds that the supervisor may take to read a message, which it does at once."""
+_MAX_ANSWER = 1 << 16
+
+
+class Control:
+    """A started supervising process, see ``supervisor/__main__.py``, with what it needs to know first.
+
+    It shares neither environment nor descriptors nor terminal with this process.
+    """
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._socket, theirs = socket.socketpair()
+        self._socket.settimeout(_SEND_TIMEOUT)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_PROGRAM)],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={"PATH": SEARCH_PATH, "LANG": "C.UTF-8"},
+                cwd="/",
+                start_new_session=True,
+            )
+        self.send(settings)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
+    def send(self, message: Mapping[str, Any], fds: Sequence[int] = ()) -> None:
+        """Send a message, and descriptors with it.
+
+        Raises:
+            ConfinementError: If nobody reads it.
+        """
+        data = json.dumps(message).encode()
+        data = len(data).to_bytes(4, "big") + data
+        try:
+            sent = socket.send_fds(self._socket, [data], fds)
+            self._socket.sendall(data[sent:])
+        except OSError as error:
+            raise ConfinementError(f"The supervising process is gone: {error}") from error
+
+    async def answer(self) -> dict[str, str | None]:
+        """The answer to the settings: what cannot be had, with the reason.
+
+        Raises:
+            ConfinementError: If there is none.
+        """
+        answer = b""
+        try:
+            async with asyncio.timeout(_START_TIMEOUT):
+                while not answer.endswith(b"\n"):
+                    await readable(self._socket.fileno())
+                    if not (data := self._socket.recv(_MAX_ANSWER)):
+                        raise ConfinementError("The supervising process ended at its start.")
+                    answer += data
+        except TimeoutError:
+            raise ConfinementError(
+                f"The supervising process did not start within {_START_TIMEOUT:g} s."
+            ) from None
+        reasons: dict[str, str | None] = json.loads(answer)
+        if "failed" in reasons:
+            raise ConfinementError(f"The supervising process failed at its start: {reasons['failed']}")
+        return reasons
+
+    def kill(self) -> None:
+        """End the process by force; the program that it runs ends with it."""
+        self._process.kill()
+
+    async def close(self) -> None:
+        """Let the process end all that it has started, and itself."""
+        self._socket.shutdown(socket.SHUT_WR)
+        try:
+            async with asyncio.timeout(_STOP_TIMEOUT):
+                await readable(self._socket.fileno())
+        except TimeoutError:
+            self.kill()
+        self._socket.close()
+        # it closes its end last of all, so this does not wait
+        self._process.wait()

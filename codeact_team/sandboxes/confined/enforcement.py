@@ -1,0 +1,133 @@
+"""What the kernel really enforces here, and what follows from it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Generator, Mapping
+from contextlib import closing, contextmanager, suppress
+from enum import StrEnum
+from pathlib import Path
+
+from codeact_team.errors import ConfinementError
+from codeact_team.sandboxes.base import Process
+
+logger = logging.getLogger("codeact_team.sandboxes")
+
+
+class Enforced(StrEnum):
+    """What confinement can enforce."""
+
+    READS = "reads"
+    """Only the interpreter, system libraries and the workspace can be read."""
+    WRITES = "writes"
+    """Only the workspace and a temporary directory can be changed."""
+    NETWORK = "network"
+    """No sockets but those between the program's own processes."""
+    OTHERS = "other processes"
+    """No signals to processes outside, and no limits set for them."""
+    MEMORY = "memory"
+    """How much of it the code reserves."""
+    PROCESSES = "number of processes"
+
+
+REQUIRED = frozenset({Enforced.READS, Enforced.WRITES, Enforced.NETWORK})
+"""What ``confinement: required`` does not go without."""
+
+_LONGEST_PLACE = 70
+"""Bytes; the name of a socket in a directory below it must not be longer than about 104."""
+_PROBE = Path(__file__).with_name("probe.py").read_bytes()
+
+
+@contextmanager
+def something_outside(*granted: Path | str) -> Generator[Path]:
+    """A directory outside ``granted`` with what the probe tries to reach.
+
+    Raises:
+        ConfinementError: If there is no place for it.
+    """
+    inside = [Path(path).resolve() for path in granted]
+    places = (Path(tempfile.gettempdir()), Path("/var/tmp"), Path.home())
+    for place in map(Path.resolve, places):
+        fits = len(os.fsencode(place)) <= _LONGEST_PLACE and os.access(place, os.W_OK)
+        if fits and not any(place.is_relative_to(path) for path in inside):
+            break
+    else:
+        raise ConfinementError(
+            f"Confinement cannot be checked: no temporary directory is outside of {', '.join(map(str, granted))}. "
+            "Choose a smaller work_dir."
+        )
+    with tempfile.TemporaryDirectory(prefix="codeact-", dir=place) as name:
+        outside = Path(name)
+        (outside / "secret").write_text("secret")
+        with (
+            closing(socket.socket(socket.AF_UNIX)) as named,
+            closing(socket.socket(socket.AF_UNIX)) as abstract,
+        ):
+            named.bind(str(outside / "socket"))
+            named.listen()
+            if sys.platform == "linux":
+                abstract.bind(f"\0{outside}")
+                abstract.listen()
+            yield outside
+
+
+async def read_probe(process: Process) -> frozenset[Enforced]:
+    """What the probe, running as ``process``, found refused.
+
+    Raises:
+        ConfinementError: If it did not run.
+    """
+    await process.write(_PROBE)
+    await process.close_stdin()
+    output = b""
+    while chunk := await process.read():
+        output += chunk
+    exit = await process.wait()
+    with suppress(ValueError):
+        return frozenset(map(Enforced, json.loads(output)))
+    said = exit.lost or output.decode(errors="replace").strip()[-1000:]
+    raise ConfinementError(
+        f"The interpreter {sys.executable} does not run confined: {said or f'exit code {exit.code}'}. If it needs more "
+        "of this machine than its own installation and the system's libraries, name that in `readable`."
+    )
+
+
+def judge(enforced: frozenset[Enforced], reasons: Mapping[str, str | None], *, required: bool) -> None:
+    """Refuse to go on without what is required; say once what else is missing.
+
+    Args:
+        enforced: What the kernel enforces.
+        reasons: Why what could enforce more is not there, by its name.
+        required: Whether to go on only with :data:`REQUIRED`.
+
+    Raises:
+        ConfinementError: If something required is missing.
+    """
+    missing = [what for what in Enforced if what not in enforced]
+    if not missing:
+        return
+    why = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if reason)
+    why = f" ({why})" if why else ""
+    if required and not enforced >= REQUIRED:
+        raise ConfinementError(
+            f"This machine does not enforce what `confinement: required` needs; missing: {', '.join(missing)}{why}. Use "
+            "a Docker executor, or a Linux kernel 6.12 with Landlock; or set `confinement: best_effort` for code that "
+            "you trust with what is missing."
+        )
+    _say_once(
+        f"confined code is not kept from everything on this machine; not enforced: {', '.join(missing)}{why}"
+    )
+
+
+_said: set[str] = set()
+
+
+def _say_once(text: str) -> None:
+    if text not in _said:
+        _said.add(text)
+        logger.warning("%s", text)

@@ -1,0 +1,53 @@
+"""Runs confined: tries what confinement must refuse, and prints what was refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import socket
+import sys
+from collections.abc import Callable
+
+
+def main(outside: str, host: int) -> None:
+    """Try everything.
+
+    Args:
+        outside: A directory outside the workspace with the file ``secret`` and the listening socket ``socket``, and the
+            name of an abstract socket.
+        host: Process id of the host.
+    """
+    secret = os.path.join(outside, "secret")
+    attempts: dict[str, list[Callable[[], object]]] = {
+        "reads": [lambda: open(secret), lambda: os.listdir(outside)],
+        "writes": [
+            lambda: open(os.path.join(outside, "new"), "w"),
+            lambda: os.chmod(secret, 0o600),
+            lambda: os.truncate(secret, 0),
+            lambda: os.unlink(secret),
+        ],
+        "network": [
+            lambda: socket.socket(socket.AF_INET),
+            lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM),
+            lambda: socket.socket(socket.AF_UNIX).connect(os.path.join(outside, "socket")),
+            lambda: socket.socket(socket.AF_UNIX).connect("\0" + outside),
+        ],
+        "other processes": [
+            lambda: os.kill(host, 0),
+            lambda: resource.prlimit(host, resource.RLIMIT_CORE) if sys.platform == "linux" else None,
+        ],
+    }
+    json.dump([what for what, actions in attempts.items() if all(map(_refused, actions))], sys.stdout)
+
+
+def _refused(action: Callable[[], object]) -> bool:
+    try:
+        action()
+    except OSError:
+        return True
+    return False
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,139 @@
+"""Starting a program, one at a time, and ending it with all that it has forked."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+from processes import drain, end_all, send
+
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126
+
+
+class Program(Protocol):
+    """A started program: sandlock's, or a plain one."""
+
+    @property
+    def pid(self) -> int | None: ...
+
+    def wait(self) -> object: ...
+
+
+class Start(Protocol):
+    """Starts a program on this process's standard streams."""
+
+    def __call__(self, argv: list[str], env: dict[str, str], readable: list[str]) -> Program: ...
+
+
+class Programs:
+    """The program that runs, if one does.
+
+    Args:
+        start: How to start one.
+    """
+
+    def __init__(self, start: Start) -> None:
+        self._start = start
+        self._program: Program | None = None
+        self._leader = 0
+        self._status = -1
+        self.child_died, wakeup = os.pipe()
+        for fd in (self.child_died, wakeup):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _ignore)
+
+    def spawn(self, message: Mapping[str, Any], fds: Sequence[int]) -> None:
+        """Start a program on the first two of ``fds``; how it ends is written to the third."""
+        stdin, output, self._status = fds
+        try:
+            with _StandardStreams(stdin, output):
+                self._program = self._start(message["argv"], message["env"], message["readable"])
+            assert self._program.pid is not None
+            self._leader = self._program.pid
+        except (FileNotFoundError, PermissionError) as error:
+            os.write(output, f"{message['argv'][0]}: {error.strerror}\n".encode())
+            self._report(code=_NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE)
+        except (OSError, RuntimeError, ValueError) as error:
+            self._report(failed=str(error))
+        finally:
+            os.close(stdin)
+            os.close(output)
+
+    def send(self, number: int) -> None:
+        """Send a signal to everything that runs. What ends is noticed by :meth:`reap`."""
+        if self._program is not None:
+            send(number, self._leader)
+
+    def reap(self) -> None:
+        """Look for what has ended: the program, or orphans of it."""
+        drain(self.child_died)
+        while self._program is not None and (child := _ended_child(self._program)) is not None:
+            pid, code = child
+            if pid == self._leader:
+                self._end(self._program)
+                self._report(code=code)
+            else:
+                os.waitpid(pid, 0)
+
+    def close(self) -> None:
+        """End everything."""
+        if self._program is not None:
+            self.send(signal.SIGKILL)
+            self._end(self._program)
+
+    def _end(self, program: Program) -> None:
+        # also ends sandlock's supervision, without which nothing left inside can fork any more
+        program.wait()
+        end_all(self._leader, self.child_died)
+        self._program = None
+
+    def _report(self, **how: object) -> None:
+        with suppress(BrokenPipeError):
+            os.write(self._status, json.dumps(how).encode())
+        os.close(self._status)
+
+
+class _StandardStreams:
+    """While it lasts, this process's standard streams are those of the program to start."""
+
+    def __init__(self, stdin: int, output: int) -> None:
+        self._fds = (stdin, output, output)
+
+    def __enter__(self) -> None:
+        for target, fd in enumerate(self._fds):
+            os.dup2(fd, target)
+
+    def __exit__(self, *_: object) -> None:
+        close_standard_streams()
+
+
+def close_standard_streams() -> None:
+    """Let nothing come in by the standard streams, and nothing go out."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for target in range(3):
+        os.dup2(null, target)
+    os.close(null)
+
+
+def _ignore(number: int, frame: object) -> None:
+    """Unlike SIG_IGN, leaves a zombie to reap and wakes the file descriptor."""
+
+
+def _ended_child(program: Program) -> tuple[int, int] | None:
+    """A child that has ended and is still to be reaped, with its exit code; 128 + n for signal n."""
+    if sys.platform != "linux":
+        # nobody's orphans are ours there, and waitid comes with Python 3.13
+        assert isinstance(program, subprocess.Popen)
+        code = program.poll()
+        return None if code is None else (program.pid, code if code >= 0 else 128 - code)
+    ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if ended is None:
+        return None
+    return ended.si_pid, ended.si_status if ended.si_code == os.CLD_EXITED else 128 + ended.si_status

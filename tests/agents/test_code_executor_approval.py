@@ -1,0 +1,215 @@
+"""Who is asked before code runs, with what, and what a denial means."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from autogen_agentchat.agents import ApprovalRequest, ApprovalResponse
+from autogen_agentchat.messages import CodeExecutionEvent
+from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeBlock
+from autogen_core.models import UserMessage
+from support.agents import (
+    GIVE_UP,
+    PRINTS_42,
+    Foreign,
+    answer,
+    calls_of,
+    contents,
+    no,
+    record_of,
+    replay,
+    turn,
+    user,
+    yes,
+)
+from support.openai_server import Json, ScriptedServer, Text
+
+from codeact_team.agents import CodeExecutorAgent
+from codeact_team.errors import ConfigError, NotAllowedError
+from codeact_team.execution import Outcome
+from codeact_team.providers import Policy, using
+
+
+async def yes_later(request: ApprovalRequest) -> ApprovalResponse:
+    await asyncio.sleep(0)
+    return yes(request)
+
+
+class Reviewer:
+    """An object that is called, and whose call is to be awaited: not a coroutine function by its looks."""
+
+    def __init__(self, approved: bool) -> None:
+        self.requests: list[ApprovalRequest] = []
+        self._approved = approved
+
+    async def __call__(self, request: ApprovalRequest) -> ApprovalResponse:
+        self.requests.append(request)
+        return ApprovalResponse(approved=self._approved, reason="as I see it")
+
+
+reviewer = Reviewer(approved=True)
+
+
+def broken(request: ApprovalRequest) -> ApprovalResponse:
+    raise KeyError("no reviewer on duty")
+
+
+async def broken_later(request: ApprovalRequest) -> ApprovalResponse:
+    raise KeyError("no reviewer on duty")
+
+
+def undecided(request: ApprovalRequest) -> Any:
+    return None
+
+
+@pytest.mark.parametrize("approval", [yes, yes_later, Reviewer(approved=True)])
+async def test_approved_code_runs(approval: Any):
+    executor = Foreign()
+    message = await answer(CodeExecutorAgent("executor", executor, approval_func=approval), user(PRINTS_42))
+    assert (message.content, len(executor.executed)) == ("42\n", 1)
+
+
+@pytest.mark.parametrize("approval", [no, Reviewer(approved=False)])
+async def test_denied_code_does_not_run(approval: Any):
+    executor = Foreign()
+    message = await answer(CodeExecutorAgent("executor", executor, approval_func=approval), user(PRINTS_42))
+    assert message.content.startswith("Code execution was not approved. Reason: ")
+    assert executor.executed == []
+    assert record_of(message).outcome is Outcome.DENIED
+
+
+@pytest.mark.parametrize("approval", [broken, broken_later, undecided])
+async def test_an_approval_that_fails_is_a_denial_that_says_why(
+    approval: Any, caplog: pytest.LogCaptureFixture
+):
+    executor = Foreign()
+    message = await answer(CodeExecutorAgent("executor", executor, approval_func=approval), user(PRINTS_42))
+    assert "the approval function failed: " in message.content
+    assert "Traceback" not in message.content
+    assert executor.executed == []
+    assert caplog.records[0].exc_info, "whoever wrote the function finds the traceback in the log"
+
+
+@pytest.mark.parametrize("reflect", [True, False])
+async def test_a_denial_is_not_an_error_to_retry(reflect: bool):
+    # a denied execution counted as a code error: the model was asked, and code ran
+    executor = Foreign()
+    replies = [Text(PRINTS_42), Text("They said no.")] if reflect else [Text(PRINTS_42)]
+    async with ScriptedServer(replies) as server:
+        agent = CodeExecutorAgent(
+            "executor",
+            executor,
+            model_client=server.client(),
+            max_retries_on_error=5,
+            approval_func=no,
+            reflect=reflect,
+        )
+        items = await turn(agent)
+        assert not server.unused
+    denied = "Code execution was not approved. Reason: too risky"
+    [event] = [item for item in items if isinstance(item, CodeExecutionEvent)]
+    assert event.result.output == denied
+    assert executor.executed == []
+    if reflect:
+        assert denied in contents(server.requests[1])[-1]
+
+
+async def test_every_attempt_is_approved_by_itself():
+    request_log = Reviewer(approved=True)
+    client = replay(PRINTS_42, json.dumps({"reason": "", "retry": True}), PRINTS_42, "Done.")
+    agent = CodeExecutorAgent(
+        "executor",
+        Foreign(ValueError("no")),
+        model_client=client,
+        max_retries_on_error=1,
+        approval_func=request_log,
+    )
+    await turn(agent)
+    assert [request.code for request in request_log.requests] == ["```python\nprint(42)\n\n```"] * 2
+    assert [len(request.context) for request in request_log.requests] == [2, 5], "each sees what led to it"
+
+
+async def test_code_with_a_fence_in_it_is_shown_as_one_block():
+    review = Reviewer(approved=True)
+    code = 'text = """\n```\n"""\nimport shutil\n'
+    agent = CodeExecutorAgent("executor", Foreign(), approval_func=review)
+    await agent.execute_code_block([CodeBlock(code=code, language="python")], CancellationToken())
+    assert review.requests[0].code == f"````python\n{code}\n````"
+
+
+async def test_an_import_path_names_the_function_that_is_asked():
+    reviewer.requests.clear()
+    with using(Policy(frozenset({"test_code_executor_approval"}))):
+        agent = CodeExecutorAgent("executor", Foreign(), approval_func="test_code_executor_approval:reviewer")
+    await turn(agent, user(PRINTS_42))
+    assert len(reviewer.requests) == 1
+
+
+async def test_an_import_path_is_what_can_be_dumped_and_loaded():
+    # approval functions stopped the whole team from being dumped
+    policy = Policy(frozenset({"autogen_core", "codeact_team", "support", "test_code_executor_approval"}))
+    with using(policy):
+        agent = CodeExecutorAgent(
+            "executor", Foreign(), approval_func="test_code_executor_approval:yes_later"
+        )
+        dumped = agent.dump_component()
+        assert dumped.config["approval_func"] == "test_code_executor_approval:yes_later"
+        loaded = CodeExecutorAgent.load_component(dumped)
+    assert loaded.dump_component() == dumped
+    assert (await answer(loaded, user(PRINTS_42))).content == "42\n"
+
+
+def test_a_function_itself_cannot_be_dumped_and_the_error_says_what_can():
+    agent = CodeExecutorAgent("executor", Foreign(), approval_func=yes)
+    with pytest.raises(
+        ValueError, match=r"Cannot serialize CodeExecutorAgent with approval_func .*import path"
+    ):
+        agent.dump_component()
+
+
+def test_a_function_outside_the_allow_list_is_refused_when_a_config_is_loaded():
+    with using(Policy(frozenset({"test_code_executor_approval", "support", "autogen_core"}))):
+        dumped = CodeExecutorAgent(
+            "executor", Foreign(), approval_func="test_code_executor_approval:yes_later"
+        ).dump_component()
+    with pytest.raises(NotAllowedError, match="test_code_executor_approval"):
+        CodeExecutorAgent.load_component(dumped)
+
+
+@pytest.mark.parametrize(
+    "path", ["os:system", "codeact_team.agents.step:os.system", "codeact_team.agents.step:asyncio"]
+)
+def test_a_path_to_something_else_is_refused(path: str):
+    with pytest.raises(ConfigError):
+        CodeExecutorAgent("executor", Foreign(), approval_func=path)
+
+
+async def test_what_the_reviewer_does_to_the_request_does_not_reach_the_conversation():
+    def meddling(request: ApprovalRequest) -> ApprovalResponse:
+        request.context.clear()
+        return yes(request)
+
+    client = replay(PRINTS_42, "It is 42.", json.dumps(GIVE_UP))
+    agent = CodeExecutorAgent("executor", Foreign(), model_client=client, approval_func=meddling)
+    await turn(agent)
+    assert calls_of(client) == 2
+    assert len(await agent.model_context.get_messages()) == 4
+
+
+async def test_a_model_can_be_the_reviewer():
+    async with ScriptedServer([Json(ApprovalResponse(approved=False, reason="It deletes files."))]) as server:
+        client = server.client()
+
+        async def ask_a_model(request: ApprovalRequest) -> ApprovalResponse:
+            question = UserMessage(content=f"May this run?\n{request.code}", source="user")
+            result = await client.create([*request.context, question], json_output=True)
+            assert isinstance(result.content, str)
+            return ApprovalResponse.model_validate_json(result.content)
+
+        agent = CodeExecutorAgent("executor", Foreign(), approval_func=ask_a_model)
+        message = await answer(agent, user(PRINTS_42))
+    assert message.content == "Code execution was not approved. Reason: It deletes files."

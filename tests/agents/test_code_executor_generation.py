@@ -1,0 +1,426 @@
+"""Generate, execute, decide, regenerate, reflect: over real HTTP, with code that really runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from autogen_agentchat.agents import CodeExecutorAgent as AutoGenAgent
+from autogen_agentchat.base import Response
+from autogen_agentchat.messages import (
+    CodeExecutionEvent,
+    CodeGenerationEvent,
+    ModelClientStreamingChunkEvent,
+    MultiModalMessage,
+    ThoughtEvent,
+)
+from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeResult
+from autogen_core.models import AssistantMessage, RequestUsage, SystemMessage, UserMessage
+from openai import AuthenticationError
+from support.agents import (
+    FAILS,
+    GIVE_UP,
+    PRINTS_42,
+    RETRY,
+    TASK,
+    Foreign,
+    Streaming,
+    answer,
+    confined,
+    contents,
+    model_info,
+    picture,
+    record_of,
+    replay,
+    response,
+    turn,
+    user,
+    yes,
+)
+from support.openai_server import (
+    AnyReply,
+    Filtered,
+    HttpError,
+    Json,
+    Refusal,
+    ScriptedServer,
+    Slow,
+    Text,
+    ToolCalls,
+    Truncated,
+)
+
+from codeact_team.agents import CodeExecutorAgent, RetryDecision
+from codeact_team.execution import ExecutionResult
+
+ERROR = CodeResult(exit_code=1, output="ZeroDivisionError: division by zero\n")
+DIVISION = "ZeroDivisionError: division by zero"
+
+
+def agent_of(server: ScriptedServer, executor: Any = None, **settings: Any) -> CodeExecutorAgent:
+    usual: dict[str, Any] = {"max_retries_on_error": 3, "approval_func": yes}
+    client = server.client(**settings.pop("client", {}))
+    return CodeExecutorAgent("executor", executor or Foreign(ERROR), model_client=client, **usual | settings)
+
+
+async def test_code_that_fails_is_repaired_and_the_result_summed_up(tmp_path: Path):
+    replies = [Text(FAILS), Json(RETRY), Text(PRINTS_42), Text("The answer is 42.")]
+    async with ScriptedServer(replies) as server, confined(tmp_path) as executor:
+        *events, final = await turn(agent_of(server, executor, approval_func=None))
+    generated, failed, proposed, again, worked = events
+    assert isinstance(generated, CodeGenerationEvent)
+    assert isinstance(failed, CodeExecutionEvent)
+    assert (failed.result.exit_code, DIVISION in failed.result.output) == (1, True)
+    assert isinstance(proposed, CodeGenerationEvent)
+    assert proposed.content == "Attempt number: 1\nProposed correction: Print 42 instead."
+    assert isinstance(again, CodeGenerationEvent)
+    assert [block.code for block in again.code_blocks] == ["print(42)\n"]
+    assert isinstance(worked, CodeExecutionEvent)
+    assert (worked.result.exit_code, worked.result.output) == (0, "42\n")
+    assert isinstance(final, Response)
+    assert final.chat_message.to_text() == "The answer is 42."
+
+
+async def test_every_call_of_a_turn_sees_the_task_exactly_once():
+    # six calls saw the task 1, 1, 2, 2, 3, 3 times
+    replies = [Text(FAILS), Json(RETRY), Text(FAILS), Json(RETRY), Text(PRINTS_42), Text("42")]
+    async with ScriptedServer(replies) as server:
+        await turn(agent_of(server, Foreign(ERROR, ERROR)))
+    assert [str(contents(request)).count(TASK) for request in server.requests] == [1] * 6
+
+
+async def test_the_decision_sees_the_system_message_and_the_error_once_and_its_reason_reaches_the_next_attempt():
+    # a decision without a system message, with the error text twice, whose reason nobody saw
+    replies = [Text(FAILS), Json(RETRY), Text(PRINTS_42), Text("42")]
+    async with ScriptedServer(replies) as server:
+        await turn(agent_of(server, system_message="You write code."))
+    _, decision, regeneration, reflection = server.requests
+    assert decision["messages"][0] == {"role": "system", "content": "You write code."}
+    assert decision["response_format"]["json_schema"]["name"] == "RetryDecision"
+    assert str(contents(decision)).count(DIVISION) == 1
+    for request in (regeneration, reflection):
+        assert str(contents(request)).count("Proposed correction: Print 42 instead.") == 1
+        assert str(contents(request)).count(DIVISION) == 1
+
+
+async def test_the_usage_on_the_response_is_that_of_all_calls():
+    # 159 of 714 tokens reported
+    def cost(number: int) -> dict[str, Any]:
+        return {"prompt_tokens": 10**number, "completion_tokens": 2 * 10**number}
+
+    replies = [
+        Text(FAILS, **cost(0)),
+        Json(RETRY, **cost(1)),
+        Text(PRINTS_42, **cost(2)),
+        Text("It is 42.", **cost(3)),
+    ]
+    async with ScriptedServer(replies) as server:
+        final = await response(agent_of(server))
+    assert final.chat_message.models_usage == RequestUsage(prompt_tokens=1111, completion_tokens=2222)
+    inner = final.inner_messages or []
+    assert [message.models_usage for message in inner] == [None] * 5, "counted once, not twice"
+
+
+async def test_an_unreadable_decision_costs_as_well():
+    replies = [Text(FAILS), Truncated('{"reason": "Becau', prompt_tokens=1000), Text("It failed.")]
+    async with ScriptedServer(replies) as server:
+        message = await answer(agent_of(server))
+    assert message.models_usage == RequestUsage(prompt_tokens=1200, completion_tokens=30)
+
+
+async def test_the_inner_messages_are_what_was_yielded_before_the_response_except_chunks():
+    replies = [Text(FAILS), Json(RETRY), Text(PRINTS_42, reasoning="Hm."), Text("It is 42.")]
+    async with ScriptedServer(replies) as server:
+        agent = agent_of(server, model_client_stream=True)
+        *yielded, final = await turn(agent)
+    assert isinstance(final, Response)
+    chunks = [item for item in yielded if isinstance(item, ModelClientStreamingChunkEvent)]
+    assert len(chunks) > 5
+    kept = [item for item in yielded if item not in chunks]
+    assert final.inner_messages == kept
+    assert {type(item) for item in kept} == {CodeGenerationEvent, CodeExecutionEvent, ThoughtEvent}
+
+
+NONSENSE: dict[str, Sequence[AnyReply]] = {
+    "prose": [Text("Well, one might try.")],
+    "empty": [Text("")],
+    "refused": [Refusal()],
+    "truncated": [Truncated('{"reason": "Becau')],
+    "a field is missing": [Json({"retry": True})],
+    "the wrong type": [Json({"reason": ["?"], "retry": "perhaps"})],
+    "a list": [Text("[]")],
+    "an open fence": [Text("```json\n{")],
+    "a tool call": [ToolCalls([("retry", {})])],
+}
+
+
+@pytest.mark.parametrize("replies", NONSENSE.values(), ids=list(NONSENSE))
+async def test_a_decision_that_cannot_be_read_is_no_retry_and_says_so(replies: Sequence[AnyReply]):
+    # a retry decision that is not clean JSON ended the team with a traceback
+    async with ScriptedServer([Text(FAILS), *replies, Text("It failed.")]) as server:
+        message = await answer(agent_of(server))
+        assert not server.unused
+    [decision] = record_of(message).retry_decisions
+    assert not decision.retry
+    assert "the decision could not be read" in decision.reason.lower()
+    assert decision.reason in contents(server.requests[-1])[-1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"```json\n{json.dumps(RETRY)}\n```",
+        f"Sure!\n{json.dumps(RETRY)}\nGood luck.",
+        '{"retry": "true", "reason": "Print 42 instead."}',
+        "<think>hm {</think>" + json.dumps(RETRY),
+    ],
+    ids=["fenced", "amid prose", "true as text", "after thoughts"],
+)
+async def test_a_decision_with_something_around_it_is_read(text: str):
+    replies = [Text(FAILS), Text(text), Text(PRINTS_42), Text("It is 42.")]
+    async with ScriptedServer(replies) as server:
+        message = await answer(agent_of(server))
+    assert record_of(message).retry_decisions == [RetryDecision.model_validate(RETRY)]
+
+
+@pytest.mark.parametrize(
+    ("abilities", "format_sent"),
+    [
+        ({"structured_output": False}, "json_object"),
+        ({"structured_output": False, "json_output": False}, None),
+    ],
+)
+async def test_models_without_structured_output_decide_as_well(
+    abilities: dict[str, bool], format_sent: str | None
+):
+    replies = [Text(FAILS), Json(RETRY), Text(PRINTS_42), Text("It is 42.")]
+    async with ScriptedServer(replies) as server:
+        agent = agent_of(server, client={"model_info": model_info(**abilities)})
+        message = await answer(agent)
+    assert message.content == "It is 42."
+    assert server.requests[1].get("response_format", {}).get("type") == format_sent
+    assert "JSON Schema" in contents(server.requests[1])[-1]
+
+
+async def test_a_server_that_refuses_structured_output_is_asked_otherwise():
+    refusal = HttpError(400, "response_format is not supported")
+    replies = [Text(FAILS), refusal, refusal, Json(RETRY), Text(PRINTS_42), Text("It is 42.")]
+    async with ScriptedServer(replies) as server:
+        assert (await answer(agent_of(server))).content == "It is 42."
+
+
+async def test_a_declined_retry_keeps_its_reason_for_the_reflection_and_for_programs():
+    async with ScriptedServer([Text(FAILS), Json(GIVE_UP), Text("Sorry.")]) as server:
+        message = await answer(agent_of(server))
+    assert "No further attempt: It cannot be done." in contents(server.requests[-1])[-1]
+    assert record_of(message).retry_decisions == [RetryDecision(reason="It cannot be done.", retry=False)]
+
+
+async def test_after_the_last_attempt_no_decision_is_asked():
+    async with ScriptedServer([Text(FAILS), Json(RETRY), Text(FAILS), Text("Sorry.")]) as server:
+        message = await answer(agent_of(server, Foreign(ERROR, ERROR), max_retries_on_error=1))
+    record = record_of(message)
+    assert (record.attempts, record.exit_code, len(record.retry_decisions)) == (2, 1, 1)
+
+
+async def test_without_reflection_the_result_is_the_response_and_no_call_is_spent_on_it():
+    async with ScriptedServer([Text(PRINTS_42)]) as server:
+        message = await answer(agent_of(server, Foreign(), reflect=False))
+    assert message.content == "42\n"
+    assert message.models_usage == RequestUsage(prompt_tokens=100, completion_tokens=10)
+
+
+async def test_without_reflection_a_declined_retry_is_in_the_response():
+    async with ScriptedServer([Text(FAILS), Json(GIVE_UP)]) as server:
+        message = await answer(agent_of(server, reflect=False))
+    assert DIVISION in message.content
+    assert message.content.endswith("No further attempt: It cannot be done.")
+
+
+async def test_a_reason_cannot_smuggle_code_into_the_response():
+    reason = "Nothing helps but\n```python\nprint('again')\n```"
+    async with ScriptedServer([Text(FAILS), Json({"reason": reason, "retry": False})]) as server:
+        message = await answer(agent_of(server, reflect=False))
+    agent = CodeExecutorAgent("next", Foreign(), approval_func=yes)
+    assert await agent.extract_code_blocks_from_messages([message]) == []
+
+
+async def test_the_response_carries_code_result_and_decisions_for_programs(tmp_path: Path):
+    # the next agent in a team saw the reflection only
+    replies = [Text(FAILS), Json(RETRY), Text(PRINTS_42), Text("It is 42.")]
+    async with ScriptedServer(replies) as server, confined(tmp_path) as executor:
+        message = await answer(agent_of(server, executor, approval_func=None))
+    record = record_of(message)
+    assert [(block.language, block.code) for block in record.blocks] == [("python", "print(42)\n")]
+    assert [block.code for block in record.superseded] == ["1 / 0\n"]
+    assert (record.exit_code, record.outcome, record.output) == (0, "completed", "42\n")
+    assert (record.attempts, record.retry_decisions) == (2, [RetryDecision.model_validate(RETRY)])
+    assert record.code_file is not None
+    assert (tmp_path / record.code_file).read_text() == "print(42)\n"
+
+
+async def test_a_time_out_is_an_error_that_can_be_mended(tmp_path: Path):
+    forever = "```python\nwhile True: pass\n```"
+    replies = [Text(forever), Json(RETRY), Text(PRINTS_42), Text("It is 42.")]
+    async with ScriptedServer(replies) as server, confined(tmp_path, timeout=1) as executor:
+        items = await turn(agent_of(server, executor, approval_func=None))
+    executions = [item.result for item in items if isinstance(item, CodeExecutionEvent)]
+    assert [result.exit_code for result in executions] == [124, 0]
+    assert "timeout" in executions[0].output
+    assert "timeout" in contents(server.requests[1])[-2]
+
+
+async def test_code_in_a_language_that_is_not_supported_is_named_to_the_model_and_to_the_user():
+    # an unsupported language was dropped silently beside a supported one
+    both = PRINTS_42 + "and\n```ruby\nputs 42\n```\n"
+    async with ScriptedServer([Text(both), Text("It is 42.")]) as server:
+        await turn(agent_of(server, Foreign()))
+        assert "ruby" in contents(server.requests[1])[-1]
+    async with ScriptedServer([Text(both)]) as server:
+        message = await answer(agent_of(server, Foreign(), reflect=False))
+    assert message.content == "42\n\n[Code not run, its language is not supported here: ruby]"
+
+
+async def test_an_answer_with_code_of_an_unsupported_language_only_says_that_it_was_not_run():
+    async with ScriptedServer([Text("```ruby\nputs 42\n```")]) as server:
+        message = await answer(agent_of(server))
+    assert message.content.endswith("[Code not run, its language is not supported here: ruby]")
+    assert message.metadata == {}
+
+
+async def test_a_stream_of_the_model_is_passed_on_and_so_is_the_output():
+    chunks = ["4", "2\n"]
+    executor = Streaming(*chunks, ExecutionResult(exit_code=0, output="42\n"))
+    async with ScriptedServer([Text(PRINTS_42), Text("It is 42.", piece=3)]) as server:
+        items = await turn(agent_of(server, executor, model_client_stream=True, stream_output=True))
+    said = [item.content for item in items if isinstance(item, ModelClientStreamingChunkEvent)]
+    assert "".join(said) == PRINTS_42 + "42\n" + "It is 42."
+    assert said[-5:-3] == chunks
+
+
+async def test_output_is_not_streamed_unless_asked_for():
+    executor = Streaming("42\n", ExecutionResult(exit_code=0, output="42\n"))
+    async with ScriptedServer([Text(PRINTS_42), Text("It is 42.")]) as server:
+        items = await turn(agent_of(server, executor))
+    assert not [item for item in items if isinstance(item, ModelClientStreamingChunkEvent)]
+
+
+async def test_output_comes_while_the_code_runs(tmp_path: Path):
+    code = (
+        "```python\nimport pathlib, time\nprint('started', flush=True)\n"
+        "while not pathlib.Path('go').exists(): time.sleep(0.01)\nprint('done')\n```"
+    )
+    async with ScriptedServer([Text(code)]) as server, confined(tmp_path, timeout=10) as executor:
+        agent = agent_of(server, executor, approval_func=None, stream_output=True, reflect=False)
+        items: list[Any] = []
+        async for item in agent.run_stream(task=TASK):
+            items.append(item)
+            if isinstance(item, ModelClientStreamingChunkEvent) and "started" in item.content:
+                (tmp_path / "go").touch()
+    assert items[-1].messages[-1].content == "started\ndone\n"
+
+
+async def test_the_executor_starts_while_the_first_call_to_the_model_is_under_way(tmp_path: Path):
+    replies = [Slow(0.8, Text(PRINTS_42)), Text("It is 42.")]
+    async with ScriptedServer(replies) as server, confined(tmp_path) as executor:
+        agent = agent_of(server, executor, approval_func=None)
+        async for item in agent.on_messages_stream([user(TASK)], CancellationToken()):
+            if isinstance(item, CodeGenerationEvent):
+                sandbox = executor._sandbox  # pyright: ignore[reportPrivateUsage]
+                assert sandbox is not None, "the code is not executed yet, but where it will be is there"
+                assert sandbox.running
+    assert not server.unused
+
+
+async def test_what_a_model_cannot_see_is_left_out_of_every_call():
+    task = MultiModalMessage(content=["What is this?", picture()], source="user")
+    replies = [Text(FAILS), Json(RETRY), Text(PRINTS_42), Text("It is 42.")]
+    async with ScriptedServer(replies) as server:
+        agent = agent_of(server, client={"model_info": model_info(vision=False)})
+        message = await answer(agent, task)
+    assert message.content == "It is 42."
+    assert [str(contents(request)).count("<image>") for request in server.requests] == [1] * 4
+    async with ScriptedServer([Text("A square.")]) as server:
+        await turn(agent_of(server), task)
+    assert "image_url" in str(server.requests[0])
+
+
+async def test_a_model_without_a_system_message_gets_none():
+    async with ScriptedServer([Text("Hello.")]) as server:
+        await turn(agent_of(server, system_message=None))
+    assert [message["role"] for message in server.requests[0]["messages"]] == ["user"]
+
+
+async def test_the_context_is_a_conversation_that_can_go_on():
+    agent = CodeExecutorAgent(
+        "executor", Foreign(), model_client=replay(PRINTS_42, "It is 42."), approval_func=yes
+    )
+    await turn(agent)
+    messages = await agent.model_context.get_messages()
+    assert [type(message) for message in messages] == [
+        UserMessage,
+        AssistantMessage,
+        UserMessage,
+        AssistantMessage,
+    ]
+    assert not any(isinstance(message, SystemMessage) for message in messages)
+    assert messages[2].content == "<output>\n42\n\n</output>"
+
+
+@pytest.mark.parametrize("reply", [Text(" \n"), Refusal(), Filtered()], ids=["blank", "refused", "filtered"])
+async def test_an_answer_without_words_is_told(reply: AnyReply):
+    nothing = "(The model gave no answer, or declined to.)"
+    async with ScriptedServer([reply]) as server:
+        assert (await answer(agent_of(server))).content == nothing
+    async with ScriptedServer([Text(PRINTS_42), reply]) as server:
+        message = await answer(agent_of(server, Foreign()))
+    assert message.content == nothing
+    assert record_of(message).output == "42\n", "and the result is not lost"
+
+
+async def test_an_answer_that_was_cut_off_is_told_to_the_model():
+    cut = "Here:\n```python\nprint((4"
+    replies = [Truncated(cut), Json(RETRY), Text(PRINTS_42), Text("It is 42.")]
+    async with ScriptedServer(replies) as server:
+        await turn(agent_of(server))
+    assert contents(server.requests[1])[2:4] == [cut, "This answer was cut off at the model's token limit."]
+
+
+@pytest.mark.parametrize("settings", [{}, {"stream_options": {"include_usage": True}}])
+async def test_a_streamed_model_costs_what_its_client_is_told(settings: dict[str, Any]):
+    async with ScriptedServer([Text(PRINTS_42), Text("It is 42.")]) as server:
+        agent = agent_of(server, Foreign(), model_client_stream=True, client=settings)
+        message = await answer(agent)
+    assert message.models_usage == (RequestUsage(200, 20) if settings else RequestUsage(0, 0))
+
+
+async def test_a_text_that_no_encoding_can_write_does_not_break_anything():
+    lone = "\ud800"
+    async with ScriptedServer([Text(f"```python\nprint('{lone}')\n```"), Text(f"Odd: {lone}")]) as server:
+        agent = agent_of(server, Foreign(CodeResult(exit_code=0, output=f"{lone}\n")))
+        message = await answer(agent)
+    assert message.content == "Odd: ?"
+    assert record_of(message).output == "?\n"
+    json.dumps(await agent.save_state()).encode()
+
+
+async def test_an_environment_that_fails_is_an_error_and_no_answer():
+    async with ScriptedServer([HttpError(401, "wrong key")]) as server:
+        with pytest.raises(AuthenticationError, match="wrong key"):
+            await turn(agent_of(server))
+
+
+async def test_autogens_class_gets_the_task_wrong_where_ours_does_not():
+    """The tests above tell the two apart: AutoGen's agent repeats the task and loses usage."""
+    replies = [FAILS, json.dumps(RETRY), PRINTS_42, "It is 42."]
+    client = replay(*replies)
+    agent = AutoGenAgent(
+        "executor", Foreign(ERROR), model_client=client, max_retries_on_error=1, approval_func=yes
+    )
+    await turn(agent)
+    seen = [str(call["messages"]).count(TASK) for call in client.create_calls]
+    assert seen == [1, 1, 2, 2]

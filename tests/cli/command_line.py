@@ -1,0 +1,76 @@
+"""The command line as its users have it: a process of its own, told by its exit code and its streams."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+COMMAND = [sys.executable, "-m", "codeact_team"]
+
+CONFINED = (
+    "config.participants.executor.config.code_executor="
+    "{provider: codeact_team.ConfinedCommandLineCodeExecutor, config: {confinement: best_effort}}"
+)
+"""An override that lets the code of a shipped team run without Docker, on any machine."""
+NO_HTTP_RETRIES = "config.participants.coder.config.model_client.config.max_retries=0"
+
+CODE = "Here:\n```python\nprint('the answer is', 6 * 7)\n```\n"
+FAILS = "Here:\n```python\nprint('before')\n1 / 0\n```\n"
+RETRY = {"reason": "Multiply instead.", "retry": True}
+ACCEPT = {"problems": [], "accepted": True, "next_step": ""}
+REJECT = {"problems": ["It is wrong."], "accepted": False, "next_step": "Start again."}
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """This process's environment without what would change how the command behaves, and with ``variables``."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OPENAI_", "LOCAL_", "CODEACT_", "DOCKER_", "PYTEST_"))
+        and name not in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "COLUMNS", "LINES")
+    }
+    return {**kept, **variables}
+
+
+def codeact_team(
+    *arguments: str, cwd: Path, stdin: str | bytes = b"", **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end."""
+    result = subprocess.run(
+        [*COMMAND, *arguments],
+        cwd=cwd,
+        env=environment(**variables),
+        input=stdin.encode() if isinstance(stdin, str) else stdin,
+        capture_output=True,
+        timeout=60,
+    )
+    return subprocess.CompletedProcess(
+        result.args, result.returncode, result.stdout.decode(), result.stderr.decode()
+    )
+
+
+def run_team(
+    base_url: str, *arguments: str, cwd: Path, overrides: Sequence[str] = (CONFINED, NO_HTTP_RETRIES)
+) -> subprocess.CompletedProcess[str]:
+    """Run the shipped team for local models against ``base_url``."""
+    return codeact_team(
+        "run", "local-model", *arguments, *set_all(overrides), cwd=cwd, **local_model(base_url)
+    )
+
+
+def local_model(base_url: str) -> dict[str, str]:
+    return {"LOCAL_MODEL": "scripted-model", "LOCAL_BASE_URL": base_url}
+
+
+def set_all(overrides: Sequence[str]) -> list[str]:
+    return [argument for override in overrides for argument in ("-s", override)]
+
+
+def lines(stdout: str) -> list[dict[str, Any]]:
+    """What ``--json`` printed."""
+    return [json.loads(line) for line in stdout.splitlines()]

@@ -1,0 +1,141 @@
+"""``codeact-team run`` with the real client, over real HTTP, and code that really runs."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from command_line import (
+    ACCEPT,
+    CODE,
+    COMMAND,
+    CONFINED,
+    FAILS,
+    REJECT,
+    RETRY,
+    codeact_team,
+    environment,
+    lines,
+    run_team,
+)
+from support.openai_server import Json, ScriptedServer, Text
+
+MAX_MESSAGES = "config.termination_condition.config.conditions.1.config.max_messages"
+
+
+def test_a_run_shows_who_speaks_the_code_its_output_the_correction_and_the_verdict(tmp_path: Path):
+    with ScriptedServer.in_thread([Text(FAILS), Json(RETRY), Text(CODE), Json(ACCEPT)]) as server:
+        result = run_team(server.base_url, "What is 6 times 7?", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    told = [
+        "── user\nWhat is 6 times 7?\n",
+        "── coder\nHere:\n```python\nprint('before')\n",
+        "── executor\nbefore\nTraceback",
+        "ZeroDivisionError: division by zero\n✗ exit code 1\n",
+        "↻ Proposed correction (attempt 1): Multiply instead.\n",
+        "print('the answer is', 6 * 7)\n```\nthe answer is 42\n✓ exit code 0\n",
+        "── reflection\n✓ Accepted.\n",
+        "── accepted · 8 messages · 440 tokens (400 in, 40 out) · ",
+        " s · reflection accepted the work\n",
+    ]
+    place = 0
+    for part in told:
+        assert part in result.stdout[place:], f"{part!r} is not in, or comes too early:\n{result.stdout}"
+        place = result.stdout.index(part, place) + len(part)
+    assert result.stdout.count("the answer is 42") == 1
+    assert "confinement: best_effort" in result.stderr
+    assert "Error processing" not in result.stderr
+
+
+def test_work_that_is_not_accepted_exits_with_1(tmp_path: Path):
+    with ScriptedServer.in_thread([Text(CODE), Json(REJECT)]) as server:
+        result = run_team(server.base_url, "A task", "-s", f"{MAX_MESSAGES}=4", cwd=tmp_path)
+    assert result.returncode == 1, result.stderr
+    assert "✗ Not accepted.\n- It is wrong.\nNext: Start again.\n" in result.stdout
+    assert "── not accepted · " in result.stdout
+
+
+def test_a_model_that_answers_nonsense_for_ever_is_not_accepted(tmp_path: Path):
+    with ScriptedServer.in_thread([Text("Blah."), Text("{"), Text("Blah."), Text("no")]) as server:
+        result = run_team(server.base_url, "A task", "-s", f"{MAX_MESSAGES}=6", cwd=tmp_path)
+    assert result.returncode == 1, result.stderr
+    assert "Traceback" not in result.stdout + result.stderr
+
+
+def test_json_is_one_event_per_line_and_the_result_last(tmp_path: Path):
+    with ScriptedServer.in_thread([Text(FAILS), Json(RETRY), Text(CODE), Json(ACCEPT)]) as server:
+        result = run_team(server.base_url, "A task", "--json", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    opened, *events, last = lines(result.stdout)
+    assert all(event["type"] and event["source"] for event in (opened, *events, last))
+    assert opened == {
+        "type": "opened",
+        "source": "codeact-team",
+        "loosenings": ["confinement: best_effort"],
+    }
+    assert [(event["source"], event["type"]) for event in events if "Chunk" not in event["type"]] == [
+        ("user", "TextMessage"),
+        ("coder", "TextMessage"),
+        ("executor", "CodeExecutionEvent"),
+        ("executor", "CodeGenerationEvent"),
+        ("executor", "CodeGenerationEvent"),
+        ("executor", "CodeExecutionEvent"),
+        ("executor", "TextMessage"),
+        ("reflection", "TextMessage"),
+    ]
+    chunks = [event["content"] for event in events if event["type"] == "ModelClientStreamingChunkEvent"]
+    assert "".join(chunks).endswith("the answer is 42\n")
+    assert json.loads(events[-1]["metadata"]["codeact_team.verdict"])["accepted"] is True
+    assert last.pop("seconds") > 0
+    assert last == {
+        "type": "result",
+        "source": "codeact-team",
+        "accepted": True,
+        "ending": "accepted",
+        "exit_code": 0,
+        "usage": {"prompt_tokens": 400, "completion_tokens": 40},
+        "messages": 8,
+        "stop_reason": "reflection accepted the work",
+        "error": None,
+    }
+
+
+@pytest.mark.parametrize("how", ["argument", "stdin", "file"])
+def test_the_task_comes_as_an_argument_on_stdin_or_in_a_file(tmp_path: Path, how: str):
+    (tmp_path / "task.txt").write_text("Wörter\nzählen\n")
+    arguments = {"argument": ["Wörter\nzählen"], "stdin": ["-"], "file": ["--file", "task.txt"]}[how]
+    result = codeact_team("run", "quickstart", *arguments, "--json", cwd=tmp_path, stdin="Wörter\nzählen\n")
+    assert result.returncode == 0, result.stderr
+    assert lines(result.stdout)[1]["content"] == "Wörter\nzählen"
+
+
+def test_the_quickstart_runs_to_its_accepted_answer_without_anything(tmp_path: Path):
+    result = codeact_team("run", "quickstart", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "── user\nThe temperatures of a week were" in result.stdout
+    assert "warmest: Sat (24.5)\n✓ exit code 0\n" in result.stdout
+    assert "✓ Accepted." in result.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("code", "exit_code"), [("print(7)", 0), ("raise SystemExit(3)", 1)])
+def test_an_agent_alone_is_judged_by_the_code_it_ran(tmp_path: Path, code: str, exit_code: int):
+    alone = CONFINED.removeprefix("config.participants.executor.")
+    result = codeact_team("run", "executor", f"```python\n{code}\n```", "-s", alone, cwd=tmp_path)
+    assert result.returncode == exit_code, result.stderr
+    assert f"── executor\n{'7' if exit_code == 0 else ''}" in result.stdout
+    assert f"exit code {0 if exit_code == 0 else 3}\n" in result.stdout
+
+
+def test_output_that_nobody_reads_any_more_ends_the_run_quietly(tmp_path: Path):
+    script = f"{shlex.join(COMMAND)} run quickstart task --json | head -n 1; echo ${{PIPESTATUS[0]}} >&2"
+    result = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60
+    )
+    assert result.stdout.count("\n") == 1
+    assert result.stderr.splitlines()[-1] == "141"
+    assert "Broken" not in result.stderr
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,53 @@
+"""Which tests run here: those with Docker need an engine and an image; benchmarks run only when asked for."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Generator
+from contextlib import closing
+
+import pytest
+
+from codeact_team.errors import EngineError
+from codeact_team.sandboxes.docker.container import LABEL, owner_label
+from codeact_team.sandboxes.docker.engine import connect, engine_url, translated
+
+IMAGE = "python:3-slim"
+
+
+@functools.cache
+def why_no_docker() -> str | None:
+    """What is missing for the tests marked ``docker``."""
+    try:
+        with closing(connect(engine_url())) as client, translated(IMAGE):
+            client.inspect_image(IMAGE)
+    except EngineError as error:
+        return str(error)
+    return None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if "benchmark" in config.option.markexpr:
+        return
+    benchmarks = [item for item in items if item.get_closest_marker("benchmark")]
+    if benchmarks:
+        items[:] = [item for item in items if item not in benchmarks]
+        config.hook.pytest_deselected(items=benchmarks)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("docker") and (reason := why_no_docker()) is not None:
+        if os.environ.get("CODEACT_TEAM_REQUIRE_DOCKER") == "1":
+            pytest.fail(f"Docker is required here: {reason}", pytrace=False)
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_container_is_left() -> Generator[None]:
+    yield
+    # asked only where some test used the engine
+    if why_no_docker.cache_info().currsize and why_no_docker() is None:
+        with closing(connect(engine_url())) as client:
+            left = client.containers(all=True, filters={"label": f"{LABEL}={owner_label()}"})
+        assert not left, f"containers are left: {[container['Names'] for container in left]}"

@@ -1,0 +1,64 @@
+"""A process of its own that uses an executor; for what happens to such a process.
+
+``flood KIND``: prints by how many MiB its memory has grown at most while code printed 200 MB, and how much of the
+output was kept and omitted, in bytes. ``wait KIND DIRECTORY``: says ``up`` while code runs that beats in the directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from contextlib import aclosing
+from pathlib import Path
+
+from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeBlock
+
+from codeact_team import ConfinedCommandLineCodeExecutor, DockerCommandLineCodeExecutor
+
+KINDS = {"docker": DockerCommandLineCodeExecutor, "confined": ConfinedCommandLineCodeExecutor}
+FLOOD = "import os\nfor _ in range(20_000): os.write(1, b'x' * 9_999 + b'\\n')"
+BEAT = """
+import os, signal, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid()
+    with open("beat", "a") as file:
+        while True:
+            file.write("x")
+            file.flush()
+            time.sleep(0.02)
+while not os.path.exists("beat"): time.sleep(0.01)
+print("up")
+time.sleep(600)
+"""
+
+
+def memory_mib(key: str) -> int:
+    found = re.search(rf"^{key}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1]) // 1024
+
+
+async def flood(kind: str) -> None:
+    executor = KINDS[kind]()
+    await executor.execute_code_blocks([CodeBlock(code="print()", language="python")], CancellationToken())
+    before = memory_mib("VmRSS")
+    result = await executor.execute_code_blocks(
+        [CodeBlock(code=FLOOD, language="python")], CancellationToken()
+    )
+    print(memory_mib("VmHWM") - before, len(result.output), result.omitted_bytes)
+    await executor.stop()
+
+
+async def wait(kind: str, directory: str) -> None:
+    executor = KINDS[kind](work_dir=directory, timeout=600)
+    blocks = [CodeBlock(code=BEAT, language="python")]
+    async with aclosing(executor.execute_code_blocks_stream(blocks, CancellationToken())) as items:
+        async for item in items:
+            print(item, end="", flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(wait(*sys.argv[2:]) if sys.argv[1] == "wait" else flood(sys.argv[2]))

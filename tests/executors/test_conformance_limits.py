@@ -1,0 +1,284 @@
+"""What every executor does with code that does not end, or takes more than it may."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from autogen_core import CancellationToken
+from support.executing import KINDS, Kind, run, wait_until
+
+from codeact_team.execution import Outcome
+from codeact_team.executors.command_line import CommandLineCodeExecutor
+
+STOP_TIME = 2.0
+"""Seconds after its deadline by which everything that a block started has ended."""
+
+BEAT = """
+import os, signal, sys, time
+def beat():
+    with open("beat", "a") as file:
+        while True:
+            file.write("x")
+            file.flush()
+            time.sleep(0.02)
+"""
+
+HOST = Path(__file__).with_name("host.py")
+EVERY = [pytest.param("docker", marks=pytest.mark.docker), "confined"]
+
+STUBBORN = {
+    "sleeps": "beat()",
+    "catches the interrupt": """
+while True:
+    try: beat()
+    except BaseException: pass
+""",
+    "ignores all signals": """
+for number in range(1, 65):
+    try: signal.signal(number, signal.SIG_IGN)
+    except (OSError, ValueError): pass
+beat()
+""",
+    "detaches, and ends itself by the interrupt": """
+if os.fork() == 0:
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if os.fork() == 0:
+        for fd in (0, 1, 2): os.close(fd)
+        beat()
+    os._exit(0)
+time.sleep(60)
+""",
+    "floods": """
+if os.fork() == 0: beat()
+while True: os.write(1, b"flood" * 1000)
+""",
+    "closes its output": "os.close(1); os.close(2); beat()",
+    "stops itself": """
+if os.fork() == 0: beat()
+os.kill(os.getpid(), signal.SIGSTOP)
+""",
+    "forks all the time": """
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+open("beat", "w")
+def next_one():
+    try:
+        if os.fork(): os._exit(0)
+    except OSError: pass
+if os.fork() == 0:
+    while True: next_one(); open("beat", "a").write("x"); time.sleep(0.001)
+time.sleep(60)
+""",
+}
+
+
+async def assert_dead(directory: Path) -> None:
+    beats = size(directory / "beat")
+    await asyncio.sleep(0.15)
+    assert size(directory / "beat") == beats > 0
+
+
+def size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
+
+
+async def started(directory: Path, file: str = "beat") -> None:
+    await asyncio.to_thread(wait_until, lambda: size(directory / file) > 0, seconds=20)
+
+
+@pytest.mark.parametrize("code", STUBBORN.values(), ids=STUBBORN)
+async def test_time_out_stops_all_that_a_block_started(
+    hasty: CommandLineCodeExecutor, hasty_dir: Path, code: str
+) -> None:
+    began = time.monotonic()
+    result = await run(hasty, BEAT + code)
+    assert time.monotonic() - began < 1 + STOP_TIME
+    assert (result.exit_code, result.outcome) == (124, Outcome.TIMED_OUT)
+    assert result.limit == "time (timeout: 1)"
+    assert "Timeout: stopped after 1 s, the limit that `timeout` sets." in result.output
+    await assert_dead(hasty_dir)
+    assert (await run(hasty, "print('next')")).output == "next\n"
+
+
+async def test_output_before_a_time_out_is_kept(hasty: CommandLineCodeExecutor) -> None:
+    # not flushed by the program; and Python says where it was
+    result = await run(hasty, "import time\nprint('working', end=' ')\ntime.sleep(60)", "print('not run')")
+    assert result.output.startswith("working Traceback")
+    assert "line 3, in <module>" in result.output
+    assert result.output.endswith("sets.\n[1 more code block(s) not run: block 1 failed]")
+
+
+async def test_every_block_has_the_whole_time(hasty: CommandLineCodeExecutor) -> None:
+    result = await run(hasty, *(["import time; time.sleep(0.6)"] * 2))
+    assert (result.exit_code, result.outcome) == (0, Outcome.COMPLETED)
+
+
+@pytest.mark.parametrize(
+    "code", [STUBBORN["ignores all signals"], STUBBORN["floods"]], ids=["ignores", "floods"]
+)
+async def test_token_cancels(executor: CommandLineCodeExecutor, work_dir: Path, code: str) -> None:
+    (work_dir / "beat").unlink(missing_ok=True)
+    token = CancellationToken()
+    call = asyncio.create_task(run(executor, BEAT + code, "print('not run')", token=token))
+    await started(work_dir)
+    token.cancel()
+    began = time.monotonic()
+    result = await call
+    assert time.monotonic() - began < STOP_TIME
+    assert (result.exit_code, result.outcome) == (1, Outcome.CANCELLED)
+    assert "Code execution was cancelled." in result.output
+    await assert_dead(work_dir)
+    assert (await run(executor, "print('next')")).output == "next\n"
+
+
+async def test_task_cancels(executor: CommandLineCodeExecutor, work_dir: Path) -> None:
+    (work_dir / "beat").unlink(missing_ok=True)
+    call = asyncio.create_task(run(executor, BEAT + STUBBORN["ignores all signals"]))
+    await started(work_dir)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await assert_dead(work_dir)
+    assert (await run(executor, "print('next')")).output == "next\n"
+
+
+async def test_cancelled_before_it_begins(executor: CommandLineCodeExecutor) -> None:
+    token = CancellationToken()
+    token.cancel()
+    result = await run(executor, "print('ran')", token=token)
+    assert (result.output, result.outcome) == ("Code execution was cancelled.", Outcome.CANCELLED)
+
+
+async def test_half_of_the_code_is_never_run(executor: CommandLineCodeExecutor, work_dir: Path) -> None:
+    # a cancellation while the code is being sent
+    code = "# filename: half.py\nopen('half', 'w').write('1')\n" + "#" * 50_000_000
+    token = CancellationToken()
+    call = asyncio.create_task(run(executor, code, token=token))
+    await started(work_dir, "half.py")
+    token.cancel()
+    assert (await call).outcome is Outcome.CANCELLED
+    assert 0 < size(work_dir / "half.py") < len(code)
+    assert not size(work_dir / "half")
+
+
+async def test_cancelling_one_call_leaves_the_queued_one(
+    executor: CommandLineCodeExecutor, work_dir: Path
+) -> None:
+    # also where both run the same code
+    (work_dir / "beat").unlink(missing_ok=True)
+    code = "import os, time\nif os.path.exists('beat'): print('second')\nelse: open('beat', 'w').write('1'); time.sleep(60)"
+    token = CancellationToken()
+    one = asyncio.create_task(run(executor, code, token=token))
+    await started(work_dir)
+    two = asyncio.create_task(run(executor, code))
+    three_token = CancellationToken()
+    three = asyncio.create_task(run(executor, code, token=three_token))
+    await asyncio.sleep(0.05)
+    three_token.cancel()
+    token.cancel()
+    assert (await one).outcome is Outcome.CANCELLED
+    assert (await two).output == "second\n"
+    assert (await three).outcome is Outcome.CANCELLED
+
+
+async def test_cancelled_calls_leave_nothing_behind(
+    executor: CommandLineCodeExecutor, work_dir: Path, kind: Kind
+) -> None:
+    async def cancel(after: float, by_token: bool) -> None:
+        token = CancellationToken()
+        call = asyncio.create_task(run(executor, BEAT + "beat()", token=token))
+        await asyncio.sleep(after)
+        if by_token:
+            token.cancel()
+            assert (await call).outcome is Outcome.CANCELLED
+        else:
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+
+    def held() -> tuple[int, int, int]:
+        gc.collect()
+        return threading.active_count(), len(os.listdir("/proc/self/fd")), len(kind.held())
+
+    # the loop's thread pool grows to its size first
+    await asyncio.gather(*(asyncio.to_thread(time.sleep, 0.05) for _ in range(40)))
+    await run(executor, "print(1)")
+    before = held()
+    for number in range(30):
+        # at any moment: while it is launched, while it begins, while it runs
+        await cancel(number * 0.004, by_token=number % 2 == 0)
+    assert all(now <= then for now, then in zip(held(), before, strict=True))
+    await assert_dead(work_dir)
+
+
+@pytest.mark.parametrize(
+    ("limit", "code"),
+    [
+        ("memory", "x = []\nwhile True: x.append(bytearray(1_000_000))"),
+        ("processes", "import os, time\nfor _ in range(100):\n    if os.fork() == 0: time.sleep(60)"),
+        ("processes", "import subprocess\nx = [subprocess.Popen(['sleep', '60']) for _ in range(100)]"),
+        ("network", "import socket; socket.create_connection(('192.0.2.1', 80), 5)"),
+        ("network", "import socket; print(socket.getaddrinfo('example.com', 80))"),
+        ("network", "import urllib.request; urllib.request.urlopen('http://example.com')"),
+        ("read-only", "open('/usr/x', 'w')"),
+    ],
+)
+async def test_result_names_the_limit_and_its_field(
+    small: CommandLineCodeExecutor, kind: Kind, limit: str, code: str
+) -> None:
+    result = await run(small, code)
+    assert result.exit_code != 0
+    assert result.outcome is Outcome.COMPLETED
+    assert result.limit is not None, result.output
+    assert kind.fields[limit] in result.limit
+    assert result.output.endswith(result.limit)
+    assert (await run(small, "print('next')")).output == "next\n"
+
+
+async def test_failing_code_is_not_blamed_on_a_limit(small: CommandLineCodeExecutor) -> None:
+    assert (await run(small, "raise ValueError('network')")).limit is None
+    assert (await run(small, "echo 'No space left on device'", language="sh")).limit is None
+
+
+@pytest.mark.parametrize(
+    "code", ["f() { f | f & }; f", "f() { f | f & }; f; sleep 1"], ids=["left behind", "waited for"]
+)
+async def test_fork_bomb_is_contained(small: CommandLineCodeExecutor, code: str) -> None:
+    await run(small, code, language="sh")
+    # it may starve the next block, never for good
+    await run(small, "print('starved?')")
+    assert (await run(small, "print('next')")).output == "next\n"
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_flood_of_output_does_not_show_in_the_hosts_memory(name: str) -> None:
+    # 200 MB once cost 574 MB
+    host = subprocess.run([sys.executable, HOST, "flood", name], capture_output=True, text=True, check=True)
+    grown_mib, kept, omitted = map(int, host.stdout.split())
+    assert omitted > 190_000_000
+    assert kept < 2_000_000
+    assert grown_mib < 32
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_host_killed_with_9_leaves_nothing_behind(name: str, tmp_path: Path) -> None:
+    kind = KINDS[name]
+    host = subprocess.Popen([sys.executable, HOST, "wait", name, tmp_path], stdout=subprocess.PIPE, text=True)
+    assert host.stdout is not None
+    with host.stdout:
+        assert host.stdout.readline() == "up\n"
+        (sandbox,) = kind.inside(host.pid)
+        host.kill()
+        host.wait()
+    wait_until(lambda: not kind.exists(sandbox), seconds=5)
+    beats = size(tmp_path / "beat")
+    time.sleep(0.15)
+    assert size(tmp_path / "beat") == beats > 0

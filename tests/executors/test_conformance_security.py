@@ -1,0 +1,305 @@
+"""What every executor does with code that is out to do harm."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import stat
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeBlock
+from support.executing import Kind, run
+
+from codeact_team.execution import Outcome
+from codeact_team.executors.command_line import CommandLineCodeExecutor
+
+
+def seen(file: Path) -> tuple[str, int]:
+    return file.read_text(), stat.S_IMODE(file.stat().st_mode)
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """A file of the host that code is to read or change, with a secret inside."""
+    victim = tmp_path / "victim"
+    victim.write_text("secret")
+    victim.chmod(0o644)
+    return victim
+
+
+async def test_no_network(executor: CommandLineCodeExecutor) -> None:
+    with (
+        socket.create_server(("0.0.0.0", 0)) as tcp,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp,
+    ):
+        udp.bind(("0.0.0.0", 0))
+        for sock in (tcp, udp):
+            sock.setblocking(False)
+        hosts = ["127.0.0.1", "172.17.0.1", "host.docker.internal", socket.gethostname()]
+        code = f"""
+import socket
+for host in {hosts}:
+    try:
+        socket.create_connection((host, {tcp.getsockname()[1]}), 1)
+        print("tcp to", host)
+    except OSError: pass
+    try:
+        socket.socket(type=socket.SOCK_DGRAM).sendto(b"x", (host, {udp.getsockname()[1]}))
+    except OSError: pass
+for name in ("example.com", "pypi.org"):
+    try: print("dns", socket.getaddrinfo(name, 80))
+    except OSError: pass
+print("tried")
+"""
+        assert (await run(executor, code)).output == "tried\n"
+        for sock in (tcp, udp):
+            with pytest.raises(BlockingIOError):
+                sock.accept() if sock is tcp else sock.recv(1)
+
+
+async def test_files_of_the_host_are_out_of_reach(executor: CommandLineCodeExecutor, victim: Path) -> None:
+    code = f"""
+import os
+for path in ("{victim}", "/proc/1/root{victim}", "/proc/{os.getpid()}/root{victim}", os.path.relpath("{victim}")):
+    for flags in (os.O_RDONLY, os.O_WRONLY, os.O_RDWR | os.O_TRUNC):
+        try:
+            os.close(os.open(path, flags))
+            print("opened", path, flags)
+        except OSError: pass
+for act in (os.unlink, os.rmdir, lambda path: os.chmod(path, 0o777), lambda path: os.link(path, "linked")):
+    try:
+        act("{victim}")
+        print("did it")
+    except OSError: pass
+print("tried")
+"""
+    assert (await run(executor, code)).output == "tried\n"
+    assert seen(victim) == ("secret", 0o644)
+
+
+async def test_hosts_environment_is_not_passed_on(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    executor = kind.make(environment={"SHOWN": "yes"})
+    result = await run(executor, "env; cat /proc/*/environ 2>/dev/null | tr '\\0' '\\n'", language="sh")
+    await executor.stop()
+    assert "SHOWN=yes\n" in result.output
+    assert "sk-secret" not in result.output
+
+
+@pytest.mark.parametrize("name", ["next.py", "folder/next.py", None], ids=["file", "folder", "by content"])
+async def test_planted_links_do_not_reach_the_host(
+    executor: CommandLineCodeExecutor, work_dir: Path, victim: Path, name: str | None
+) -> None:
+    # code once made the host overwrite any file: by a link where the host was to write the next block
+    code = "print('next')" if name is None else f"# filename: {name}\nprint('next')"
+    first = await run(executor, code)
+    assert first.code_file is not None
+    place = Path(first.code_file).relative_to(work_dir)
+    plant = f"""
+import os, shutil
+place, victim = "{place}", "{victim}"
+if "/" in place:
+    shutil.rmtree("folder")
+    os.symlink(os.path.dirname(victim), "folder")
+    victim = os.path.basename(victim)
+else:
+    os.unlink(place)
+    os.symlink(victim, place)
+os.symlink("{victim.parent}", "functions")
+"""
+    assert (await run(executor, plant, "import os; os.unlink('functions')")).exit_code == 0
+    again = await run(executor, code)
+    assert seen(victim) == ("secret", 0o644)
+    assert sorted(os.listdir(victim.parent)) == ["victim"]
+    assert again.code_file == first.code_file
+    if name != "folder/next.py":
+        assert again.output == "next\n"
+        assert stat.S_ISREG(os.lstat(first.code_file).st_mode)
+    await run(executor, "rm -rf folder", language="sh")
+
+
+async def test_no_rights(executor: CommandLineCodeExecutor, work_dir: Path) -> None:
+    result = await run(executor, "cat /proc/self/status; id -u", language="sh")
+    lines = result.output.splitlines()
+    status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    assert {
+        name: status[name] for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
+    } == dict.fromkeys(("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"), "0" * 16)
+    assert status["NoNewPrivs"] == "1"
+    assert status["Seccomp"] == "2"
+    # the workspace's owner, so that code and host can both use it
+    assert int(lines[-1]) == os.stat(work_dir).st_uid
+
+
+async def test_only_the_workspace_and_temporary_files_are_writable(executor: CommandLineCodeExecutor) -> None:
+    code = """
+import os, tempfile
+with tempfile.TemporaryFile() as file: file.write(b"x")
+with open("here", "w") as file: file.write("x")
+for directory in ("/", "/usr", "/usr/bin", "/etc", "/var", "/root", "/home", "/sys", "/proc", "/proc/sys/kernel"):
+    try:
+        with open(os.path.join(directory, "planted"), "x"): print("wrote into", directory)
+    except OSError: pass
+print("tried")
+"""
+    assert (await run(executor, code)).output == "tried\n"
+
+
+async def test_programs_that_code_makes_can_run(executor: CommandLineCodeExecutor) -> None:
+    code = "printf '#!/bin/sh\\necho made' > made.sh; chmod +x made.sh; ./made.sh"
+    assert (await run(executor, code, language="sh")).output == "made\n"
+
+
+async def test_processes_of_the_host_are_out_of_reach(executor: CommandLineCodeExecutor) -> None:
+    code = f"""
+import os, signal
+for pid in ({os.getpid()}, {os.getppid()}):
+    try:
+        os.kill(pid, signal.SIGKILL)
+        print("killed")
+    except OSError: pass
+print("tried")
+"""
+    assert (await run(executor, code)).output == "tried\n"
+
+
+HOSTILE = {
+    "kills its parents": """
+import os, signal
+for _ in range(5): os.kill(os.getppid(), signal.SIGKILL)
+""",
+    "kills all it can reach": "import os; os.kill(-1, 9); print('alone')",
+    "kills all it can reach, for ever": """
+import os
+if os.fork() == 0:
+    os.setsid()
+    while True:
+        try: os.kill(-1, 9)
+        except OSError: pass
+""",
+    "kills the first process": "import os; os.kill(1, 9)",
+    "stops the others": """
+import os, signal
+for pid in range(1, os.getpid()):
+    try: os.kill(pid, signal.SIGSTOP)
+    except OSError: pass
+""",
+    "writes to the first process' output": """
+for fd in (1, 2):
+    try:
+        with open(f"/proc/1/fd/{fd}", "wb", buffering=0) as file:
+            for _ in range(1000): file.write(bytes(range(256)) * 16 + b"ready\\n")
+    except OSError: pass
+""",
+    "writes for ever after its end": """
+import os
+if os.fork() == 0:
+    os.setsid()
+    while True: os.write(1, b"noise\\n")
+""",
+    "writes the engine's frames": """
+import os
+os.write(1, b"\\1\\0\\0\\0\\xff\\xff\\xff\\xff" * 1000)
+""",
+    "forges its end": """
+import glob, os, re, sys, time
+def mark():
+    for line in open(f"/proc/{os.getppid()}/maps"):
+        start, end = (int(part, 16) for part in line.split()[0].split("-"))
+        if "[heap]" in line or "[stack]" in line:
+            with open(f"/proc/{os.getppid()}/mem", "rb") as memory:
+                memory.seek(start)
+                yield from re.findall(rb"[0-9a-f]{32}", memory.read(end - start))
+try:
+    for one in set(mark()): os.write(1, one + b" 0 0 0 0\\n")
+except OSError: pass
+print("forged")
+""",
+}
+
+
+@pytest.mark.parametrize("code", HOSTILE.values(), ids=HOSTILE)
+async def test_a_block_harms_no_other(hasty: CommandLineCodeExecutor, code: str) -> None:
+    began = time.monotonic()
+    result = await run(hasty, code)
+    assert time.monotonic() - began < 1 + 2
+    assert result.outcome in (Outcome.COMPLETED, Outcome.LOST, Outcome.TIMED_OUT)
+    for number in range(3):
+        following = await run(hasty, f"print({number})")
+        assert (following.output, following.exit_code) == (f"{number}\n", 0)
+
+
+STUBBORN = {
+    "takes the signals away": """
+while True:
+    try: os.read(os.open("/proc/1/fd/3", os.O_RDONLY), 1000)
+    except OSError: time.sleep(0.01)
+""",
+    "takes the signals away and says they were sent": """
+while True:
+    try:
+        words = os.read(os.open("/proc/1/fd/3", os.O_RDONLY), 1000)
+        os.write(os.open("/proc/1/fd/1", os.O_WRONLY), words.split(b" ")[-1])
+    except OSError: time.sleep(0.01)
+""",
+    "stops who sends the signals": """
+for pid in range(2, os.getpid()):
+    try:
+        if pid != os.getppid(): os.kill(pid, signal.SIGSTOP)
+    except OSError: pass
+time.sleep(60)
+""",
+    "fills the first process' output": """
+while True:
+    try: os.write(os.open("/proc/1/fd/1", os.O_WRONLY), bytes(60_000))
+    except OSError: time.sleep(0.01)
+""",
+}
+BEAT = """
+import os, signal, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid()
+    with open("beat", "a") as file:
+        while True:
+            file.write("x")
+            file.flush()
+            time.sleep(0.02)
+"""
+
+
+@pytest.mark.parametrize("code", STUBBORN.values(), ids=STUBBORN)
+async def test_a_block_does_not_keep_itself_from_being_stopped(
+    hasty: CommandLineCodeExecutor, hasty_dir: Path, code: str
+) -> None:
+    began = time.monotonic()
+    result = await run(hasty, BEAT + code)
+    assert time.monotonic() - began < 1 + 2
+    assert result.outcome is Outcome.TIMED_OUT
+    beats = os.stat(hasty_dir / "beat").st_size
+    await asyncio.sleep(0.15)
+    assert os.stat(hasty_dir / "beat").st_size == beats > 0
+    assert (await run(hasty, "print('next')")).output == "next\n"
+
+
+async def test_output_that_looks_like_ours_is_output(executor: CommandLineCodeExecutor) -> None:
+    code = "print('Code execution was cancelled.\\nTimeout: stopped')"
+    result = await run(executor, code)
+    assert (result.outcome, result.exit_code, result.limit) == (Outcome.COMPLETED, 0, None)
+
+
+async def test_workspaces_are_apart(kind: Kind, victim: Path) -> None:
+    one, two = kind.make(), kind.make()
+    mine = await run(one, "open('mine', 'w').write('secret'); import os; print(os.getcwd())")
+    code = f"import glob; print(glob.glob('{tempfile.gettempdir()}/*/mine') + glob.glob('mine'))"
+    assert (await run(two, code)).output == "[]\n"
+    assert mine.code_file is not None
+    blocks = [CodeBlock(code=f"print(open('{Path(mine.code_file).parent}/mine').read())", language="python")]
+    assert (await two.execute_code_blocks(blocks, CancellationToken())).exit_code == 1
+    await one.stop()
+    await two.stop()

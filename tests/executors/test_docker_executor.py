@@ -1,0 +1,170 @@
+"""What only the Docker executor has; the rest is in the conformance suite."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from autogen_core import CancellationToken
+from autogen_core.code_executor import FunctionWithRequirements, with_requirements
+from support.executing import run
+
+from codeact_team import DockerCommandLineCodeExecutor
+from codeact_team.errors import SettingError
+from codeact_team.execution import Outcome
+from codeact_team.sandboxes.docker.engine import connect, engine_url
+
+pytestmark = pytest.mark.docker
+
+
+def add(a: int, b: int) -> int:
+    """The sum of two numbers."""
+    return a + b
+
+
+def broken() -> int:
+    """Cannot be loaded where this package is not."""
+    return 1
+
+
+@pytest.mark.parametrize(
+    ("code", "language", "field"),
+    [
+        ("open('/tmp/big', 'wb').write(bytes(20_000_000))", "python", "tmpfs_mib: 16"),
+        ("open('big', 'wb').write(bytes(20_000_000))", "python", "max_file_mib: 12"),
+        ("head -c 20000000 /dev/zero > big", "sh", "max_file_mib: 12"),
+    ],
+)
+async def test_full_disk_is_named(tmp_path: Path, code: str, language: str, field: str) -> None:
+    executor = DockerCommandLineCodeExecutor(work_dir=tmp_path, tmpfs_mib=16, max_file_mib=12)
+    result = await run(executor, code, language=language)
+    await executor.stop()
+    assert result.exit_code != 0
+    assert result.limit is not None
+    assert field in result.limit
+
+
+async def test_workspace_in_the_container() -> None:
+    executor = DockerCommandLineCodeExecutor(workspace="container", timeout=1)
+    result = await run(executor, "open('kept', 'w').write('1')", "print(open('kept').read())")
+    assert (result.output, result.code_file) == ("1\n", None)
+    with pytest.raises(RuntimeError):
+        _ = executor.work_dir
+    timed_out = await run(executor, "while True: pass")
+    assert timed_out.outcome is Outcome.TIMED_OUT
+    assert (await run(executor, "print(open('kept').read())")).output == "1\n"
+    # where the container could not be saved, the result says what is lost with it
+    lost = await run(executor, "import os, signal; os.kill(-1, 9)")
+    assert lost.output.endswith("the next code runs in a fresh sandbox.")
+    assert (await run(executor, "import os; print(os.listdir())")).output.startswith("['tmp_code")
+    await executor.stop()
+
+
+async def test_code_of_an_owner_less_directory_owns_nothing() -> None:
+    executor = DockerCommandLineCodeExecutor()
+    user = (await run(executor, "id -u", language="sh")).output
+    await executor.stop()
+    assert user == ("65534\n" if os.geteuid() == 0 else f"{os.geteuid()}\n")
+
+
+async def test_temporary_workspace_of_another_user_is_in_the_container() -> None:
+    executor = DockerCommandLineCodeExecutor(user="1234:1234")
+    result = await run(executor, "touch made && id -u", language="sh")
+    await executor.stop()
+    assert (result.output, result.code_file) == ("1234\n", None)
+
+
+async def test_name_that_is_taken_gets_a_suffix() -> None:
+    name = f"codeact-test-{os.getpid()}"
+    one, two = (DockerCommandLineCodeExecutor(container_name=name) for _ in range(2))
+    await asyncio.gather(one.start(), two.start())
+    with closing(connect(engine_url())) as client:
+        found = client.containers(filters={"name": name})
+    await asyncio.gather(one.stop(), two.stop())
+    assert sorted(len(container["Names"][0]) for container in found) == [len(name) + 1, len(name) + 10]
+
+
+async def test_functions() -> None:
+    executor = DockerCommandLineCodeExecutor(
+        functions=[add], functions_module="helpers", delete_tmp_files=True
+    )
+    # the first calls come at the same time
+    use = "from helpers import add; print(add(1, 2))"
+    results = await asyncio.gather(*(run(executor, use) for _ in range(3)))
+    assert [result.output for result in results] == ["3\n"] * 3
+    # they are there in every new container
+    await executor.restart()
+    assert (await run(executor, use)).output == "3\n"
+    await executor.stop()
+    assert (await run(executor, use)).output == "3\n"
+    await executor.stop()
+    assert re.search(
+        r"`helpers`(?s:.*)\ndef add\(.*\n    \"\"\"The sum", executor.format_functions_for_prompt()
+    )
+    with pytest.raises(SettingError, match="add"):
+        executor.dump_component()
+
+
+async def test_functions_that_do_not_load_are_an_error() -> None:
+    functions: list[FunctionWithRequirements[int, ...]] = [
+        with_requirements(global_imports=["nowhere_to_be_found"])(broken),
+        with_requirements(python_packages=["nowhere-to-be-found"])(broken),
+    ]
+    for function, message in zip(functions, ("Functions failed to load", "Pip install failed"), strict=True):
+        executor = DockerCommandLineCodeExecutor(functions=[function])
+        with pytest.raises(SettingError, match=message):
+            await run(executor, "print(1)")
+        await executor.stop()
+
+
+async def test_functions_are_not_installed_by_a_cancelled_call() -> None:
+    executor = DockerCommandLineCodeExecutor(functions=[add])
+    token = CancellationToken()
+    token.cancel()
+    assert (await run(executor, "print(1)", token=token)).outcome is Outcome.CANCELLED
+    assert (await run(executor, "import functions; print(functions.add(1, 1))")).output == "2\n"
+    await executor.stop()
+
+
+async def test_what_is_looser_than_the_default_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    executor = DockerCommandLineCodeExecutor(network="bridge", memory_mib=2048, pids=100, user="0:0")
+    assert executor.loosenings == ("network: bridge", "memory_mib: 2048 (default 1024)", "user: 0:0")
+    assert DockerCommandLineCodeExecutor().loosenings == ()
+    with caplog.at_level(logging.WARNING):
+        await executor.start()
+    await executor.stop()
+    assert all(any(loosening in message for message in caplog.messages) for loosening in executor.loosenings)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"workspace": "container", "work_dir": "coding"},
+        {"workspace": "container", "bind_dir": "coding"},
+        {"functions_module": "not a name"},
+        {"extra_volumes": {"/srv": {"bind": "/srv", "mod": "ro"}}},
+        {"extra_volumes": {"/srv": {"bind": "/srv", "mode": "readonly"}}},
+        {"extra_volumes": {"/srv": {"mode": "ro"}}},
+        {"device_requests": [{"Drivers": "nvidia"}]},
+        {"device_requests": [{"Count": "all"}]},
+        {"pull": "sometimes"},
+        {"max_file_mib": 0},
+        {"cpus": 0},
+    ],
+)
+def test_contradictions_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        DockerCommandLineCodeExecutor(**wrong)
+
+
+def test_current_directory_as_workspace_warns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # as AutoGen's class does
+    monkeypatch.chdir(tmp_path)
+    with pytest.warns(DeprecationWarning, match="current directory"):
+        DockerCommandLineCodeExecutor(work_dir=".")

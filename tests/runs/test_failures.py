@@ -1,0 +1,154 @@
+"""Each failure is seen as AutoGen really passes it on: raised by the real client, through a real team."""
+
+from __future__ import annotations
+
+import pytest
+from autogen_agentchat.agents import AssistantAgent
+from autogen_agentchat.base import TaskResult
+from autogen_agentchat.conditions import MaxMessageTermination
+from autogen_agentchat.teams import RoundRobinGroupChat
+from autogen_core.models import ChatCompletionClient
+from autogen_ext.models.openai import OpenAIChatCompletionClient
+from autogen_ext.models.replay import ReplayChatCompletionClient
+from support.openai_server import AnyReply, Cut, Garbage, HttpError, ScriptedServer, Slow, Text
+
+from codeact_team import CodeExecutorAgent, DockerCommandLineCodeExecutor
+from codeact_team.errors import ConfigError, EngineError
+from codeact_team.runs import explain
+
+KEY = "sk-proj-abc***********************wxyz"
+
+
+async def failure_of(client: ChatCompletionClient, *, nested: int = 1) -> BaseException:
+    """What a run with this model raises: from an agent alone, or through so many teams around it."""
+    runner: AssistantAgent | RoundRobinGroupChat = AssistantAgent("coder", client)
+    for depth in range(nested):
+        runner = RoundRobinGroupChat(
+            [runner], termination_condition=MaxMessageTermination(2), name=f"team_{depth}"
+        )
+    with pytest.raises(Exception, match=r".") as caught:
+        await result_of(runner)
+    return caught.value
+
+
+async def result_of(runner: AssistantAgent | RoundRobinGroupChat) -> TaskResult:
+    return await runner.run(task="A task")
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        (
+            HttpError(401, f"Incorrect API key provided: {KEY}. You can find your API key at https://..."),
+            "the model's server does not accept the API key (401): check OPENAI_API_KEY",
+        ),
+        (HttpError(403, "Country not supported"), "refuses this (403): Country not supported; check"),
+        (
+            HttpError(404, "The model `x` does not exist"),
+            "(404): The model `x` does not exist; check `model`",
+        ),
+        (HttpError(429, "Rate limit reached"), "too many requests for the model's server (429): Rate limit"),
+        (HttpError(429, "You exceeded your current quota"), "the account's quota is used up (429): You"),
+        (
+            HttpError(400, "This model's maximum context length is 8192 tokens."),
+            "the conversation is longer than the model can read: This model's maximum context length is 8192",
+        ),
+        (HttpError(400, "Unknown parameter"), "refuses the request: Unknown parameter; check"),
+        (HttpError(500, "Oops"), "the model's server failed (500): Oops; try again later"),
+        (HttpError(502, body=b"<html>Bad gateway</html>"), "the model's server failed (502): "),
+        (Cut(), "the model's server cannot be reached (Server disconnected"),
+        (Cut("Hel"), "the model's server cannot be reached (peer closed connection"),
+        (Garbage(), "is no chat completion: check `base_url`"),
+        (
+            Garbage(b'{"model": "scripted-model"}', "application/json"),
+            "is no chat completion: check `base_url`",
+        ),
+        (Garbage(b"[]", "application/json"), "is no chat completion: check `base_url`"),
+        (Garbage(b"{not json", "application/json"), "is no chat completion: check `base_url`"),
+        (Garbage(b"", "application/json"), "is no chat completion: check `base_url`"),
+    ],
+)
+@pytest.mark.parametrize("nested", [0, 1, 2])
+async def test_what_a_model_server_does_wrong_is_one_clear_message(reply: AnyReply, said: str, nested: int):
+    async with ScriptedServer([reply]) as server:
+        text = explain(await failure_of(server.client(), nested=nested))
+    assert said in text
+    assert "\n" not in text
+    assert "Traceback" not in text
+    assert KEY not in text
+
+
+async def test_a_server_that_is_not_there_is_named_by_its_setting():
+    async with ScriptedServer([]) as server:
+        text = explain(await failure_of(server.client(base_url="http://127.0.0.1:1/v1")))
+    assert text == (
+        "the model's server cannot be reached (All connection attempts failed): check that it runs, and `base_url` of the "
+        "model client (or OPENAI_BASE_URL)"
+    )
+
+
+async def test_a_server_that_is_too_slow():
+    async with ScriptedServer([Slow(5, Text("late"))]) as server:
+        text = explain(await failure_of(server.client(timeout=0.2)))
+    assert text.startswith("the model's server did not answer in time")
+
+
+async def test_a_recorded_conversation_that_is_over():
+    text = explain(await failure_of(ReplayChatCompletionClient([])))
+    assert text.startswith("the recorded conversation has no further answers")
+
+
+async def test_an_engine_that_is_not_there_speaks_for_itself_through_the_team(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
+    agent = CodeExecutorAgent("executor", DockerCommandLineCodeExecutor())
+    team = RoundRobinGroupChat([agent], termination_condition=MaxMessageTermination(2))
+    with pytest.raises(RuntimeError) as caught:
+        await team.run(task="```python\nprint(1)\n```")
+    assert explain(caught.value).startswith("no container engine answers at unix:///nowhere: start Docker")
+    assert "Traceback" not in explain(caught.value)
+
+
+def test_our_own_errors_are_told_as_they_are():
+    assert explain(EngineError("no engine; start one")) == "no engine; start one"
+    text = explain(ConfigError("unknown key", file="a.yaml", line=3, path="config.x"))
+    assert text == "a.yaml:3: config.x: unknown key"
+
+
+async def test_a_missing_key_is_told_with_the_variable_to_set(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(Exception, match="OPENAI_API_KEY") as caught:
+        OpenAIChatCompletionClient(model="gpt-4o")
+    assert "OPENAI_API_KEY" in explain(caught.value)
+
+
+def test_what_nobody_foresaw_is_named_and_says_how_to_see_more():
+    text = explain(RuntimeError("KeyError: 'x'\nTraceback:\nTraceback (most recent call last):\n  File ..."))
+    assert text == "KeyError: 'x'; CODEACT_TEAM_DEBUG=1 shows where it comes from"
+    assert explain(RuntimeError("it broke")).startswith("RuntimeError: it broke; ")
+
+
+def test_a_page_of_text_is_cut():
+    assert len(explain(RuntimeError("x " * 10_000))) < 800
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "refused: Bearer abcdefgh12345678",
+        "the key sk-abcdefgh12345678 is wrong",
+        "cannot connect with the-key-of-my-gateway",
+    ],
+)
+def test_secrets_are_taken_out(text: str):
+    told = explain(EngineError(text), environ={"GATEWAY_API_KEY": "the-key-of-my-gateway", "HOME": "wrong"})
+    assert "abcdefgh12345678" not in told
+    assert "the-key-of-my-gateway" not in told
+
+
+def test_what_is_no_secret_stays():
+    told = explain(
+        EngineError("risk-assessment of key-value-stores in /home/me"), environ={"HOME": "/home/me"}
+    )
+    assert told == "risk-assessment of key-value-stores in /home/me"

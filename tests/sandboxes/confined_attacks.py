@@ -1,0 +1,152 @@
+"""Runs inside of a sandbox, by its standard input: tries to get out, and prints what it could do. Standard library only."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _call(function: str, *args: object) -> int:
+    result: int = _libc[function](*args)
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result
+
+
+def _capabilities() -> None:
+    sets = (ctypes.c_uint32 * 6)()
+    _call("capget", (ctypes.c_uint32 * 2)(0x20080522, 0), sets)
+    if not any(sets):
+        raise PermissionError("no capabilities")
+
+
+def _new_privileges() -> None:
+    # PR_GET_NO_NEW_PRIVS
+    if _call("prctl", 39, 0, 0, 0, 0) == 1:
+        raise PermissionError("no new privileges")
+
+
+def _foreign_descriptors() -> None:
+    if sorted(os.listdir("/proc/self/fd")) == ["0", "1", "2", "3"]:
+        raise PermissionError("only the standard streams, and the listing itself")
+
+
+def _foreign_environment(secret: str) -> None:
+    if secret not in str(os.environ):
+        raise PermissionError("a clean environment")
+
+
+def _leave_link(target: str, name: str) -> str:
+    if not os.path.islink(name):
+        os.symlink(target, name)
+    return name
+
+
+def attacks(host: int, outside: str, port: int) -> dict[str, Callable[[], Any]]:
+    """By name: what raises OSError where it is refused."""
+    secret = f"{outside}/secret"
+    unix = socket.AF_UNIX
+    opaque = getattr(os, "O_PATH", 0)
+    return {
+        # first, as others leave descriptors open
+        "have a descriptor of the host": _foreign_descriptors,
+        "read a file": lambda: open(secret),
+        "read a file by a link": lambda: open(_leave_link(secret, "link")),
+        "read a file by /proc": lambda: open(f"/proc/self/root{secret}"),
+        "read a file by a descriptor": lambda: open(f"/proc/self/fd/{os.open(secret, opaque)}"),
+        "list a directory": lambda: os.listdir(outside),
+        "list the home directory": lambda: os.listdir(f"{outside}/.."),
+        "read the users of this machine": lambda: open("/etc/passwd"),
+        "read the host's environment": lambda: open(f"/proc/{host}/environ"),
+        "read the first process's environment": lambda: open("/proc/1/environ"),
+        "read the supervisor's environment": lambda: open(f"/proc/{os.getppid()}/environ"),
+        "read the host's arguments": lambda: open(f"/proc/{host}/cmdline"),
+        "read the host's arguments by a link": lambda: open(
+            _leave_link(f"/proc/{host}", "host") + "/cmdline"
+        ),
+        "read the host's memory": lambda: open(f"/proc/{host}/mem"),
+        "read the host's files": lambda: os.listdir(f"/proc/{host}/fd"),
+        "list the processes": lambda: os.listdir("/proc"),
+        "write a new file": lambda: open(f"{outside}/new", "w"),
+        "write a file": lambda: open(secret, "a"),
+        "write a file by a link": lambda: open(_leave_link(secret, "link"), "w"),
+        "truncate a file": lambda: os.truncate(secret, 0),
+        "remove a file": lambda: os.unlink(secret),
+        "rename a file": lambda: os.rename(secret, "stolen"),
+        "link a file": lambda: os.link(secret, "stolen"),
+        "link a program": lambda: os.link(os.path.realpath(sys.executable), "stolen"),
+        "change a mode": lambda: os.chmod(secret, 0o777),
+        "change a mode by a descriptor": lambda: os.chmod(f"/proc/self/fd/{os.open(secret, opaque)}", 0o777),
+        "change an owner": lambda: os.chown(secret, os.getuid(), os.getgid()),
+        "change a time": lambda: os.utime(secret, (1, 1)),
+        "change an attribute": lambda: os.setxattr(secret, "user.attack", b""),
+        "make a device": lambda: os.mknod("memory", 0o20600, os.makedev(1, 1)),
+        "change the system": lambda: open("/proc/sys/kernel/hostname", "w"),
+        "change the interpreter": lambda: open(os.path.join(os.path.dirname(os.__file__), "new.py"), "w"),
+        "open a TCP socket": lambda: socket.create_connection(("127.0.0.1", port), 2),
+        "open a UDP socket": lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
+        "open an IPv6 socket": lambda: socket.socket(socket.AF_INET6),
+        "open a raw socket": lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP),
+        "open a packet socket": lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW),
+        "open a socket to the hypervisor": lambda: socket.socket(socket.AF_VSOCK),
+        "open a netlink socket": lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW),
+        "open a crypto socket": lambda: socket.socket(socket.AF_ALG, socket.SOCK_SEQPACKET),
+        "reach a unix socket": lambda: socket.socket(unix).connect(f"{outside}/socket"),
+        "reach an abstract unix socket": lambda: socket.socket(unix).connect(f"\0{outside}"),
+        "reach a datagram socket": lambda: socket.socket(unix, socket.SOCK_DGRAM).sendto(
+            b"", f"{outside}/datagrams"
+        ),
+        "reach the container engine": lambda: socket.socket(unix).connect("/var/run/docker.sock"),
+        "signal the host": lambda: os.kill(host, 0),
+        "signal the supervisor": lambda: os.kill(os.getppid(), 0),
+        "signal the host by a descriptor": lambda: _call("syscall", 424, os.pidfd_open(host), 0, None, 0),
+        "take a file of the host": lambda: _call("syscall", 438, os.pidfd_open(host), 0, 0),
+        "trace the host": lambda: _call("ptrace", 16, host, None, None),
+        "trace the supervisor": lambda: _call("ptrace", 16, os.getppid(), None, None),
+        "read the host's memory by a call": lambda: _call("process_vm_readv", host, None, 0, None, 0, 0),
+        "limit the host": lambda: resource.prlimit(host, resource.RLIMIT_CORE, (0, 0)),
+        "read the host's limits": lambda: resource.prlimit(host, resource.RLIMIT_CORE),
+        "slow the host": lambda: os.setpriority(os.PRIO_PROCESS, host, 1),
+        "slow the user": lambda: os.setpriority(os.PRIO_USER, 0, 1),
+        "schedule the host": lambda: os.sched_setscheduler(host, os.SCHED_BATCH, os.sched_param(0)),
+        "pin the host": lambda: os.sched_setaffinity(host, os.sched_getaffinity(0)),
+        "have a capability": _capabilities,
+        "gain privileges": _new_privileges,
+        "see the host's variables": lambda: _foreign_environment("host-secret"),
+        "change the root": lambda: os.chroot("."),
+        "mount": lambda: _call("mount", b"none", b".", b"tmpfs", 0, None),
+        "make a namespace": lambda: _call("unshare", 0x10000000),
+        "join a namespace": lambda: _call("setns", os.open("/proc/self/ns/net", os.O_RDONLY), 0),
+        "load a kernel program": lambda: _call("syscall", 321, 0, None, 0),
+        "use the key ring": lambda: _call("syscall", 250, 0, -3, 0),
+        "use io_uring": lambda: _call("syscall", 425, 1, ctypes.create_string_buffer(120)),
+        "read the kernel's log": lambda: _call("klogctl", 10, None, 0),
+        "read the kernel's memory": lambda: open("/dev/mem"),
+        "use memory that is not counted": lambda: os.memfd_create("memory"),
+        "share memory": lambda: _call("shmget", 1, 4096, 0o1600),
+        "set the host's name": lambda: socket.sethostname("attacked"),
+        "raise a limit": lambda: resource.setrlimit(resource.RLIMIT_CORE, (1, 1)),
+    }
+
+
+def main() -> None:
+    done: list[str] = []
+    for name, attack in attacks(int(sys.argv[1]), sys.argv[2], int(sys.argv[3])).items():
+        try:
+            attack()
+        except (OSError, ValueError):
+            continue
+        done.append(name)
+    json.dump(done, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

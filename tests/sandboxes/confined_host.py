@@ -1,0 +1,146 @@
+"""A host process for tests: takes something away from itself, uses a sandbox, and prints what came of it.
+
+Arguments: ``report`` or ``hang``, a workspace, the confinement, and what to do without: ``namespaces``, ``landlock``, ``capabilities``,
+``sandlock``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+from codeact_team.errors import ConfinementError
+from codeact_team.sandboxes.confined import ConfinedSandbox, Enforced
+from codeact_team.sandboxes.confined.supervisor import hardening
+
+ATTACKS = Path(__file__).with_name("confined_attacks.py").read_bytes()
+
+UNSHARE = hardening.Rule({"x86_64": 272, "others": 97})
+LANDLOCK = hardening.Rule({"x86_64": 444, "others": 444})
+
+
+def do_without(what: Sequence[str]) -> None:
+    """Take things away from this process, for good."""
+    if "capabilities" in what or os.getuid() != 0:
+        hardening.drop_privileges()
+    rules = [rule for name, rule in (("namespaces", UNSHARE), ("landlock", LANDLOCK)) if name in what]
+    if rules:
+        hardening.install_filter(rules)
+    if "sandlock" in what:
+        sys.modules["sandlock"] = None  # pyright: ignore[reportArgumentType]
+
+
+@contextlib.contextmanager
+def targets() -> Generator[tuple[str, int]]:
+    """What the attacks aim at: a directory and a TCP port."""
+    with tempfile.TemporaryDirectory() as outside, contextlib.ExitStack() as stack:
+        Path(outside, "secret").write_text("secret")
+        for kind, name in ((socket.SOCK_STREAM, "socket"), (socket.SOCK_DGRAM, "datagrams")):
+            unix = stack.enter_context(socket.socket(socket.AF_UNIX, kind))
+            unix.bind(f"{outside}/{name}")
+            if kind == socket.SOCK_STREAM:
+                unix.listen()
+        abstract = stack.enter_context(socket.socket(socket.AF_UNIX))
+        abstract.bind(f"\0{outside}")
+        abstract.listen()
+        tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        yield outside, tcp.getsockname()[1]
+
+
+async def attack(sandbox: ConfinedSandbox) -> list[str]:
+    """Run the attacks in a started sandbox; the names of those that succeeded."""
+    with targets() as (outside, port):
+        process = await sandbox.spawn([sandbox.python, "-", str(os.getpid()), outside, str(port)])
+        await process.write(ATTACKS)
+        await process.close_stdin()
+        output = b""
+        while chunk := await process.read():
+            output += chunk
+        await process.aclose()
+    return json.loads(output)
+
+
+async def survivors(sandbox: ConfinedSandbox) -> int:
+    """Kill a program with detached children; how many of them are left."""
+    await run_detached(sandbox, "survivor")
+    await sandbox.kill()
+    return len(alive(f"survivor-{os.getpid()}"))
+
+
+async def run_detached(sandbox: ConfinedSandbox, mark: str) -> None:
+    """Start a program with a detached child, both with ``mark`` and our process id in their arguments."""
+    code = "import time; print('ready', flush=True); time.sleep(600)"
+    both = f'setsid "$0" -c "$1" {mark}-{os.getpid()} & exec "$0" -c "$1" {mark}-{os.getpid()}'
+    process = await sandbox.spawn(["sh", "-c", both, sandbox.python, code])
+    output = b""
+    while output.count(b"ready\n") < 2:
+        output += await process.read()
+    await process.aclose()
+
+
+def alive(mark: str) -> list[int]:
+    """Processes of this machine with ``mark`` in their arguments."""
+    found: list[int] = []
+    for directory in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            if mark.encode() in (directory / "cmdline").read_bytes():
+                found.append(int(directory.name))
+    return found
+
+
+async def report(sandbox: ConfinedSandbox, said: list[str]) -> dict[str, Any]:
+    """What is enforced, what attacks succeed, and whether anything survives being killed."""
+    return {
+        "enforced": sorted(sandbox.enforced),
+        # without Landlock, some would do this process harm
+        "done": await attack(sandbox) if Enforced.READS in sandbox.enforced else None,
+        "survivors": await survivors(sandbox),
+        "said": said,
+    }
+
+
+def leave_fork() -> None:
+    """Leave a process that holds the sockets open for longer than this one lives."""
+    if os.fork() == 0:
+        os.closerange(0, 3)
+        time.sleep(30)
+        os._exit(0)
+
+
+async def hang(sandbox: ConfinedSandbox) -> None:
+    """Run something until this process is killed."""
+    await run_detached(sandbox, "orphan")
+    leave_fork()
+    print("ready", flush=True)
+    await asyncio.sleep(60)
+
+
+async def main(task: str, workspace: str, confinement: Any, *without: str) -> dict[str, Any]:
+    do_without(without)
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logging.getLogger("codeact_team").addHandler(handler)
+    try:
+        async with ConfinedSandbox(workspace=Path(workspace), confinement=confinement) as sandbox:
+            async with ConfinedSandbox(workspace=Path(workspace), confinement=confinement):
+                pass
+            if task == "hang":
+                await hang(sandbox)
+            return await report(sandbox, said)
+    except ConfinementError as error:
+        return {"error": str(error)}
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(main(*sys.argv[1:]))))

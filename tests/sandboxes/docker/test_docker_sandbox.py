@@ -1,0 +1,240 @@
+"""The container: what its settings do, against a real engine."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.executing import wait_until
+
+from codeact_team.errors import EngineError, SandboxError
+from codeact_team.sandboxes.docker import DockerSandbox, DockerSandboxConfig
+from codeact_team.sandboxes.docker.container import LABEL, owner_label
+from codeact_team.sandboxes.docker.engine import connect, engine_url
+
+pytestmark = pytest.mark.docker
+
+
+@asynccontextmanager
+async def started(
+    work_dir: Path | None = None, bind_dir: Path | None = None, must_share: bool = True, **settings: Any
+) -> AsyncGenerator[DockerSandbox]:
+    config = DockerSandboxConfig(**settings)
+    async with DockerSandbox(config, work_dir=work_dir, bind_dir=bind_dir, must_share=must_share) as sandbox:
+        yield sandbox
+
+
+async def output(sandbox: DockerSandbox, *argv: str) -> str:
+    process = await sandbox.spawn(argv)
+    await process.close_stdin()
+    said = b""
+    while chunk := await process.read():
+        said += chunk
+    await process.wait()
+    await process.aclose()
+    return said.decode()
+
+
+def inspected(sandbox: DockerSandbox | None = None) -> list[dict[str, Any]]:
+    with closing(connect(engine_url())) as client:
+        found = client.containers(all=True, filters={"label": f"{LABEL}={owner_label()}"})
+        return [client.inspect_container(container["Id"]) for container in found]
+
+
+async def test_settings_arrive_at_the_container() -> None:
+    settings: dict[str, Any] = {
+        "memory_mib": 100,
+        "cpus": 0.5,
+        "pids": 20,
+        "tmpfs_mib": 20,
+        "max_file_mib": 30,
+        "environment": {"A": "b c"},
+        "extra_hosts": {"elsewhere": "192.0.2.7"},
+        "user": "1234:2345",
+        "init_command": "echo made by init > made; echo noise",
+    }
+    async with started(**settings) as sandbox:
+        (container,) = inspected()
+        host = container["HostConfig"]
+        assert (host["Memory"], host["MemorySwap"]) == (100 << 20, 100 << 20)
+        assert (host["NanoCpus"], host["PidsLimit"]) == (500_000_000, 20)
+        assert (host["NetworkMode"], host["ReadonlyRootfs"], host["Privileged"]) == ("none", True, False)
+        assert (host["CapDrop"], host["SecurityOpt"]) == (["ALL"], ["no-new-privileges"])
+        assert host["LogConfig"]["Type"] == "none"
+        script = "echo $A; id -u; id -g; grep elsewhere /etc/hosts; cat made; df -m /tmp | tail -1; ulimit -f; ulimit -c; pwd"
+        said = (await output(sandbox, "sh", "-c", script)).split("\n")
+        assert said[:3] == ["b c", "1234", "2345"]
+        assert said[3].split() == ["192.0.2.7", "elsewhere"]
+        assert said[4] == "made by init"
+        assert said[5].split()[1] == "20"
+        assert said[6:9] == [str(30 << 11), "0", "/workspace"]
+    assert inspected() == []
+
+
+async def test_loosened_settings_are_loose(tmp_path: Path) -> None:
+    async with started(tmp_path, network="bridge", read_only=False, user="0:0") as sandbox:
+        script = "wc -l < /proc/net/route; touch /etc/made && echo made"
+        assert (await output(sandbox, "sh", "-c", script)).split() == ["3", "made"]
+
+
+async def test_extra_volumes(tmp_path: Path) -> None:
+    for name in ("ro", "rw", "work"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    volumes = {str(tmp_path / mode): {"bind": f"/{mode}", "mode": mode} for mode in ("ro", "rw")}
+    async with started(tmp_path / "work", extra_volumes=volumes) as sandbox:
+        said = await output(sandbox, "sh", "-c", "cat /ro/file /rw/file; touch /rw/made; touch /ro/made")
+        assert said.startswith("rorw")
+        assert "Read-only file system" in said
+    assert [sorted(os.listdir(tmp_path / name)) for name in ("ro", "rw")] == [["file"], ["file", "made"]]
+
+
+async def test_missing_volume_is_refused_and_not_made(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing")
+    with pytest.raises(EngineError, match="missing"):
+        async with started(tmp_path, extra_volumes={missing: {"bind": "/x", "mode": "ro"}}):
+            pass
+    assert os.listdir(tmp_path) == []
+    assert inspected() == []
+
+
+async def test_directory_that_the_engine_does_not_share_is_noticed(tmp_path: Path) -> None:
+    # another machine's engine may well have a directory of that name
+    for name in ("mine", "theirs"):
+        (tmp_path / name).mkdir()
+    for bind_dir in (tmp_path / "theirs", tmp_path / "missing"):
+        with pytest.raises(EngineError, match=r"does not see the directory .*mine.*workspace: container"):
+            async with started(tmp_path / "mine", bind_dir):
+                pass
+        assert os.listdir(tmp_path / "mine") == os.listdir(tmp_path / "theirs") == []
+        assert inspected() == []
+
+
+async def test_directory_that_nobody_asked_for_gives_way_to_one_in_the_container(tmp_path: Path) -> None:
+    for name in ("mine", "theirs"):
+        (tmp_path / name).mkdir()
+    for bind_dir in (tmp_path / "theirs", tmp_path / "missing"):
+        async with started(tmp_path / "mine", bind_dir, must_share=False) as sandbox:
+            assert not sandbox.shared
+            assert await output(sandbox, "sh", "-c", "touch made; ls") == "made\n"
+            await sandbox.stop()
+            await sandbox.start()
+            assert not sandbox.shared
+        assert os.listdir(tmp_path / "mine") == os.listdir(tmp_path / "theirs") == []
+
+
+async def test_directory_of_another_name_at_the_engine(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    async with started(tmp_path / "link", tmp_path / "real") as sandbox:
+        await output(sandbox, "touch", "made")
+    assert os.listdir(tmp_path / "real") == ["made"]
+
+
+async def test_directory_that_the_user_cannot_write(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match=r"cannot write to .*set `user`"):
+        async with started(tmp_path, user="1234:1234"):
+            pass
+    with pytest.raises(SandboxError, match="work_dir /proc cannot be written"):
+        async with started(Path("/proc")):
+            pass
+
+
+@pytest.mark.parametrize("command", ["seq 100000", "echo ready; sleep 0.1; echo unshared; printf x", "true"])
+async def test_init_command_may_say_what_it_likes(command: str) -> None:
+    async with started(init_command=command) as sandbox:
+        assert await output(sandbox, "echo", "up") == "up\n"
+
+
+@pytest.mark.parametrize("auto_remove", [True, False])
+async def test_init_command_that_fails_is_an_error_with_its_output(auto_remove: bool) -> None:
+    with pytest.raises(EngineError, match=r"init_command exited with 3: .*99999 100000 no luck"):
+        async with started(
+            init_command="seq 100000 | tr '\\n' ' '; echo no luck >&2; exit 3", auto_remove=auto_remove
+        ):
+            pass
+    for container in inspected():
+        with closing(connect(engine_url())) as client:
+            client.remove_container(container["Id"])
+
+
+async def test_init_command_runs_under_the_same_limits() -> None:
+    with pytest.raises(EngineError, match="Read-only file system"):
+        async with started(init_command="touch /etc/made"):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"runtime": "nowhere"}, "refused: .*nowhere"),
+        ({"network": "nowhere"}, "refused: .*nowhere"),
+        ({"user": "nobody-of-that-name"}, "refused: .*nobody-of-that-name"),
+        ({"device_requests": [{"Driver": "nowhere", "Capabilities": [["gpu"]]}]}, "refused: .*nowhere"),
+        ({"container_name": "not a name"}, "refused: .*not a name"),
+        ({"image": "NOT AN IMAGE"}, "refused: |NOT AN IMAGE"),
+        ({"image": "codeact-team/nowhere:none", "pull": "never"}, "image 'codeact-team/nowhere:none' is not on this"),
+        ({"image": "localhost:1/nowhere:none"}, "image 'localhost:1/nowhere:none' is not on this engine and could not"),
+    ],
+)  # fmt: skip
+async def test_what_the_engine_refuses_is_said_clearly(settings: dict[str, Any], message: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(EngineError, match=message):
+        async with started(**settings):
+            pass
+    assert time.monotonic() - began < 10
+    assert inspected() == []
+
+
+async def test_container_that_is_to_be_kept(tmp_path: Path) -> None:
+    async with started(tmp_path, auto_remove=False):
+        (container,) = inspected()
+        assert container["Config"]["Labels"] == {LABEL: owner_label()}
+    (container,) = inspected()
+    with closing(connect(engine_url())) as client:
+        assert not container["State"]["Running"]
+        client.remove_container(container["Id"])
+
+
+async def test_stray_bytes_of_the_container_do_not_hold_up_the_host() -> None:
+    # what a hostile program writes for ever to the first process' output
+    async with started() as sandbox:
+        flood = await sandbox.spawn(
+            ["sh", "-c", "while :; do head -c 100000000 /dev/zero; done > /proc/1/fd/1"]
+        )
+        for _ in range(20):
+            began = time.monotonic()
+            assert sandbox.running
+            assert time.monotonic() - began < 0.5
+        await sandbox.kill()
+        await flood.aclose()
+        assert await output(sandbox, "echo", "up") == "up\n"
+
+
+async def test_proxy_of_the_docker_command_stays_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # it may carry a password
+    proxies = '{"proxies": {"default": {"httpProxy": "http://me:secret@proxy:1"}}}'
+    (tmp_path / "config.json").write_text(proxies)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    async with started() as sandbox:
+        assert "secret" not in await output(sandbox, "env")
+
+
+async def test_containers_end_is_seen() -> None:
+    async with started() as sandbox:
+        (container,) = inspected()
+        assert sandbox.running
+        with closing(connect(engine_url())) as client:
+            client.kill(container["Id"])
+        wait_until(lambda: not sandbox.running, seconds=5)
+        with pytest.raises(EngineError):
+            await output(sandbox, "true")
+        await sandbox.kill()
+        await sandbox.interrupt()
+        await sandbox.start()
+        assert await output(sandbox, "echo", "up") == "up\n"

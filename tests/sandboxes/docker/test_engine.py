@@ -1,0 +1,243 @@
+"""Which engine is meant, and its errors in our words."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import socket
+import threading
+from collections.abc import Generator
+from contextlib import closing, contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import docker.errors
+import pytest
+import requests
+import urllib3
+from support.executing import run
+
+from codeact_team import DockerCommandLineCodeExecutor
+from codeact_team.errors import EngineError
+from codeact_team.sandboxes.docker.engine import connect, engine_url, open_stream, translated
+
+ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "BuildError": ("said", []),
+    "ContainerError": (None, 1, "command", "image", "stderr"),
+    "JSONDecodeError": ("said", "{", 0),
+}
+
+
+@pytest.fixture
+def real_engine() -> str:
+    """The engine that this machine uses, before ``no_settings`` hides it."""
+    try:
+        return engine_url()
+    except EngineError:
+        return ""
+
+
+@pytest.fixture(autouse=True)
+def no_settings(real_engine: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whatever engine this machine uses."""
+    for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+
+
+def write_context(directory: Path, name: str, host: str, *, tls: bool = False) -> None:
+    place = directory / "contexts" / "meta" / sha256(name.encode()).hexdigest()
+    place.mkdir(parents=True)
+    meta = {"Name": name, "Metadata": {}, "Endpoints": {"docker": {"Host": host, "SkipTLSVerify": False}}}
+    (place / "meta.json").write_text(json.dumps(meta))
+    if tls:
+        certificates = directory / "contexts" / "tls" / place.name / "docker"
+        certificates.mkdir(parents=True)
+        for file in ("ca.pem", "cert.pem", "key.pem"):
+            (certificates / file).write_text("")
+
+
+def test_environment_names_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://localhost:2375")
+    assert engine_url() == "tcp://localhost:2375"
+    # the docker command uses TLS for tcp only
+    monkeypatch.setenv("DOCKER_HOST", "unix:///run/user/1000/docker.sock")
+    monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
+    assert engine_url() == "unix:///run/user/1000/docker.sock"
+
+
+def test_context_names_the_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert engine_url() == "unix:///var/run/docker.sock"
+    write_context(tmp_path, "desktop", "unix:///home/me/.docker/docker.sock")
+    write_context(tmp_path, "lab", "tcp://lab:2375")
+    (tmp_path / "config.json").write_text('{"currentContext": "desktop"}')
+    assert engine_url() == "unix:///home/me/.docker/docker.sock"
+    monkeypatch.setenv("DOCKER_CONTEXT", "lab")
+    assert engine_url() == "tcp://lab:2375"
+    monkeypatch.setenv("DOCKER_HOST", "unix:///elsewhere.sock")
+    assert engine_url() == "unix:///elsewhere.sock"
+
+
+def test_context_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"currentContext": "gone"}')
+    with pytest.raises(EngineError, match="no Docker context"):
+        engine_url()
+    write_context(tmp_path, "gone", "tcp://lab:2376", tls=True)
+    with pytest.raises(EngineError, match="over TLS"):
+        engine_url()
+    monkeypatch.setenv("DOCKER_CONTEXT", "broken")
+    place = tmp_path / "contexts" / "meta" / sha256(b"broken").hexdigest()
+    place.mkdir()
+    (place / "meta.json").write_text("{")
+    with pytest.raises(EngineError, match="context cannot be read"):
+        engine_url()
+
+
+@pytest.mark.parametrize(
+    ("host", "message"),
+    [
+        ("ssh://me@machine", "at ssh://machine is reached over ssh, which is not supported yet"),
+        ("https://machine:2376", "at https://machine:2376 is reached over TLS"),
+        ("npipe:////./pipe/docker_engine", "over npipe"),
+        ("garbage", "'garbage' is not an engine's address: set DOCKER_HOST"),
+        ("localhost:2375", "'localhost:2375' is not an engine's address"),
+        ("ftp://user:secret@machine", "'ftp://machine' is not an engine's address"),
+        ("tcp://machine:notaport", "no container engine answers at tcp://machine:notaport"),
+        ("tcp://machine", "no container engine answers at tcp://machine"),
+        ("tcp://", "no container engine answers"),
+        ("tcp://[bad", "no container engine answers"),
+        (
+            "unix:///nowhere/docker.sock",
+            "answers at unix:///nowhere/docker.sock: start Docker .*point DOCKER_HOST",
+        ),
+        ("tcp://user:secret@127.0.0.1:1", "answers at tcp://127.0.0.1:1"),
+        ("tcp://127.0.0.1:{port}", "no container engine answers at tcp://127.0.0.1"),
+    ],
+)
+async def test_engine_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, host: str, message: str) -> None:
+    with socket.socket() as unused:
+        # bound, but nobody listens
+        unused.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("DOCKER_HOST", host.format(port=unused.getsockname()[1]))
+        with pytest.raises(EngineError, match=message) as caught:
+            await run(DockerCommandLineCodeExecutor(), "print(1)")
+    assert "secret" not in str(caught.value)
+
+
+def test_tls_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://machine:2376")
+    monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
+    with pytest.raises(
+        EngineError, match="over TLS, which is not supported yet: use a unix socket or plain tcp"
+    ):
+        engine_url()
+
+
+@contextmanager
+def serving(answer: bytes) -> Generator[str]:
+    """Something that is no engine: gives every connection the same answer."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
+    ],
+)
+def test_something_else_that_answers(answer: bytes) -> None:
+    with serving(answer) as url, pytest.raises(EngineError):
+        connect(url)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"nonsense\r\n\r\n", b"HTTP/1.1\r\n\r\n", b"x" * 100_000, b"HTTP/1.1 500 Oh\r\nContent-Length: x\r\n\r\n"]
+)  # fmt: skip
+def test_stream_that_something_else_answers(answer: bytes) -> None:
+    class Version:
+        api_version = "1.41"
+
+    with serving(answer) as url, pytest.raises(EngineError):
+        open_stream(Version(), url, "/exec/1/start")
+
+
+@pytest.mark.docker
+def test_stream_that_the_engine_refuses(real_engine: str) -> None:
+    with (
+        closing(connect(real_engine)) as client,
+        pytest.raises(EngineError, match=r"refused: .*No such exec"),
+    ):
+        open_stream(client, real_engine, "/exec/nowhere/start", {"Detach": False, "Tty": False})
+
+
+def exceptions() -> list[Exception]:
+    modules: tuple[Any, ...] = (docker.errors, requests.exceptions)
+    found = [
+        value(*ARGUMENTS.get(name, ("said",)))
+        for module in modules
+        for name, value in inspect.getmembers(module, inspect.isclass)
+        if issubclass(value, Exception)
+        and not issubclass(value, Warning)
+        and value.__module__ == module.__name__
+    ]
+    others = (urllib3.exceptions.ProtocolError, OSError, TimeoutError, ConnectionResetError, PermissionError)
+    return [*found, *(kind("said") for kind in others)]
+
+
+@pytest.mark.parametrize("error", exceptions(), ids=lambda error: type(error).__name__)
+def test_no_error_of_the_client_is_left_unmapped(error: Exception) -> None:
+    with pytest.raises(EngineError) as caught, translated("unix:///engine.sock"):
+        raise error
+    assert caught.value.__cause__ is error
+
+
+@pytest.mark.docker
+async def test_engine_over_plain_tcp(real_engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        theirs, ours = await asyncio.open_unix_connection(urlsplit(real_engine).path)
+
+        async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+            try:
+                while data := await source.read(65536):
+                    target.write(data)
+                    await target.drain()
+                target.write_eof()
+            except ConnectionError:
+                target.close()
+
+        await asyncio.gather(copy(reader, ours), copy(theirs, writer))
+        for stream in (ours, writer):
+            stream.close()
+
+    server = await asyncio.start_server(forward, "127.0.0.1", 0)
+    async with server:
+        monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        executor = DockerCommandLineCodeExecutor(timeout=1)
+        assert (await run(executor, "print('x' * 1_000_000)")).output == "x" * 1_000_000 + "\n"
+        assert (await run(executor, "import time; time.sleep(60)")).exit_code == 124
+        await executor.restart()
+        assert (await run(executor, "print('again')")).output == "again\n"
+        await executor.stop()

@@ -1,0 +1,550 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sandboxes.confined_host import alive
+
+from codeact_team.errors import ConfinementError, SandboxError, SettingError
+from codeact_team.sandboxes.base import Exit, Process
+from codeact_team.sandboxes.confined import ConfinedSandbox, Enforced
+from codeact_team.sandboxes.limits import Cause, diagnose
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="code is confined on Linux only")
+
+HERE = Path(__file__).parent
+
+
+@contextlib.asynccontextmanager
+async def started(workspace: Path, **settings: Any) -> AsyncGenerator[ConfinedSandbox]:
+    sandbox = ConfinedSandbox(workspace=workspace, **settings)
+    try:
+        await sandbox.start()
+    except ConfinementError as error:
+        pytest.skip(str(error))
+    async with sandbox:
+        yield sandbox
+
+
+async def run(sandbox: ConfinedSandbox, *argv: str, stdin: bytes = b"") -> tuple[bytes, Exit]:
+    process = await sandbox.spawn(argv)
+
+    async def feed() -> None:
+        await process.write(stdin)
+        await process.close_stdin()
+
+    try:
+        feeding = asyncio.ensure_future(feed())
+        output = b""
+        while chunk := await process.read():
+            output += chunk
+        await feeding
+        return output, await process.wait()
+    finally:
+        await process.aclose()
+
+
+async def line(process: Process) -> bytes:
+    """What the process says next; an unbuffered interpreter writes the end of a line by itself."""
+    said = b""
+    while not said.endswith(b"\n") and (chunk := await asyncio.wait_for(process.read(), 10)):
+        said += chunk
+    return said
+
+
+async def python(sandbox: ConfinedSandbox, code: str, *argv: str) -> tuple[str, Exit]:
+    output, exit = await run(sandbox, sandbox.python, "-c", code, *argv)
+    return output.decode(), exit
+
+
+async def eventually(condition: Callable[[], bool], seconds: float = 5) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(0.02)
+    return True
+
+
+class TestPrograms:
+    async def test_runs_in_the_workspace_with_an_environment_of_its_own(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("API_KEY", "secret")
+        async with started(tmp_path, environment={"A": "1", "B": "1"}) as sandbox:
+            process = await sandbox.spawn(["sh", "-c", "pwd; env; cat"], env={"B": "2"})
+            await process.write(b"C=3\n")
+            await process.close_stdin()
+            lines = b""
+            while chunk := await process.read():
+                lines += chunk
+            await process.aclose()
+        first, *variables = lines.decode().splitlines()
+        assert first == str(tmp_path)
+        assert {"A=1", "B=2", "C=3", "LANG=C.UTF-8"} <= set(variables)
+        assert "API_KEY" not in lines.decode()
+
+    async def test_stdout_and_stderr_are_one_stream_in_the_order_of_writing(self, tmp_path: Path) -> None:
+        # two pipes change the order
+        code = """
+            import ctypes, os, subprocess, sys
+            for number in range(50):
+                print("print", number)
+                print("stderr", number, file=sys.stderr)
+                os.write(1, b"write %d\\n" % number)
+            subprocess.run(["echo", "child"])
+            print("end")
+        """
+        async with started(tmp_path) as sandbox:
+            output, _ = await python(sandbox, "if True:" + code)
+        expected = [f"{what} {number}" for number in range(50) for what in ("print", "stderr", "write")]
+        assert output.splitlines() == [*expected, "child", "end"]
+
+    async def test_tells_how_a_program_ended(self, tmp_path: Path) -> None:
+        async with started(tmp_path) as sandbox:
+            assert (await run(sandbox, "true"))[1] == Exit(0)
+            assert (await run(sandbox, "sh", "-c", "exit 3"))[1] == Exit(3)
+            assert (await run(sandbox, "sh", "-c", "kill -TERM $$"))[1] == Exit(128 + signal.SIGTERM)
+            output, exit = await run(sandbox, "no-such-program")
+            assert (exit.code, exit.lost) == (127, None)
+            assert b"no-such-program" in output
+
+    async def test_bytes_that_are_no_text_pass_unchanged(self, tmp_path: Path) -> None:
+        # output that is not UTF-8 must not raise
+        data = bytes(range(256)) * 1000
+        async with started(tmp_path) as sandbox:
+            assert (await run(sandbox, "cat", stdin=data))[0] == data
+
+    async def test_writing_waits_for_a_slow_reader_and_ends_with_one_that_is_gone(
+        self, tmp_path: Path
+    ) -> None:
+        data = b"x" * 1_000_000
+        async with started(tmp_path) as sandbox:
+            process = await sandbox.spawn(["sh", "-c", "sleep 0.2; wc -c"])
+            await process.write(data)
+            await process.close_stdin()
+            assert (await process.read()).strip() == b"1000000"
+            await process.aclose()
+            await sandbox.kill()
+            output, exit = await run(sandbox, "true", stdin=data)
+            assert (output, exit) == (b"", Exit(0))
+
+    async def test_output_comes_while_the_program_runs(self, tmp_path: Path) -> None:
+        async with started(tmp_path) as sandbox:
+            process = await sandbox.spawn([sandbox.python, "-c", "print('before'); input(); print('after')"])
+            assert await line(process) == b"before\n"
+            await process.write(b"\n")
+            assert await line(process) == b"after\n"
+            assert await process.read() == b""
+            assert await process.read() == b""
+            await process.aclose()
+
+    async def test_the_end_comes_with_the_program_not_with_its_output(self, tmp_path: Path) -> None:
+        async with started(tmp_path) as sandbox:
+            began = time.monotonic()
+            output, exit = await run(sandbox, "sh", "-c", "echo a; exec >&- 2>&-; sleep 0.3; exit 4")
+            assert (output, exit) == (b"a\n", Exit(4))
+            assert time.monotonic() - began > 0.3
+
+    async def test_host_memory_stays_bounded_while_much_is_printed(self, tmp_path: Path) -> None:
+        # 200 MB of output cost the host 574 MB
+        async with started(tmp_path) as sandbox:
+            process = await sandbox.spawn(["head", "-c", "100000000", "/dev/zero"])
+            before, total = resident_mib(), 0
+            while chunk := await process.read():
+                total += len(chunk)
+            await process.aclose()
+        assert total == 100_000_000
+        assert resident_mib() - before < 8
+
+    async def test_the_interpreter_has_the_packages_of_this_one(self, tmp_path: Path) -> None:
+        async with started(tmp_path) as sandbox:
+            code = "import sys, ssl, sqlite3, ctypes, zoneinfo, autogen_core; print(sys.prefix, zoneinfo.ZoneInfo('UTC'))"
+            assert (await python(sandbox, code))[0].split() == [sys.prefix, "UTC"]
+
+    async def test_temporary_files_work_and_vanish_with_the_sandbox(self, tmp_path: Path) -> None:
+        code = """
+            import os, tempfile
+            directory = tempfile.mkdtemp()
+            os.makedirs(os.path.join(directory, "closed", "inner"))
+            os.chmod(os.path.join(directory, "closed"), 0)
+            os.symlink("/usr", os.path.join(directory, "link"))
+            os.chdir(directory)
+            for _ in range(2000):
+                os.mkdir("deep")
+                os.chdir("deep")
+            print(directory, os.path.expanduser("~"))
+        """
+        async with started(tmp_path) as sandbox:
+            directory, home = (Path(path) for path in (await python(sandbox, "if True:" + code))[0].split())
+            assert directory.parent == home
+            assert directory.exists()
+        assert not home.exists()
+        assert os.listdir(tmp_path) == []
+
+    async def test_multiprocessing_and_usual_file_operations_work(self, tmp_path: Path) -> None:
+        code = """
+            import asyncio, multiprocessing, os, shutil, subprocess
+            open("a", "w").write("text")
+            shutil.copy2("a", "b"); os.chmod("b", 0o755); os.utime("b"); shutil.move("b", "c"); os.symlink("a", "d")
+            with multiprocessing.Pool(2) as pool:
+                print(pool.map(abs, [-1, -2]))
+            print(subprocess.run("cat < a | tr t T; echo > /dev/null", shell=True, capture_output=True, text=True).stdout)
+            async def main():
+                return (await (await asyncio.create_subprocess_exec("cat", "a", stdout=-1)).communicate())[0]
+            print(asyncio.run(main()).decode())
+        """
+        async with started(tmp_path) as sandbox:
+            output, _ = await python(sandbox, "if True:" + code)
+        assert output.split() == ["[1,", "2]", "TexT", "text"]
+
+
+def resident_mib() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+class TestStopping:
+    async def test_interrupt_lets_python_end_by_itself(self, tmp_path: Path) -> None:
+        code = "import time\ntry: print(1); time.sleep(60)\nexcept KeyboardInterrupt: print('cleaned up'); raise SystemExit(5)"
+        async with started(tmp_path) as sandbox:
+            process = await sandbox.spawn([sandbox.python, "-c", code])
+            assert await line(process) == b"1\n"
+            await sandbox.interrupt()
+            assert await line(process) == b"cleaned up\n"
+            assert await process.read() == b""
+            assert await process.wait() == Exit(5)
+            await process.aclose()
+
+    async def test_interrupt_reaches_children_in_sessions_of_their_own(self, tmp_path: Path) -> None:
+        async with started(tmp_path) as sandbox:
+            code = "import time\ntry: print(1); time.sleep(60)\nexcept KeyboardInterrupt: print('child')"
+            process = await sandbox.spawn(
+                ["sh", "-c", 'trap : INT; setsid "$0" -c "$1"', sandbox.python, code]
+            )
+            assert await line(process) == b"1\n"
+            await sandbox.interrupt()
+            assert await line(process) == b"child\n"
+            await process.aclose()
+
+    async def test_kill_ends_code_that_ignores_signals(self, tmp_path: Path) -> None:
+        # code that ignores SIGTERM ran on
+        async with started(tmp_path) as sandbox:
+            process = await sandbox.spawn(["sh", "-c", "trap '' INT TERM HUP; echo 1; while :; do :; done"])
+            assert await line(process) == b"1\n"
+            await sandbox.interrupt()
+            await sandbox.kill()
+            assert await process.read() == b""
+            assert await process.wait() == Exit(128 + signal.SIGKILL)
+            await process.aclose()
+            assert sandbox.running
+            assert (await run(sandbox, "echo", "next"))[0] == b"next\n"
+
+    @pytest.mark.parametrize("how", ["kill", "own end", "stop"])
+    async def test_detached_children_end_with_the_program(self, tmp_path: Path, how: str) -> None:
+        # detached children survived a time-out
+        mark = f"mark-{os.getpid()}-{how.replace(' ', '-')}"
+        code = f"""
+            import os, sys, time
+            for _ in range(3):
+                if os.fork() == 0:
+                    os.setsid()
+                    if os.fork() == 0:
+                        os.execv(sys.executable, [sys.executable, "-c", "while True: pass", "{mark}"])
+                    os._exit(0)
+            time.sleep(0.3)
+            print(1)
+            {"" if how == "own end" else "time.sleep(60)"}
+        """
+        async with started(tmp_path) as sandbox:
+            process = await sandbox.spawn([sandbox.python, "-c", "if True:" + code])
+            assert await line(process) == b"1\n"
+            if how == "kill":
+                await sandbox.kill()
+            elif how == "stop":
+                await sandbox.stop()
+            assert await process.read() == b""
+            assert alive(mark) == []
+            await process.aclose()
+
+    async def test_a_fork_bomb_is_bounded_and_can_be_killed(self, tmp_path: Path) -> None:
+        mark = f"bomb-{os.getpid()}"
+        code = """
+            import os
+            while True:
+                try: os.fork()
+                except OSError as error:
+                    try: os.write(1, b"%d " % error.errno)
+                    except OSError: pass
+        """
+        async with started(tmp_path, pids=20) as sandbox:
+            process = await sandbox.spawn([sandbox.python, "-c", "if True:" + code, mark])
+            assert (await process.read()).startswith(b"11 ")
+            assert 0 < len(alive(mark)) <= 20
+            await sandbox.kill()
+            while await process.read():
+                pass
+            assert alive(mark) == []
+            await process.aclose()
+            output, exit = await run(sandbox, "sh", "-c", "for i in $(seq 40); do sleep 5 & done")
+            said = diagnose(sandbox.limits, exit_code=exit.code, output=output.decode())
+            assert said == "This ran into a limit of the sandbox: number of processes (pids: 20)."
+
+    async def test_a_memory_bomb_is_killed_and_named(self, tmp_path: Path) -> None:
+        async with started(tmp_path, memory_mib=200) as sandbox:
+            _, exit = await python(
+                sandbox, "kept = [bytearray(1 << 20) for _ in range(1000)]; print('survived')"
+            )
+            assert exit == Exit(128 + signal.SIGKILL)
+            said = diagnose(sandbox.limits, exit_code=exit.code, output="")
+            assert said == "This ran into a limit of the sandbox: memory (memory_mib: 200)."
+            assert (await python(sandbox, "kept = bytearray(100 << 20); print('enough')"))[0] == "enough\n"
+
+    @pytest.mark.parametrize(
+        "mode", [["required"], ["required", "namespaces"], ["best_effort", "namespaces", "landlock"]], ids=str
+    )
+    async def test_everything_ends_when_the_host_is_killed(self, tmp_path: Path, mode: list[str]) -> None:
+        async with host("hang", tmp_path, *mode) as process:
+            assert process.stdout is not None
+            said = await process.stdout.readline()
+            if said != b"ready\n":
+                pytest.skip(said.decode())
+            mark = f"orphan-{process.pid}"
+            assert len(alive(mark)) == 2
+            process.kill()
+            await process.wait()
+            assert await eventually(lambda: alive(mark) == [])
+
+    async def test_thirty_programs_leave_nothing_behind(self, tmp_path: Path) -> None:
+        # each cancel leaked a thread
+        async with started(tmp_path) as sandbox:
+            await run(sandbox, "true")
+            supervisor = supervisors()[-1]
+            # it may be about to close what it has just used
+            await asyncio.sleep(0.2)
+            before, held_before = resources_held(), supervisor_holds(supervisor)
+            for number in range(30):
+                process = await sandbox.spawn(["sh", "-c", "sleep 60 & echo 1; sleep 60"])
+                await process.read()
+                reading = asyncio.ensure_future(process.read())
+                await asyncio.sleep(0)
+                if number % 2:
+                    reading.cancel()
+                await sandbox.kill()
+                await asyncio.wait({reading})
+                await process.aclose()
+            assert resources_held() == before
+            assert await eventually(lambda: supervisor_holds(supervisor) == held_before)
+
+
+def children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
+def supervisors() -> list[int]:
+    """Those of this process, outermost first."""
+    found = [os.getpid()]
+    for pid in found:
+        found += [child for child in children(pid) if child in alive("confined/supervisor")]
+    return found[1:]
+
+
+def resources_held() -> tuple[int, int, list[int]]:
+    return len(os.listdir("/proc/self/fd")), threading.active_count(), children(os.getpid())
+
+
+def supervisor_holds(pid: int) -> tuple[int, int, list[int]]:
+    return len(os.listdir(f"/proc/{pid}/fd")), len(os.listdir(f"/proc/{pid}/task")), children(pid)
+
+
+class TestLifeCycle:
+    async def test_start_and_stop_can_be_repeated(self, tmp_path: Path) -> None:
+        sandbox = ConfinedSandbox(workspace=tmp_path, confinement="best_effort")
+        await sandbox.stop()
+        assert not sandbox.running
+        for _ in range(2):
+            await sandbox.start()
+            await sandbox.start()
+            assert sandbox.running
+            await sandbox.stop()
+            await sandbox.stop()
+            assert not sandbox.running
+
+    def test_one_event_loop_starts_it_and_others_use_it(self, tmp_path: Path) -> None:
+        # no state may be bound to a loop
+        sandbox = ConfinedSandbox(workspace=tmp_path, confinement="best_effort")
+        asyncio.run(sandbox.start())
+        assert asyncio.run(run(sandbox, "echo", "1"))[0] == b"1\n"
+        process = asyncio.run(sandbox.spawn(["cat"]))
+        asyncio.run(process.write(b"2\n"))
+        assert asyncio.run(process.read()) == b"2\n"
+        asyncio.run(sandbox.kill())
+        assert asyncio.run(process.read()) == b""
+        asyncio.run(process.aclose())
+        asyncio.run(sandbox.stop())
+
+    async def test_two_sandboxes_are_apart(self, tmp_path: Path) -> None:
+        # cancelling one block killed another that ran the same code
+        paths = [tmp_path / name for name in "ab"]
+        for path in paths:
+            path.mkdir()
+        async with started(paths[0]) as one, started(paths[1]) as other:
+            processes = [
+                await sandbox.spawn(["sh", "-c", "echo 1; read line; echo $line"]) for sandbox in (one, other)
+            ]
+            for process in processes:
+                assert await line(process) == b"1\n"
+            await one.kill()
+            await processes[1].write(b"2\n")
+            assert await line(processes[1]) == b"2\n"
+            assert (await processes[0].wait()).code == 128 + signal.SIGKILL
+            assert (await processes[1].wait()).code == 0
+            for process in processes:
+                await process.aclose()
+            output, _ = await python(one, f"open({str(paths[1] / 'file')!r}, 'w')")
+            assert "Error" in output
+
+    async def test_one_program_at_a_time(self, tmp_path: Path) -> None:
+        async with started(tmp_path) as sandbox:
+            process = await sandbox.spawn(["sleep", "60"])
+            with pytest.raises(SandboxError, match="one program at a time"):
+                await sandbox.spawn(["true"])
+            await sandbox.kill()
+            await process.aclose()
+            await run(sandbox, "true")
+
+    async def test_a_supervisor_that_is_killed_is_a_lost_sandbox_and_can_be_replaced(
+        self, tmp_path: Path
+    ) -> None:
+        # what was killed left the executor broken for ever
+        mark = f"lost-{os.getpid()}"
+        async with started(tmp_path) as sandbox:
+            process = await sandbox.spawn(
+                [sandbox.python, "-c", "print(1); import time; time.sleep(60)", mark]
+            )
+            assert await line(process) == b"1\n"
+            [supervisor] = [pid for pid in children(os.getpid()) if alive("supervisor").count(pid)]
+            os.kill(supervisor, signal.SIGKILL)
+            assert await process.read() == b""
+            exit = await process.wait()
+            assert exit.lost is not None
+            await process.aclose()
+            assert not sandbox.running
+            assert await eventually(lambda: not alive(mark))
+            with pytest.raises(ConfinementError, match="not running"):
+                await sandbox.spawn(["true"])
+            await sandbox.kill()
+            await sandbox.interrupt()
+            await sandbox.start()
+            assert (await run(sandbox, "echo", "again"))[0] == b"again\n"
+
+    async def test_spawning_before_the_start_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfinementError, match="start it first"):
+            await ConfinedSandbox(workspace=tmp_path).spawn(["true"])
+
+    async def test_what_cannot_work_is_refused_by_name(self, tmp_path: Path) -> None:
+        with pytest.raises(SettingError, match="pids"):
+            ConfinedSandbox(workspace=tmp_path, pids=0)
+        with pytest.raises(SettingError, match="/no/such/path"):
+            await ConfinedSandbox(workspace=tmp_path, readable=["/no/such/path"]).start()
+        with pytest.raises(ConfinementError, match="work_dir"):
+            await ConfinedSandbox(workspace=tmp_path / "missing").start()
+
+
+class TestConfinement:
+    async def test_everything_is_enforced_and_each_limit_is_named(self, tmp_path: Path) -> None:
+        async with started(tmp_path, memory_mib=512, pids=8) as sandbox:
+            assert sandbox.enforced == frozenset(Enforced)
+            assert sandbox.limits[Cause.MEMORY] == "memory_mib: 512"
+            assert sandbox.limits[Cause.PROCESSES] == "pids: 8"
+            assert {Cause.NETWORK, Cause.READ_ONLY, Cause.FILES} <= set(sandbox.limits)
+
+    @pytest.mark.parametrize("without", ["", "capabilities", "namespaces", "capabilities namespaces"])
+    async def test_no_attack_succeeds(self, tmp_path: Path, without: str) -> None:
+        report = await report_of_host(tmp_path, "required", *without.split())
+        assert report == {"enforced": sorted(Enforced), "done": [], "survivors": 0, "said": []}
+
+    async def test_readable_paths_can_be_read_and_not_written(self, tmp_path: Path) -> None:
+        workspace, data = tmp_path / "workspace", tmp_path / "data"
+        for directory in (workspace, data):
+            directory.mkdir()
+        (data / "file").write_text("data")
+        async with started(workspace, readable=[str(data)]) as sandbox:
+            assert (await run(sandbox, "cat", str(data / "file")))[0] == b"data"
+            assert (await run(sandbox, "touch", str(data / "file")))[1].code != 0
+            assert (await run(sandbox, "touch", str(data / "new")))[1].code != 0
+            assert sandbox.limits[Cause.FILES] == f"readable: {[str(data)]}"
+
+    @pytest.mark.parametrize(
+        ("code", "cause"),
+        [
+            ("import urllib.request; urllib.request.urlopen('http://192.0.2.1')", Cause.NETWORK),
+            ("import socket; socket.create_connection(('localhost', 80))", Cause.NETWORK),
+            ("import socket; socket.gethostbyname('example.com')", Cause.NETWORK),
+            ("open('/usr/new', 'w')", Cause.READ_ONLY),
+            ("open('/etc/shadow')", Cause.FILES),
+        ],
+    )
+    async def test_a_refusal_is_told_by_the_field_that_sets_it(
+        self, tmp_path: Path, code: str, cause: Cause
+    ) -> None:
+        async with started(tmp_path) as sandbox:
+            output, exit = await python(sandbox, code)
+        said = diagnose(sandbox.limits, exit_code=exit.code, output=output)
+        assert said is not None
+        assert str(cause) in said
+
+    async def test_without_landlock_the_required_confinement_is_refused(self, tmp_path: Path) -> None:
+        error = (await report_of_host(tmp_path, "required", "landlock"))["error"]
+        assert "missing: reads" in error
+        assert "Landlock" in error
+        assert "best_effort" in error
+
+    @pytest.mark.parametrize("without", ["landlock namespaces", "landlock", "sandlock"])
+    async def test_the_best_effort_goes_on_and_says_once_what_is_missing(
+        self, tmp_path: Path, without: str
+    ) -> None:
+        report = await report_of_host(tmp_path, "best_effort", *without.split())
+        missing = {Enforced.READS, Enforced.PROCESSES}
+        if "namespaces" in without:
+            missing |= {Enforced.WRITES, Enforced.OTHERS}
+        assert set(report["enforced"]) == set(Enforced) - missing
+        [said] = report["said"]
+        assert all(what in said for what in missing)
+        assert report["survivors"] == 0
+
+
+@contextlib.asynccontextmanager
+async def host(task: str, workspace: Path, *mode: str) -> AsyncGenerator[asyncio.subprocess.Process]:
+    """A process that runs ``confined_host.py``."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(HERE / "confined_host.py"), task, str(workspace), *mode),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(HERE.parents[1]), "KEY": "host-secret"},
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+
+
+async def report_of_host(workspace: Path, *mode: str) -> dict[str, Any]:
+    async with host("report", workspace, *mode) as process:
+        report = json.loads((await process.communicate())[0])
+    if "landlock" not in mode and "error" in report:
+        pytest.skip(report["error"])
+    return report

@@ -1,0 +1,162 @@
+"""The executors that must pass the conformance suite, what tests need to know of each, and how tests run code."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeBlock
+
+from codeact_team import ConfinedCommandLineCodeExecutor, DockerCommandLineCodeExecutor
+from codeact_team.errors import ConfinementError
+from codeact_team.execution import ExecutionResult
+from codeact_team.executors.command_line import CommandLineCodeExecutor
+from codeact_team.sandboxes.docker.container import LABEL, owner_label
+from codeact_team.sandboxes.docker.engine import connect, engine_url
+
+
+async def run(
+    executor: CommandLineCodeExecutor,
+    *code: str,
+    language: str = "python",
+    token: CancellationToken | None = None,
+) -> ExecutionResult:
+    """The result of running each ``code`` as a block of its own, in one call."""
+    blocks = [CodeBlock(code=text, language=language) for text in code]
+    return await executor.execute_code_blocks(blocks, token or CancellationToken())
+
+
+def wait_until(condition: Callable[[], bool], *, seconds: float) -> None:
+    """Block until ``condition`` holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it takes too long"
+        time.sleep(0.005)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """An executor under test.
+
+    Attributes:
+        make: Its class.
+        inside: What a process, by its id, keeps running for its sandboxes: containers, or supervising processes.
+        exists: Whether one of them still exists.
+        kill: Kills one of them, as a user or the machine may.
+        small: Settings with limits that a test reaches fast.
+        fields: For each limit, what a result must name: the config field with its value in ``small``.
+    """
+
+    make: Callable[..., CommandLineCodeExecutor]
+    inside: Callable[[int], set[str]]
+    exists: Callable[[str], bool]
+    kill: Callable[[str], None]
+    small: dict[str, Any]
+    fields: dict[str, str]
+
+    def held(self) -> set[str]:
+        """What this process keeps running."""
+        return self.inside(os.getpid())
+
+    def lose(self, which: set[str]) -> None:
+        """Kill ``which``, and see them gone."""
+        for one in which:
+            self.kill(one)
+        wait_until(lambda: not any(self.exists(one) for one in which), seconds=10)
+
+
+def _containers(pid: int) -> set[str]:
+    owner = f"{owner_label().rpartition(':')[0]}:{pid}"
+    with closing(connect(engine_url())) as client:
+        return {c["Id"] for c in client.containers(all=True, filters={"label": f"{LABEL}={owner}"})}
+
+
+def _container_exists(container: str) -> bool:
+    with closing(connect(engine_url())) as client:
+        return bool(client.containers(all=True, filters={"id": container}))
+
+
+def _kill_container(container: str) -> None:
+    with closing(connect(engine_url())) as client:
+        client.kill(container)
+
+
+def _supervisors(pid: int) -> set[str]:
+    children: set[str] = set()
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        children |= set((task / "children").read_text().split())
+    return {child for child in children if "supervisor" in Path(f"/proc/{child}/cmdline").read_text()}
+
+
+def _process_runs(pid: str) -> bool:
+    """Whether there is such a process, and not only what its parent has not noticed the end of."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+KINDS = {
+    "docker": Kind(
+        make=DockerCommandLineCodeExecutor,
+        inside=_containers,
+        exists=_container_exists,
+        kill=_kill_container,
+        small={"memory_mib": 64, "pids": 32, "tmpfs_mib": 16, "max_file_mib": 16},
+        fields={
+            "memory": "memory_mib: 64",
+            "processes": "pids: 32",
+            "network": "network: none",
+            "read-only": "read_only: true",
+        },
+    ),
+    "confined": Kind(
+        make=ConfinedCommandLineCodeExecutor,
+        inside=_supervisors,
+        exists=_process_runs,
+        kill=lambda pid: os.kill(int(pid), signal.SIGKILL),
+        small={"memory_mib": 64, "pids": 32},
+        fields={
+            "memory": "memory_mib: 64",
+            "processes": "pids: 32",
+            "network": "network: none",
+            "read-only": "work_dir: ",
+        },
+    ),
+}
+
+
+@cache
+def why_not_confined() -> str | None:
+    """What this machine lacks for code to be confined; what only our code lacks is no reason."""
+
+    async def attempt() -> None:
+        executor = ConfinedCommandLineCodeExecutor()
+        try:
+            await executor.start()
+        finally:
+            await executor.stop()
+
+    try:
+        asyncio.run(attempt())
+    except ConfinementError as error:
+        if _has_landlock():
+            raise
+        return str(error)
+    return None
+
+
+def _has_landlock() -> bool:
+    # landlock_create_ruleset, asked for its version
+    return sys.platform == "linux" and ctypes.CDLL(None).syscall(444, None, 0, 1) > 0

@@ -1,0 +1,127 @@
+"""The configs that ship: valid, faithful, and the quickstart runs to its accepted answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from autogen_agentchat.base import TaskResult
+from autogen_agentchat.messages import CodeExecutionEvent, CodeGenerationEvent, TextMessage
+from autogen_core.models import ModelInfo
+from autogen_ext.models.openai import OpenAIChatCompletionClient
+from jsonschema import Draft202012Validator
+from ruamel.yaml import YAML
+
+from codeact_team import (
+    ConfinedCommandLineCodeExecutor,
+    DockerCommandLineCodeExecutor,
+    Verdict,
+    dump_config,
+    load_config,
+    open_team,
+    round_robin_team,
+    validate_config,
+)
+from codeact_team.config import config_schema
+from codeact_team.observations import ExecutionRecord
+
+CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "key-of-a-test")
+    monkeypatch.setenv("LOCAL_MODEL", "model-of-a-test")
+
+
+def plain(path: Path) -> Any:
+    return YAML(typ="safe", pure=True).load(path.read_text())
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_is_valid_and_fits_the_schema(path: Path) -> None:
+    validate_config(path)
+    Draft202012Validator(config_schema()).validate(plain(path))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_dump_and_load_is_the_identity(path: Path, tmp_path: Path) -> None:
+    dumped = dump_config(load_config(path))
+    again = tmp_path / "again.yaml"
+    again.write_text(dumped)
+    assert dump_config(load_config(again)) == dumped
+    assert "key-of-a-test" not in dumped
+
+
+def test_the_team_config_is_the_team_made_in_python() -> None:
+    team = round_robin_team(
+        OpenAIChatCompletionClient(model="gpt-4.1"), DockerCommandLineCodeExecutor(work_dir="coding")
+    )
+    from_python = load_yaml(dump_config(team))
+    from_yaml = load_yaml(dump_config(load_config("team")))
+    assert from_yaml == from_python
+
+
+def load_yaml(text: str) -> Any:
+    document = YAML(typ="safe", pure=True).load(text)
+    for participant in document["config"]["participants"]:
+        # one is wrapped for people, the other is not
+        message = participant["config"].get("system_message", "")
+        participant["config"]["system_message"] = " ".join(message.split())
+        # a reference to the environment, and its default
+        participant["config"].pop("model_client")
+    return document
+
+
+def test_executors_and_a_whole_team_survive_dump_and_load_with_every_field_set(tmp_path: Path) -> None:
+    client = OpenAIChatCompletionClient(
+        model="m",
+        model_info=ModelInfo(
+            vision=False, function_calling=False, json_output=False, structured_output=False, family="unknown"
+        ),
+    )
+    executor = ConfinedCommandLineCodeExecutor(
+        timeout=7,
+        work_dir=tmp_path / "work",
+        confinement="best_effort",
+        memory_mib=256,
+        pids=20,
+        readable=["/opt"],
+        environment={"A": "b"},
+        delete_tmp_files=True,
+        languages={"perl": "perl -w"},
+    )
+    team = round_robin_team(client, executor, max_retries_on_error=1, max_messages=9, max_tokens=1000)
+    dumped = dump_config(team)
+    path = tmp_path / "team.yaml"
+    path.write_text(dumped)
+    assert dump_config(load_config(path)) == dumped
+
+
+async def test_the_quickstart_fails_first_is_repaired_and_accepted() -> None:
+    decisions: list[str] = []
+    exit_codes: list[int] = []
+    result = TaskResult(messages=[])
+    async with open_team("quickstart") as team:
+        async for item in team.run_stream(task="the recorded one"):
+            if isinstance(item, CodeExecutionEvent):
+                exit_codes.append(item.result.exit_code)
+            elif isinstance(item, CodeGenerationEvent) and not item.code_blocks:
+                decisions.append(item.content)
+            elif isinstance(item, TaskResult):
+                result = item
+    assert exit_codes == [1, 0]
+    assert len(decisions) == 1
+    assert "float() fails on 'n/a'" in decisions[0]
+    ran, judged = (message for message in result.messages[-2:] if isinstance(message, TextMessage))
+    record, verdict = ExecutionRecord.from_metadata(ran.metadata), Verdict.from_metadata(judged.metadata)
+    assert record is not None
+    assert record.output.splitlines() == [
+        "read 6 days, no value for Wed",
+        "mean: 21.42",
+        "warmest: Sat (24.5)",
+    ]
+    assert verdict is not None
+    assert verdict.accepted
+    assert result.stop_reason == "reflection accepted the work"
