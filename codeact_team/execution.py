@@ -55,17 +55,12 @@ class ExecutionResult(CodeResult):
 
 
 class StreamingCodeExecutor(CodeExecutor):
-    """An AutoGen code executor whose output can be read while the code runs."""
+    """An AutoGen code executor that keeps the code in a sandbox, and whose output can be read while the code runs."""
 
     @property
     @abstractmethod
     def supported_languages(self) -> Sequence[str]:
         """The labels of the languages this executor runs."""
-
-    @property
-    @abstractmethod
-    def sandboxed(self) -> bool:
-        """Whether the code is kept from the host's files, processes and network."""
 
     @property
     @abstractmethod

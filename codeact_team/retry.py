@@ -50,7 +50,5 @@ async def decide_retry(
     question = UserMessage(content=RETRY_PROMPT, source="user")
     answer = await ask(client, [*messages, question], RetryDecision, cancellation_token=cancellation_token)
     return answer.or_else(
-        RetryDecision(
-            retry=False, reason=f"No further attempt: the decision could not be read. {answer.problem}"
-        )
+        RetryDecision(retry=False, reason=f"The decision could not be read. {answer.problem}")
     )

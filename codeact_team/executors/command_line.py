@@ -100,10 +100,6 @@ class CommandLineCodeExecutor(StreamingCodeExecutor):
     def supported_languages(self) -> Sequence[str]:
         return tuple(self._commands)
 
-    @property
-    def sandboxed(self) -> bool:
-        return True
-
     async def start(self) -> None:
         """Start the sandbox now rather than on first use. Idempotent.
 

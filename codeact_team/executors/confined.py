@@ -88,12 +88,9 @@ class ConfinedCommandLineCodeExecutor(
         self._workspace = HostWorkspace(self._config.work_dir)
 
     @property
-    def sandboxed(self) -> bool:
-        return self._config.confinement == "required"
-
-    @property
     def loosenings(self) -> Sequence[str]:
-        found = [] if self.sandboxed else ["confinement: best_effort"]
+        required = self._config.confinement == "required"
+        found = [] if required else ["confinement: best_effort"]
         if self._config.readable:
             found.append(f"readable: {', '.join(self._config.readable)}")
         return found

@@ -60,7 +60,7 @@ class Output:
 
     def end(self, size: int = 4000) -> str:
         """The last ``size`` bytes."""
-        tail = b"".join(self._tail)[-size:]
-        return (
-            bytes(self._head[len(self._head) - (size - len(tail)) :] if len(tail) < size else b"") + tail
-        ).decode(errors="replace")
+        tail = b"".join(self._tail)
+        return (bytes(self._head[max(0, len(self._head) + len(tail) - size) :]) + tail)[-size:].decode(
+            errors="replace"
+        )

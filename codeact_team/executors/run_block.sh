@@ -7,7 +7,9 @@ case $file in
 */*) mkdir -p -- "${file%/*}" || exit 1 ;;
 esac
 # a link that earlier code has planted is replaced, not followed
-rm -f -- "$file"
+if [ -e "$file" ] || [ -L "$file" ]; then
+    rm -f -- "$file"
+fi
 cat >"$file" || exit 1
 # a name, not an option
 case $file in

@@ -188,10 +188,6 @@ class Streaming(StreamingCodeExecutor):
         return self._languages
 
     @property
-    def sandboxed(self) -> bool:
-        return True
-
-    @property
     def loosenings(self) -> Sequence[str]:
         return ()
 
