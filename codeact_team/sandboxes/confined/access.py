@@ -80,7 +80,7 @@ def _interpreter() -> Iterator[str]:
     if sys.executable:
         # behind the links of a virtual environment, of pyenv and the like
         yield os.path.realpath(sys.executable)
-    home = Path.home()
+    home = Path(os.path.expanduser("~"))
     for prefix in dict.fromkeys(
         map(Path, (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix))
     ):

@@ -41,7 +41,8 @@ class Control:
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env={"PATH": SEARCH_PATH, "LANG": "C.UTF-8"},
+                # sandlock cannot be imported where a user has no home
+                env={"PATH": SEARCH_PATH, "LANG": "C.UTF-8", "HOME": "/"},
                 cwd="/",
                 start_new_session=True,
             )

@@ -51,7 +51,7 @@ def something_outside(*granted: Path | str) -> Generator[Path]:
         ConfinementError: If there is no place for it.
     """
     inside = [Path(path).resolve() for path in granted]
-    places = (Path(tempfile.gettempdir()), Path("/var/tmp"), Path.home())
+    places = (Path(tempfile.gettempdir()), Path("/var/tmp"), Path(os.path.expanduser("~")))
     for place in map(Path.resolve, places):
         fits = len(os.fsencode(place)) <= _LONGEST_PLACE and os.access(place, os.W_OK)
         if fits and not any(place.is_relative_to(path) for path in inside):
@@ -90,10 +90,10 @@ async def read_probe(process: Process) -> frozenset[Enforced]:
     exit = await process.wait()
     with suppress(ValueError):
         return frozenset(map(Enforced, json.loads(output)))
-    said = exit.lost or output.decode(errors="replace").strip()[-1000:]
+    said = [output.decode(errors="replace").strip()[-1000:], exit.lost or f"exit code {exit.code}"]
     raise ConfinementError(
-        f"The interpreter {sys.executable} does not run confined: {said or f'exit code {exit.code}'}. If it needs more "
-        "of this machine than its own installation and the system's libraries, name that in `readable`."
+        f"The interpreter {sys.executable} does not run confined: {'; '.join(filter(None, said))}. If it needs more of "
+        "this machine than its own installation and the system's libraries, name that in `readable`."
     )
 
 

@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import util
 from pathlib import Path
 from typing import Literal
@@ -126,19 +127,25 @@ class ConfinedSandbox(Sandbox):
         return process
 
     async def interrupt(self) -> None:
-        if self._control is not None and self._control.alive:
-            self._control.send({"do": "interrupt"})
+        self._tell("interrupt")
 
     async def kill(self) -> None:
-        control, process = self._control, self._process
-        if control is None or not control.alive or process is None or process.ended:
+        process = self._process
+        if process is None or process.ended:
             return
-        control.send({"do": "kill"})
+        self._tell("kill")
         try:
             async with asyncio.timeout(_KILL_TIMEOUT):
                 await process.wait()
         except TimeoutError:
-            control.kill()
+            if self._control is not None:
+                self._control.kill()
+
+    def _tell(self, what: str) -> None:
+        if self._control is not None:
+            # if the supervising process is gone, everything is that it has started
+            with suppress(ConfinementError):
+                self._control.send({"do": what})
 
     async def _start(self) -> None:
         self._control = control = self._launch()

@@ -49,14 +49,12 @@ def _harden(settings: Mapping[str, Any], at_the_end: ExitStack) -> tuple[Start, 
     if sys.platform != "linux":
         at_the_end.callback(remove_private)
         return partial(_start_plain, settings), {"sandlock": f"it runs on Linux, and this is {sys.platform}"}
-    sandlock = _load_sandlock(settings["sandlock"])
-    confined = not isinstance(sandlock, str)
     hardening.adopt_orphans()
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         # if the machine runs out of memory, then not for the host's programs
         file.write("1000")
     writable, denied = [settings["workspace"], settings["private"]], _UNCOUNTED_MEMORY_CALLS
-    no_namespaces = hardening.can_enter_namespaces(writable)
+    no_namespaces = hardening.failure_of(partial(hardening.enter_namespaces, writable))
     if no_namespaces is None:
         hardening.enter_namespaces(writable, remove_private)
         writable.append(hardening.SHARED_MEMORY)
@@ -66,6 +64,8 @@ def _harden(settings: Mapping[str, Any], at_the_end: ExitStack) -> tuple[Start, 
     hardening.drop_privileges()
     if no_namespaces is None:
         hardening.end_with_parent()
+    sandlock = _load_sandlock(settings["sandlock"])
+    confined = not isinstance(sandlock, str)
     no_filter = _try_filter(confined=confined)
     reasons = {"sandlock": None if confined else sandlock, "namespaces": no_namespaces, "seccomp": no_filter}
     if confined:
@@ -86,7 +86,13 @@ def _load_sandlock(path: str | None) -> Any:
         return f"it cannot be loaded: {error}"
     if sandlock.landlock_abi_version() < 1:
         return "this kernel has no Landlock: it wants Linux 6.12, with `landlock` in /sys/kernel/security/lsm"
-    return sandlock
+    failure = hardening.failure_of(partial(_try_sandlock, sandlock))
+    return sandlock if failure is None else f"it does not work here, maybe for a seccomp profile: {failure}"
+
+
+def _try_sandlock(sandlock: Any) -> None:
+    """Start a program. What becomes of it does not matter."""
+    sandlock.Sandbox(allow_degraded=list(sandlock.Protection)).popen(["true"]).wait()
 
 
 def _try_filter(*, confined: bool) -> str | None:

@@ -45,14 +45,14 @@ def adopt_orphans() -> None:
     _checked(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
 
 
-def enter_namespaces(writable: Sequence[str], at_the_end: Callable[[], object]) -> None:
+def enter_namespaces(writable: Sequence[str], at_the_end: Callable[[], object] = lambda: None) -> None:
     """Leave the host's processes, network and IPC, and see its files read-only but for the directories ``writable``.
 
     Returns in a child, which is the first process of its namespace: when it ends, the kernel ends all others there. This
     process waits for it, calls ``at_the_end``, still with the host's files before it, and ends.
 
     Raises:
-        OSError: If this machine does not let us. The process may then be of no more use: try in a child first.
+        OSError: If this machine does not let us. The process may then be of no more use: try with :func:`failure_of`.
     """
     uid, gid = os.getuid(), os.getgid()
     if _libc.unshare(_CLONE_NEWPID) < 0:
@@ -88,15 +88,16 @@ def _mount(writable: Sequence[str]) -> None:
     _checked(_libc.mount(b"tmpfs", SHARED_MEMORY.encode(), b"tmpfs", no_special, _SHARED_MEMORY_OPTIONS))
 
 
-def can_enter_namespaces(writable: Sequence[str]) -> str | None:
-    """Try :func:`enter_namespaces` in a child: ``None`` if it works, else why not."""
+def failure_of(action: Callable[[], object]) -> str | None:
+    """Try ``action`` in a child of this process: ``None`` if it works, else why not."""
     reader, writer = os.pipe()
     if (child := os.fork()) == 0:
         try:
-            enter_namespaces(writable, lambda: None)
-        except OSError as error:
-            os.write(writer, str(error).encode())
-        os._exit(0)
+            action()
+        except Exception as error:
+            os.write(writer, (str(error) or repr(error)).encode())
+        finally:
+            os._exit(0)
     os.close(writer)
     with open(reader, "rb") as said:
         reason = said.read().decode(errors="replace")

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sandboxes.confined_support import host, python, run, started
+
+from codeact_team.sandboxes.confined import Enforced
+from codeact_team.sandboxes.limits import Cause, diagnose
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="code is confined on Linux only")
+
+
+class TestConfinement:
+    async def test_everything_is_enforced_and_each_limit_is_named(self, tmp_path: Path) -> None:
+        async with started(tmp_path, memory_mib=512, pids=8) as sandbox:
+            assert sandbox.enforced == frozenset(Enforced)
+            assert sandbox.limits[Cause.MEMORY] == "memory_mib: 512"
+            assert sandbox.limits[Cause.PROCESSES] == "pids: 8"
+            assert {Cause.NETWORK, Cause.READ_ONLY, Cause.FILES} <= set(sandbox.limits)
+
+    @pytest.mark.parametrize("without", ["", "capabilities", "namespaces", "capabilities namespaces"])
+    async def test_no_attack_succeeds(self, tmp_path: Path, without: str) -> None:
+        report = await report_of_host(tmp_path, "required", *without.split())
+        assert report == {"enforced": sorted(Enforced), "done": [], "survivors": 0, "said": []}
+
+    async def test_readable_paths_can_be_read_and_not_written(self, tmp_path: Path) -> None:
+        workspace, data = tmp_path / "workspace", tmp_path / "data"
+        for directory in (workspace, data):
+            directory.mkdir()
+        (data / "file").write_text("data")
+        async with started(workspace, readable=[str(data)]) as sandbox:
+            assert (await run(sandbox, "cat", str(data / "file")))[0] == b"data"
+            assert (await run(sandbox, "touch", str(data / "file")))[1].code != 0
+            assert (await run(sandbox, "touch", str(data / "new")))[1].code != 0
+            assert sandbox.limits[Cause.FILES] == f"readable: {[str(data)]}"
+
+    @pytest.mark.parametrize(
+        ("code", "cause"),
+        [
+            ("import urllib.request; urllib.request.urlopen('http://192.0.2.1')", Cause.NETWORK),
+            ("import socket; socket.create_connection(('localhost', 80))", Cause.NETWORK),
+            ("import socket; socket.gethostbyname('example.com')", Cause.NETWORK),
+            ("open('/usr/new', 'w')", Cause.READ_ONLY),
+            ("open('/etc/shadow')", Cause.FILES),
+        ],
+    )
+    async def test_a_refusal_is_told_by_the_field_that_sets_it(
+        self, tmp_path: Path, code: str, cause: Cause
+    ) -> None:
+        async with started(tmp_path) as sandbox:
+            output, exit = await python(sandbox, code)
+        said = diagnose(sandbox.limits, exit_code=exit.code, output=output)
+        assert said is not None
+        assert str(cause) in said
+
+    async def test_without_landlock_the_required_confinement_is_refused(self, tmp_path: Path) -> None:
+        error = (await report_of_host(tmp_path, "required", "landlock"))["error"]
+        assert "missing: reads" in error
+        assert "Landlock" in error
+        assert "best_effort" in error
+
+    @pytest.mark.parametrize("without", ["landlock namespaces", "landlock", "sandlock"])
+    async def test_the_best_effort_goes_on_and_says_once_what_is_missing(
+        self, tmp_path: Path, without: str
+    ) -> None:
+        report = await report_of_host(tmp_path, "best_effort", *without.split())
+        missing = {Enforced.READS, Enforced.PROCESSES}
+        if "namespaces" in without:
+            missing |= {Enforced.WRITES, Enforced.OTHERS}
+        assert set(report["enforced"]) == set(Enforced) - missing
+        [said] = report["said"]
+        assert all(what in said for what in missing)
+        assert report["survivors"] == 0
+
+
+async def report_of_host(workspace: Path, *mode: str) -> dict[str, Any]:
+    async with host("report", workspace, *mode) as process:
+        report = json.loads((await process.communicate())[0])
+    if "landlock" not in mode and "error" in report:
+        pytest.skip(report["error"])
+    return report
