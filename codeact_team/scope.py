@@ -7,6 +7,7 @@ made in, found through a context variable, which the tasks of AutoGen's runtime 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from contextvars import ContextVar, Token
 from types import TracebackType
@@ -32,7 +33,9 @@ class Scope:
 
     def __init__(self) -> None:
         self._owned: list[Startable] = []
+        self._at_end: list[Callable[[], Awaitable[None]]] = []
         self._tasks = asyncio.TaskGroup()
+        self._starts: list[asyncio.Task[None]] = []
         self._token: Token[Scope | None] | None = None
 
     @property
@@ -45,10 +48,13 @@ class Scope:
         if part not in self._owned:
             self._owned.append(part)
 
+    def at_end(self, callback: Callable[[], Awaitable[None]]) -> None:
+        """Call and await ``callback`` when the scope ends, after everything is stopped."""
+        self._at_end.append(callback)
+
     def prewarm(self) -> None:
         """Start everything registered so far, without waiting for it."""
-        for part in self._owned:
-            self._tasks.create_task(part.start())
+        self._starts += [self._tasks.create_task(part.start()) for part in self._owned]
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
@@ -61,8 +67,13 @@ class Scope:
         assert self._token is not None
         _current.reset(self._token)
         async with AsyncExitStack() as stack:
+            for callback in self._at_end:
+                stack.push_async_callback(callback)
             for part in self._owned:
                 stack.push_async_callback(part.stop)
+            for start in self._starts:
+                # nobody is left to use what still starts
+                start.cancel()
             try:
                 await self._tasks.__aexit__(kind, error, trace)
             except BaseExceptionGroup as group:

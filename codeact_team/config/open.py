@@ -7,6 +7,9 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
 from autogen_agentchat.base import ChatAgent, Team
+from autogen_core import ComponentBase
+from autogen_core.models import ChatCompletionClient
+from pydantic import BaseModel
 
 from codeact_team.config.loading import load_config
 from codeact_team.errors import ConfigError
@@ -18,7 +21,7 @@ from codeact_team.scope import Scope
 async def open_team(
     source: str | os.PathLike[str], *, overrides: Sequence[str] = (), policy: Policy | None = None
 ) -> AsyncGenerator[Team | ChatAgent]:
-    """Load a team, or a single agent, and stop at the end whatever it started.
+    """Load a team, or a single agent, and stop at the end whatever it started; its model clients are closed.
 
     What it needs starts in the background.
 
@@ -32,10 +35,45 @@ async def open_team(
         SandboxError: If the team needs what this machine does not have.
     """
     async with Scope() as scope:
-        team = load_config(source, overrides=overrides, policy=policy)
-        if not isinstance(team, Team | ChatAgent):
-            raise ConfigError(
-                f"a {type(team).__name__} cannot run a task; name a team or an agent", file=str(source)
-            )
-        scope.prewarm()
-        yield team
+        yield load_into(scope, source, overrides=overrides, policy=policy)
+
+
+def load_into(
+    scope: Scope, source: str | os.PathLike[str], *, overrides: Sequence[str], policy: Policy | None
+) -> Team | ChatAgent:
+    """Load a team, or a single agent, that ``scope``, the current one, is to own, and start what it needs.
+
+    Raises:
+        ConfigError: As :func:`open_team`.
+    """
+    team = load_config(source, overrides=overrides, policy=policy)
+    for client in _model_clients(team):
+        scope.at_end(client.close)
+    if not isinstance(team, Team | ChatAgent):
+        raise ConfigError(
+            f"a {type(team).__name__} cannot run a task; name a team or an agent", file=str(source)
+        )
+    scope.prewarm()
+    return team
+
+
+def _model_clients(root: ComponentBase[BaseModel]) -> list[ChatCompletionClient]:
+    """The model clients of a component and of all its parts, which AutoGen keeps in private attributes."""
+    found: list[ChatCompletionClient] = []
+    seen: set[int] = set()
+    queue: list[object] = [root]
+    while queue:
+        part = queue.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        match part:
+            case ChatCompletionClient():
+                found.append(part)
+            case ComponentBase():
+                queue += vars(part).values()
+            case list() | tuple():
+                queue += part  # pyright: ignore[reportUnknownArgumentType]
+            case _:
+                pass
+    return found

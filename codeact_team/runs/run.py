@@ -15,8 +15,7 @@ from autogen_agentchat.base import ChatAgent, TaskResult, Team
 from autogen_core import CancellationToken
 
 from codeact_team.aio import to_the_end
-from codeact_team.config import load_config
-from codeact_team.errors import ConfigError
+from codeact_team.config.open import load_into
 from codeact_team.execution import StreamingCodeExecutor
 from codeact_team.providers import Policy
 from codeact_team.runs.events import Ending, EventSink, RunResult
@@ -126,13 +125,8 @@ async def _open_and_stream(
 ) -> str | None:
     wanted = given_task(source, task)
     async with Scope() as scope:
-        runner = load_config(source, overrides=overrides, policy=policy)
-        if not isinstance(runner, Team | ChatAgent):
-            raise ConfigError(
-                f"a {type(runner).__name__} cannot run a task; name a team or an agent", file=str(source)
-            )
+        runner = load_into(scope, source, overrides=overrides, policy=policy)
         telling.opened(scope)
-        scope.prewarm()
         return await _stream(runner, wanted, telling)
 
 

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import pytest
+from autogen_ext.models.openai import OpenAIChatCompletionClient
+from support.openai_server import Json, ScriptedServer, Text
+
+from codeact_team import ConfinedCommandLineCodeExecutor, dump_config, open_team, round_robin_team
+
+
+async def test_the_model_clients_of_a_team_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An open connection is a ResourceWarning when it is collected, and that is an error here."""
+    async with ScriptedServer([Text("no code"), Json({"accepted": True})]) as server:
+        monkeypatch.setenv("OPENAI_API_KEY", "key-of-a-test")
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        client, config = OpenAIChatCompletionClient(model="gpt-4.1-2025-04-14"), tmp_path / "team.yaml"
+        config.write_text(dump_config(round_robin_team(client, ConfinedCommandLineCodeExecutor())))
+        await client.close()
+        async with open_team(config) as team:
+            result = await team.run(task="anything")
+        assert len(server.requests) == 2
+    assert result.stop_reason == "reflection accepted the work"
+    del team
+    gc.collect()
