@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+
+
+class _Commands(TyperGroup):
+    def get_params(self, ctx: Any) -> list[Any]:
+        params = super().get_params(ctx)
+        for param in params:
+            # to read a flag that is not given as None, Typer imports pydantic, which takes longer than all the rest
+            if param.default is None and getattr(param, "is_flag", False):
+                param.default = False
+        return params
+
 
 app = typer.Typer(
     name="codeact-team",
+    cls=_Commands,
     help="A team of agents that writes code, runs it in a real sandbox, repairs it and reflects on the result.",
     no_args_is_help=True,
     # Rich takes three times as long to print the help as everything else together
@@ -40,8 +54,9 @@ _Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")
 def main() -> None:
     """Run the command line."""
     for stream in (sys.stdout, sys.stderr):
-        # a terminal that cannot show a character shows another one in its place
-        stream.reconfigure(errors="replace")
+        if isinstance(stream, io.TextIOWrapper):
+            # a terminal that cannot show a character shows another one in its place
+            stream.reconfigure(errors="replace")
     app()
 
 
@@ -96,7 +111,9 @@ def run(
 
 @app.command()
 def validate(
-    configs: Annotated[list[str], typer.Argument(metavar="CONFIG...", help="Files, or names of shipped configs.")],
+    configs: Annotated[
+        list[str], typer.Argument(metavar="CONFIG...", help="Files, or names of shipped configs.")
+    ],
     overrides: _Overrides = None,
     allow: _Allow = None,
     allow_unsafe: _AllowUnsafe = False,
@@ -152,7 +169,9 @@ def init(
 
 @app.command()
 def doctor(
-    clean: Annotated[bool, typer.Option("--clean", help="Remove containers that a killed run has left.")] = False,
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Remove containers that a killed run has left.")
+    ] = False,
     as_json: _Json = False,
 ) -> None:
     """Show what works on this machine, and what to do about the rest.

@@ -54,7 +54,7 @@ class Conversation:
         if isinstance(message, ModelClientStreamingChunkEvent):
             self._chunk(message)
             return
-        was_shown = self._end_live()
+        was_shown = self._end_live() == message.source
         self._header(message.source)
         match message:
             case CodeGenerationEvent():
@@ -94,23 +94,24 @@ class Conversation:
         self._speaker, self._executed = source, None
 
     def _chunk(self, message: ModelClientStreamingChunkEvent) -> None:
-        if self._live is None:
+        if self._live is None or self._live.source != message.source:
+            self._end_live()
             self._header(message.source)
-            self._live = _Live()
+            self._live = _Live(message.source)
         self._screen.text(self._live.take(message.content), end="")
         if self._live.at_line_start:
             self._screen.wait()
 
-    def _end_live(self) -> bool:
-        """Whether what comes now has been shown piece by piece."""
+    def _end_live(self) -> str | None:
+        """Whose text has been shown piece by piece until now, if anybody's."""
         live, self._live = self._live, None
         if live is None:
-            return False
+            return None
         if not live.at_line_start:
             self._screen.text("")
         if live.left_out:
             self._screen.text(f"[... {live.left_out} more characters are not shown ...]", "dim")
-        return True
+        return live.source
 
     def _generation(self, message: CodeGenerationEvent, was_shown: bool) -> None:
         correction = None if message.code_blocks else _CORRECTION.fullmatch(message.content)
@@ -129,20 +130,21 @@ class Conversation:
         self._executed = result.output
 
     def _chat(self, message: BaseChatMessage, was_shown: bool) -> None:
-        verdict = Verdict.from_metadata(message.metadata)
-        record = ExecutionRecord.from_metadata(message.metadata)
-        if verdict is not None:
+        executed, self._executed = self._executed, None
+        if (verdict := Verdict.from_metadata(message.metadata)) is not None:
             self._verdict(verdict)
-        elif self._executed is not None and message.to_text().startswith(self._executed):
+            return
+        text, record = message.to_text(), ExecutionRecord.from_metadata(message.metadata)
+        shown = record.output if was_shown and record is not None else executed
+        if shown is not None and text.startswith(shown):
             # the result itself is the answer, and only what was added to it is new
-            if rest := message.to_text().removeprefix(self._executed).strip():
-                self._screen.prose(rest)
-        else:
-            if not was_shown:
-                self._screen.prose(message.to_text())
-            if record is not None and self._executed is None:
-                self._status(record.exit_code, record.outcome)
-        self._executed = None
+            text = text.removeprefix(shown).strip()
+        elif was_shown:
+            text = ""
+        if text:
+            self._screen.prose(text)
+        if record is not None and executed is None:
+            self._status(record.exit_code, record.outcome)
 
     def _verdict(self, verdict: Verdict) -> None:
         headline, _, rest = verdict.to_text().partition("\n")
@@ -158,9 +160,14 @@ class Conversation:
 
 
 class _Live:
-    """A text that comes in pieces."""
+    """A text that comes in pieces.
 
-    def __init__(self) -> None:
+    Args:
+        source: Whose it is.
+    """
+
+    def __init__(self, source: str) -> None:
+        self.source = source
         self.at_line_start = True
         self.left_out = 0
         self._room = _MAX_LIVE_CHARS
@@ -183,7 +190,9 @@ class _Live:
 def _summary(result: RunResult) -> str:
     parts = [f"{result.messages} message{'' if result.messages == 1 else 's'}"]
     if tokens := result.usage.prompt_tokens + result.usage.completion_tokens:
-        parts.append(f"{tokens:,} tokens ({result.usage.prompt_tokens:,} in, {result.usage.completion_tokens:,} out)")
+        parts.append(
+            f"{tokens:,} tokens ({result.usage.prompt_tokens:,} in, {result.usage.completion_tokens:,} out)"
+        )
     parts.append(f"{result.seconds:.1f} s")
     if result.stop_reason:
         parts.append(" ".join(result.stop_reason.split()))

@@ -7,17 +7,28 @@ import asyncio
 from codeact_team.cli.json_lines import print_json
 from codeact_team.cli.screen import Screen
 from codeact_team.runs.machine import QUICKSTART_NEEDS, Check, State, examine
+from codeact_team.sandboxes.docker.strays import list_strays, remove
 
 _MARKS = {State.WORKS: ("✓", "green"), State.LIMITED: ("!", "yellow"), State.MISSING: ("✗", "red")}
 _WIDTH = 12
 
 
 def doctor_command(screen: Screen, *, clean: bool, as_json: bool) -> int:
-    """Print what works here, as it is found, and return the exit code."""
+    """Print what works here, as it is found, and return the exit code.
+
+    Raises:
+        EngineError: If there is no engine to clean.
+    """
     return asyncio.run(_examine(screen, clean=clean, as_json=as_json))
 
 
 async def _examine(screen: Screen, *, clean: bool, as_json: bool) -> int:
+    if clean:
+        for stray in await list_strays():
+            await remove([stray])
+            screen.notice(
+                "note", f"removed {stray.name} ({stray.image}, {stray.state}), which {stray.owner} left"
+            )
     code = 0
     screen.wait()
     async for check in examine():

@@ -25,7 +25,9 @@ def write_schema(screen: Screen, file: Path | None) -> None:
         sys.stdout.flush()
         return
     _write(file, text, "w")
-    screen.text(f"wrote {file}; a YAML file names it by `# yaml-language-server: $schema={file}` on its first line")
+    screen.text(
+        f"wrote {file}; a YAML file names it by `# yaml-language-server: $schema={file}` on its first line"
+    )
 
 
 def write_starter(screen: Screen, file: Path, template: str, *, force: bool) -> None:

@@ -13,7 +13,6 @@ from signal import SIGINT, SIGPIPE
 import typer
 
 from codeact_team.cli.screen import Screen
-from codeact_team.errors import CodeActTeamError
 
 logger = logging.getLogger(__name__)
 
@@ -39,13 +38,11 @@ def reported() -> Generator[Screen]:
         except KeyboardInterrupt:
             screen.notice("error", "interrupted")
             raise typer.Exit(128 + SIGINT) from None
-        except CodeActTeamError as error:
-            screen.notice("error", str(error))
-            raise typer.Exit(BAD_INPUT) from None
         except Exception as error:
-            logger.debug("unexpected", exc_info=True)
-            hint = f"this is a bug; {DEBUG_VARIABLE}=1 shows where it comes from"
-            screen.notice("error", f"{type(error).__name__}: {error}; {hint}")
+            from codeact_team.runs import explain
+
+            logger.debug("the command failed", exc_info=error)
+            screen.notice("error", explain(error))
             raise typer.Exit(BAD_INPUT) from None
         finally:
             screen.close()

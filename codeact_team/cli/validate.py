@@ -9,6 +9,7 @@ from codeact_team.cli.screen import Screen
 from codeact_team.config import validate_config
 from codeact_team.errors import ConfigError
 from codeact_team.providers import Policy
+from codeact_team.runs import explain
 
 
 def validate_command(
@@ -38,5 +39,5 @@ def _error(config: str, overrides: Sequence[str], policy: Policy) -> str | None:
     try:
         validate_config(config, overrides=overrides, policy=policy)
     except ConfigError as error:
-        return str(error)
+        return explain(error)
     return None

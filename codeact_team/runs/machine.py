@@ -20,6 +20,7 @@ from codeact_team.sandboxes.confined.enforcement import REQUIRED, Enforced
 from codeact_team.sandboxes.docker import DockerSandboxConfig
 from codeact_team.sandboxes.docker.engine import Client, connect, engine_url, translated
 from codeact_team.sandboxes.docker.image import ensure_image
+from codeact_team.sandboxes.docker.strays import list_strays
 
 QUICKSTART_NEEDS = "confinement"
 """The check without which not even the quickstart runs."""
@@ -97,6 +98,7 @@ async def _docker() -> AsyncGenerator[Check]:
             yield _engine(url, info)
             yield _limits(info)
             yield await _image(client)
+            yield await _containers()
     except EngineError as error:
         yield Check("engine", State.MISSING, str(error))
 
@@ -120,13 +122,21 @@ def _limits(info: Mapping[str, Any]) -> Check:
 
 
 async def _image(client: Client) -> Check:
-    image = DockerSandboxConfig().image
+    image: str = DockerSandboxConfig.model_fields["image"].default
     try:
         await ensure_image(client, image, "never")
     except EngineError:
         advice = f"it is pulled on first use; `docker pull {image}` does it now"
         return Check("image", State.LIMITED, f"{image} is not here yet: {advice}")
     return Check("image", State.WORKS, f"{image} is here")
+
+
+async def _containers() -> Check:
+    if strays := await list_strays():
+        names = ", ".join(stray.name for stray in strays)
+        advice = "`codeact-team doctor --clean` removes them"
+        return Check("containers", State.LIMITED, f"left by runs that were killed: {names}; {advice}")
+    return Check("containers", State.WORKS, "none is left by a run that was killed")
 
 
 def _key(environ: Mapping[str, str]) -> Check:

@@ -32,7 +32,7 @@ _SYMPTOMS: tuple[tuple[Cause, re.Pattern[str]], ...] = (
     (
         Cause.NETWORK,
         re.compile(
-            r"Temporary failure in name resolution|Name or service not known|Network is unreachable"
+            r"Temporary failure (?:in name resolution|resolving)|UnknownHostException|Name or service not known|Network is unreachable"
             r"|Could not resolve host|nodename nor servname provided|bad address '|\bEAI_AGAIN\b|\bENETUNREACH\b"
             r"|[Ss]ocket.{0,200}(?:Permission denied|Operation not permitted)",
             re.DOTALL,
@@ -42,10 +42,15 @@ _SYMPTOMS: tuple[tuple[Cause, re.Pattern[str]], ...] = (
         Cause.PROCESSES,
         re.compile(
             r"can't start new thread|[Cc]annot fork|can't fork|fork: (?:retry: )?Resource temporarily unavailable"
-            r"|BlockingIOError: \[Errno 11\]"
+            r"|BlockingIOError: \[Errno 11\]|pthread_create failed"
         ),
     ),
-    (Cause.MEMORY, re.compile(r"\bMemoryError\b|[Cc]annot allocate memory|[Oo]ut of memory|\bENOMEM\b")),
+    (
+        Cause.MEMORY,
+        re.compile(
+            r"\bMemoryError\b|[Cc]annot allocate memory|[Oo]ut of memory|OutOfMemoryError|\bENOMEM\b|std::bad_alloc"
+        ),
+    ),
     (
         Cause.FILES,
         re.compile(r"PermissionError: \[Errno (?:1|13)\]|Permission denied|Operation not permitted"),

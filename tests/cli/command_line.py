@@ -10,6 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from typer.testing import CliRunner
+
+from codeact_team.cli.app import app
+
 COMMAND = [sys.executable, "-m", "codeact_team"]
 
 CONFINED = (
@@ -21,9 +25,9 @@ NO_HTTP_RETRIES = "config.participants.coder.config.model_client.config.max_retr
 
 CODE = "Here:\n```python\nprint('the answer is', 6 * 7)\n```\n"
 FAILS = "Here:\n```python\nprint('before')\n1 / 0\n```\n"
-RETRY = {"reason": "Multiply instead.", "retry": True}
-ACCEPT = {"problems": [], "accepted": True, "next_step": ""}
-REJECT = {"problems": ["It is wrong."], "accepted": False, "next_step": "Start again."}
+RETRY: dict[str, Any] = {"reason": "Multiply instead.", "retry": True}
+ACCEPT: dict[str, Any] = {"problems": [], "accepted": True, "next_step": ""}
+REJECT: dict[str, Any] = {"problems": ["It is wrong."], "accepted": False, "next_step": "Start again."}
 
 
 def environment(**variables: str) -> dict[str, str]:
@@ -52,6 +56,12 @@ def codeact_team(
     return subprocess.CompletedProcess(
         result.args, result.returncode, result.stdout.decode(), result.stderr.decode()
     )
+
+
+def in_this_process(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command without a process of its own, which takes a second to import what is imported here already."""
+    result = CliRunner().invoke(app, arguments)
+    return subprocess.CompletedProcess(arguments, result.exit_code, result.stdout, result.stderr)
 
 
 def run_team(

@@ -130,8 +130,9 @@ def test_an_agent_alone_is_judged_by_the_code_it_ran(tmp_path: Path, code: str, 
     assert f"exit code {0 if exit_code == 0 else 3}\n" in result.stdout
 
 
-def test_output_that_nobody_reads_any_more_ends_the_run_quietly(tmp_path: Path):
-    script = f"{shlex.join(COMMAND)} run quickstart task --json | head -n 1; echo ${{PIPESTATUS[0]}} >&2"
+@pytest.mark.parametrize("option", ["", "--json"])
+def test_output_that_nobody_reads_any_more_ends_the_run_quietly(tmp_path: Path, option: str):
+    script = f"{shlex.join(COMMAND)} run quickstart task {option} | head -n 1; echo ${{PIPESTATUS[0]}} >&2"
     result = subprocess.run(
         ["bash", "-c", script], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60
     )

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 from autogen_core import CancellationToken
-from support.executing import KINDS, Kind, run, wait_until
+from support.executing import Kind, run, wait_until
 
 from codeact_team.execution import Outcome
 from codeact_team.executors.command_line import CommandLineCodeExecutor
 
-STOP_TIME = 2.0
-"""Seconds after its deadline by which everything that a block started has ended."""
+STOP_TIME = 3.0
+"""Seconds after its deadline by which everything that a block started has ended: two, and one for a busy machine."""
 
 BEAT = """
 import os, signal, sys, time
@@ -32,7 +32,6 @@ def beat():
 """
 
 HOST = Path(__file__).with_name("host.py")
-EVERY = [pytest.param("docker", marks=pytest.mark.docker), "confined"]
 
 STUBBORN = {
     "sleeps": "beat()",
@@ -206,7 +205,7 @@ async def test_cancelled_calls_leave_nothing_behind(
 
     def held() -> tuple[int, int, int]:
         gc.collect()
-        return threading.active_count(), len(os.listdir("/proc/self/fd")), len(kind.held())
+        return threading.active_count(), len(os.listdir("/dev/fd")), len(kind.held())
 
     # the loop's thread pool grows to its size first
     await asyncio.gather(*(asyncio.to_thread(time.sleep, 0.05) for _ in range(40)))
@@ -258,20 +257,22 @@ async def test_fork_bomb_is_contained(small: CommandLineCodeExecutor, code: str)
     assert (await run(small, "print('next')")).output == "next\n"
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_flood_of_output_does_not_show_in_the_hosts_memory(name: str) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="how much memory a process uses is read from /proc")
+def test_flood_of_output_does_not_show_in_the_hosts_memory(kind: Kind) -> None:
     # 200 MB once cost 574 MB
-    host = subprocess.run([sys.executable, HOST, "flood", name], capture_output=True, text=True, check=True)
+    host = subprocess.run(
+        [sys.executable, HOST, "flood", kind.name], capture_output=True, text=True, check=True
+    )
     grown_mib, kept, omitted = map(int, host.stdout.split())
     assert omitted > 190_000_000
     assert kept < 2_000_000
     assert grown_mib < 32
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_a_host_killed_with_9_leaves_nothing_behind(name: str, tmp_path: Path) -> None:
-    kind = KINDS[name]
-    host = subprocess.Popen([sys.executable, HOST, "wait", name, tmp_path], stdout=subprocess.PIPE, text=True)
+def test_a_host_killed_with_9_leaves_nothing_behind(kind: Kind, tmp_path: Path) -> None:
+    host = subprocess.Popen(
+        [sys.executable, HOST, "wait", kind.name, tmp_path], stdout=subprocess.PIPE, text=True
+    )
     assert host.stdout is not None
     with host.stdout:
         assert host.stdout.readline() == "up\n"

@@ -102,10 +102,12 @@ async def test_an_engine_that_is_not_there_speaks_for_itself_through_the_team(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
-    agent = CodeExecutorAgent("executor", DockerCommandLineCodeExecutor())
+    executor = DockerCommandLineCodeExecutor()
+    agent = CodeExecutorAgent("executor", executor)
     team = RoundRobinGroupChat([agent], termination_condition=MaxMessageTermination(2))
     with pytest.raises(RuntimeError) as caught:
         await team.run(task="```python\nprint(1)\n```")
+    await executor.stop()
     assert explain(caught.value).startswith("no container engine answers at unix:///nowhere: start Docker")
     assert "Traceback" not in explain(caught.value)
 

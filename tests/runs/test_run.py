@@ -23,9 +23,6 @@ from support.openai_server import HttpError, Json, ScriptedServer, Slow, Text
 from codeact_team.providers import Policy
 from codeact_team.runs import Ending, run, run_team
 
-# best effort, which runs on any machine, does not count as a sandbox
-pytestmark = pytest.mark.filterwarnings("ignore:No approval function set:UserWarning")
-
 CODE = Text("```python\nprint('the answer is', 6 * 7)\n```")
 ACCEPT = Json({"problems": [], "accepted": True, "next_step": ""})
 
@@ -152,7 +149,7 @@ class StubbornAgent(BaseChatAgent, Component[StubbornConfig]):
     def produced_message_types(self) -> list[type[BaseChatMessage]]:
         return [TextMessage]
 
-    async def on_messages(self, *arguments: Any) -> Response:
+    async def on_messages(self, messages: Any, cancellation_token: CancellationToken) -> Response:
         raise AssertionError("streamed instead")
 
     async def on_messages_stream(

@@ -2,14 +2,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from codeact_team.errors import ConfigError, SettingError
 from codeact_team.runs.tasks import given_task
 
-REPLAY = {"provider": "autogen_ext.models.replay.ReplayChatCompletionClient", "config": {}}
-LIVE = {"provider": "autogen_ext.models.openai.OpenAIChatCompletionClient", "config": {}}
+REPLAY: dict[str, Any] = {"provider": "autogen_ext.models.replay.ReplayChatCompletionClient", "config": {}}
+LIVE: dict[str, Any] = {"provider": "autogen_ext.models.openai.OpenAIChatCompletionClient", "config": {}}
 
 
 def config(folder: Path, client: object, **keys: object) -> Path:

@@ -50,6 +50,7 @@ class Kind:
     """An executor under test.
 
     Attributes:
+        name: What it is called in parameters.
         make: Its class.
         inside: What a process, by its id, keeps running for its sandboxes: containers, or supervising processes.
         exists: Whether one of them still exists.
@@ -58,6 +59,7 @@ class Kind:
         fields: For each limit, what a result must name: the config field with its value in ``small``.
     """
 
+    name: str
     make: Callable[..., CommandLineCodeExecutor]
     inside: Callable[[int], set[str]]
     exists: Callable[[str], bool]
@@ -109,6 +111,7 @@ def _process_runs(pid: str) -> bool:
 
 KINDS = {
     "docker": Kind(
+        name="docker",
         make=DockerCommandLineCodeExecutor,
         inside=_containers,
         exists=_container_exists,
@@ -122,6 +125,7 @@ KINDS = {
         },
     ),
     "confined": Kind(
+        name="confined",
         make=ConfinedCommandLineCodeExecutor,
         inside=_supervisors,
         exists=_process_runs,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import secrets
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from docker.errors import APIError
+from docker.errors import APIError, NotFound
 from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
 from codeact_team.errors import EngineError
@@ -93,6 +94,24 @@ def create(
                 raise
             name = f"{config.container_name}-{secrets.token_hex(4)}"
             return str(client.create_container(name=name, **arguments)["Id"])
+
+
+def end(client: Client, container: str, *, remove: bool) -> None:
+    """Kill what runs in a container, and remove it if asked. Blocks until that is done, by whomever."""
+    try:
+        if remove:
+            client.remove_container(container, force=True, v=True)
+        else:
+            client.kill(container)
+    except NotFound:
+        pass
+    except APIError as error:
+        if error.status_code != _CONFLICT:
+            raise
+        if remove:
+            # the engine is at it already
+            with suppress(NotFound):
+                client.wait(container, condition="removed")
 
 
 def is_unshared(error: EngineError, bound: Path | None) -> bool:

@@ -11,13 +11,11 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
-from docker.errors import APIError, NotFound
-
 from codeact_team.aio import to_the_end
 from codeact_team.errors import EngineError, SandboxError
 from codeact_team.sandboxes.base import Process, Sandbox
 from codeact_team.sandboxes.docker.config import DockerSandboxConfig
-from codeact_team.sandboxes.docker.container import WORKSPACE, create, is_rootless, is_unshared, user_for
+from codeact_team.sandboxes.docker.container import WORKSPACE, create, end, is_rootless, is_unshared, user_for
 from codeact_team.sandboxes.docker.engine import Client, connect, engine_url, open_stream, translated
 from codeact_team.sandboxes.docker.image import ensure_image
 from codeact_team.sandboxes.docker.process import DockerProcess, receive
@@ -30,8 +28,7 @@ _EXEC = (resources.files(__name__.rpartition(".")[0]) / "exec.sh").read_text()
 _CHUNK = 256 * 1024
 _MAX_STRAY_CHUNKS = 16
 _FIRST_WORDS = 4096
-_CONFLICT = 409
-_KILL_TIMEOUT = 1.0
+_KILL_TIMEOUT = 0.8
 """Seconds that killed programs get to end; where they need longer, the container is stopped."""
 
 
@@ -126,14 +123,15 @@ class DockerSandbox(Sandbox):
         self._signal(b"INT\n")
 
     async def kill(self) -> None:
-        if self._signals is None:
+        signals = self._signals
+        if signals is None:
             return
         nonce = secrets.token_hex(16).encode()
         self._signal(b"KILL %s\n" % nonce)
         try:
             async with asyncio.timeout(_KILL_TIMEOUT):
                 # so that a late signal does not meet the next program
-                await _answer(self._signals, nonce)
+                await _answer(signals, nonce)
                 # a block can take the signal away and forge the answer, but not what the engine sees
                 while (seen := await to_the_end(asyncio.to_thread(self._processes))) != self._own or not seen:
                     pass
@@ -245,19 +243,10 @@ class DockerSandbox(Sandbox):
     def _remove(self, client: Client, container: str | None) -> None:
         try:
             with translated(self._url):
-                if container is not None and self._config.auto_remove:
-                    client.remove_container(container, force=True, v=True)
-                elif container is not None:
-                    client.kill(container)
+                if container is not None:
+                    end(client, container, remove=self._config.auto_remove)
         except EngineError as error:
-            cause = error.__cause__
-            gone = isinstance(cause, NotFound) or (
-                isinstance(cause, APIError) and cause.status_code == _CONFLICT
-            )
-            if not gone:
-                logger.warning(
-                    "container %s may be left: %s; `codeact-team doctor --clean`", container, error
-                )
+            logger.warning("container %s may be left: %s; `codeact-team doctor --clean`", container, error)
         finally:
             client.close()
 

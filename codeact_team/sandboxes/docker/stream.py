@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import struct
 
 _HEADER = struct.Struct(">BxxxL")
+_NUMBER = re.compile(rb"-?[0-9]+")
 
 
 class Demultiplexer:
@@ -57,7 +59,7 @@ class MarkedStream:
         if self._trailer is None or not self._trailer.endswith(b"\n"):
             return None
         fields = bytes(self._trailer).split()
-        return tuple(int(field) for field in fields) if all(f.lstrip(b"-").isdigit() for f in fields) else ()
+        return tuple(map(int, fields)) if all(map(_NUMBER.fullmatch, fields)) else ()
 
     @property
     def ended(self) -> bool:

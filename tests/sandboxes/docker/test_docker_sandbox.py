@@ -158,8 +158,10 @@ async def test_init_command_that_fails_is_an_error_with_its_output(auto_remove: 
             init_command="seq 100000 | tr '\\n' ' '; echo no luck >&2; exit 3", auto_remove=auto_remove
         ):
             pass
-    for container in inspected():
-        with closing(connect(engine_url())) as client:
+    with closing(connect(engine_url())) as client:
+        kept = inspected()
+        assert len(kept) == (not auto_remove)
+        for container in kept:
             client.remove_container(container["Id"])
 
 

@@ -1,0 +1,115 @@
+"""AutoGen's own tests of the two classes that ours replace, unmodified, with ours in their place.
+
+They come from the source distributions on PyPI, pinned by hash, and are fetched once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+HERE = Path(__file__).parent
+REQUIREMENTS = HERE / "requirements.txt"
+FETCH_TIMEOUT = 100
+"""Seconds; building what tells pip the version takes most of them."""
+
+
+@pytest.fixture(scope="module")
+def sources(request: pytest.FixtureRequest) -> Path:
+    """The directory with both source distributions."""
+    cache = request.config.cache
+    assert cache is not None
+    directory = cache.mkdir("autogen-sources")
+    with (directory / "lock").open("w") as lock:
+        # one worker fetches for all
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not complete(directory):
+            fetch(directory)
+    assert complete(directory)
+    return directory
+
+
+def fetch(directory: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--retries=1"]
+    which = ["--no-deps", "--no-binary=autogen-agentchat,autogen-ext", "--require-hashes", "-r", REQUIREMENTS]
+    fetched = subprocess.run(
+        [*pip, *which, "-d", directory],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=FETCH_TIMEOUT,
+        check=False,
+    )
+    if fetched.returncode != 0:
+        reason = f"AutoGen's source distributions could not be fetched: {fetched.stdout[-500:]}"
+        # where everything is required, this is too
+        if os.environ.get("CODEACT_TEAM_REQUIRE_DOCKER") == "1":
+            pytest.fail(reason, pytrace=False)
+        pytest.skip(reason)
+
+
+def complete(directory: Path) -> bool:
+    pinned = REQUIREMENTS.read_text()
+    archives = list(directory.glob("*.tar.gz"))
+    return len(archives) == 2 and all(
+        hashlib.sha256(archive.read_bytes()).hexdigest() in pinned for archive in archives
+    )
+
+
+@pytest.mark.parametrize(
+    ("distribution", "name", "count"),
+    [
+        pytest.param("autogen_agentchat-0.7.5", "test_code_executor_agent.py", 26, id="agent"),
+        pytest.param(
+            "autogen_ext-0.7.5",
+            "code_executors/test_docker_commandline_code_executor.py",
+            16,
+            id="docker",
+            marks=pytest.mark.docker,
+        ),
+    ],
+)
+def test_autogens_own_tests_pass_with_our_class(
+    sources: Path, tmp_path: Path, distribution: str, name: str, count: int
+) -> None:
+    with tarfile.open(sources / f"{distribution}.tar.gz") as archive:
+        content = archive.extractfile(f"{distribution}/tests/{name}")
+        assert content is not None
+        file = tmp_path / Path(name).name
+        file.write_bytes(content.read())
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    ran = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "ours_in_place",
+            "-p",
+            "no:cacheprovider",
+            "--junitxml=report.xml",
+            file,
+        ],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])]),
+            "PYTEST_ADDOPTS": "",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout
+    assert "in place: codeact_team.agents.code_executor, codeact_team.executors.docker" in ran.stdout
+    suite = ElementTree.parse(tmp_path / "report.xml").getroot()[0]
+    assert (suite.get("tests"), suite.get("skipped")) == (str(count), "0"), ran.stdout

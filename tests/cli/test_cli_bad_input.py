@@ -1,0 +1,90 @@
+"""Bad input and broken surroundings: one message with the fix, exit code 2, no traceback, nothing left running."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command_line import codeact_team, in_this_process, lines, run_team
+from support.openai_server import AnyReply, Garbage, HttpError, ScriptedServer
+
+MASKED = "sk-proj-***********************wxyz"
+
+
+def one_message(stderr: str) -> str:
+    """The text of the only thing on stderr, which is an error."""
+    assert stderr.startswith("error: "), stderr
+    assert stderr.count("\n") == 1, stderr
+    assert "Traceback" not in stderr
+    return stderr.removeprefix("error: ").rstrip()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["quickstrat", "x"], "no shipped config 'quickstrat'; did you mean 'quickstart'?"),
+        (["nowhere.yaml", "x"], "nowhere.yaml: there is no such file"),
+        (["broken.yaml", "x"], "broken.yaml:2: "),
+        (["other.yaml", "x"], "other.yaml:1: provider: 'os.system' lies outside the allowed namespaces"),
+        (["executor"], "there is no task: give it as the second argument, by --file FILE, or as `-`"),
+        (["quickstart", "--file", "nowhere.txt"], "cannot be read from nowhere.txt: No such file"),
+        (["quickstart", "x", "--file", "task.txt"], "the task is given twice"),
+        (["quickstart", "--file", "latin1.txt"], "the task from latin1.txt is no UTF-8 text"),
+        (["quickstart", "x", "-s", "config.nope.x=1"], "-s config.nope.x: config has no key 'nope'"),
+        (["team", "x"], "OPENAI_API_KEY"),
+        (["local-model", "x"], "the environment variable LOCAL_MODEL is not set"),
+    ],
+)
+def test_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str):
+    monkeypatch.chdir(tmp_path)
+    for name in ("OPENAI_API_KEY", "LOCAL_MODEL"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "broken.yaml").write_text("provider: x\n  config: {\n")
+    (tmp_path / "other.yaml").write_text("provider: os.system\nconfig: {}\n")
+    (tmp_path / "task.txt").write_text("A task")
+    (tmp_path / "latin1.txt").write_bytes(b"\xe4")
+    result = in_this_process("run", *arguments)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stderr.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        (HttpError(401, f"Incorrect API key provided: {MASKED}"), "does not accept the API key (401): check"),
+        (Garbage(), "something that is no chat completion: check `base_url`"),
+    ],
+)
+def test_a_model_server_that_does_not_work(tmp_path: Path, reply: AnyReply, said: str):
+    with ScriptedServer.in_thread([reply]) as server:
+        result = run_team(server.base_url, "A task", cwd=tmp_path)
+    assert result.returncode == 2
+    assert said in result.stderr.splitlines()[-1]
+    assert "Traceback" not in result.stdout + result.stderr
+    assert "wxyz" not in result.stdout + result.stderr
+
+
+def test_a_failure_is_the_result_for_programs_too(tmp_path: Path):
+    result = codeact_team("run", "nowhere.yaml", "x", "--json", cwd=tmp_path)
+    assert result.returncode == 2
+    (last,) = lines(result.stdout)
+    assert (last["type"], last["exit_code"], last["ending"]) == ("result", 2, "failed")
+    assert last["error"] == one_message(result.stderr) == "nowhere.yaml: there is no such file"
+
+
+@pytest.mark.docker
+def test_an_image_that_is_absent(tmp_path: Path):
+    override = "config.code_executor.config={image: no.such.registry.invalid/image, pull: never}"
+    result = codeact_team("run", "executor", "```sh\ntrue\n```", "-s", override, cwd=tmp_path)
+    assert result.returncode == 2
+    assert "no.such.registry.invalid/image" in one_message(result.stderr)
+
+
+def test_what_is_behind_an_error_is_shown_to_who_asks(tmp_path: Path):
+    result = codeact_team("run", "nowhere.yaml", "x", cwd=tmp_path, CODEACT_TEAM_DEBUG="1")
+    assert result.returncode == 2
+    assert "Traceback" in result.stderr
+    assert result.stderr.endswith("error: nowhere.yaml: there is no such file\n")

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import codeact_team, environment
+
+HEAVY = ("autogen_core", "autogen_agentchat", "autogen_ext", "docker", "openai", "pydantic", "rich")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["--version"]])
+def test_help_and_version_import_nothing_heavy(arguments: list[str], tmp_path: Path):
+    program = (
+        "import sys\nfrom codeact_team.cli import main\n"
+        "try:\n    main()\nfinally:\n    print(*sys.modules, file=sys.stderr)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert result.stdout
+    imported = {name.partition(".")[0] for name in result.stderr.split()}
+    assert imported.isdisjoint(HEAVY)
+
+
+def test_help_names_every_command_whole(tmp_path: Path):
+    result = codeact_team("--help", cwd=tmp_path)
+    assert result.returncode == 0
+    for command in ("run", "validate", "schema", "init", "doctor"):
+        assert re.search(rf"^  {command} +[A-Z].*\.$", result.stdout, re.MULTILINE), command
+
+
+def test_the_version_names_what_a_report_needs(tmp_path: Path):
+    result = codeact_team("--version", cwd=tmp_path)
+    assert re.fullmatch(r"codeact-team \S+ \(AutoGen 0\.7\.\d+, Python 3\.\d+\.\d+\)\n", result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["rum"], "No such command 'rum'"),
+        (["run"], "Missing argument 'CONFIG'"),
+        (["run", "quickstart", "--jsn"], "No such option: --jsn"),
+        (["validate"], "Missing argument 'CONFIG...'"),
+    ],
+)
+def test_a_wrong_command_line_says_so_and_exits_with_2(arguments: list[str], said: str, tmp_path: Path):
+    result = codeact_team(*arguments, cwd=tmp_path)
+    assert result.returncode == 2
+    assert said in result.stderr
+    assert result.stdout == ""

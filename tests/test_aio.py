@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+
+import pytest
+
+from codeact_team.aio import Turns, to_the_end
+
+
+async def test_to_the_end_returns_and_raises() -> None:
+    async def fail() -> None:
+        raise KeyError("said")
+
+    assert await to_the_end(asyncio.sleep(0, "done")) == "done"
+    with pytest.raises(KeyError):
+        await to_the_end(fail())
+
+
+async def test_to_the_end_is_not_cut_short_by_any_number_of_cancellations() -> None:
+    finished = asyncio.Event()
+    go = asyncio.Event()
+
+    async def work() -> None:
+        await go.wait()
+        finished.set()
+
+    task = asyncio.create_task(to_the_end(work()))
+    for _ in range(3):
+        await asyncio.sleep(0)
+        task.cancel()
+    await asyncio.sleep(0)
+    assert not task.done()
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert finished.is_set()
+
+
+async def test_to_the_end_tells_of_a_failure_behind_a_cancellation() -> None:
+    async def fail() -> None:
+        await asyncio.sleep(0.01)
+        raise KeyError("said")
+
+    task = asyncio.create_task(to_the_end(fail()))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await task
+    # asyncio makes a new exception for who awaits the task
+    chain: list[BaseException | None] = [caught.value]
+    while chain[-1] is not None:
+        chain.append(chain[-1].__cause__ or chain[-1].__context__)
+    assert any(isinstance(error, KeyError) for error in chain)
+
+
+async def test_turns_are_in_the_order_of_asking() -> None:
+    turns, order = Turns(), list[int]()
+
+    async def take(number: int) -> None:
+        async with turns:
+            order.append(number)
+            await asyncio.sleep(0)
+            assert order[-1] == number
+
+    await asyncio.gather(*(take(number) for number in range(20)))
+    assert order == list(range(20))
+
+
+async def test_a_cancelled_wait_passes_the_turn_on() -> None:
+    turns = Turns()
+
+    async def take() -> None:
+        async with turns:
+            await asyncio.sleep(0)
+
+    async with turns:
+        waiting = [asyncio.create_task(take()) for _ in range(5)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        waiting[3].cancel()
+    # in the very moment in which its turn comes
+    waiting[1].cancel()
+    results = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 5)
+    assert [isinstance(result, asyncio.CancelledError) for result in results] == [
+        True,
+        True,
+        False,
+        True,
+        False,
+    ]
+    await asyncio.wait_for(take(), 5)
+
+
+async def test_the_turn_is_passed_on_after_an_error() -> None:
+    turns = Turns()
+    with pytest.raises(KeyError):
+        async with turns:
+            raise KeyError
+    async with asyncio.timeout(5), turns:
+        pass
+
+
+def test_turns_across_event_loops() -> None:
+    turns, holders, most = Turns(), set[int](), list[int]()
+    taken = 0
+
+    async def take(number: int, dice: random.Random) -> None:
+        nonlocal taken
+        async with turns:
+            holders.add(number)
+            most.append(len(holders))
+            taken += 1
+            try:
+                await asyncio.sleep(dice.random() * 0.0005)
+            finally:
+                holders.discard(number)
+
+    async def use(number: int) -> None:
+        dice = random.Random(number)
+        for _ in range(60):
+            task = asyncio.create_task(take(number, dice))
+            if dice.random() < 0.5:
+                # at any moment: a turn must never be lost
+                await asyncio.sleep(dice.random() * 0.001)
+                task.cancel()
+            await asyncio.wait({task})
+
+    threads = [threading.Thread(target=asyncio.run, args=(use(number),)) for number in range(6)]
+    began = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=20)
+    assert not any(thread.is_alive() for thread in threads), "a turn was lost"
+    assert time.monotonic() - began < 20
+    assert set(most) == {1}
+    assert taken > 100
