@@ -13,6 +13,8 @@ Code that fails, a program that is killed and a model that answers nonsense are 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class CodeActTeamError(Exception):
     """Base of all errors of this package; its text says what is wrong and what to do."""
@@ -30,10 +32,17 @@ class ConfigError(CodeActTeamError):
         file: The document's name.
         line: Line in the document, counted from 1.
         path: Where in the document, such as ``config.participants.0.provider``.
+        problems: What is wrong one by one, where this tells of several things.
     """
 
     def __init__(
-        self, message: str, *, file: str | None = None, line: int | None = None, path: str | None = None
+        self,
+        message: str,
+        *,
+        file: str | None = None,
+        line: int | None = None,
+        path: str | None = None,
+        problems: Sequence[ConfigError] = (),
     ) -> None:
         place = ":".join(str(part) for part in (file, line) if part is not None)
         super().__init__(": ".join(part for part in (place, path, message) if part))
@@ -41,6 +50,7 @@ class ConfigError(CodeActTeamError):
         self.file = file
         self.line = line
         self.path = path
+        self.problems = tuple(problems) or (self,)
 
 
 class NotAllowedError(ConfigError):

@@ -1,4 +1,7 @@
-"""Which tests run here: those with Docker need an engine and an image; benchmarks run only when asked for."""
+"""Which tests run here: those with Docker need an engine and an image; benchmarks run only when asked for.
+
+With ``CODEACT_TEAM_REQUIRE_ALL=1`` a test that would be skipped fails.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +41,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("docker") and (reason := why_no_docker()) is not None:
-        if os.environ.get("CODEACT_TEAM_REQUIRE_DOCKER") == "1":
-            pytest.fail(f"Docker is required here: {reason}", pytrace=False)
         pytest.skip(reason)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Where everything is required, a test that cannot run is a failure."""
+    report = yield
+    if report.skipped and os.environ.get("CODEACT_TEAM_REQUIRE_ALL") == "1":
+        report.outcome = "failed"
+        report.longrepr = f"nothing may be skipped here, but: {report.longrepr}"
+    return report
 
 
 @pytest.fixture(scope="session", autouse=True)

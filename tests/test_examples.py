@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.openai_server import Json, Reply, ScriptedServer, Text
+from support.openai_server import AnyReply, Json, ScriptedServer, Text
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -18,7 +18,7 @@ _SQUARES = Text("```python\nprint([n * n for n in range(1, 11)])\n```")
 _OUTPUT = "[1, 4, 9, 16, 25, 36, 49, 64, 81, 100]"
 
 
-def run_example(name: str, *arguments: str, replies: list[Reply], cwd: Path) -> str:
+def run_example(name: str, *arguments: str, replies: list[AnyReply], cwd: Path) -> str:
     with ScriptedServer.in_thread(replies) as server:
         finished = subprocess.run(
             [sys.executable, EXAMPLES / name, *arguments],
@@ -58,7 +58,7 @@ def test_team_from_yaml_repairs_and_accepts(tmp_path: Path) -> None:
     ],
 )
 def test_the_executor_agent_works_in_hand_built_teams(
-    kind: str, replies: list[Reply], tmp_path: Path
+    kind: str, replies: list[AnyReply], tmp_path: Path
 ) -> None:
     assert _OUTPUT in run_example("embed_executor.py", kind, replies=replies, cwd=tmp_path)
 

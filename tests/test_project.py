@@ -5,8 +5,9 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-import codeact_team
 import pytest
+
+import codeact_team
 
 ROOT = Path(__file__).parents[1]
 
@@ -47,7 +48,7 @@ def test_the_public_names_are_these() -> None:
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'CodeExecuterAgent'"):
-        _ = codeact_team.CodeExecuterAgent  # pyright: ignore
+        _ = codeact_team.CodeExecuterAgent  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
 
 
 def test_ci_runs_the_test_command_of_the_readme() -> None:

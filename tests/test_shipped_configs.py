@@ -35,14 +35,19 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_MODEL", "model-of-a-test")
 
 
+def load_text(text: str) -> Any:
+    return YAML(typ="safe", pure=True).load(text)  # pyright: ignore[reportUnknownMemberType]
+
+
 def plain(path: Path) -> Any:
-    return YAML(typ="safe", pure=True).load(path.read_text())
+    return load_text(path.read_text())
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_config_is_valid_and_fits_the_schema(path: Path) -> None:
     validate_config(path)
-    Draft202012Validator(config_schema()).validate(plain(path))
+    validator: Any = Draft202012Validator(config_schema())
+    validator.validate(plain(path))
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
@@ -64,7 +69,7 @@ def test_the_team_config_is_the_team_made_in_python() -> None:
 
 
 def load_yaml(text: str) -> Any:
-    document = YAML(typ="safe", pure=True).load(text)
+    document = load_text(text)
     for participant in document["config"]["participants"]:
         # one is wrapped for people, the other is not
         message = participant["config"].get("system_message", "")

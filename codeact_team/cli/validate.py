@@ -26,18 +26,26 @@ def validate_command(
     errors = {config: _error(config, overrides, policy) for config in configs}
     for config, error in errors.items():
         if as_json:
-            print_json({"config": config, "valid": error is None, "error": error})
+            print_json({"config": config, "valid": error is None, "problems": _problems(error)})
         elif error is None:
             screen.text(f"✓ {config}", "green")
         else:
             screen.text(f"✗ {config}", "red")
-            screen.text(error)
+            screen.text(explain(error))
     return 2 if any(errors.values()) else 0
 
 
-def _error(config: str, overrides: Sequence[str], policy: Policy) -> str | None:
+def _error(config: str, overrides: Sequence[str], policy: Policy) -> ConfigError | None:
     try:
         validate_config(config, overrides=overrides, policy=policy)
     except ConfigError as error:
-        return explain(error)
+        return error
     return None
+
+
+def _problems(error: ConfigError | None) -> list[dict[str, object]]:
+    problems = () if error is None else error.problems
+    return [
+        {"file": problem.file, "line": problem.line, "path": problem.path, "text": explain(problem)}
+        for problem in problems
+    ]

