@@ -24,8 +24,8 @@ counts() {
 }
 counts
 oom_before=$oom refused_before=$refused
-if [ "$1 $2" = "sh -c" ]; then
-    # this shell can do that: to start a second one takes longer than all else here
+if [ $# -ge 4 ] && [ "$1 $2" = "sh -c" ]; then
+    # this shell can run the script: to start a second one takes longer than all else here
     script=$3
     shift 4
     (eval "$script") 2>&1
