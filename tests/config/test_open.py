@@ -63,6 +63,7 @@ config:
 
 
 # "a loaded team cannot run, because nothing starts its executor", in nested teams as well
+@pytest.mark.filterwarnings("ignore:No approval function")
 async def test_what_a_team_needs_is_started_and_stopped(write: Write, add_module: AddModule) -> None:
     add_module("scoped_parts", EXECUTOR)
     policy = Policy(DEFAULT_NAMESPACES | {"scoped_parts"})
