@@ -9,6 +9,7 @@ from abc import abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from importlib import resources
+from pathlib import Path
 
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
@@ -21,6 +22,7 @@ from codeact_team.execution import ExecutionResult, Outcome, StreamingCodeExecut
 from codeact_team.executors.languages import DEFAULT_LANGUAGES, BlockError, file_of, parse_command
 from codeact_team.executors.output import Output
 from codeact_team.executors.supervision import Call, communicate, end, first
+from codeact_team.executors.workspace import HostWorkspace
 from codeact_team.sandboxes.base import Exit, Process, Sandbox
 from codeact_team.sandboxes.limits import diagnose
 
@@ -72,15 +74,17 @@ class CommandLineCodeExecutor(StreamingCodeExecutor):
 
     Args:
         settings: Time limit, languages, and what becomes of the blocks' files.
+        workspace: The workspace's directory on the host.
     """
 
-    def __init__(self, settings: CommandLineConfig) -> None:
+    def __init__(self, settings: CommandLineConfig, workspace: HostWorkspace) -> None:
         self._timeout = settings.timeout
         self._delete_tmp_files = settings.delete_tmp_files
         self._commands = {
             label.lower(): parse_command(label, command)
             for label, command in {**DEFAULT_LANGUAGES, **settings.languages}.items()
         }
+        self._workspace = workspace
         self._sandbox: Sandbox | None = None
         self._prepared = False
         self._turns = Turns()
@@ -90,6 +94,15 @@ class CommandLineCodeExecutor(StreamingCodeExecutor):
     @abstractmethod
     async def _make_sandbox(self) -> Sandbox:
         """A new sandbox, not started."""
+
+    @property
+    def work_dir(self) -> Path:
+        """The workspace's directory on the host.
+
+        Raises:
+            RuntimeError: If it is a temporary one that does not exist yet, or the workspace is in a container only.
+        """
+        return self._workspace.path
 
     @property
     def timeout(self) -> int:
@@ -107,7 +120,15 @@ class CommandLineCodeExecutor(StreamingCodeExecutor):
             SandboxError: If it cannot start.
         """
         async with self._starting:
-            await self._running_sandbox()
+            is_new = self._sandbox is None
+            try:
+                await self._running_sandbox()
+            except BaseException:
+                if is_new:
+                    # nothing has run yet, so a temporary workspace holds nothing
+                    self._sandbox = None
+                    await to_the_end(self._workspace.remove())
+                raise
 
     async def stop(self) -> None:
         """Stop the sandbox with all that runs in it. Idempotent; a later call starts a new one."""
@@ -115,6 +136,7 @@ class CommandLineCodeExecutor(StreamingCodeExecutor):
             sandbox, self._sandbox = self._sandbox, None
             if sandbox is not None:
                 await to_the_end(sandbox.stop())
+            await self._workspace.remove()
 
     async def restart(self) -> None:
         """Stop everything that runs and start again with the same workspace."""

@@ -84,8 +84,7 @@ class ConfinedCommandLineCodeExecutor(
             delete_tmp_files=delete_tmp_files,
             languages=dict(languages or {}),
         )
-        super().__init__(self._config)
-        self._workspace = HostWorkspace(self._config.work_dir)
+        super().__init__(self._config, HostWorkspace(self._config.work_dir))
 
     @property
     def loosenings(self) -> Sequence[str]:
@@ -94,19 +93,6 @@ class ConfinedCommandLineCodeExecutor(
         if self._config.readable:
             found.append(f"readable: {', '.join(self._config.readable)}")
         return found
-
-    @property
-    def work_dir(self) -> Path:
-        """The workspace's directory.
-
-        Raises:
-            RuntimeError: If it is a temporary one that does not exist yet.
-        """
-        return self._workspace.path
-
-    async def stop(self) -> None:
-        await super().stop()
-        await self._workspace.remove()
 
     async def _make_sandbox(self) -> Sandbox:
         return ConfinedSandbox(

@@ -127,9 +127,8 @@ class DockerCommandLineCodeExecutor(CommandLineCodeExecutor, Component[DockerCom
             warnings.warn(
                 "Using the current directory as work_dir is deprecated.", DeprecationWarning, stacklevel=2
             )
-        super().__init__(self._config)
+        super().__init__(self._config, HostWorkspace(self._config.work_dir, owner=_NOBODY))
         self._functions = tuple(functions)
-        self._workspace = HostWorkspace(self._config.work_dir, owner=_NOBODY)
 
     @property
     def loosenings(self) -> Sequence[str]:
@@ -150,22 +149,9 @@ class DockerCommandLineCodeExecutor(CommandLineCodeExecutor, Component[DockerCom
         return format_for_prompt(self._functions, self.functions_module, prompt_template)
 
     @property
-    def work_dir(self) -> Path:
-        """The workspace's directory on the host.
-
-        Raises:
-            RuntimeError: If it is a temporary one that does not exist yet, or the workspace is in the container only.
-        """
-        return self._workspace.path
-
-    @property
     def bind_dir(self) -> Path:
         """The workspace's directory as the engine names it."""
         return self.work_dir if self._config.bind_dir is None else Path(self._config.bind_dir)
-
-    async def stop(self) -> None:
-        await super().stop()
-        await self._workspace.remove()
 
     async def _prepare(self, call: Call) -> None:
         for block, failure in installation(self._functions, self.functions_module):
