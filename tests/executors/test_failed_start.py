@@ -8,6 +8,10 @@ import pytest
 from codeact_team import DockerCommandLineCodeExecutor, EngineError
 
 
+def content(directory: Path) -> list[Path]:
+    return list(directory.iterdir())
+
+
 async def test_a_start_that_fails_leaves_no_temporary_workspace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -16,6 +20,6 @@ async def test_a_start_that_fails_leaves_no_temporary_workspace(
     executor = DockerCommandLineCodeExecutor()
     with pytest.raises(EngineError, match="no container engine answers"):
         await executor.start()
-    assert list(tmp_path.iterdir()) == []
+    assert content(tmp_path) == []
     with pytest.raises(RuntimeError, match="not properly initialized"):
         _ = executor.work_dir
