@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, ClassVar, Self
 
-from autogen_agentchat.agents import ApprovalFuncType, BaseChatAgent
+from autogen_agentchat.agents import ApprovalFuncType
 from autogen_agentchat.base import Response
 from autogen_agentchat.messages import (
     BaseAgentEvent,
@@ -21,7 +21,7 @@ from autogen_agentchat.messages import (
 )
 from autogen_core import CancellationToken, Component
 from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
-from autogen_core.model_context import ChatCompletionContext, UnboundedChatCompletionContext
+from autogen_core.model_context import ChatCompletionContext
 from autogen_core.models import (
     AssistantMessage,
     ChatCompletionClient,
@@ -31,6 +31,7 @@ from autogen_core.models import (
     UserMessage,
 )
 
+from codeact_team.agents.base import RememberingAgent
 from codeact_team.agents.calls import complete, text_of_result, visible_to
 from codeact_team.agents.messages import FoundCode, add_to_context, find_code, load_context
 from codeact_team.agents.settings import SYSTEM_MESSAGE, CodeExecutorAgentConfig, check_settings, dumped
@@ -52,7 +53,7 @@ _MISSING_APPROVAL = (
 )
 
 
-class CodeExecutorAgent(BaseChatAgent, Component[CodeExecutorAgentConfig]):
+class CodeExecutorAgent(RememberingAgent, Component[CodeExecutorAgentConfig]):
     """An agent that runs code, and with a model client also writes it, repairs it and reflects on the result.
 
     A drop-in for AutoGen 0.7's class of that name: the same parameters, events, texts and methods, and any AutoGen
@@ -124,10 +125,9 @@ class CodeExecutorAgent(BaseChatAgent, Component[CodeExecutorAgentConfig]):
             description = (
                 self.DEFAULT_TERMINAL_DESCRIPTION if model_client is None else self.DEFAULT_AGENT_DESCRIPTION
             )
-        super().__init__(name=name, description=description)
+        super().__init__(name, description, model_context)
         self._code_executor = code_executor
         self._model_client = model_client
-        self._model_context = model_context or UnboundedChatCompletionContext()
         self._model_client_stream = model_client_stream
         self._max_retries_on_error = max_retries_on_error
         self._system_message = system_message or None
@@ -152,15 +152,6 @@ class CodeExecutorAgent(BaseChatAgent, Component[CodeExecutorAgentConfig]):
             warnings.warn(_MISSING_APPROVAL, UserWarning, stacklevel=2)
 
     @property
-    def produced_message_types(self) -> Sequence[type[BaseChatMessage]]:
-        return (TextMessage,)
-
-    @property
-    def model_context(self) -> ChatCompletionContext:
-        """What the model remembers."""
-        return self._model_context
-
-    @property
     def languages(self) -> Sequence[str]:
         """Labels of the code that is run."""
         if self._supported_languages is not None:
@@ -168,15 +159,6 @@ class CodeExecutorAgent(BaseChatAgent, Component[CodeExecutorAgentConfig]):
         if isinstance(self._code_executor, StreamingCodeExecutor):
             return self._code_executor.supported_languages
         return self.DEFAULT_SUPPORTED_LANGUAGES
-
-    async def on_messages(
-        self, messages: Sequence[BaseChatMessage], cancellation_token: CancellationToken
-    ) -> Response:
-        async with aclosing(self.on_messages_stream(messages, cancellation_token)) as items:
-            async for item in items:
-                if isinstance(item, Response):
-                    return item
-        raise AssertionError("the stream ends with a response")
 
     async def on_messages_stream(
         self, messages: Sequence[BaseChatMessage], cancellation_token: CancellationToken
@@ -205,18 +187,18 @@ class CodeExecutorAgent(BaseChatAgent, Component[CodeExecutorAgentConfig]):
 
     async def on_reset(self, cancellation_token: CancellationToken) -> None:
         """Forget the conversation, and end what the code left running."""
-        await self._model_context.clear()
-        if isinstance(self._code_executor, StreamingCodeExecutor):
-            await self._code_executor.restart()
-
-    async def save_state(self) -> Mapping[str, Any]:
-        """The conversation. What the code has done lives on in the executor's workspace, not here."""
-        return {"type": "CodeExecutorAgentState", "model_context": await self._model_context.save_state()}
+        await super().on_reset(cancellation_token)
+        await self._restart()
 
     async def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on with a saved conversation; what code of another conversation left running is ended."""
-        if "model_context" in state:
-            await self._model_context.load_state(state["model_context"])
+        """Go on with a saved conversation; what code of another conversation left running is ended.
+
+        What the code has done lives on in the executor's workspace, not in the state.
+        """
+        await super().load_state(state)
+        await self._restart()
+
+    async def _restart(self) -> None:
         if isinstance(self._code_executor, StreamingCodeExecutor):
             await self._code_executor.restart()
 

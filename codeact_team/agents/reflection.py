@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
-from typing import Any, Self
+from collections.abc import AsyncGenerator, Sequence
+from typing import Self
 
-from autogen_agentchat.agents import BaseChatAgent
 from autogen_agentchat.base import Response
 from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage, TextMessage, ThoughtEvent
 from autogen_core import CancellationToken, Component, ComponentModel
-from autogen_core.model_context import ChatCompletionContext, UnboundedChatCompletionContext
+from autogen_core.model_context import ChatCompletionContext
 from autogen_core.models import AssistantMessage, ChatCompletionClient, SystemMessage, UserMessage
 from pydantic import BaseModel, ConfigDict
 
+from codeact_team.agents.base import RememberingAgent
 from codeact_team.agents.calls import visible_to
 from codeact_team.agents.messages import add_to_context, load_context, text_of
 from codeact_team.agents.settings import dumped
@@ -41,7 +40,7 @@ class ReflectionAgentConfig(BaseModel):
     """The model's instructions; empty for none."""
 
 
-class ReflectionAgent(BaseChatAgent, Component[ReflectionAgentConfig]):
+class ReflectionAgent(RememberingAgent, Component[ReflectionAgentConfig]):
     """Reads the task, the code and its result, and answers with a verdict.
 
     The verdict is the response's text for people, and a :class:`~codeact_team.reflection.Verdict` in its metadata for
@@ -67,28 +66,9 @@ class ReflectionAgent(BaseChatAgent, Component[ReflectionAgentConfig]):
         description: str = ReflectionAgentConfig.model_fields["description"].default,
         system_message: str = REFLECTION_SYSTEM_MESSAGE,
     ) -> None:
-        super().__init__(name=name, description=description)
+        super().__init__(name, description, model_context)
         self._model_client = model_client
-        self._model_context = model_context or UnboundedChatCompletionContext()
         self._system_message = system_message
-
-    @property
-    def produced_message_types(self) -> Sequence[type[BaseChatMessage]]:
-        return (TextMessage,)
-
-    @property
-    def model_context(self) -> ChatCompletionContext:
-        """What the model remembers."""
-        return self._model_context
-
-    async def on_messages(
-        self, messages: Sequence[BaseChatMessage], cancellation_token: CancellationToken
-    ) -> Response:
-        async with aclosing(self.on_messages_stream(messages, cancellation_token)) as items:
-            async for item in items:
-                if isinstance(item, Response):
-                    return item
-        raise AssertionError("the stream ends with a response")
 
     async def on_messages_stream(
         self, messages: Sequence[BaseChatMessage], cancellation_token: CancellationToken
@@ -118,19 +98,6 @@ class ReflectionAgent(BaseChatAgent, Component[ReflectionAgentConfig]):
             ),
             inner_messages=inner,
         )
-
-    async def on_reset(self, cancellation_token: CancellationToken) -> None:
-        """Forget the conversation."""
-        await self._model_context.clear()
-
-    async def save_state(self) -> Mapping[str, Any]:
-        """The conversation."""
-        return {"type": "ReflectionAgentState", "model_context": await self._model_context.save_state()}
-
-    async def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on with a saved conversation."""
-        if "model_context" in state:
-            await self._model_context.load_state(state["model_context"])
 
     def _to_config(self) -> ReflectionAgentConfig:
         return ReflectionAgentConfig(
