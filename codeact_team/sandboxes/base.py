@@ -81,13 +81,22 @@ class Sandbox(ABC):
         """End everything inside and remove the sandbox. Idempotent."""
 
     @abstractmethod
-    async def spawn(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Process:
+    async def spawn(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, supervises: bool = False
+    ) -> Process:
         """Start a program in the workspace.
 
         Args:
             argv: The program and its arguments, as the sandbox sees them.
             env: Variables beside those of the sandbox.
+            supervises: Whether the program guards hostile ones that it starts: it is then alone with its stream, and
+                can see all that it has started.
         """
+
+    @property
+    @abstractmethod
+    def python(self) -> str:
+        """The Python interpreter, as the sandbox sees it."""
 
     @abstractmethod
     async def interrupt(self) -> None:

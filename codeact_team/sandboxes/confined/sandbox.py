@@ -70,6 +70,8 @@ class ConfinedSandbox(Sandbox):
         self._control: Control | None = None
         self._process: ConfinedProcess | None = None
         self._enforced: frozenset[Enforced] = frozenset()
+        self._own_processes = False
+        """Whether the programs see no other processes than their own."""
 
     @property
     def running(self) -> bool:
@@ -109,14 +111,19 @@ class ConfinedSandbox(Sandbox):
     async def stop(self) -> None:
         await to_the_end(self._stop())
 
-    async def spawn(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Process:
+    async def spawn(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, supervises: bool = False
+    ) -> Process:
         if self._control is None or not self._control.alive:
             raise ConfinementError("The sandbox is not running: start it first.")
         if self._process is not None and not self._process.ended:
             raise SandboxError("Something still runs in the sandbox: one program at a time.")
         self._process = process = ConfinedProcess()
         environment = {**self._base_environment(), **self._environment, **(env or {})}
-        message = {"do": "spawn", "argv": list(argv), "env": environment, "readable": self._paths}
+        paths = self._paths
+        if supervises and self._own_processes:
+            paths = [*paths, "/proc"]
+        message = {"do": "spawn", "argv": list(argv), "env": environment, "readable": paths}
         try:
             self._control.send(message, process.inner_fds)
         except ConfinementError:
@@ -150,6 +157,7 @@ class ConfinedSandbox(Sandbox):
     async def _start(self) -> None:
         self._control = control = self._launch()
         reasons = await control.answer()
+        self._own_processes = reasons.get("namespaces", "") is None
         self._enforced = await self._find_enforced(reasons)
         judge(self._enforced, reasons, required=self._confinement == "required")
 

@@ -128,3 +128,15 @@ class DockerSandboxOptions(TypedDict, total=False):
     max_file_mib: int
     environment: dict[str, str]
     runtime: str | None
+
+
+class DockerContainerOptions(DockerSandboxOptions, total=False):
+    """All keyword arguments but the image; see the fields of the same names in :class:`DockerSandboxConfig`."""
+
+    container_name: str | None
+    auto_remove: bool
+    stop_container: bool
+    device_requests: list[dict[str, Any]]
+    extra_volumes: dict[str, dict[str, str]]
+    extra_hosts: dict[str, str]
+    init_command: str | None

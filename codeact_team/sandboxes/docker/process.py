@@ -32,7 +32,7 @@ class DockerProcess(Process):
         container: The container's id.
         exec_id: The engine's name for the program.
         stream: Its stdin and output, in the engine's frames.
-        mark: What the shell around it writes when it has ended.
+        mark: What the shell around it writes when it has ended; ``None`` where there is no such shell.
         end_rest: Ends everything that still runs in the container.
     """
 
@@ -42,7 +42,7 @@ class DockerProcess(Process):
         container: str,
         exec_id: str,
         stream: socket.socket,
-        mark: bytes,
+        mark: bytes | None,
         end_rest: Callable[[], Awaitable[None]],
     ) -> None:
         self._client = client
@@ -50,20 +50,22 @@ class DockerProcess(Process):
         self._exec_id = exec_id
         self._socket = stream
         self._frames = Demultiplexer()
-        self._output = MarkedStream(mark)
+        self._output = None if mark is None else MarkedStream(mark)
         self._end_rest = end_rest
         self._cut = False
 
     async def read(self) -> bytes:
-        while not (self._output.ended or self._cut):
+        marked = self._output
+        while not (self._cut or (marked is not None and marked.ended)):
             try:
                 data = await receive(self._socket, _CHUNK)
             except ConnectionError:
                 data = b""
             if not data:
                 self._cut = True
-                return self._output.finish()
-            if output := self._output.feed(self._frames.feed(data)):
+                return b"" if marked is None else marked.finish()
+            output = self._frames.feed(data)
+            if output := output if marked is None else marked.feed(output):
                 return output
         return b""
 
@@ -80,7 +82,7 @@ class DockerProcess(Process):
             logger.debug("stdin not closed: %s", error)
 
     async def wait(self) -> Exit:
-        match self._output.numbers:
+        match None if self._output is None else self._output.numbers:
             case (code, oom_kills, fork_failures, left):
                 ending = Exit(code & 0xFF, oom_kills=max(0, oom_kills), fork_failures=max(0, fork_failures))
             case _:

@@ -72,6 +72,10 @@ class DockerSandbox(Sandbox):
         return self._config.limits
 
     @property
+    def python(self) -> str:
+        return "python3"
+
+    @property
     def running(self) -> bool:
         return self._signals is not None and not _at_end(self._signals)
 
@@ -95,12 +99,15 @@ class DockerSandbox(Sandbox):
             if signals is not None:
                 signals.close()
 
-    async def spawn(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Process:
+    async def spawn(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, supervises: bool = False
+    ) -> Process:
         client, url, container = self._client, self._url, self._container
         if client is None or container is None:
             raise EngineError("the container is not running: start the executor first")
-        command = ["/bin/sh", "-c", _EXEC, "exec", *argv]
-        mark = secrets.token_hex(16).encode()
+        # of the shell around a program, others could take over the stream
+        mark = None if supervises else secrets.token_hex(16).encode()
+        command = ["/bin/sh", "-c", 'exec "$@"' if mark is None else _EXEC, "exec", *argv]
         launched: list[DockerProcess] = []
 
         def launch() -> None:
@@ -112,7 +119,8 @@ class DockerSandbox(Sandbox):
 
         try:
             await to_the_end(asyncio.to_thread(launch))
-            await launched[0].write(mark + b"\n")
+            if mark is not None:
+                await launched[0].write(mark + b"\n")
         except BaseException:
             for process in launched:
                 await process.aclose()
