@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from autogen_core import CancellationToken
@@ -94,3 +94,95 @@ class StreamingCodeExecutor(CodeExecutor):
                 result = item
         assert result is not None, "a stream of output ends with its result"
         return result
+
+
+@dataclass(frozen=True)
+class BoundName:
+    """A global name that a block has bound, or bound anew; hostile data.
+
+    Attributes:
+        name: The name.
+        type: The name of its value's type, such as ``ndarray``.
+        size: The value's shape or length in words, such as ``(3, 4)`` or ``10 items``, where it has one.
+        preview: The beginning of what the value looks like, where that is known without running its code.
+    """
+
+    name: str
+    type: str
+    size: str | None = None
+    preview: str | None = None
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """What a block has made beside text, such as a figure; hostile data.
+
+    Attributes:
+        mime_type: Such as ``image/png`` or ``text/html``.
+        data: The bytes, as the code made them.
+    """
+
+    mime_type: str
+    data: bytes
+
+
+@dataclass
+class SessionResult(ExecutionResult):
+    """A result of code that runs in a living interpreter.
+
+    Attributes:
+        state_lost: Whether the interpreter that held the variables is gone; the next block gets a fresh one.
+        names: The names bound by the blocks, at most a few dozen.
+        omitted_names: How many more there were.
+        artifacts: Figures, pictures and tables, in order.
+        answer: What the code called ``final_answer`` with, as text; the first call counts. ``None`` if it did not.
+    """
+
+    state_lost: bool = False
+    names: list[BoundName] = field(default_factory=list[BoundName])
+    omitted_names: int = 0
+    artifacts: list[Artifact] = field(default_factory=list[Artifact])
+    answer: str | None = None
+
+
+class SessionCodeExecutor(StreamingCodeExecutor):
+    """A code executor whose Python blocks share one living interpreter; its results are :class:`SessionResult`."""
+
+    @abstractmethod
+    def add_setup(self, code: str) -> None:
+        """Run Python ``code`` in the interpreter before the next block, and in each that replaces it.
+
+        The same code is added once. Where it fails, whoever runs the next block gets a ``SettingError``.
+        """
+
+    @abstractmethod
+    async def put_file(self, path: str, data: bytes) -> None:
+        """Write a file of the workspace; directories are made, and a link in its place is replaced.
+
+        Args:
+            path: Below the workspace.
+            data: Its content, at most 64 MiB.
+
+        Raises:
+            ValueError: If ``path`` is not below the workspace, or there is too much data.
+            OSError: If the sandbox cannot write it.
+            SandboxError: If the sandbox cannot start.
+        """
+
+    @abstractmethod
+    async def get_file(self, path: str) -> bytes:
+        """Read a file of the workspace, of at most 64 MiB.
+
+        Raises:
+            ValueError: If ``path`` is not below the workspace.
+            OSError: If the sandbox cannot read it, such as ``FileNotFoundError``, or it is too large.
+            SandboxError: If the sandbox cannot start.
+        """
+
+    @abstractmethod
+    async def list_files(self) -> dict[str, int]:
+        """The files of the workspace with their sizes in bytes, at most 10,000, by path.
+
+        Raises:
+            SandboxError: If the sandbox cannot start.
+        """

@@ -1,0 +1,292 @@
+"""The host's half of a session: asks the supervisor in a sandbox, and takes in what comes back.
+
+Everything that comes from the sandbox is data that may be forged, too large or garbage; that ends the session, and
+nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+
+from pydantic import ValidationError
+
+from codeact_team.aio import Turns, to_the_end
+from codeact_team.errors import SandboxError
+from codeact_team.execution import Artifact
+from codeact_team.sandboxes.base import Exit, Process, Sandbox
+from codeact_team.sessions import shipping
+from codeact_team.sessions.accounts import Account, ArtifactHead, Failure, Greeting, Listing
+from codeact_team.sessions.protocol import (
+    FROM_SUPERVISOR,
+    MAX_FILE_BYTES,
+    FrameReader,
+    Kind,
+    ProtocolError,
+    frame,
+)
+from codeact_team.sessions.watch import Watch
+
+START_TIMEOUT = 30.0
+"""Seconds for the supervisor to start; a loaded machine needs a few."""
+REQUEST_TIMEOUT = 60.0
+"""Seconds for a file to be put or got, and for a fresh interpreter."""
+_LAST_WORDS = 2.0
+"""Seconds for the end of a supervisor that was killed to show."""
+_KILLED = 128 + 9
+_MAX_WORDS = 2000
+_GARBLED = "it sent something that could not be understood"
+_ENDED = "its supervising process ended"
+
+# as the supervisor names what an operating system can say of a file
+_FILE_ERRORS: dict[str, type[OSError]] = {
+    error.__name__: error
+    for error in (FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+}
+
+
+class Session:
+    """A living interpreter in a sandbox. Not bound to an event loop; one request at a time.
+
+    Args:
+        sandbox: A running sandbox, in which nothing else runs.
+    """
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+        self._process: Process | None = None
+        self._reader = FrameReader(FROM_SUPERVISOR)
+        self._frames: deque[tuple[Kind, bytes]] = deque()
+        self._sending = Turns()
+        self._blocks = 0
+        self.busy = False
+        """Whether a block runs."""
+        self.timed_out = False
+        """Whether the time of the last block was over before the block was."""
+        self.ending: Exit | None = None
+        """How it ended, once it has; what has ended between two requests shows at the next one."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be asked."""
+        return self._process is not None and self.ending is None
+
+    async def start(self) -> Greeting:
+        """Start the supervisor, and with it an interpreter; what it says of itself.
+
+        Raises:
+            SandboxError: If it cannot run in this sandbox, such as where Python is missing.
+        """
+        self._process = await self._sandbox.spawn(shipping.command(self._sandbox.python), supervises=True)
+        try:
+            async with asyncio.timeout(START_TIMEOUT):
+                await self._send(shipping.payload())
+                return await self._greeting(self._process)
+        except TimeoutError:
+            await to_the_end(self._end(f"it did not start within {START_TIMEOUT:g} s"))
+            raise SandboxError(f"the interpreter did not start within {START_TIMEOUT:g} s") from None
+        except BaseException:
+            await to_the_end(self._end(_ENDED))
+            raise
+
+    async def run(
+        self, language: str, code: str, *, stop: asyncio.Future[None], deadline: float
+    ) -> AsyncGenerator[bytes | Artifact | Account | Exit]:
+        """Run a block.
+
+        When ``stop`` is done, or at the ``deadline``, or when nobody reads on, the code is interrupted, and killed if
+        it does not end by that.
+
+        Args:
+            language: ``python``, ``sh`` or ``bash``.
+            code: The block.
+            stop: Stops it.
+            deadline: When its time is over, in seconds of the event loop's clock.
+
+        Yields:
+            Output and artifacts as they come, then how it ended: an :class:`Exit` where the session ended with it.
+        """
+        self._blocks += 1
+        request = {"language": language, "code": code, "number": self._blocks}
+        watch = Watch(self._sandbox, self._send, stop=stop, deadline=deadline)
+        item: bytes | Artifact | Account | Exit = b""
+        self.busy = True
+        try:
+            await self._send(frame(Kind.RUN, json.dumps(request).encode()))
+            while not isinstance(item, Account | Exit):
+                item = await self._answer_to_run()
+                yield item
+        except BaseException:
+            if not isinstance(item, Account | Exit):
+                watch.expire()
+                await to_the_end(self._drain())
+            raise
+        finally:
+            self.busy, self.timed_out = False, watch.timed_out
+            await watch.aclose()
+
+    async def kill(self) -> None:
+        """End the block that runs, if one does, and all it has started."""
+        await self._send(frame(Kind.KILL))
+
+    async def restart(self) -> None:
+        """End everything that runs inside, and start a fresh interpreter.
+
+        Raises:
+            SandboxError: If the session ended over it.
+        """
+        await self._request(frame(Kind.RESTART), Kind.READY)
+
+    async def put_file(self, path: str, data: bytes) -> None:
+        """Write a file of the workspace.
+
+        Raises:
+            OSError: If that cannot be done.
+            SandboxError: If the session ended over it.
+        """
+        await self._request(frame(Kind.PUT, json.dumps({"path": path}).encode() + b"\n", data), Kind.DONE)
+
+    async def get_file(self, path: str) -> bytes:
+        """Read a file of the workspace.
+
+        Raises:
+            OSError: If that cannot be done.
+            SandboxError: If the session ended over it.
+        """
+        content, _ = await self._request(frame(Kind.GET, json.dumps({"path": path}).encode()), Kind.DONE)
+        return content
+
+    async def list_files(self) -> dict[str, int]:
+        """The files of the workspace, with their sizes in bytes.
+
+        Raises:
+            SandboxError: If the session ended over it.
+        """
+        _, listing = await self._request(frame(Kind.LIST), Kind.DONE)
+        try:
+            return dict(Listing.model_validate_json(listing).files)
+        except ValidationError:
+            await to_the_end(self._end(_GARBLED))
+            raise SandboxError(f"the session was lost: {_GARBLED}") from None
+
+    async def aclose(self) -> None:
+        """End it with all that runs inside."""
+        if self.alive:
+            await to_the_end(self._end("it was closed"))
+
+    async def _send(self, data: bytes) -> None:
+        # a frame is never sent into the middle of another one
+        async with self._sending:
+            assert self._process is not None, "the session has been started"
+            await self._process.write(data)
+
+    async def _greeting(self, process: Process) -> Greeting:
+        said = b""
+        while data := await process.read():
+            said += data
+            try:
+                if (received := next(self._reader.feed(data), None)) is not None:
+                    return Greeting.model_validate_json(received[1])
+            except (ProtocolError, ValidationError):
+                # no frame: what the system has to say of a program that cannot be started
+                while len(said) < _MAX_WORDS and (data := await process.read()):
+                    said += data
+                break
+        words = said[:_MAX_WORDS].decode(errors="replace").strip() or "it ended without a word"
+        raise SandboxError(f"no interpreter can be started in the sandbox: {words}")
+
+    async def _drain(self) -> None:
+        """Let the block that runs come to its end."""
+        while not isinstance(await self._answer_to_run(), Account | Exit):
+            pass
+
+    async def _answer_to_run(self) -> bytes | Artifact | Account | Exit:
+        try:
+            match await self._frame():
+                case Kind.OUTPUT, output:
+                    return output
+                case Kind.ARTIFACT, payload:
+                    head, _, data = payload.partition(b"\n")
+                    return Artifact(ArtifactHead.model_validate_json(head).mime_type, data)
+                case Kind.RESULT, payload:
+                    return Account.model_validate_json(payload)
+                case None:
+                    pass
+                case _:
+                    await self._end(_GARBLED)
+        except ValidationError:
+            await self._end(_GARBLED)
+        assert self.ending is not None
+        return self.ending
+
+    async def _request(self, request: bytes, answer: Kind) -> tuple[bytes, bytes]:
+        """Ask for something, and return the content of the file that comes, and the answer itself."""
+        asking = asyncio.ensure_future(self._exchange(request, answer))
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            # the answer would meet the next request
+            with suppress(OSError, SandboxError):
+                await to_the_end(_result(asking))
+            raise
+
+    async def _exchange(self, request: bytes, answer: Kind) -> tuple[bytes, bytes]:
+        content = bytearray()
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT):
+                await self._send(request)
+                while (received := await self._frame()) is not None:
+                    match received:
+                        case Kind.FILE, data if len(content) + len(data) <= MAX_FILE_BYTES:
+                            content += data
+                        case Kind.FAILED, payload:
+                            failure = Failure.model_validate_json(payload)
+                            raise _FILE_ERRORS.get(failure.error, OSError)(failure.message)
+                        case kind, payload if kind == answer:
+                            return bytes(content), payload
+                        case _:
+                            await self._end(_GARBLED)
+        except ValidationError:
+            await self._end(_GARBLED)
+        except TimeoutError:
+            await self._end(f"it did not answer within {REQUEST_TIMEOUT:g} s")
+        assert self.ending is not None
+        raise SandboxError(f"the session was lost: {self.ending.lost}")
+
+    async def _frame(self) -> tuple[Kind, bytes] | None:
+        """The next frame; ``None`` once the session has ended."""
+        if self._process is None or self.ending is not None:
+            return None
+        while not self._frames:
+            data = await self._process.read()
+            if not data:
+                await self._end(_ENDED)
+                return None
+            try:
+                self._frames.extend(self._reader.feed(data))
+            except ProtocolError:
+                await self._end(_GARBLED)
+                return None
+        return self._frames.popleft()
+
+    async def _end(self, reason: str) -> None:
+        """End whatever runs in the sandbox, and note why."""
+        process = self._process
+        assert process is not None
+        if self.ending is None:
+            self.ending = Exit(_KILLED, lost=reason)
+            await self._sandbox.kill()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_WORDS):
+                    while await process.read():
+                        pass
+                    ending = await process.wait()
+                    self.ending = Exit(ending.code or _KILLED, lost=ending.lost or reason)
+            await process.aclose()
+
+
+async def _result(task: asyncio.Future[tuple[bytes, bytes]]) -> tuple[bytes, bytes]:
+    return await task

@@ -1,0 +1,157 @@
+"""What the host and the sandbox say to each other: frames over one duplex byte stream.
+
+A frame is a kind (one byte), the length of its payload (four bytes, big-endian), and the payload: JSON, unless
+:class:`Kind` says otherwise. Between the host and the supervisor one request is under way at a time; only
+``INTERRUPT`` and ``KILL`` may come while a block runs.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from enum import IntEnum
+
+KIB = 1024
+MIB = 1024 * KIB
+MAX_FILE_BYTES = 64 * MIB
+"""The largest file that is put or got."""
+MAX_LISTED_FILES = 10_000
+MAX_ARTIFACTS = 32
+"""How many artifacts one block may have."""
+
+_HEADER = struct.Struct(">BI")
+
+
+class Kind(IntEnum):
+    """What a frame is."""
+
+    # from the host
+    RUN = 1
+    """Run a block: ``language`` (``python``, ``sh`` or ``bash``), ``code``, ``number`` (of the block, from 1). Answered
+    by ``OUTPUT`` and ``ARTIFACT`` frames while it runs, and one ``RESULT``."""
+    INTERRUPT = 2
+    """Send SIGINT to the block that runs; without effect if none does. No payload, no answer of its own."""
+    KILL = 3
+    """End the block that runs, and all it has started; without effect if none does. No payload, no answer of its own."""
+    RESTART = 4
+    """End everything and start a fresh interpreter. No payload; answered by ``READY``."""
+    PUT = 5
+    """Write a file: its ``path`` in the workspace as a line of JSON, then its bytes. Answered by ``DONE`` or ``FAILED``."""
+    GET = 6
+    """Read the file ``path``. Answered by ``FILE`` frames and ``DONE``, or ``FAILED``."""
+    LIST = 7
+    """List the workspace. No payload; answered by ``DONE``."""
+
+    # from the supervisor
+    READY = 33
+    """The supervisor can be asked: ``python`` (version), ``unguarded`` (why code could tamper with it, or null)."""
+    OUTPUT = 34
+    """Bytes that were written to stdout and stderr."""
+    RESULT = 35
+    """How a block ended: ``exit_code`` (null if the interpreter reports it), ``lost`` (why the interpreter is gone, or
+    null), ``oom_kills`` and ``fork_failures`` (since the block began; null where nobody counts), and ``report``, the
+    interpreter's report as a string, or null."""
+    FILE = 36
+    """The next bytes of a file."""
+    DONE = 37
+    """A file request is done: ``files`` for ``LIST``, a list of pairs of path and size in bytes, and ``complete``,
+    whether these are all; else no payload."""
+    FAILED = 38
+    """A file request cannot be done: ``error``, the name of an ``OSError`` class or ``OSError``, and ``message``."""
+
+    # from the interpreter to the supervisor, each payload preceded by the token of the block
+    REPORT = 65
+    """How a block ended, by the code's own account: ``exit_code``, ``interrupted``, ``names`` (a list of objects with
+    ``name``, ``type``, ``size`` and ``preview``), ``omitted_names`` (how many more), ``answer`` (what ``final_answer``
+    was called with, as text, or null)."""
+    ARTIFACT = 66
+    """A picture or the like: ``mime_type`` as a line of JSON, then its bytes. The supervisor passes it on, without the
+    token."""
+
+
+TOKEN_BYTES = 16
+"""How long the token is that belongs to each block, and that only its report may bear."""
+
+FROM_HOST: Mapping[int, int] = {
+    Kind.RUN: 16 * MIB,
+    Kind.INTERRUPT: 0,
+    Kind.KILL: 0,
+    Kind.RESTART: 0,
+    Kind.PUT: MAX_FILE_BYTES + 64 * KIB,
+    Kind.GET: 64 * KIB,
+    Kind.LIST: 0,
+}
+"""The frames that the host sends, with the size of the largest payload."""
+
+FROM_SUPERVISOR: Mapping[int, int] = {
+    Kind.READY: 64 * KIB,
+    Kind.OUTPUT: 1 * MIB,
+    Kind.ARTIFACT: 8 * MIB,
+    Kind.RESULT: 2 * MIB,
+    Kind.FILE: 1 * MIB,
+    Kind.DONE: 4 * MIB,
+    Kind.FAILED: 64 * KIB,
+}
+"""The frames that the supervisor sends, with the size of the largest payload."""
+
+TO_INTERPRETER: Mapping[int, int] = {Kind.RUN: FROM_HOST[Kind.RUN] + TOKEN_BYTES}
+"""The frames that the supervisor sends to the interpreter; the token of the block precedes the payload."""
+
+FROM_INTERPRETER: Mapping[int, int] = {
+    Kind.REPORT: 512 * KIB + TOKEN_BYTES,
+    Kind.ARTIFACT: FROM_SUPERVISOR[Kind.ARTIFACT] + TOKEN_BYTES,
+}
+"""The frames that the interpreter sends, with the size of the largest payload, the token included."""
+
+
+class ProtocolError(Exception):
+    """Bytes that are no frame of those expected."""
+
+
+def frame(kind: Kind, *payload: bytes) -> bytes:
+    """A frame of ``kind``, its payload given in pieces."""
+    return b"".join((_HEADER.pack(kind, sum(map(len, payload))), *payload))
+
+
+class FrameReader:
+    """Takes frames out of a byte stream that may hold anything.
+
+    Holds back no more than one frame, and none that is not ``expected``.
+
+    Args:
+        expected: The kinds that may come, with the size of the largest payload of each.
+    """
+
+    def __init__(self, expected: Mapping[int, int]) -> None:
+        self._expected = expected
+        self._buffer = bytearray()
+
+    @property
+    def held(self) -> bytes:
+        """What has come of a frame that is not complete yet."""
+        return bytes(self._buffer)
+
+    def feed(self, data: bytes) -> Iterator[tuple[Kind, bytes]]:
+        """The frames that are complete with ``data``. To be read to the end.
+
+        Raises:
+            ProtocolError: If what comes is no frame of those expected.
+        """
+        self._buffer += data
+        start = 0
+        try:
+            while len(self._buffer) - start >= _HEADER.size:
+                kind, length = _HEADER.unpack_from(self._buffer, start)
+                limit = self._expected.get(kind)
+                if limit is None:
+                    raise ProtocolError(f"no frame of kind {kind} is expected")
+                if length > limit:
+                    raise ProtocolError(f"a frame of kind {kind} has {length} bytes, more than {limit}")
+                end = start + _HEADER.size + length
+                if len(self._buffer) < end:
+                    return
+                payload = bytes(self._buffer[start + _HEADER.size : end])
+                start = end
+                yield Kind(kind), payload
+        finally:
+            del self._buffer[:start]

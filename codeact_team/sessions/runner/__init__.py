@@ -1,0 +1,1 @@
+"""What runs inside the sandbox: a supervisor, which owns the stream to the host, and the interpreter, its child."""

@@ -1,0 +1,65 @@
+"""Loads the runner from a byte stream, so that an image needs nothing of ours. Run by ``python -c``.
+
+    argv: the file descriptor to read from, the number of bytes to read there, the module to run, its arguments
+    the bytes: JSON, the source of each module by its name
+"""
+
+import json
+import os
+import sys
+from importlib.machinery import ModuleSpec
+
+if sys.version_info < (3, 10):  # noqa: UP036 - whatever Python an image has
+    sys.exit("Python 3.10 or newer is needed in the sandbox; this is " + sys.version.split()[0])
+
+
+def _read(fd, size):
+    data = b""
+    while len(data) < size:
+        # exactly: what follows belongs to the module
+        piece = os.read(fd, size - len(data))
+        if not piece:
+            sys.exit("the runner did not arrive")
+        data += piece
+    return data
+
+
+class _Shipped:
+    """Finds and loads the modules."""
+
+    def __init__(self, sources):
+        self._sources = sources
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in self._sources:
+            return None
+        return ModuleSpec(name, self, is_package=any(other.startswith(name + ".") for other in self._sources))
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        name = module.__name__
+        exec(compile(self._sources[name], "<" + name + ">", "exec"), module.__dict__)
+
+
+def _main():
+    fd, size, name, *arguments = sys.argv[1:]
+    # nothing of the workspace may stand in for a module of the runner
+    path, sys.path = sys.path, [entry for entry in sys.path if entry]
+    payload = _read(int(fd), int(size))
+    sources = json.loads(payload)
+    finder = _Shipped(sources)
+    sys.meta_path.insert(0, finder)
+    __import__(name)
+    main = sys.modules[name].main
+    # an installed package of the same name is the code's to import
+    sys.meta_path.remove(finder)
+    for shipped in sources:
+        sys.modules.pop(shipped, None)
+    sys.path = path
+    sys.argv = [""]
+    main(payload, arguments)
+
+
+_main()
