@@ -24,8 +24,21 @@ if TYPE_CHECKING:
         SandboxError,
         SettingError,
     )
-    from codeact_team.execution import ExecutionResult, Outcome, StreamingCodeExecutor
-    from codeact_team.executors import ConfinedCommandLineCodeExecutor, DockerCommandLineCodeExecutor
+    from codeact_team.execution import (
+        Artifact,
+        BoundName,
+        ExecutionResult,
+        Outcome,
+        SessionCodeExecutor,
+        SessionResult,
+        StreamingCodeExecutor,
+    )
+    from codeact_team.executors import (
+        ConfinedCommandLineCodeExecutor,
+        ConfinedSessionCodeExecutor,
+        DockerCommandLineCodeExecutor,
+        DockerSessionCodeExecutor,
+    )
     from codeact_team.scope import Scope
     from codeact_team.teams import ReflectionTermination, round_robin_team
 
@@ -48,8 +61,21 @@ _HOME = {
         "SandboxError",
         "SettingError",
     ),
-    "execution": ("ExecutionResult", "Outcome", "StreamingCodeExecutor"),
-    "executors": ("ConfinedCommandLineCodeExecutor", "DockerCommandLineCodeExecutor"),
+    "execution": (
+        "Artifact",
+        "BoundName",
+        "ExecutionResult",
+        "Outcome",
+        "SessionCodeExecutor",
+        "SessionResult",
+        "StreamingCodeExecutor",
+    ),
+    "executors": (
+        "ConfinedCommandLineCodeExecutor",
+        "ConfinedSessionCodeExecutor",
+        "DockerCommandLineCodeExecutor",
+        "DockerSessionCodeExecutor",
+    ),
     "scope": ("Scope",),
     "teams": ("ReflectionTermination", "round_robin_team"),
 }
@@ -58,12 +84,16 @@ _MODULE_OF = {name: f"codeact_team.{module}" for module, names in _HOME.items() 
 __all__ = [
     "ApprovalRequest",
     "ApprovalResponse",
+    "Artifact",
+    "BoundName",
     "CodeActTeamError",
     "CodeExecutorAgent",
     "ConfigError",
     "ConfinedCommandLineCodeExecutor",
+    "ConfinedSessionCodeExecutor",
     "ConfinementError",
     "DockerCommandLineCodeExecutor",
+    "DockerSessionCodeExecutor",
     "EngineError",
     "ExecutionResult",
     "NotAllowedError",
@@ -73,6 +103,8 @@ __all__ = [
     "RetryDecision",
     "SandboxError",
     "Scope",
+    "SessionCodeExecutor",
+    "SessionResult",
     "SettingError",
     "StreamingCodeExecutor",
     "Verdict",

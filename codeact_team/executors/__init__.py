@@ -3,12 +3,23 @@
 from codeact_team.executors.confined import (
     ConfinedCommandLineCodeExecutor,
     ConfinedCommandLineCodeExecutorConfig,
+    ConfinedSessionCodeExecutor,
+    ConfinedSessionCodeExecutorConfig,
 )
-from codeact_team.executors.docker import DockerCommandLineCodeExecutor, DockerCommandLineCodeExecutorConfig
+from codeact_team.executors.docker import (
+    DockerCommandLineCodeExecutor,
+    DockerCommandLineCodeExecutorConfig,
+    DockerSessionCodeExecutor,
+    DockerSessionCodeExecutorConfig,
+)
 
 __all__ = [
     "ConfinedCommandLineCodeExecutor",
     "ConfinedCommandLineCodeExecutorConfig",
+    "ConfinedSessionCodeExecutor",
+    "ConfinedSessionCodeExecutorConfig",
     "DockerCommandLineCodeExecutor",
     "DockerCommandLineCodeExecutorConfig",
+    "DockerSessionCodeExecutor",
+    "DockerSessionCodeExecutorConfig",
 ]

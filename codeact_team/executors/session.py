@@ -1,0 +1,304 @@
+"""How code runs in a living interpreter, wherever the sandbox is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from pathlib import PurePosixPath
+
+from autogen_core.code_executor import CodeBlock
+from pydantic import Field, field_validator
+
+from codeact_team.aio import to_the_end
+from codeact_team.errors import SandboxError, SettingError
+from codeact_team.execution import (
+    Artifact,
+    BoundName,
+    ExecutionResult,
+    Outcome,
+    SessionCodeExecutor,
+    SessionResult,
+)
+from codeact_team.executors.base import (
+    ExecutorConfig,
+    SandboxedCodeExecutor,
+    deadline_after,
+    remark,
+)
+from codeact_team.executors.output import Output
+from codeact_team.executors.supervision import Call
+from codeact_team.executors.workspace import HostWorkspace
+from codeact_team.sandboxes.base import Exit, Sandbox
+from codeact_team.sandboxes.limits import diagnose
+from codeact_team.sessions.accounts import Account, Report
+from codeact_team.sessions.host import Session
+from codeact_team.sessions.protocol import MAX_ARTIFACTS, MAX_FILE_BYTES, MIB
+
+LANGUAGES = {"python": "python", "sh": "sh", "shell": "sh", "bash": "bash"}
+"""What a session runs: by label, the interpreter or shell that runs it."""
+MAX_ARTIFACT_BYTES = 32 * MIB
+"""How much the artifacts of one call may hold together."""
+MAX_NAMES = 40
+"""How many names of one call are reported."""
+
+_MODULE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+_UNREADABLE = "The interpreter's account of the block could not be read."
+
+
+class SessionConfig(ExecutorConfig):
+    """Settings that every session executor has."""
+
+    modules: dict[str, str] = Field(default_factory=dict)
+    """Modules that are there from the start: name in the code to module, such as `np: numpy`."""
+    setup: str = ""
+    """Python code that runs in each fresh interpreter before the first block."""
+
+    @field_validator("modules")
+    @classmethod
+    def _importable(cls, modules: dict[str, str]) -> dict[str, str]:
+        for name, module in modules.items():
+            if not name.isidentifier() or not _MODULE.fullmatch(module):
+                raise ValueError(f"{name}: {module} is not a name and a module, as in `np: numpy`")
+        return modules
+
+
+class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
+    """Runs Python blocks in one interpreter, and shell blocks beside it, in a sandbox that starts on first use.
+
+    Args:
+        settings: Time limit, and what an interpreter starts with.
+        workspace: The workspace's directory on the host.
+    """
+
+    _LOSS = (
+        "The interpreter was lost: {}. Variables, imports, functions and running processes are gone. The next code runs "
+        "in a fresh one."
+    )
+
+    _LOSS_BEFORE = (
+        "The interpreter of the blocks before was lost: {}. Their variables, imports and functions are gone; this block "
+        "runs in a fresh one."
+    )
+
+    def __init__(self, settings: SessionConfig, workspace: HostWorkspace) -> None:
+        super().__init__(settings, workspace)
+        imports = [f"import {module} as {name}" for name, module in settings.modules.items()]
+        self._setup = [code for code in ("\n".join(imports), settings.setup) if code.strip()]
+        self._setup_done = 0
+        self._session: Session | None = None
+        self._used = False
+        """Whether the interpreter has anything to lose."""
+        self._loss: str | None = None
+        """Why an interpreter has been lost that the next block would have run in."""
+
+    @property
+    def supported_languages(self) -> Sequence[str]:
+        return tuple(LANGUAGES)
+
+    def add_setup(self, code: str) -> None:
+        if code not in self._setup:
+            self._setup.append(code)
+
+    async def restart(self) -> None:
+        """End everything that runs, and go on with a fresh interpreter in the same sandbox and workspace."""
+        if (session := self._session) is None or not session.alive:
+            return
+        # whoever waits for the block that runs gets its result, and gives up the turn
+        await session.kill()
+        async with self._turns:
+            try:
+                await session.restart()
+            except SandboxError:
+                # the next block starts another one
+                await to_the_end(session.aclose())
+            self._setup_done, self._used, self._loss = 0, False, None
+
+    async def put_file(self, path: str, data: bytes) -> None:
+        _check_path(path)
+        if len(data) > MAX_FILE_BYTES:
+            raise SettingError(
+                f"{path}: {len(data)} bytes are too many; a file may have {MAX_FILE_BYTES // MIB} MiB"
+            )
+        async with self._turns:
+            await (await self._running_session()).put_file(path, data)
+
+    async def get_file(self, path: str) -> bytes:
+        _check_path(path)
+        async with self._turns:
+            return await (await self._running_session()).get_file(path)
+
+    async def list_files(self) -> dict[str, int]:
+        async with self._turns:
+            return await (await self._running_session()).list_files()
+
+    def _is_ready(self) -> bool:
+        return (
+            self._session is not None
+            and self._session.alive
+            and self._setup_done == len(self._setup)
+            and self._sandbox is not None
+            and self._sandbox.running
+        )
+
+    def _new_result(self) -> SessionResult:
+        return SessionResult(exit_code=0, output="")
+
+    async def _running_session(self) -> Session:
+        await self.start()
+        assert self._session is not None
+        return self._session
+
+    async def _running_sandbox(self) -> Sandbox:
+        session, sandbox = self._session, self._sandbox
+        if session is not None and (sandbox is None or not sandbox.running or not session.alive):
+            await to_the_end(session.aclose())
+            self._note_loss(session)
+        sandbox = await super()._running_sandbox()
+        if self._session is None:
+            session = Session(sandbox)
+            await session.start()
+            self._session, self._setup_done, self._used = session, 0, False
+        return sandbox
+
+    async def _stop_sandbox(self, sandbox: Sandbox) -> None:
+        session, self._session, self._loss = self._session, None, None
+        await sandbox.stop()
+        if session is not None and not session.busy:
+            await session.aclose()
+
+    def _note_loss(self, session: Session) -> None:
+        self._session = None
+        if self._used and session.ending is not None:
+            self._loss = session.ending.lost
+
+    async def _prepare(self, call: Call) -> None:
+        while self._setup_done < len(self._setup) and self._session is not None:
+            output, result = Output(), self._new_result()
+            block = CodeBlock(code=self._setup[self._setup_done], language="python")
+            async with aclosing(self._run_in(self._session, block, call, output, result)) as items:
+                async for item in items:
+                    if not isinstance(item, str):
+                        self._settle(self._session, item, call, output, result)
+            if call.stop.done():
+                return
+            if result.exit_code != 0:
+                raise SettingError(f"the setup of the interpreter failed:\n{block.code}\n{output.text()}")
+            self._setup_done += 1
+
+    async def _run_block(
+        self, block: CodeBlock, call: Call, output: Output, result: ExecutionResult
+    ) -> AsyncGenerator[str, None]:
+        assert isinstance(result, SessionResult)
+        if block.language.lower() not in LANGUAGES:
+            result.exit_code, result.outcome = 1, Outcome.NOT_RUN
+            known = ", ".join(LANGUAGES)
+            yield output.add_text(f"Unsupported language {block.language!r}; this session runs {known}")
+            return
+        ending: Account | Exit | None = None
+        while ending is None:
+            session = self._session
+            if session is None or call.stop.done():
+                yield output.add_text(self._conclude(None, self._sandbox, call, output, result))
+                return
+            if self._loss is not None:
+                yield output.add_text(self._tell_loss(output, result))
+            async with aclosing(self._run_in(session, block, call, output, result)) as items:
+                async for item in items:
+                    if isinstance(item, str):
+                        yield item
+                    else:
+                        ending = item
+            if isinstance(ending, Account) and not ending.ran and not call.stop.done():
+                # the interpreter had ended before; there is a fresh one
+                self._loss, ending = (ending.lost if self._used else None), None
+                self._setup_done, self._used = 0, False
+                await self._get_ready(call)
+            elif ending is not None:
+                yield output.add_text(self._settle(session, ending, call, output, result))
+
+    async def _run_in(
+        self, session: Session, block: CodeBlock, call: Call, output: Output, result: SessionResult
+    ) -> AsyncGenerator[str | Account | Exit, None]:
+        """Run a block in the session; yields its output, and last how it ended."""
+        language, code = LANGUAGES[block.language.lower()], block.code.encode(errors="replace").decode()
+        run = session.run(language, code, stop=call.stop, deadline=deadline_after(self._timeout))
+        async with aclosing(run) as items:
+            async for item in items:
+                if isinstance(item, bytes):
+                    yield output.add(item)
+                elif isinstance(item, Artifact):
+                    _add_artifact(result, item)
+                else:
+                    yield item
+
+    def _settle(
+        self, session: Session, ending: Account | Exit, call: Call, output: Output, result: SessionResult
+    ) -> str:
+        """Note in ``result`` how a block ended, and return what to add to its output."""
+        call.timed_out = session.timed_out
+        remarks: list[str] = []
+        limit: str | None = None
+        if isinstance(ending, Account):
+            if (report := ending.read_report()) is not None:
+                _take_over(report, result)
+            elif ending.exit_code is None:
+                remarks.append(_UNREADABLE)
+            ending = Exit(
+                _exit_code(ending, report),
+                lost=ending.lost,
+                oom_kills=ending.oom_kills,
+                fork_failures=ending.fork_failures or 0,
+            )
+            if ending.lost is not None and self._sandbox is not None:
+                limit = diagnose(
+                    self._sandbox.limits,
+                    exit_code=ending.code,
+                    output=output.end(),
+                    oom_kills=ending.oom_kills,
+                    fork_failures=ending.fork_failures,
+                )
+        self._used = ending.lost is None
+        if ending.lost is not None:
+            result.state_lost, self._setup_done = True, 0
+        conclusion = self._conclude(ending, self._sandbox, call, output, result)
+        if limit is not None and result.outcome is Outcome.LOST:
+            result.limit = limit
+            conclusion = f"{conclusion}\n{limit}"
+        return "\n".join(filter(None, [*remarks, conclusion]))
+
+    def _tell_loss(self, output: Output, result: SessionResult) -> str:
+        assert self._loss is not None
+        text, self._loss, result.state_lost = self._LOSS_BEFORE.format(self._loss), None, True
+        return remark(output, f"{text}\n")
+
+
+def _exit_code(account: Account, report: Report | None) -> int:
+    if account.exit_code is not None:
+        return account.exit_code & 0xFF
+    return 1 if report is None else report.exit_code
+
+
+def _take_over(report: Report, result: SessionResult) -> None:
+    """Add to a call's result what the interpreter tells of one of its blocks."""
+    bound = {name.name: name for name in result.names}
+    for name in report.names:
+        # where it was bound last counts
+        bound.pop(name.name, None)
+        bound[name.name] = BoundName(name.name, name.type, name.size, name.preview)
+    result.names = list(bound.values())[-MAX_NAMES:]
+    result.omitted_names += report.omitted_names + len(bound) - len(result.names)
+    if result.answer is None:
+        result.answer = report.answer
+
+
+def _add_artifact(result: SessionResult, artifact: Artifact) -> None:
+    size = sum(len(one.data) for one in result.artifacts) + len(artifact.data)
+    if len(result.artifacts) < MAX_ARTIFACTS and size <= MAX_ARTIFACT_BYTES:
+        result.artifacts.append(artifact)
+
+
+def _check_path(path: str) -> None:
+    parts = PurePosixPath(path)
+    if not parts.parts or parts.is_absolute() or ".." in parts.parts or "\0" in path:
+        raise SettingError(f"{path!r} is not the path of a file below the workspace")
