@@ -1,4 +1,4 @@
-"""Which tests run here: those with Docker need an engine and an image; benchmarks run only when asked for.
+"""Which tests run here: those with Docker need an engine and an image; benchmarks and long ones run when asked for.
 
 With ``CODEACT_TEAM_REQUIRE_ALL=1`` a test that would be skipped fails.
 """
@@ -31,12 +31,11 @@ def why_no_docker() -> str | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if "benchmark" in config.option.markexpr:
-        return
-    benchmarks = [item for item in items if item.get_closest_marker("benchmark")]
-    if benchmarks:
-        items[:] = [item for item in items if item not in benchmarks]
-        config.hook.pytest_deselected(items=benchmarks)
+    unasked = [mark for mark in ("benchmark", "long") if mark not in config.option.markexpr]
+    left_out = [item for item in items if any(map(item.get_closest_marker, unasked))]
+    if left_out:
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -1,0 +1,174 @@
+"""The host's half of a session against whatever may come out of a sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from support.liar import READY, Liar
+
+from codeact_team.errors import SandboxError
+from codeact_team.execution import Artifact
+from codeact_team.sandboxes.base import Exit
+from codeact_team.sessions.accounts import Account
+from codeact_team.sessions.host import Session
+from codeact_team.sessions.protocol import Kind, frame
+
+RESULT = {"exit_code": 0, "ran": True, "lost": None, "oom_kills": None, "fork_failures": None, "report": None}
+
+
+async def ask(
+    says: bytes, *, ends: bool = True, greets: bytes = READY
+) -> list[bytes | Artifact | Account | Exit]:
+    """What the host makes of a block's answer."""
+    sandbox = Liar(says, ends=ends, greets=greets)
+    session = Session(sandbox)
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(20):
+            await session.start()
+            run = session.run("python", "1", stop=loop.create_future(), deadline=loop.time() + 10)
+            return [item async for item in run]
+    finally:
+        await session.aclose()
+        await sandbox.stop()
+
+
+frames = st.builds(
+    frame,
+    st.sampled_from(Kind),
+    st.one_of(
+        st.binary(max_size=200),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+            lambda inner: (
+                st.lists(inner, max_size=3)
+                | st.dictionaries(st.sampled_from([*RESULT, "mime_type", "x"]), inner, max_size=6)
+            ),
+            max_leaves=8,
+        ).map(lambda value: json.dumps(value).encode()),
+    ),
+)
+streams = st.lists(frames | st.binary(max_size=64), max_size=8).map(b"".join)
+fuzzing = settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+@fuzzing
+@example(b"")
+@example(b"\xff" * 100)
+@example(frame(Kind.RESULT, b"{}"))
+@example(frame(Kind.RESULT, b"[" * 100_000))
+@example(frame(Kind.ARTIFACT, b"no newline"))
+@example(b"\x22\xff\xff\xff\xff")
+@given(streams)
+def test_whatever_comes_is_an_ending(says: bytes) -> None:
+    *others, ending = asyncio.run(ask(says))
+    assert isinstance(ending, Account | Exit)
+    assert all(isinstance(item, bytes | Artifact) for item in others)
+
+
+@fuzzing
+@given(streams)
+def test_whatever_comes_first_is_a_start_or_an_error_that_says_it(greets: bytes) -> None:
+    try:
+        asyncio.run(ask(b"", greets=greets))
+    except SandboxError as error:
+        said = str(error)
+    else:
+        assert greets.startswith(frame(Kind.READY)[:1])
+        return
+    assert "no interpreter can be started" in said
+
+
+@fuzzing
+@given(streams)
+def test_whatever_answers_a_request_for_a_file_is_an_error_or_its_content(says: bytes) -> None:
+    async def get() -> None:
+        sandbox = Liar(says, ends=True)
+        session = Session(sandbox)
+        try:
+            async with asyncio.timeout(20):
+                await session.start()
+                await session.get_file("x")
+        except (OSError, SandboxError) as error:
+            failed = error
+        else:
+            failed = None
+        finally:
+            await session.aclose()
+            await sandbox.stop()
+        assert not isinstance(failed, TimeoutError)
+
+    asyncio.run(get())
+
+
+async def test_frames_may_come_in_pieces_and_together() -> None:
+    answer = [
+        frame(Kind.OUTPUT, b"one"),
+        frame(Kind.OUTPUT, b"two"),
+        frame(Kind.RESULT, json.dumps(RESULT).encode()),
+    ]
+    *output, ending = await ask(b"".join(answer))
+    assert output == [b"one", b"two"]
+    assert isinstance(ending, Account)
+    assert ending.exit_code == 0
+
+
+async def test_a_frame_longer_than_its_kind_may_be_ends_the_session() -> None:
+    [ending] = await ask(b"\x22\x7f\xff\xff\xff" + bytes(100), ends=False)
+    assert isinstance(ending, Exit)
+    assert ending.lost == "it sent something that could not be understood"
+
+
+async def test_a_flood_of_bytes_before_the_greeting_is_cut_short() -> None:
+    with pytest.raises(SandboxError) as caught:
+        await ask(b"", greets=b"python3: not found " * 100_000)
+    assert len(str(caught.value)) < 3000
+
+
+async def test_silence_ends_when_the_time_is_over() -> None:
+    sandbox = Liar(b"", ends=False)
+    session = Session(sandbox)
+    loop = asyncio.get_running_loop()
+    await session.start()
+    run = session.run("python", "1", stop=loop.create_future(), deadline=loop.time() + 0.1)
+    [ending] = [item async for item in run]
+    assert isinstance(ending, Exit)
+    assert session.timed_out
+    assert not session.alive
+    await sandbox.stop()
+
+
+def garbage(chance: random.Random) -> bytes:
+    """Frames and noise, each piece damaged as often as not."""
+    pieces: list[bytes] = []
+    for _ in range(chance.randrange(6)):
+        kind = Kind(chance.choice(list(Kind)))
+        body = chance.choice(
+            [json.dumps(RESULT).encode(), b'{"mime_type": "x"}\n', b"[[[[", chance.randbytes(300)]
+        )
+        piece = bytearray(frame(kind, body))
+        for _ in range(chance.randrange(4)):
+            piece[chance.randrange(len(piece))] = chance.randrange(256)
+        pieces.append(bytes(piece[: chance.choice([len(piece), chance.randrange(len(piece))])]))
+    return b"".join(pieces)
+
+
+@pytest.mark.long
+def test_a_minute_of_garbage_is_a_minute_of_endings() -> None:
+    seed = random.randrange(2**32)
+    chance, end, rounds = random.Random(seed), time.monotonic() + 60, 0
+    while time.monotonic() < end:
+        *_, ending = asyncio.run(ask(garbage(chance)))
+        assert isinstance(ending, Account | Exit), seed
+        rounds += 1
+    assert rounds > 100

@@ -1,0 +1,108 @@
+"""A sandbox whose program is the test itself, which says whatever it likes."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Mapping, Sequence
+
+from codeact_team.sandboxes.base import Exit, Process, Sandbox
+from codeact_team.sandboxes.limits import Limits
+from codeact_team.sessions.protocol import Kind, frame
+from codeact_team.sessions.shipping import payload
+
+READY = frame(Kind.READY, b'{"python": "3.11.0", "unguarded": null}')
+
+
+class Stream(Process):
+    """One end of a socket pair."""
+
+    def __init__(self, own: socket.socket) -> None:
+        own.setblocking(False)
+        self._own = own
+
+    async def read(self) -> bytes:
+        try:
+            return await asyncio.get_running_loop().sock_recv(self._own, 65536)
+        except ConnectionError:
+            return b""
+
+    async def write(self, data: bytes) -> None:
+        try:
+            await asyncio.get_running_loop().sock_sendall(self._own, data)
+        except OSError:
+            return
+
+    async def close_stdin(self) -> None:
+        self._own.shutdown(socket.SHUT_WR)
+
+    async def wait(self) -> Exit:
+        return Exit(137)
+
+    async def aclose(self) -> None:
+        self._own.close()
+
+
+class Liar(Sandbox):
+    """Takes in the runner and says it is ready; from then on ``says`` is all that comes, then silence or the end.
+
+    Args:
+        says: What the program writes after it has been asked for something.
+        ends: Whether the stream ends after that.
+        greets: What it writes at first.
+    """
+
+    def __init__(self, says: bytes, *, ends: bool, greets: bytes = READY) -> None:
+        self._says = says
+        self._ends = ends
+        self._greets = greets
+        self._peer: socket.socket | None = None
+        self._talking: asyncio.Task[None] | None = None
+
+    @property
+    def running(self) -> bool:
+        return True
+
+    @property
+    def python(self) -> str:
+        return "python3"
+
+    @property
+    def limits(self) -> Limits:
+        return {}
+
+    async def start(self) -> None:
+        return
+
+    async def stop(self) -> None:
+        await self.kill()
+
+    async def spawn(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, supervises: bool = False
+    ) -> Process:
+        own, self._peer = socket.socketpair()
+        self._peer.setblocking(False)
+        self._talking = asyncio.create_task(self._talk(self._peer))
+        return Stream(own)
+
+    async def _talk(self, peer: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        size = len(payload())
+        while size > 0:
+            size -= len(await loop.sock_recv(peer, size))
+        await loop.sock_sendall(peer, self._greets)
+        if self._greets == READY:
+            await loop.sock_recv(peer, 65536)
+            await loop.sock_sendall(peer, self._says)
+        if self._ends:
+            peer.close()
+
+    async def interrupt(self) -> None:
+        return
+
+    async def kill(self) -> None:
+        if self._talking is not None:
+            self._talking.cancel()
+            await asyncio.gather(self._talking, return_exceptions=True)
+        if self._peer is not None:
+            self._peer.close()
