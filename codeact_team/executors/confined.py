@@ -149,7 +149,7 @@ class ConfinedSessionCodeExecutor(
 
     Args:
         timeout: Seconds that one code block may take. It is then interrupted, and variables live on; an interpreter
-            that does not notice within two seconds is replaced.
+            that does not notice within a second is replaced.
         work_dir: Directory that is the code's workspace. Default: a temporary one, removed at the end.
         confinement: ``required`` refuses where the kernel cannot enforce everything; ``best_effort`` goes on with
             what it can, and says so once.

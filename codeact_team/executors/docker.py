@@ -238,7 +238,7 @@ class DockerSessionCodeExecutor(
     Args:
         image: Image with what the code needs.
         timeout: Seconds that one code block may take. It is then interrupted, and variables live on; an interpreter
-            that does not notice within two seconds is replaced.
+            that does not notice within a second is replaced.
         work_dir: Directory of the host that is the code's workspace. Default: a temporary one, removed at the end.
         bind_dir: The same directory as the engine names it.
         modules: Modules that are there from the start: name in the code to module, such as ``{"np": "numpy"}``.

@@ -33,7 +33,7 @@ from codeact_team.sandboxes.base import Exit, Sandbox
 from codeact_team.sandboxes.limits import diagnose
 from codeact_team.sessions.accounts import Account, Report
 from codeact_team.sessions.host import Session
-from codeact_team.sessions.protocol import MAX_ARTIFACTS, MAX_FILE_BYTES, MIB
+from codeact_team.sessions.protocol import MAX_ARTIFACTS, MAX_CODE_BYTES, MAX_FILE_BYTES, MIB
 
 LANGUAGES = {"python": "python", "sh": "sh", "shell": "sh", "bash": "bash"}
 """What a session runs: by label, the interpreter or shell that runs it."""
@@ -190,10 +190,9 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
         self, block: CodeBlock, call: Call, output: Output, result: ExecutionResult
     ) -> AsyncGenerator[str, None]:
         assert isinstance(result, SessionResult)
-        if block.language.lower() not in LANGUAGES:
+        if (refusal := _refusal(block)) is not None:
             result.exit_code, result.outcome = 1, Outcome.NOT_RUN
-            known = ", ".join(LANGUAGES)
-            yield output.add_text(f"Unsupported language {block.language!r}; this session runs {known}")
+            yield output.add_text(refusal)
             return
         ending: Account | Exit | None = None
         while ending is None:
@@ -271,6 +270,15 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
         assert self._loss is not None
         text, self._loss, result.state_lost = self._LOSS_BEFORE.format(self._loss), None, True
         return remark(output, f"{text}\n")
+
+
+def _refusal(block: CodeBlock) -> str | None:
+    """Why a block is not run at all."""
+    if block.language.lower() not in LANGUAGES:
+        return f"Unsupported language {block.language!r}; this executor runs {', '.join(LANGUAGES)}"
+    if (size := len(block.code.encode(errors="replace"))) > MAX_CODE_BYTES:
+        return f"The block has {size} bytes; it may have {MAX_CODE_BYTES // MIB} MiB. Put data into a file."
+    return None
 
 
 def _exit_code(account: Account, report: Report | None) -> int:

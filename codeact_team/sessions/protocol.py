@@ -16,6 +16,8 @@ MIB = 1024 * KIB
 MAX_FILE_BYTES = 64 * MIB
 """The largest file that is put or got."""
 MAX_LISTED_FILES = 10_000
+MAX_CODE_BYTES = 8 * MIB
+"""How long a block may be. As JSON it can be six times as long."""
 MAX_ARTIFACTS = 32
 """How many artifacts one block may have."""
 
@@ -73,7 +75,7 @@ TOKEN_BYTES = 16
 """How long the token is that belongs to each block, and that only its report may bear."""
 
 FROM_HOST: Mapping[int, int] = {
-    Kind.RUN: 16 * MIB,
+    Kind.RUN: 6 * MAX_CODE_BYTES + 64 * KIB,
     Kind.INTERRUPT: 0,
     Kind.KILL: 0,
     Kind.RESTART: 0,

@@ -9,10 +9,10 @@ from contextlib import suppress
 from codeact_team.sandboxes.base import Sandbox
 from codeact_team.sessions.protocol import Kind, frame
 
-INTERRUPT_GRACE = 2.0
-"""Seconds between SIGINT, by which the variables live on, and the end of the interpreter; a long call into a C library
-can take that long to notice."""
-KILL_GRACE = 2.0
+INTERRUPT_GRACE = 1.0
+"""Seconds between SIGINT, by which the variables live on, and the end of the interpreter. A long regular expression
+takes 0.3 to notice it."""
+KILL_GRACE = 1.0
 """Seconds that the supervisor gets to end what runs, before the sandbox does it."""
 
 

@@ -5,15 +5,17 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from support.executing import KINDS, Kind, why_not_confined
+from support.executing import ALL_KINDS, KINDS, Kind, why_not_confined
 
-from codeact_team.executors.command_line import CommandLineCodeExecutor
+from codeact_team.executors.base import SandboxedCodeExecutor
+
+MORE_LANGUAGES = {"sorted": "sort", "twice": """sh -c 'sh "$0"; sh "$0"'"""}
 
 
-@pytest.fixture(scope="module", params=[pytest.param("docker", marks=pytest.mark.docker), "confined"])
+@pytest.fixture(scope="module", params=ALL_KINDS)
 def kind(request: pytest.FixtureRequest) -> Kind:
     """Every executor in turn."""
-    if request.param == "confined" and (reason := why_not_confined()) is not None:
+    if request.param.startswith("confined") and (reason := why_not_confined()) is not None:
         pytest.skip(reason)
     return KINDS[request.param]
 
@@ -25,11 +27,10 @@ def work_dir(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def executor(kind: Kind, work_dir: Path) -> Generator[CommandLineCodeExecutor]:
+def executor(kind: Kind, work_dir: Path) -> Generator[SandboxedCodeExecutor]:
     """One for all tests that leave it as they found it; from the event loop of each."""
-    executor = kind.make(
-        work_dir=work_dir, timeout=30, languages={"sorted": "sort", "twice": """sh -c 'sh "$0"; sh "$0"'"""}
-    )
+    more = {} if kind.name.endswith("session") else {"languages": MORE_LANGUAGES}
+    executor = kind.make(work_dir=work_dir, timeout=30, **more)
     yield executor
     asyncio.run(executor.stop())
 
@@ -41,7 +42,7 @@ def hasty_dir(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def hasty(kind: Kind, hasty_dir: Path) -> Generator[CommandLineCodeExecutor]:
+def hasty(kind: Kind, hasty_dir: Path) -> Generator[SandboxedCodeExecutor]:
     """One with little time."""
     executor = kind.make(work_dir=hasty_dir, timeout=1)
     yield executor
@@ -49,7 +50,7 @@ def hasty(kind: Kind, hasty_dir: Path) -> Generator[CommandLineCodeExecutor]:
 
 
 @pytest.fixture(scope="module")
-def small(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Generator[CommandLineCodeExecutor]:
+def small(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Generator[SandboxedCodeExecutor]:
     """One with low limits."""
     executor = kind.make(work_dir=tmp_path_factory.mktemp("small"), timeout=10, **kind.small)
     yield executor

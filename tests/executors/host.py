@@ -15,9 +15,14 @@ from pathlib import Path
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 
-from codeact_team import ConfinedCommandLineCodeExecutor, DockerCommandLineCodeExecutor
+from codeact_team import executors
 
-KINDS = {"docker": DockerCommandLineCodeExecutor, "confined": ConfinedCommandLineCodeExecutor}
+KINDS = {
+    "docker": executors.DockerCommandLineCodeExecutor,
+    "confined": executors.ConfinedCommandLineCodeExecutor,
+    "docker-session": executors.DockerSessionCodeExecutor,
+    "confined-session": executors.ConfinedSessionCodeExecutor,
+}
 FLOOD = "import os\nfor _ in range(20_000): os.write(1, b'x' * 9_999 + b'\\n')"
 BEAT = """
 import os, signal, time

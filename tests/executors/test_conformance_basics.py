@@ -15,15 +15,15 @@ import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock, CodeExecutor
 from pydantic import BaseModel, ValidationError
-from support.executing import Kind, run
+from support.executing import Kind, fresh_processes, run
 
 from codeact_team.config import yaml12
 from codeact_team.errors import SandboxError, SettingError
 from codeact_team.execution import ExecutionResult, Outcome
-from codeact_team.executors.command_line import CommandLineCodeExecutor
+from codeact_team.executors.base import SandboxedCodeExecutor
 
 
-def stream(executor: CommandLineCodeExecutor, code: str) -> AsyncGenerator[str | ExecutionResult, None]:
+def stream(executor: SandboxedCodeExecutor, code: str) -> AsyncGenerator[str | ExecutionResult, None]:
     return executor.execute_code_blocks_stream([CodeBlock(code=code, language="python")], CancellationToken())
 
 
@@ -44,7 +44,7 @@ async def until(items: AsyncGenerator[str | ExecutionResult, None], words: str) 
         seen += item
 
 
-async def test_result_of_code_that_succeeds(executor: CommandLineCodeExecutor) -> None:
+async def test_result_of_code_that_succeeds(executor: SandboxedCodeExecutor) -> None:
     result = await run(executor, "print('hello')")
     assert (result.exit_code, result.output, result.outcome) == (0, "hello\n", Outcome.COMPLETED)
     assert result.limit is None
@@ -52,7 +52,7 @@ async def test_result_of_code_that_succeeds(executor: CommandLineCodeExecutor) -
     assert 0 < result.seconds < 30
 
 
-async def test_result_of_code_that_fails(executor: CommandLineCodeExecutor) -> None:
+async def test_result_of_code_that_fails(executor: SandboxedCodeExecutor) -> None:
     result = await run(executor, "print('before'); 1 / 0")
     assert result.exit_code == 1
     assert result.output.startswith("before\n")
@@ -61,13 +61,14 @@ async def test_result_of_code_that_fails(executor: CommandLineCodeExecutor) -> N
 
 
 @pytest.mark.parametrize("code", [3, 124, 130, 137, 255])
-async def test_exit_code_is_the_programs_own(executor: CommandLineCodeExecutor, code: int) -> None:
+async def test_exit_code_is_the_programs_own(executor: SandboxedCodeExecutor, code: int) -> None:
     # a program that exits with 124, as the timeout command does, has not timed out
     result = await run(executor, f"import sys; sys.exit({code})")
     assert (result.exit_code, result.outcome) == (code, Outcome.COMPLETED)
 
 
-async def test_code_file_is_visible_on_the_host(executor: CommandLineCodeExecutor, work_dir: Path) -> None:
+@fresh_processes
+async def test_code_file_is_visible_on_the_host(executor: SandboxedCodeExecutor, work_dir: Path) -> None:
     code = "# filename: folder/shown.py\nopen('made.txt', 'w').write('by code')"
     result = await run(executor, code)
     assert result.code_file == str(work_dir / "folder" / "shown.py")
@@ -75,14 +76,15 @@ async def test_code_file_is_visible_on_the_host(executor: CommandLineCodeExecuto
     assert files(work_dir)["made.txt"] == "by code"
 
 
-async def test_code_arrives_as_it_is(executor: CommandLineCodeExecutor) -> None:
+@fresh_processes
+async def test_code_arrives_as_it_is(executor: SandboxedCodeExecutor) -> None:
     # more than any pipe holds, line ends of all kinds, a NUL and characters beyond ASCII
     code = "# \0 \r\n#" + "x" * 3_000_000 + "\r\nprint(len(open(__file__, newline='').read()), 'ä', end='')"
     result = await run(executor, "import sys\nsys.exit()", code.replace("\0", ""))
     assert result.output == f"{len(code) - 1} ä"
 
 
-async def test_output_keeps_the_order_of_writing(executor: CommandLineCodeExecutor) -> None:
+async def test_output_keeps_the_order_of_writing(executor: SandboxedCodeExecutor) -> None:
     code = """
         import ctypes, os, subprocess, sys
         libc = ctypes.CDLL(None)
@@ -102,19 +104,20 @@ async def test_output_keeps_the_order_of_writing(executor: CommandLineCodeExecut
     assert (await run(executor, textwrap.dedent(code))).output == "".join(expected)
 
 
-async def test_blocks_run_one_after_the_other_in_one_workspace(executor: CommandLineCodeExecutor) -> None:
+async def test_blocks_run_one_after_the_other_in_one_workspace(executor: SandboxedCodeExecutor) -> None:
     result = await run(executor, "open('shared', 'w').write('1')", "print(open('shared').read())", "print(2)")
     assert (result.exit_code, result.output) == (0, "1\n2\n")
 
 
-async def test_each_block_is_a_fresh_process(executor: CommandLineCodeExecutor) -> None:
+@fresh_processes
+async def test_each_block_is_a_fresh_process(executor: SandboxedCodeExecutor) -> None:
     result = await run(
         executor, "x = 1; import os; os.environ['X'] = '1'; os.chdir('/')", "print('x' in dir())"
     )
     assert result.output == "False\n"
 
 
-async def test_blocks_after_a_failed_one_are_reported_as_not_run(executor: CommandLineCodeExecutor) -> None:
+async def test_blocks_after_a_failed_one_are_reported_as_not_run(executor: SandboxedCodeExecutor) -> None:
     result = await run(
         executor, "print('one')", "print('two'); raise SystemExit(7)", "print('three')", "print('four')"
     )
@@ -122,7 +125,7 @@ async def test_blocks_after_a_failed_one_are_reported_as_not_run(executor: Comma
     assert result.output == "one\ntwo\n[2 more code block(s) not run: block 2 failed]"
 
 
-async def test_unsupported_language_is_a_result(executor: CommandLineCodeExecutor) -> None:
+async def test_unsupported_language_is_a_result(executor: SandboxedCodeExecutor) -> None:
     # and what a supported one beside it wrote is there
     blocks = [CodeBlock(code="print(1)", language="python"), CodeBlock(code="main = id", language="haskell")]
     result = await executor.execute_code_blocks(blocks, CancellationToken())
@@ -130,6 +133,7 @@ async def test_unsupported_language_is_a_result(executor: CommandLineCodeExecuto
     assert result.output.startswith("1\nUnsupported language 'haskell'; this executor runs python, sh")
 
 
+@fresh_processes
 @pytest.mark.parametrize(
     ("language", "code", "output"),
     [
@@ -142,26 +146,28 @@ async def test_unsupported_language_is_a_result(executor: CommandLineCodeExecuto
         ("twice", "echo once", "once\nonce\n"),
     ],
 )
-async def test_languages(executor: CommandLineCodeExecutor, language: str, code: str, output: str) -> None:
+async def test_languages(executor: SandboxedCodeExecutor, language: str, code: str, output: str) -> None:
     assert language.lower() in executor.supported_languages
     result = await run(executor, code, language=language)
     assert (result.exit_code, result.output) == (0, output)
 
 
+@fresh_processes
 @pytest.mark.parametrize(
     "name", ["plain.py", "a/deep/folder/x.py", "-c", "-c.py", "--help", "two words.py", "ünïcode.py", "x" * 255, "./x.py", "a//b.py", "$(id);.py", "no_suffix", "\ud800.py"]
 )  # fmt: skip
-async def test_file_names_that_can_be_used(executor: CommandLineCodeExecutor, name: str) -> None:
+async def test_file_names_that_can_be_used(executor: SandboxedCodeExecutor, name: str) -> None:
     # one that looks like an option is a file nevertheless
     result = await run(executor, f"# filename: {name}\nprint('ran')")
     assert (result.exit_code, result.output, result.outcome) == (0, "ran\n", Outcome.COMPLETED)
 
 
+@fresh_processes
 @pytest.mark.parametrize(
     "name", ["", " ", ".", "..", "../x.py", "a/../../x.py", "/tmp/x.py", "/", "x" * 256, "a/" * 600 + "x", "a\0.py", "json.py", "re/__init__.py"]
 )  # fmt: skip
 async def test_file_names_that_cannot_be_used_are_results(
-    executor: CommandLineCodeExecutor, work_dir: Path, name: str
+    executor: SandboxedCodeExecutor, work_dir: Path, name: str
 ) -> None:
     before = files(work_dir)
     result = await run(executor, f"# filename: {name}\nprint('ran')")
@@ -171,29 +177,31 @@ async def test_file_names_that_cannot_be_used_are_results(
     assert files(work_dir) == before
 
 
-async def test_no_block_hides_a_module_of_python_from_later_ones(executor: CommandLineCodeExecutor) -> None:
+@fresh_processes
+async def test_no_block_hides_a_module_of_python_from_later_ones(executor: SandboxedCodeExecutor) -> None:
     await run(executor, "# filename: json.py\n")
     await run(executor, "# filename: json/__init__.py\n")
     assert (await run(executor, "import json; print(json.dumps(1))")).output == "1\n"
 
 
-async def test_file_name_of_a_directory_is_a_result(executor: CommandLineCodeExecutor) -> None:
+@fresh_processes
+async def test_file_name_of_a_directory_is_a_result(executor: SandboxedCodeExecutor) -> None:
     await run(executor, "import os; os.makedirs('taken', exist_ok=True)")
     result = await run(executor, "# filename: taken\nprint('ran')")
     assert result.exit_code != 0
     assert "irectory" in result.output
 
 
-async def test_nothing_to_run_is_misuse(executor: CommandLineCodeExecutor) -> None:
+async def test_nothing_to_run_is_misuse(executor: SandboxedCodeExecutor) -> None:
     with pytest.raises(SettingError, match="No code blocks"):
         await executor.execute_code_blocks([], CancellationToken())
 
 
-async def test_stdin_is_empty(executor: CommandLineCodeExecutor) -> None:
+async def test_stdin_is_empty(executor: SandboxedCodeExecutor) -> None:
     assert "EOFError" in (await run(executor, "input()")).output
 
 
-async def test_output_that_is_no_text_is_replaced(executor: CommandLineCodeExecutor) -> None:
+async def test_output_that_is_no_text_is_replaced(executor: SandboxedCodeExecutor) -> None:
     code = r"import os; os.write(1, b'\xff\xfe ok \xc3'); os.write(1, b'\xa4 \xe2\x82')"
     parts = [part async for part in stream(executor, code)]
     result = parts[-1]
@@ -202,7 +210,7 @@ async def test_output_that_is_no_text_is_replaced(executor: CommandLineCodeExecu
     assert "".join(part for part in parts if isinstance(part, str)) == result.output
 
 
-async def test_output_comes_while_the_code_runs(executor: CommandLineCodeExecutor, work_dir: Path) -> None:
+async def test_output_comes_while_the_code_runs(executor: SandboxedCodeExecutor, work_dir: Path) -> None:
     # the code goes on only when its first words have been read
     code = (
         "import os, time\nprint('first')\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('second')"
@@ -219,7 +227,7 @@ async def test_output_comes_while_the_code_runs(executor: CommandLineCodeExecuto
     assert chunks[0] in ("first", "first\n")
 
 
-async def test_a_reader_who_leaves_stops_the_code(executor: CommandLineCodeExecutor, work_dir: Path) -> None:
+async def test_a_reader_who_leaves_stops_the_code(executor: SandboxedCodeExecutor, work_dir: Path) -> None:
     code = "import time\nprint(1)\nfor n in range(1000): time.sleep(0.05); open('alive', 'w').write(str(n))"
     async with aclosing(stream(executor, code)) as items:
         await until(items, "1\n")
@@ -229,14 +237,14 @@ async def test_a_reader_who_leaves_stops_the_code(executor: CommandLineCodeExecu
     assert not (work_dir / "alive").exists()
 
 
-async def test_concurrent_calls_get_their_own_output(executor: CommandLineCodeExecutor) -> None:
+async def test_concurrent_calls_get_their_own_output(executor: SandboxedCodeExecutor) -> None:
     # two agents on one executor, whose blocks name the same file
     code = "# filename: same.py\nimport time; print({n}); time.sleep(0.05); print({n})"
     results = await asyncio.gather(*(run(executor, code.format(n=n)) for n in range(5)))
     assert [result.output for result in results] == [f"{n}\n{n}\n" for n in range(5)]
 
 
-def test_event_loops_share_an_executor(executor: CommandLineCodeExecutor) -> None:
+def test_event_loops_share_an_executor(executor: SandboxedCodeExecutor) -> None:
     outputs: dict[int, str] = {}
 
     def use(n: int) -> None:
@@ -250,6 +258,7 @@ def test_event_loops_share_an_executor(executor: CommandLineCodeExecutor) -> Non
     assert outputs == {n: f"{n}\n" for n in range(4)}
 
 
+@fresh_processes
 async def test_life_cycle(kind: Kind) -> None:
     before = kind.held()
     executor = kind.make()
@@ -277,14 +286,14 @@ async def test_life_cycle(kind: Kind) -> None:
 
 async def test_a_temporary_workspace_is_removed(kind: Kind) -> None:
     executor = kind.make()
-    result = await run(executor, "import os; os.makedirs('a/b'); open('a/b/c', 'w')")
-    assert result.code_file is not None
-    directory = Path(result.code_file).parent
-    assert directory.is_dir()
+    await run(executor, "import os; os.makedirs('a/b'); open('a/b/c', 'w')")
+    directory = executor.work_dir
+    assert (directory / "a" / "b" / "c").is_file()
     await executor.stop()
     assert not directory.exists()
 
 
+@fresh_processes
 async def test_a_lost_sandbox_is_a_result_and_the_next_call_gets_a_new_one(
     kind: Kind, tmp_path: Path
 ) -> None:
@@ -318,6 +327,7 @@ async def test_stop_and_restart_end_what_runs(kind: Kind) -> None:
     assert kind.held() == before
 
 
+@fresh_processes
 async def test_files_of_the_blocks_are_deleted_where_asked(kind: Kind, tmp_path: Path) -> None:
     executor = kind.make(work_dir=tmp_path, delete_tmp_files=True)
     result = await run(executor, "# filename: -x.py\n", "print(1)", "1 / 0", "print(2)")
@@ -334,8 +344,15 @@ async def test_a_workspace_that_cannot_be_is_an_error(kind: Kind, work_dir: str)
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"timeout": 0}, {"timeout": -1}, {"languages": {"x": ""}}, {"languages": {"x": "'"}}, {"languages": {"a b": "x"}}, {"memory_mib": 0}, {"pids": 0}],
-)  # fmt: skip
+    [{"languages": {"x": ""}}, {"languages": {"x": "'"}}, {"languages": {"a b": "x"}}],
+)
+@fresh_processes
+def test_languages_that_cannot_work_are_refused(kind: Kind, wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="languages"):
+        kind.make(**wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"timeout": 0}, {"timeout": -1}, {"memory_mib": 0}, {"pids": 0}])
 def test_settings_that_cannot_work_are_refused(kind: Kind, wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="|".join(wrong)):
         kind.make(**wrong)
@@ -356,7 +373,7 @@ def test_dump_and_load_keep_every_field(kind: Kind, tmp_path: Path) -> None:
     schema: type[BaseModel] = plain.component_config_schema
     fields = schema.model_fields
     others: dict[str, Any] = {
-        "image": "other", "container_name": "c", "timeout": 7, "work_dir": str(tmp_path), "bind_dir": "/elsewhere", "auto_remove": False, "stop_container": False, "functions_module": "helpers", "device_requests": [{"Driver": "nvidia", "Count": -1}], "extra_volumes": {"/srv": {"bind": "/srv", "mode": "ro"}}, "extra_hosts": {"h": "1.2.3.4"}, "init_command": "true", "delete_tmp_files": True, "languages": {"x": "y z"}, "pull": "never", "network": "bridge", "memory_mib": 333, "cpus": 0.5, "pids": 99, "user": "1:1", "read_only": False, "tmpfs_mib": 33, "max_file_mib": 44, "environment": {"A": "b"}, "runtime": "runsc", "confinement": "best_effort", "readable": ["/srv"],
+        "image": "other", "container_name": "c", "timeout": 7, "work_dir": str(tmp_path), "bind_dir": "/elsewhere", "auto_remove": False, "stop_container": False, "functions_module": "helpers", "device_requests": [{"Driver": "nvidia", "Count": -1}], "extra_volumes": {"/srv": {"bind": "/srv", "mode": "ro"}}, "extra_hosts": {"h": "1.2.3.4"}, "init_command": "true", "delete_tmp_files": True, "languages": {"x": "y z"}, "pull": "never", "network": "bridge", "memory_mib": 333, "cpus": 0.5, "pids": 99, "user": "1:1", "read_only": False, "tmpfs_mib": 33, "max_file_mib": 44, "environment": {"A": "b"}, "runtime": "runsc", "confinement": "best_effort", "readable": ["/srv"], "modules": {"np": "numpy"}, "setup": "x = 1",
     }  # fmt: skip
     settings = {name: value for name, value in others.items() if name in fields}
     # a workspace in the container excludes the two directories
@@ -379,8 +396,8 @@ async def test_loaded_twice_from_one_config_they_run_side_by_side(kind: Kind) ->
     named = {"container_name": f"codeact-twice-{id(kind)}"} if "container_name" in inspect.signature(kind.make).parameters else {}  # fmt: skip
     config = kind.make(**named).dump_component()
     one, two = (CodeExecutor.load_component(config) for _ in range(2))
-    assert isinstance(one, CommandLineCodeExecutor)
-    assert isinstance(two, CommandLineCodeExecutor)
+    assert isinstance(one, SandboxedCodeExecutor)
+    assert isinstance(two, SandboxedCodeExecutor)
     await one.start()
     slow = asyncio.create_task(run(one, "import time; time.sleep(0.5); print('one')"))
     assert (await run(two, "print('two')")).output == "two\n"

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from support.executing import Kind, run
+from support.executing import Kind, fresh_processes, run
 
 from codeact_team.execution import Outcome
-from codeact_team.executors.command_line import CommandLineCodeExecutor
+from codeact_team.executors.base import SandboxedCodeExecutor
 
 
 def seen(file: Path) -> tuple[str, int]:
@@ -36,7 +36,7 @@ def victim(tmp_path: Path) -> Path:
     return victim
 
 
-async def test_no_network(executor: CommandLineCodeExecutor) -> None:
+async def test_no_network(executor: SandboxedCodeExecutor) -> None:
     with (
         socket.create_server(("0.0.0.0", 0)) as tcp,
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp,
@@ -66,7 +66,7 @@ print("tried")
                 sock.accept() if sock is tcp else sock.recv(1)
 
 
-async def test_files_of_the_host_are_out_of_reach(executor: CommandLineCodeExecutor, victim: Path) -> None:
+async def test_files_of_the_host_are_out_of_reach(executor: SandboxedCodeExecutor, victim: Path) -> None:
     code = f"""
 import os
 for path in ("{victim}", "/proc/1/root{victim}", "/proc/{os.getpid()}/root{victim}", os.path.relpath("{victim}")):
@@ -95,9 +95,10 @@ async def test_hosts_environment_is_not_passed_on(kind: Kind, monkeypatch: pytes
     assert "sk-secret" not in result.output
 
 
+@fresh_processes
 @pytest.mark.parametrize("name", ["next.py", "folder/next.py", None], ids=["file", "folder", "by content"])
 async def test_planted_links_do_not_reach_the_host(
-    executor: CommandLineCodeExecutor, work_dir: Path, victim: Path, name: str | None
+    executor: SandboxedCodeExecutor, work_dir: Path, victim: Path, name: str | None
 ) -> None:
     # code once made the host overwrite any file: by a link where the host was to write the next block
     code = "print('next')" if name is None else f"# filename: {name}\nprint('next')"
@@ -126,7 +127,7 @@ else:
     await run(executor, "rm -rf folder", language="sh")
 
 
-async def test_no_rights(executor: CommandLineCodeExecutor, work_dir: Path) -> None:
+async def test_no_rights(executor: SandboxedCodeExecutor, work_dir: Path) -> None:
     result = await run(executor, "cat /proc/self/status; id -u", language="sh")
     lines = result.output.splitlines()
     status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
@@ -139,7 +140,7 @@ async def test_no_rights(executor: CommandLineCodeExecutor, work_dir: Path) -> N
     assert int(lines[-1]) == os.stat(work_dir).st_uid
 
 
-async def test_only_the_workspace_and_temporary_files_are_writable(executor: CommandLineCodeExecutor) -> None:
+async def test_only_the_workspace_and_temporary_files_are_writable(executor: SandboxedCodeExecutor) -> None:
     code = """
 import os, tempfile
 with tempfile.TemporaryFile() as file: file.write(b"x")
@@ -153,12 +154,12 @@ print("tried")
     assert (await run(executor, code)).output == "tried\n"
 
 
-async def test_programs_that_code_makes_can_run(executor: CommandLineCodeExecutor) -> None:
+async def test_programs_that_code_makes_can_run(executor: SandboxedCodeExecutor) -> None:
     code = "printf '#!/bin/sh\\necho made' > made.sh; chmod +x made.sh; ./made.sh"
     assert (await run(executor, code, language="sh")).output == "made\n"
 
 
-async def test_processes_of_the_host_are_out_of_reach(executor: CommandLineCodeExecutor) -> None:
+async def test_processes_of_the_host_are_out_of_reach(executor: SandboxedCodeExecutor) -> None:
     code = f"""
 import os, signal
 for pid in ({os.getpid()}, {os.getppid()}):
@@ -227,7 +228,12 @@ print("forged")
 
 
 @pytest.mark.parametrize("code", HOSTILE.values(), ids=HOSTILE)
-async def test_a_block_harms_no_other(hasty: CommandLineCodeExecutor, code: str) -> None:
+async def test_a_block_harms_no_other(hasty: SandboxedCodeExecutor, kind: Kind, code: str) -> None:
+    if kind.name.endswith("session") and code == HOSTILE["writes for ever after its end"]:
+        # what it writes belongs to the next block, by intent; until somebody ends it
+        await run(hasty, code)
+        await hasty.restart()
+        return
     began = time.monotonic()
     result = await run(hasty, code)
     assert time.monotonic() - began < 1 + STOP_TIME
@@ -278,7 +284,7 @@ if os.fork() == 0:
 
 @pytest.mark.parametrize("code", STUBBORN.values(), ids=STUBBORN)
 async def test_a_block_does_not_keep_itself_from_being_stopped(
-    hasty: CommandLineCodeExecutor, hasty_dir: Path, code: str
+    hasty: SandboxedCodeExecutor, hasty_dir: Path, code: str
 ) -> None:
     began = time.monotonic()
     result = await run(hasty, BEAT + code)
@@ -290,7 +296,7 @@ async def test_a_block_does_not_keep_itself_from_being_stopped(
     assert (await run(hasty, "print('next')")).output == "next\n"
 
 
-async def test_output_that_looks_like_ours_is_output(executor: CommandLineCodeExecutor) -> None:
+async def test_output_that_looks_like_ours_is_output(executor: SandboxedCodeExecutor) -> None:
     code = "print('Code execution was cancelled.\\nTimeout: stopped')"
     result = await run(executor, code)
     assert (result.outcome, result.exit_code, result.limit) == (Outcome.COMPLETED, 0, None)
@@ -298,11 +304,10 @@ async def test_output_that_looks_like_ours_is_output(executor: CommandLineCodeEx
 
 async def test_workspaces_are_apart(kind: Kind, victim: Path) -> None:
     one, two = kind.make(), kind.make()
-    mine = await run(one, "open('mine', 'w').write('secret'); import os; print(os.getcwd())")
+    await run(one, "open('mine', 'w').write('secret')")
     code = f"import glob; print(glob.glob('{tempfile.gettempdir()}/*/mine') + glob.glob('mine'))"
     assert (await run(two, code)).output == "[]\n"
-    assert mine.code_file is not None
-    blocks = [CodeBlock(code=f"print(open('{Path(mine.code_file).parent}/mine').read())", language="python")]
+    blocks = [CodeBlock(code=f"print(open('{one.work_dir}/mine').read())", language="python")]
     assert (await two.execute_code_blocks(blocks, CancellationToken())).exit_code == 1
     await one.stop()
     await two.stop()

@@ -10,24 +10,30 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 
-from codeact_team import ConfinedCommandLineCodeExecutor, DockerCommandLineCodeExecutor
+from codeact_team import (
+    ConfinedCommandLineCodeExecutor,
+    ConfinedSessionCodeExecutor,
+    DockerCommandLineCodeExecutor,
+    DockerSessionCodeExecutor,
+)
 from codeact_team.errors import ConfinementError
 from codeact_team.execution import ExecutionResult
-from codeact_team.executors.command_line import CommandLineCodeExecutor
+from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.sandboxes.docker.container import LABEL, owner_label
 from codeact_team.sandboxes.docker.engine import connect, engine_url
 
 
 async def run(
-    executor: CommandLineCodeExecutor,
+    executor: SandboxedCodeExecutor,
     *code: str,
     language: str = "python",
     token: CancellationToken | None = None,
@@ -60,7 +66,7 @@ class Kind:
     """
 
     name: str
-    make: Callable[..., CommandLineCodeExecutor]
+    make: Callable[..., SandboxedCodeExecutor]
     inside: Callable[[int], set[str]]
     exists: Callable[[str], bool]
     kill: Callable[[str], None]
@@ -109,7 +115,7 @@ def _process_runs(pid: str) -> bool:
         return False
 
 
-KINDS = {
+_COMMAND_LINE = {
     "docker": Kind(
         name="docker",
         make=DockerCommandLineCodeExecutor,
@@ -139,6 +145,20 @@ KINDS = {
         },
     ),
 }
+_SESSION_CLASSES = {"docker": DockerSessionCodeExecutor, "confined": ConfinedSessionCodeExecutor}
+KINDS = _COMMAND_LINE | {
+    f"{name}-session": replace(_COMMAND_LINE[name], name=f"{name}-session", make=make)
+    for name, make in _SESSION_CLASSES.items()
+}
+
+_DOCKER, _DOCKER_SESSION = (
+    pytest.param(name, marks=pytest.mark.docker) for name in ("docker", "docker-session")
+)
+ALL_KINDS = [_DOCKER, "confined", _DOCKER_SESSION, "confined-session"]
+fresh_processes = pytest.mark.parametrize("kind", [_DOCKER, "confined"], indirect=True)
+"""For what holds of executors that start a process for each block."""
+living_interpreters = pytest.mark.parametrize("kind", [_DOCKER_SESSION, "confined-session"], indirect=True)
+"""For what holds of executors whose blocks share an interpreter."""
 
 
 @cache
