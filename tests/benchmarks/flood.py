@@ -14,12 +14,21 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from autogen_ext.code_executors.docker import DockerCommandLineCodeExecutor as AutoGenExecutor
 
-from codeact_team import ConfinedCommandLineCodeExecutor, DockerCommandLineCodeExecutor
+from codeact_team import (
+    ConfinedCommandLineCodeExecutor,
+    ConfinedSessionCodeExecutor,
+    DockerCommandLineCodeExecutor,
+    DockerSessionCodeExecutor,
+)
 
-KINDS: dict[str, Callable[..., Any]] = {
+COMMAND_LINE: dict[str, Callable[..., Any]] = {
     "AutoGen, Docker": AutoGenExecutor,
     "ours, Docker": DockerCommandLineCodeExecutor,
     "ours, confined": ConfinedCommandLineCodeExecutor,
+}
+SESSIONS: dict[str, Callable[..., Any]] = {
+    "session, Docker": DockerSessionCodeExecutor,
+    "session, confined": ConfinedSessionCodeExecutor,
 }
 FLOOD = "import os\nfor _ in range(20_000): os.write(1, b'x' * 9_999 + b'\\n')"
 
@@ -38,7 +47,7 @@ def memory_mib(key: str) -> float:
 
 async def flood(kind: str) -> float:
     with tempfile.TemporaryDirectory() as directory:
-        executor = KINDS[kind](work_dir=directory)
+        executor = (COMMAND_LINE | SESSIONS)[kind](work_dir=directory)
         await executor.start()
         await run(executor, "print()")
         before = memory_mib("VmRSS")

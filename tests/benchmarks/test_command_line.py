@@ -5,16 +5,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
-from collections.abc import Awaitable
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pytest
-from benchmarks.flood import KINDS, run
+from benchmarks.flood import COMMAND_LINE, run
+from benchmarks.timing import memory_for_a_flood, milliseconds
 from rich.console import Console
 from rich.table import Table
 
@@ -26,12 +23,6 @@ FIRST, BLOCK, STOP = "start to first result, ms", "one print block, ms", "stop, 
 MEMORY = "memory for 200 MB of output, MiB"
 
 
-async def milliseconds(work: Awaitable[Any]) -> float:
-    began = time.perf_counter()
-    await work
-    return 1000 * (time.perf_counter() - began)
-
-
 async def start_and_run(executor: Any) -> None:
     await executor.start()
     await run(executor, "print()")
@@ -39,7 +30,7 @@ async def start_and_run(executor: Any) -> None:
 
 async def one_round(directory: Path, times: dict[str, dict[str, list[float]]]) -> None:
     executors: dict[str, Any] = {}
-    for kind, make in KINDS.items():
+    for kind, make in COMMAND_LINE.items():
         (directory / kind).mkdir(parents=True)
         executors[kind] = make(work_dir=directory / kind)
         times[kind][FIRST].append(await milliseconds(start_and_run(executors[kind])))
@@ -51,22 +42,18 @@ async def one_round(directory: Path, times: dict[str, dict[str, list[float]]]) -
         times[kind][STOP].append(await milliseconds(executor.stop()))
 
 
-def memory_for_a_flood(kind: str) -> float:
-    # in a process of its own
-    program = [sys.executable, "-W", "ignore", Path(__file__).with_name("flood.py"), kind]
-    return float(subprocess.run(program, stdout=subprocess.PIPE, text=True, check=True).stdout)
-
-
 @pytest.mark.filterwarnings("ignore")
 async def test_command_line_executors(tmp_path: Path) -> None:
-    times: dict[str, dict[str, list[float]]] = {kind: {FIRST: [], BLOCK: [], STOP: []} for kind in KINDS}
+    times: dict[str, dict[str, list[float]]] = {
+        kind: {FIRST: [], BLOCK: [], STOP: []} for kind in COMMAND_LINE
+    }
     for number in range(ROUNDS):
         await one_round(tmp_path / str(number), times)
     rows = {
         what: {kind: median(found[what]) for kind, found in times.items()} for what in (FIRST, BLOCK, STOP)
     }
-    rows[MEMORY] = {kind: memory_for_a_flood(kind) for kind in KINDS}
-    table = Table("", *KINDS, title="command-line executors; in brackets: times AutoGen's")
+    rows[MEMORY] = {kind: memory_for_a_flood(kind) for kind in COMMAND_LINE}
+    table = Table("", *COMMAND_LINE, title="command-line executors; in brackets: times AutoGen's")
     for what, row in rows.items():
         base = next(iter(row.values()))
         table.add_row(what, *(f"{value:.1f} ({value / base:.3f})" for value in row.values()))
