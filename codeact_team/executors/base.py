@@ -171,6 +171,8 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         if self._sandbox is None:
             self._sandbox = await self._make_sandbox()
         if not self._sandbox.running:
+            # made outside a scope and started inside it, it belongs to it all the same
+            scope.register(self)
             self._prepared = False
             await self._sandbox.start()
         return self._sandbox

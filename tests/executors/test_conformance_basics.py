@@ -21,6 +21,7 @@ from codeact_team.config import yaml12
 from codeact_team.errors import SandboxError, SettingError
 from codeact_team.execution import ExecutionResult, Outcome
 from codeact_team.executors.base import SandboxedCodeExecutor
+from codeact_team.scope import Scope
 
 
 def stream(executor: SandboxedCodeExecutor, code: str) -> AsyncGenerator[str | ExecutionResult, None]:
@@ -281,6 +282,15 @@ async def test_life_cycle(kind: Kind) -> None:
     # it starts on use
     assert (await run(executor, "ls", language="sh")).output.startswith("tmp_code_")
     await executor.stop()
+    assert kind.held() == before
+
+
+async def test_a_scope_stops_what_is_used_inside_it_and_was_made_before(kind: Kind) -> None:
+    before = kind.held()
+    executor = kind.make()
+    async with Scope():
+        await run(executor, "print(1)")
+        assert kind.held() != before
     assert kind.held() == before
 
 
