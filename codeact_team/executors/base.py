@@ -122,17 +122,13 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
             except BaseException:
                 if is_new:
                     # nothing has run yet, so a temporary workspace holds nothing
-                    self._sandbox = None
-                    await to_the_end(self._workspace.remove())
+                    await to_the_end(self._dismiss())
                 raise
 
     async def stop(self) -> None:
         """Stop the sandbox with all that runs in it. Idempotent; a later call starts a new one."""
         async with self._starting:
-            sandbox, self._sandbox = self._sandbox, None
-            if sandbox is not None:
-                await to_the_end(self._stop_sandbox(sandbox))
-            await self._workspace.remove()
+            await to_the_end(self._dismiss())
 
     async def restart(self) -> None:
         """Stop everything that runs and start again with the same workspace."""
@@ -163,6 +159,14 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         await first(self.start(), call.stop, None)
         if not call.stop.done() and not self._is_ready():
             await self._prepare(call)
+
+    async def _dismiss(self) -> None:
+        sandbox, self._sandbox = self._sandbox, None
+        try:
+            if sandbox is not None:
+                await self._stop_sandbox(sandbox)
+        finally:
+            await self._workspace.remove()
 
     async def _stop_sandbox(self, sandbox: Sandbox) -> None:
         await sandbox.stop()

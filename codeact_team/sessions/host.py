@@ -147,7 +147,8 @@ class Session:
             OSError: If that cannot be done.
             SandboxError: If the session ended over it.
         """
-        await self._request(frame(Kind.PUT, json.dumps({"path": path}).encode() + b"\n", data), Kind.DONE)
+        line = json.dumps({"path": path}).encode() + b"\n"
+        await self._request(frame(Kind.PUT, line, data), Kind.DONE, path)
 
     async def get_file(self, path: str) -> bytes:
         """Read a file of the workspace.
@@ -156,7 +157,8 @@ class Session:
             OSError: If that cannot be done.
             SandboxError: If the session ended over it.
         """
-        content, _ = await self._request(frame(Kind.GET, json.dumps({"path": path}).encode()), Kind.DONE)
+        request = frame(Kind.GET, json.dumps({"path": path}).encode())
+        content, _ = await self._request(request, Kind.DONE, path)
         return content
 
     async def list_files(self) -> dict[str, int]:
@@ -222,9 +224,9 @@ class Session:
         assert self.ending is not None
         return self.ending
 
-    async def _request(self, request: bytes, answer: Kind) -> tuple[bytes, bytes]:
+    async def _request(self, request: bytes, answer: Kind, path: str = "") -> tuple[bytes, bytes]:
         """Ask for something, and return the content of the file that comes, and the answer itself."""
-        asking = asyncio.ensure_future(self._exchange(request, answer))
+        asking = asyncio.ensure_future(self._exchange(request, answer, path))
         try:
             return await asyncio.shield(asking)
         except asyncio.CancelledError:
@@ -233,7 +235,7 @@ class Session:
                 await to_the_end(_result(asking))
             raise
 
-    async def _exchange(self, request: bytes, answer: Kind) -> tuple[bytes, bytes]:
+    async def _exchange(self, request: bytes, answer: Kind, path: str) -> tuple[bytes, bytes]:
         content = bytearray()
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT):
@@ -244,7 +246,7 @@ class Session:
                             content += data
                         case Kind.FAILED, payload:
                             failure = Failure.model_validate_json(payload)
-                            raise _FILE_ERRORS.get(failure.error, OSError)(failure.message)
+                            raise _FILE_ERRORS.get(failure.error, OSError)(f"{path}: {failure.message}")
                         case kind, payload if kind == answer:
                             return bytes(content), payload
                         case _:

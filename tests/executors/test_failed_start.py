@@ -4,8 +4,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from support.executing import KINDS
 
-from codeact_team import DockerCommandLineCodeExecutor, EngineError
+from codeact_team import DockerCommandLineCodeExecutor, DockerSessionCodeExecutor, EngineError, SandboxError
 
 
 def content(directory: Path) -> list[Path]:
@@ -23,3 +24,12 @@ async def test_a_start_that_fails_leaves_no_temporary_workspace(
     assert content(tmp_path) == []
     with pytest.raises(RuntimeError, match="not properly initialized"):
         _ = executor.work_dir
+
+
+@pytest.mark.docker
+async def test_an_image_without_python_is_an_error_that_says_so_and_leaves_nothing() -> None:
+    before = KINDS["docker-session"].held()
+    executor = DockerSessionCodeExecutor(environment={"PATH": "/nowhere"})
+    with pytest.raises(SandboxError, match=r"no interpreter can be started in the sandbox: .*python3"):
+        await executor.start()
+    assert KINDS["docker-session"].held() == before

@@ -14,7 +14,7 @@ from autogen_core.code_executor import CodeBlock, CodeExecutor
 from support.executing import Kind, living_interpreters, run
 
 from codeact_team import Outcome, SessionCodeExecutor, SessionResult
-from codeact_team.errors import SandboxError, SettingError
+from codeact_team.errors import SettingError
 from codeact_team.execution import BoundName
 from codeact_team.executors.session import InterpreterCodeExecutor
 
@@ -335,9 +335,9 @@ async def test_a_flood_from_the_background_is_bounded_and_delays_nothing(kind: K
     assert isinstance(executor, InterpreterCodeExecutor)
     await output(executor, "yes flood &", language="sh")
     for number in range(3):
-        result = await said(executor, f"print('block {number}')")
-        assert f"block {number}" in result.output
-        assert result.outcome is Outcome.COMPLETED
+        result = await said(executor, f"number = {number}")
+        assert (result.outcome, result.names[0].preview) == (Outcome.COMPLETED, str(number))
+        assert len(result.output) < 2_000_000
     await executor.restart()
     assert await output(executor, "print('calm')") == "calm\n"
     await executor.stop()
@@ -377,15 +377,6 @@ import time; time.sleep(30)
     assert (result.outcome, result.state_lost) == (Outcome.LOST, True)
     assert "no report of this block" in result.output
     assert await output(session, "print('next')") == "next\n"
-
-
-async def test_an_image_without_python_is_an_error_that_says_so(kind: Kind) -> None:
-    if kind.name != "docker-session":
-        return
-    executor = kind.make(environment={"PATH": "/nowhere"})
-    with pytest.raises(SandboxError, match=r"no interpreter can be started in the sandbox: .*python3"):
-        await run(executor, "1")
-    await executor.stop()
 
 
 async def test_one_config_makes_the_same_executor_again(kind: Kind, tmp_path: Path) -> None:
