@@ -229,7 +229,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
             remarks.append(f"Timeout: stopped after {self._timeout} s, the limit that `timeout` sets.")
         elif ending is not None and ending.lost is not None:
             result.exit_code, result.outcome = ending.code, Outcome.LOST
-        elif ending is not None and sandbox is not None:
+        elif ending is not None and ending.code != 0 and sandbox is not None:
             result.exit_code = ending.code
             result.limit = diagnose(
                 sandbox.limits,

@@ -36,6 +36,8 @@ class Control:
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._socket, theirs = socket.socketpair()
         self._socket.settimeout(_SEND_TIMEOUT)
+        self._readable = select.poll()
+        self._readable.register(self._socket, select.POLLIN)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(_PROGRAM)],
@@ -52,10 +54,7 @@ class Control:
     @property
     def alive(self) -> bool:
         """Whether the process runs, by its end of the socket, which closes before the process can be waited for."""
-        state = select.poll()
-        state.register(self._socket, select.POLLIN)
-        at_end = bool(state.poll(0)) and not self._socket.recv(1, socket.MSG_PEEK)
-        return not at_end and self._process.poll() is None
+        return not self._readable.poll(0) or self._socket.recv(1, socket.MSG_PEEK) != b""
 
     def send(self, message: Mapping[str, Any], fds: Sequence[int] = ()) -> None:
         """Send a message, and descriptors with it.

@@ -43,15 +43,21 @@ class ConfinedProcess(Process):
 
     async def read(self) -> bytes:
         while True:
-            # in this order: what the program wrote before its end is in the pipe by then
-            ended, closed = self.ended, False
-            with suppress(BlockingIOError):
-                if data := os.read(self._output, _CHUNK):
-                    return data
-                closed = True
-            if ended:
-                return b""
+            data = self._read_now()
+            if not data and self.ended:
+                # what the program wrote before its end is in the pipe by then
+                return self._read_now() or b""
+            if data:
+                return data
+            closed = data is not None
             await readable(self._status) if closed else await readable(self._status, self._output)
+
+    def _read_now(self) -> bytes | None:
+        """What is there; ``None`` if nothing is yet, and nothing if nothing will be."""
+        try:
+            return os.read(self._output, _CHUNK)
+        except BlockingIOError:
+            return None
 
     async def write(self, data: bytes) -> None:
         left = memoryview(data)
