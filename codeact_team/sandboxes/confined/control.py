@@ -53,8 +53,12 @@ class Control:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs, by its end of the socket, which closes before the process can be waited for."""
-        return not self._readable.poll(0) or self._socket.recv(1, socket.MSG_PEEK) != b""
+        """Whether the process runs, by its end of the socket, which closes before the process can be waited for.
+
+        Where it is killed, one that it has forked may hold that end for a moment.
+        """
+        at_end = bool(self._readable.poll(0)) and not self._socket.recv(1, socket.MSG_PEEK)
+        return not at_end and self._process.poll() is None
 
     def send(self, message: Mapping[str, Any], fds: Sequence[int] = ()) -> None:
         """Send a message, and descriptors with it.
