@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from codeact_team.agents import (
         ApprovalRequest,
         ApprovalResponse,
+        CodeActAgent,
         CodeExecutorAgent,
         ReflectionAgent,
         RetryDecision,
@@ -46,6 +47,7 @@ _HOME = {
     "agents": (
         "ApprovalRequest",
         "ApprovalResponse",
+        "CodeActAgent",
         "CodeExecutorAgent",
         "ReflectionAgent",
         "RetryDecision",
@@ -86,6 +88,7 @@ __all__ = [
     "ApprovalResponse",
     "Artifact",
     "BoundName",
+    "CodeActAgent",
     "CodeActTeamError",
     "CodeExecutorAgent",
     "ConfigError",

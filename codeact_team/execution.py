@@ -146,7 +146,10 @@ class SessionResult(ExecutionResult):
 
 
 class SessionCodeExecutor(StreamingCodeExecutor):
-    """A code executor whose Python blocks share one living interpreter; its results are :class:`SessionResult`."""
+    """A code executor whose Python blocks share one living interpreter; its results are :class:`SessionResult`.
+
+    One thing at a time: a file request waits until the stream of a block has been read to its end, or closed.
+    """
 
     @abstractmethod
     def add_setup(self, code: str) -> None:

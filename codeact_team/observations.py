@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from enum import StrEnum
 
 from autogen_core.code_executor import CodeResult
 from pydantic import BaseModel, ValidationError
 
-from codeact_team.execution import ExecutionResult, Outcome
+from codeact_team.execution import Artifact, BoundName, ExecutionResult, Outcome, SessionResult
 from codeact_team.parsing import make_inert
 from codeact_team.retry import RetryDecision
 
@@ -19,7 +20,50 @@ EXECUTION_KEY = "codeact_team.execution"
 MAX_OBSERVATION_CHARS = 16_000
 """How much of a result's output is passed on: about four thousand tokens."""
 
+ENDING_KEY = "codeact_team.ending"
+"""The key of a message's metadata under which travels how the work on it ended."""
+
+_NO_OUTPUT = "(no output)"
+"""Nothing to mend in a session: code may just bind names for the next block."""
+_MAX_SUMMARY_CHARS = 2_000
+_MAX_NAME_CHARS = 100
+
 _END_OF_DATA = re.compile(r"<(?=\s*/\s*output)", re.IGNORECASE)
+
+
+class Ending(StrEnum):
+    """How the work of an agent that acts by code came to its end."""
+
+    ANSWERED = "answered"
+    """The model had an answer, or its code called ``final_answer``."""
+    HANDED_OFF = "handed_off"
+    """Another agent was handed the work."""
+    NO_ANSWER = "no_answer"
+    """The model said nothing, or declined to."""
+    MAX_STEPS = "max_steps"
+    """The steps were used up; the answer is the best from what was there, as with all that follow but the last."""
+    MAX_SECONDS = "max_seconds"
+    """The time was used up."""
+    MAX_TOKENS = "max_tokens"
+    """The tokens were used up."""
+    STUCK = "stuck"
+    """The same steps came again and again."""
+    GIVEN_UP = "given_up"
+    """An error was not worth another attempt, or there had been too many in a row."""
+    CANCELLED = "cancelled"
+    """The caller stopped it."""
+
+    def to_metadata(self) -> dict[str, str]:
+        """The ending as an entry for a message's metadata."""
+        return {ENDING_KEY: self.value}
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, str]) -> Ending | None:
+        """The ending in a message's metadata, or ``None`` where there is none that is known."""
+        try:
+            return cls(metadata[ENDING_KEY])
+        except (KeyError, ValueError):
+            return None
 
 
 class CodeRecord(BaseModel):
@@ -70,6 +114,8 @@ def observe(result: CodeResult) -> ExecutionResult:
     output = make_inert(encodable(shorten(known.output)))
     if known.outcome in (Outcome.DENIED, Outcome.CANCELLED, Outcome.NOT_RUN):
         text = output
+    elif not output.strip() and isinstance(known, SessionResult) and known.exit_code == 0:
+        text = _NO_OUTPUT
     elif not output.strip():
         text = (
             f"The script ran but produced no output to console. The POSIX exit code was: {known.exit_code}. If you were "
@@ -86,6 +132,33 @@ def as_data(output: str) -> str:
     """Output for a model's context: delimited, so that it is read as data and not as somebody's words."""
     inert = _END_OF_DATA.sub("<\u200b", output)
     return f"<output>\n{inert}\n</output>"
+
+
+def summarize(result: ExecutionResult) -> str:
+    """In a line each, what a session's code has bound, and what it has made beside text; hostile data."""
+    if not isinstance(result, SessionResult):
+        return ""
+    lines: list[str] = []
+    if result.names:
+        more = [f"{result.omitted_names} more"] if result.omitted_names else []
+        lines.append("Bound: " + "; ".join([*map(_bound, result.names), *more]))
+    if result.artifacts:
+        lines.append("Made: " + "; ".join(map(_made, result.artifacts)))
+    return make_inert(encodable(shorten("\n".join(lines), _MAX_SUMMARY_CHARS)))
+
+
+def _bound(name: BoundName) -> str:
+    said = " ".join(part for part in (name.name, name.type, name.size) if part)
+    return _line(said if name.preview is None else f"{said} = {name.preview}")
+
+
+def _made(artifact: Artifact) -> str:
+    return f"{_line(artifact.mime_type)}, {len(artifact.data) / 1000:.1f} kB"
+
+
+def _line(text: str) -> str:
+    words = " ".join(text.split())
+    return words if len(words) <= _MAX_NAME_CHARS else f"{words[:_MAX_NAME_CHARS]}..."
 
 
 def shorten(text: str, limit: int = MAX_OBSERVATION_CHARS) -> str:

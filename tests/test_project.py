@@ -16,6 +16,7 @@ PUBLIC = {
     "ApprovalResponse",
     "Artifact",
     "BoundName",
+    "CodeActAgent",
     "CodeActTeamError",
     "CodeExecutorAgent",
     "ConfigError",

@@ -9,10 +9,11 @@ from autogen_agentchat.messages import ModelClientStreamingChunkEvent
 from autogen_agentchat.utils import remove_images
 from autogen_core import CancellationToken
 from autogen_core.models import ChatCompletionClient, CreateResult, LLMMessage, RequestUsage
+from autogen_core.tools import Tool
 
 from codeact_team.observations import encodable
 
-_NO_ANSWER = "(The model gave no answer, or declined to.)"
+NO_ANSWER = "(The model gave no answer, or declined to.)"
 """In a chat, and in a context, some models take no empty message."""
 
 
@@ -49,6 +50,7 @@ async def complete(
     source: str,
     stream: bool,
     cancellation_token: CancellationToken,
+    tools: Sequence[Tool] = (),
 ) -> AsyncGenerator[ModelClientStreamingChunkEvent | CreateResult, None]:
     """Let the model go on with a conversation.
 
@@ -58,15 +60,17 @@ async def complete(
         source: In whose name chunks are yielded.
         stream: Whether to yield chunks.
         cancellation_token: Stops the call.
+        tools: What the model may call instead of answering.
 
     Yields:
         Chunks, if asked for, then the model's result.
     """
     if not stream:
-        yield await client.create(messages, cancellation_token=cancellation_token)
+        yield await client.create(messages, tools=tools, cancellation_token=cancellation_token)
         return
     item: str | CreateResult = ""
-    async with aclosing(client.create_stream(messages, cancellation_token=cancellation_token)) as items:
+    answer = client.create_stream(messages, tools=tools, cancellation_token=cancellation_token)
+    async with aclosing(answer) as items:
         async for item in items:
             if isinstance(item, str):
                 yield ModelClientStreamingChunkEvent(content=item, source=source)
@@ -76,7 +80,7 @@ async def complete(
 
 
 def text_of_result(result: CreateResult) -> str:
-    """The text of what a model answered; it was offered no tools, so a call of one is text as well."""
+    """The text of what a model answered; a call of a tool that it was not offered is text as well."""
     if isinstance(result.content, str):
-        return encodable(result.content) if result.content.strip() else _NO_ANSWER
+        return encodable(result.content) if result.content.strip() else NO_ANSWER
     return "\n".join(f"{call.name}({call.arguments})" for call in result.content)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import warnings
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from typing import Any, ClassVar, Self
 
 from autogen_agentchat.agents import ApprovalFuncType
 from autogen_agentchat.base import Response
 from autogen_agentchat.messages import (
-    BaseAgentEvent,
     BaseChatMessage,
     CodeExecutionEvent,
     CodeGenerationEvent,
@@ -35,16 +33,14 @@ from codeact_team.agents.base import RememberingAgent
 from codeact_team.agents.calls import complete, text_of_result, visible_to
 from codeact_team.agents.messages import FoundCode, add_to_context, find_code, load_context
 from codeact_team.agents.settings import SYSTEM_MESSAGE, CodeExecutorAgentConfig, check_settings, dumped
-from codeact_team.agents.step import run_step
-from codeact_team.agents.turn import Turn
+from codeact_team.agents.step import run_step, warming_up
+from codeact_team.agents.turn import Item, Turn, recorded
 from codeact_team.errors import CodeActTeamError, SettingError
 from codeact_team.execution import ExecutionResult, Outcome, StreamingCodeExecutor
 from codeact_team.observations import as_data, observe
 from codeact_team.parsing import extract_code
 from codeact_team.providers import resolve_function
 from codeact_team.retry import decide_retry
-
-Item = BaseAgentEvent | BaseChatMessage | Response
 
 _MISSING_APPROVAL = (
     "No approval function set for CodeExecutorAgent. This means code will be executed automatically without human "
@@ -164,10 +160,8 @@ class CodeExecutorAgent(RememberingAgent, Component[CodeExecutorAgentConfig]):
         self, messages: Sequence[BaseChatMessage], cancellation_token: CancellationToken
     ) -> AsyncGenerator[Item, None]:
         turn = Turn(cancellation_token)
-        async with aclosing(self._take_turn(messages, turn)) as items:
+        async with aclosing(recorded(turn, self._take_turn(messages, turn))) as items:
             async for item in items:
-                if not isinstance(item, Response | ModelClientStreamingChunkEvent):
-                    turn.inner_messages.append(item)
                 yield item
 
     async def extract_code_blocks_from_messages(self, messages: Sequence[BaseChatMessage]) -> list[CodeBlock]:
@@ -213,7 +207,7 @@ class CodeExecutorAgent(RememberingAgent, Component[CodeExecutorAgentConfig]):
                 yield self._respond(turn, turn.with_unsupported(self.NO_CODE_BLOCKS_FOUND_MESSAGE))
                 return
         steps = self._run_blocks(turn) if client is None else self._write_and_run(client, turn)
-        async with self._warming_up(), aclosing(steps) as items:
+        async with warming_up(self._code_executor), aclosing(steps) as items:
             async for item in items:
                 yield item
 
@@ -329,20 +323,6 @@ class CodeExecutorAgent(RememberingAgent, Component[CodeExecutorAgentConfig]):
         """Let a subclass run the blocks in its own way, as AutoGen does; it may be what guards the execution."""
         result = await self.execute_code_block(blocks, cancellation_token)
         yield result if isinstance(result, ExecutionResult) else observe(result)
-
-    @asynccontextmanager
-    async def _warming_up(self) -> AsyncGenerator[None]:
-        """Start the executor while the model is writing."""
-        if not isinstance(self._code_executor, StreamingCodeExecutor):
-            yield
-            return
-        starting = asyncio.ensure_future(self._code_executor.start())
-        try:
-            yield
-        finally:
-            # whatever went wrong with it was raised by the first execution
-            starting.cancel()
-            await asyncio.gather(starting, return_exceptions=True)
 
     async def _conversation(self, client: ChatCompletionClient) -> list[LLMMessage]:
         system = [] if self._system_message is None else [SystemMessage(content=self._system_message)]

@@ -9,6 +9,7 @@ from autogen_agentchat.messages import BaseChatMessage, BaseTextChatMessage, Han
 from autogen_core import ComponentModel
 from autogen_core.code_executor import CodeBlock
 from autogen_core.model_context import BufferedChatCompletionContext, ChatCompletionContext
+from autogen_core.models import LLMMessage
 
 from codeact_team.observations import ExecutionRecord, encodable
 from codeact_team.parsing import extract_code
@@ -68,13 +69,20 @@ def find_code(
     return found
 
 
-async def add_to_context(context: ChatCompletionContext, messages: Sequence[BaseChatMessage]) -> None:
-    """Add messages, and what a handoff brings along, to a model's context."""
+def model_messages(messages: Sequence[BaseChatMessage]) -> list[LLMMessage]:
+    """Messages, and what a handoff brings along, as a model reads them."""
+    read: list[LLMMessage] = []
     for message in messages:
         if isinstance(message, HandoffMessage):
-            for earlier in message.context:
-                await context.add_message(earlier)
-        await context.add_message(message.to_model_message())
+            read += message.context
+        read.append(message.to_model_message())
+    return read
+
+
+async def add_to_context(context: ChatCompletionContext, messages: Sequence[BaseChatMessage]) -> None:
+    """Add messages, and what a handoff brings along, to a model's context."""
+    for message in model_messages(messages):
+        await context.add_message(message)
 
 
 def load_context(model: ComponentModel | None) -> ChatCompletionContext | None:

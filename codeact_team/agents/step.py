@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncGenerator, Awaitable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 
 from autogen_agentchat.agents import ApprovalFuncType, ApprovalRequest
 from autogen_core import CancellationToken
@@ -32,7 +32,27 @@ async def run_step(
     context: list[LLMMessage],
     cancellation_token: CancellationToken,
 ) -> AsyncGenerator[str | ExecutionResult, None]:
-    """Ask for approval, run the blocks, and say how it went.
+    """Ask for approval, run the blocks, and say how it went, as it is passed on.
+
+    Arguments, chunks and errors are those of :func:`perform`; the result is observed.
+    """
+    step = perform(
+        executor, blocks, approval=approval, context=context, cancellation_token=cancellation_token
+    )
+    async with aclosing(step) as items:
+        async for item in items:
+            yield observe(item) if isinstance(item, CodeResult) else item
+
+
+async def perform(
+    executor: CodeExecutor,
+    blocks: list[CodeBlock],
+    *,
+    approval: ApprovalFuncType | None,
+    context: list[LLMMessage],
+    cancellation_token: CancellationToken,
+) -> AsyncGenerator[str | CodeResult, None]:
+    """Ask for approval, and run the blocks.
 
     Args:
         executor: Any AutoGen executor; one that streams is streamed.
@@ -42,7 +62,7 @@ async def run_step(
         cancellation_token: Stops the wait for approval and the execution.
 
     Yields:
-        Chunks of output as they come, then the result as it is passed on.
+        Chunks of output as they come, then the result as the executor gave it.
 
     Raises:
         SandboxError: If no code can run here at all.
@@ -57,13 +77,28 @@ async def run_step(
         _raise_if_cancelled(cancellation_token)
         async with aclosing(_execute(executor, blocks, cancellation_token)) as items:
             async for item in items:
-                yield observe(item) if isinstance(item, CodeResult) else item
+                yield item
     except asyncio.CancelledError:
         # the token cancels what it is linked to; a task that was itself cancelled has to stay so
         task = asyncio.current_task()
         if not cancellation_token.is_cancelled() or (task is not None and task.cancelling()):
             raise
         yield ExecutionResult(exit_code=1, output=_CANCELLED, outcome=Outcome.CANCELLED)
+
+
+@asynccontextmanager
+async def warming_up(executor: CodeExecutor) -> AsyncGenerator[None]:
+    """Start the executor, where it is a sandbox, while the model is writing."""
+    if not isinstance(executor, StreamingCodeExecutor):
+        yield
+        return
+    starting = asyncio.ensure_future(executor.start())
+    try:
+        yield
+    finally:
+        # whatever went wrong with it was raised by the first execution
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
 
 
 def _raise_if_cancelled(cancellation_token: CancellationToken) -> None:

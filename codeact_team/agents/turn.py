@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from autogen_agentchat.base import Response
+from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage, ModelClientStreamingChunkEvent
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 
@@ -11,6 +15,9 @@ from codeact_team.execution import ExecutionResult, Outcome
 from codeact_team.observations import CodeRecord, ExecutionRecord
 from codeact_team.parsing import make_inert
 from codeact_team.retry import RetryDecision
+
+Item = BaseAgentEvent | BaseChatMessage | Response
+"""What an agent yields."""
 
 
 class Turn:
@@ -65,6 +72,15 @@ class Turn:
         if not self.decisions or self.decisions[-1].retry:
             return text
         return f"{text}\nNo further attempt: {make_inert(self.decisions[-1].reason)}"
+
+
+async def recorded(turn: Turn, items: AsyncGenerator[Item, None]) -> AsyncGenerator[Item, None]:
+    """The items; what is to be found in the response's ``inner_messages`` is noted in the turn."""
+    async with aclosing(items):
+        async for item in items:
+            if not isinstance(item, Response | ModelClientStreamingChunkEvent):
+                turn.inner_messages.append(item)
+            yield item
 
 
 def _records(blocks: list[CodeBlock]) -> list[CodeRecord]:

@@ -1,0 +1,238 @@
+"""What ends a run that has no answer: steps, time, tokens, going in circles, errors."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from autogen_agentchat.base import Response
+from autogen_agentchat.messages import CodeExecutionEvent, CodeGenerationEvent
+from support.agents import (
+    GIVE_UP,
+    RETRY,
+    TASK,
+    answer,
+    contents,
+    no,
+    record_of,
+    replay,
+    turn,
+    user,
+)
+from support.codeact import agent_of, outputs, own_session, py
+from support.openai_server import Json, ScriptedServer, Slow, Text, Truncated
+
+from codeact_team.agents import CodeExecutorAgent
+from codeact_team.execution import Outcome
+from codeact_team.executors import ConfinedSessionCodeExecutor
+from codeact_team.observations import Ending
+
+Session = ConfinedSessionCodeExecutor
+
+FAILS = py("1 / 0")
+LAST = "Code is not run any more."
+
+
+def counting(number: int) -> str:
+    return py(f"print({number})")
+
+
+async def test_after_the_last_step_one_call_without_code_makes_the_best_answer(session: Session):
+    async with ScriptedServer([Text(counting(1)), Text(counting(2)), Text("At least 2.")]) as server:
+        message = await answer(agent_of(server, session, max_steps=2))
+    assert (message.content, Ending.from_metadata(message.metadata)) == ("At least 2.", Ending.MAX_STEPS)
+    assert record_of(message).attempts == 2
+    asked = contents(server.requests[2])
+    assert asked[-2] == "<output>\n2\n\n</output>", "the latest result is in view"
+    assert LAST in asked[-1]
+    assert not any(LAST in text for request in server.requests[:2] for text in contents(request))
+
+
+async def test_code_in_the_last_answer_is_run_by_nobody(session: Session):
+    async with ScriptedServer([Text(counting(1)), Text(counting(2)), Text("Yes.")]) as server:
+        agent = agent_of(server, session, max_steps=1)
+        items = await turn(agent)
+        await turn(agent, user("Did it run?"))
+    assert outputs(items) == ["1\n"]
+    assert isinstance(items[-1], Response)
+    other = CodeExecutorAgent("other", session)
+    assert await other.extract_code_blocks_from_messages([items[-1].chat_message]) == []  # pyright: ignore[reportArgumentType]
+    assert contents(server.requests[2])[-2:] == ["The code in that answer was not run.", "Did it run?"]
+
+
+async def test_the_question_for_the_last_answer_is_not_part_of_the_conversation(session: Session):
+    async with ScriptedServer([Text(counting(1)), Text("One."), Text("Because.")]) as server:
+        agent = agent_of(server, session, max_steps=1)
+        await turn(agent)
+        await turn(agent, user("Why?"))
+    assert not any(LAST in text for text in contents(server.requests[2]))
+
+
+async def test_an_answer_at_the_last_step_is_an_answer(session: Session):
+    message = await answer(agent_of(replay("It is 42."), session, max_steps=1))
+    assert Ending.from_metadata(message.metadata) is Ending.ANSWERED
+
+
+async def test_each_run_has_its_own_budget(session: Session):
+    agent = agent_of(replay(counting(1), "One.", counting(2), "Two."), session, max_steps=2)
+    for expected in ("One.", "Two."):
+        message = await answer(agent)
+        assert (message.content, Ending.from_metadata(message.metadata)) == (expected, Ending.ANSWERED)
+
+
+async def test_the_tokens_of_all_calls_count(session: Session):
+    replies = [
+        Text(counting(1), prompt_tokens=50, completion_tokens=10),
+        Text(counting(2), prompt_tokens=35, completion_tokens=5),
+        Text("At least 2.", prompt_tokens=1000),
+    ]
+    async with ScriptedServer(replies) as server:
+        message = await answer(agent_of(server, session, max_tokens=100))
+    assert Ending.from_metadata(message.metadata) is Ending.MAX_TOKENS
+    assert record_of(message).output == "2\n", "code that was paid for is run"
+    assert message.models_usage is not None
+    assert message.models_usage.prompt_tokens == 1085, "the last call happens all the same"
+
+
+async def test_code_that_runs_when_the_time_is_over_is_stopped_and_the_model_told(session: Session):
+    sleeps = py("import time\nprint('begun')\ntime.sleep(60)")
+    await session.start()
+    async with ScriptedServer([Text(sleeps), Text("No idea.")]) as server:
+        message = await answer(agent_of(server, session, max_seconds=2))
+    assert (message.content, Ending.from_metadata(message.metadata)) == ("No idea.", Ending.MAX_SECONDS)
+    record = record_of(message)
+    assert (record.outcome, record.limit) == (Outcome.TIMED_OUT, "max_seconds: 2")
+    seen = contents(server.requests[1])[-2]
+    assert "begun" in seen
+    assert "The time for this task is over; the code was stopped." in seen
+
+
+async def test_a_call_of_the_model_that_takes_too_long_is_stopped(session: Session):
+    await session.start()
+    slow = Slow(60, Text("never said"))
+    async with ScriptedServer([Text(counting(1)), slow, Text("At least 1.")]) as server:
+        message = await answer(agent_of(server, session, max_seconds=2))
+        await server.wait_until(lambda server: server.disconnects == 1)
+    assert (message.content, Ending.from_metadata(message.metadata)) == ("At least 1.", Ending.MAX_SECONDS)
+
+
+async def test_so_is_one_that_streams(session: Session):
+    async with ScriptedServer([Slow(30, Text("never said")), Text("No idea.")]) as server:
+        message = await answer(agent_of(server, session, max_seconds=0.3, model_client_stream=True))
+    assert Ending.from_metadata(message.metadata) is Ending.MAX_SECONDS
+
+
+async def test_waiting_for_approval_counts_as_well(session: Session):
+    async def undecided(request: Any) -> Any:
+        await asyncio.sleep(30)
+
+    message = await answer(
+        agent_of(replay(counting(1), "Nobody said yes."), session, max_seconds=0.3, approval_func=undecided)
+    )
+    assert (message.content, Ending.from_metadata(message.metadata)) == (
+        "Nobody said yes.",
+        Ending.MAX_SECONDS,
+    )
+
+
+async def test_a_reflection_that_takes_too_long_leaves_the_answer(session: Session):
+    async with ScriptedServer([Text("It is 42."), Slow(30, Text("never said"))]) as server:
+        message = await answer(agent_of(server, session, max_seconds=1.5, max_reflections=1))
+    assert (message.content, Ending.from_metadata(message.metadata)) == ("It is 42.", Ending.ANSWERED)
+
+
+async def test_the_same_code_with_the_same_result_is_noticed_told_and_ended(session: Session):
+    same = Text(counting(1))
+    async with ScriptedServer([same, same, same, same, Text("It is 1.")]) as server:
+        message = await answer(agent_of(server, session))
+    told = [
+        "The same code has had the same result before" in contents(request)[-1]
+        for request in server.requests[:4]
+    ]
+    assert told == [False, False, True, True]
+    assert (message.content, Ending.from_metadata(message.metadata)) == ("It is 1.", Ending.STUCK)
+    assert record_of(message).attempts == 4
+    assert "going in circles" in contents(server.requests[4])[-1]
+
+
+async def test_the_same_code_with_another_result_is_no_circle(session: Session):
+    more = py("n = globals().get('n', 0) + 1\nprint(n)")
+    message = await answer(agent_of(replay(*[more] * 6, "It is 6."), session))
+    assert (message.content, Ending.from_metadata(message.metadata)) == ("It is 6.", Ending.ANSWERED)
+
+
+async def test_code_that_is_denied_again_and_again_is_a_circle(session: Session):
+    same = counting(1)
+    message = await answer(agent_of(replay(same, same, same, same, "I may not."), session, approval_func=no))
+    assert (message.content, Ending.from_metadata(message.metadata)) == ("I may not.", Ending.STUCK)
+    assert record_of(message).outcome is Outcome.DENIED
+
+
+async def test_the_model_may_decide_whether_an_error_is_worth_another_attempt(session: Session):
+    replies = [Text(FAILS), Json(RETRY), Text(counting(42)), Text("It is 42.")]
+    async with ScriptedServer(replies) as server:
+        items = await turn(agent_of(server, session, max_retries_on_error=1, system_message="Be brief."))
+    decision, regeneration = server.requests[1:3]
+    assert decision["messages"][0] == {"role": "system", "content": "Be brief."}
+    assert decision["response_format"]["json_schema"]["name"] == "RetryDecision"
+    assert str(contents(decision)).count("ZeroDivisionError: division by zero") == 1
+    assert contents(regeneration)[-1] == "Proposed correction: Print 42 instead."
+    proposed = [item.content for item in items if isinstance(item, CodeGenerationEvent)][1]
+    assert proposed == "Attempt number: 1\nProposed correction: Print 42 instead."
+
+
+@pytest.mark.parametrize("decision", [Json(GIVE_UP), Truncated('{"retry'), Text("")])
+async def test_no_retry_leads_to_the_last_answer(session: Session, decision: Any):
+    # a retry decision that is not clean JSON ended the team with a traceback
+    async with ScriptedServer([Text(FAILS), decision, Text("It cannot be done.")]) as server:
+        message = await answer(agent_of(server, session, max_retries_on_error=3))
+    assert Ending.from_metadata(message.metadata) is Ending.GIVEN_UP
+    [noted] = record_of(message).retry_decisions
+    assert f"No further attempt: {noted.reason}" in contents(server.requests[2])[-2]
+
+
+async def test_errors_in_a_row_are_counted_and_success_starts_anew(session: Session):
+    replies = [
+        Text(FAILS),
+        Json(RETRY),
+        Text(counting(1)),
+        Text(py("2 / 0")),
+        Json(RETRY),
+        Text(py("3 / 0")),
+        Text("It failed."),
+    ]
+    async with ScriptedServer(replies) as server:
+        message = await answer(agent_of(server, session, max_retries_on_error=1))
+    assert (message.content, Ending.from_metadata(message.metadata)) == ("It failed.", Ending.GIVEN_UP)
+    assert len(record_of(message).retry_decisions) == 2
+
+
+async def test_no_decision_is_spent_on_what_was_denied(session: Session):
+    client = replay(counting(1), "I may not.")
+    await turn(agent_of(client, session, max_retries_on_error=1, approval_func=no))
+    assert len(client.create_calls) == 2
+
+
+async def test_nor_on_an_error_at_the_end_of_a_budget(session: Session):
+    client = replay(FAILS, "It failed.")
+    message = await answer(agent_of(client, session, max_retries_on_error=1, max_steps=1))
+    assert Ending.from_metadata(message.metadata) is Ending.MAX_STEPS
+
+
+async def test_without_decisions_an_error_costs_no_call(session: Session):
+    client = replay(FAILS, counting(1), "One.")
+    await turn(agent_of(client, session))
+    assert len(client.create_calls) == 3
+
+
+async def test_a_time_out_of_the_executor_is_a_result_like_others():
+    async with (
+        own_session(timeout=1) as executor,
+        ScriptedServer([Text(py("import time; time.sleep(60)")), Text(counting(1)), Text("One.")]) as server,
+    ):
+        items = await turn(agent_of(server, executor))
+    results = [item.result for item in items if isinstance(item, CodeExecutionEvent)]
+    assert [result.exit_code for result in results] == [124, 0]
+    assert "timeout" in contents(server.requests[1])[-1]
+    assert contents(server.requests[1])[1] == TASK

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from autogen_core.code_executor import CodeBlock
+
+from codeact_team.agents.stuck import Repetition
+from codeact_team.execution import ExecutionResult
+
+
+def counted(*steps: tuple[str, str]) -> list[int]:
+    """How many steps in a row had brought nothing new, after each."""
+    repetition = Repetition()
+    counts: list[int] = []
+    for code, output in steps:
+        block = CodeBlock(code=code, language="python")
+        repetition.note([block], ExecutionResult(exit_code=0, output=output))
+        counts.append(repetition.steps)
+    return counts
+
+
+def test_the_same_again_is_counted():
+    assert counted(("a", "1"), ("a", "1"), ("a", "1"), ("a", "1")) == [0, 1, 2, 3]
+
+
+def test_blanks_around_the_code_make_no_difference():
+    assert counted(("a", "1"), ("\na  \n", "1")) == [0, 1]
+
+
+def test_another_result_is_new():
+    assert counted(("a", "1"), ("a", "2"), ("a", "3")) == [0, 0, 0]
+
+
+def test_a_test_between_changes_that_are_new_is_no_circle():
+    assert counted(("edit 1", ""), ("test", "no"), ("edit 2", ""), ("test", "no"), ("edit 3", "")) == [
+        0,
+        0,
+        0,
+        1,
+        0,
+    ]
+
+
+def test_going_round_in_a_circle_of_several_steps_is_counted():
+    assert counted(("a", "1"), ("b", "2"), ("a", "1"), ("b", "2"), ("a", "1")) == [0, 0, 1, 2, 3]
+
+
+def test_an_error_with_the_same_output_is_another_result():
+    repetition = Repetition()
+    block = CodeBlock(code="a", language="python")
+    repetition.note([block], ExecutionResult(exit_code=0, output="x"))
+    repetition.note([block], ExecutionResult(exit_code=1, output="x"))
+    assert repetition.steps == 0
