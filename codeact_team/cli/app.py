@@ -96,6 +96,9 @@ def run(
 
     Without TASK, a config that brings its own task along, such as quickstart, runs that.
 
+    Where nobody reviews the work, it is accepted if there is an answer, no limit has cut the work short, and the last
+    code that ran did not fail.
+
     Exit codes: 0 accepted, 1 not accepted, 2 bad input or environment, 130 interrupted, 143 terminated.
     """
     from codeact_team.cli.reporting import reported
@@ -106,6 +109,31 @@ def run(
         wanted = read_task(task, file)
         raise typer.Exit(
             run_command(screen, config, wanted, overrides or (), allow or (), allow_unsafe, as_json=as_json)
+        )
+
+
+@app.command()
+def chat(
+    config: _Config,
+    overrides: _Overrides = None,
+    allow: _Allow = None,
+    allow_unsafe: _AllowUnsafe = False,
+    as_json: _Json = False,
+) -> None:
+    """Talk to a team, or a single agent, that remembers what was before.
+
+    Where standard input is no terminal, each of its lines is a message.
+
+    Exit codes: 0 ended, 1 a message of standard input could not be worked on, 2 bad input or environment, 130
+    interrupted, 143 terminated.
+    """
+    from codeact_team.cli.reporting import reported
+
+    with reported() as screen:
+        from codeact_team.cli.chat import chat_command
+
+        raise typer.Exit(
+            chat_command(screen, config, overrides or (), allow or (), allow_unsafe, as_json=as_json)
         )
 
 

@@ -17,6 +17,7 @@ from autogen_agentchat.messages import (
 
 from codeact_team.cli.screen import Screen
 from codeact_team.execution import ExecutionResult, Outcome
+from codeact_team.observations import Ending as AgentEnding
 from codeact_team.observations import ExecutionRecord
 from codeact_team.reflection import Verdict
 from codeact_team.runs import Ending, RunResult
@@ -34,14 +35,20 @@ class Conversation:
 
     Args:
         screen: Where to.
+        echo: Whether to print the task, too; somebody who has just entered it has it on the screen.
     """
 
-    def __init__(self, screen: Screen) -> None:
+    def __init__(self, screen: Screen, *, echo: bool = True) -> None:
         self._screen = screen
-        self._speaker: str | None = None
+        self._echo = echo
+        self._begun = False
+        # a header stands off from what is above it, where something is
+        self._speaker: str | None = None if echo else ""
         self._live: _Live | None = None
         self._executed: str | None = None
         """The output that the speaker's last execution was shown with."""
+        self._words = ""
+        """What the speaker has last been shown to say piece by piece."""
 
     def opened(self, loosenings: Sequence[str]) -> None:
         for loosening in loosenings:
@@ -49,7 +56,8 @@ class Conversation:
         self._screen.wait()
 
     def message(self, message: BaseAgentEvent | BaseChatMessage) -> None:
-        if isinstance(message, UserInputRequestedEvent):
+        is_first, self._begun = not self._begun, True
+        if isinstance(message, UserInputRequestedEvent) or (is_first and not self._echo):
             return
         if isinstance(message, ModelClientStreamingChunkEvent):
             self._chunk(message)
@@ -72,7 +80,8 @@ class Conversation:
     def ended(self, result: RunResult) -> None:
         self._end_live()
         self._screen.close()
-        if not result.messages:
+        self._begun, self._speaker, self._executed = False, "", None
+        if result.ending is Ending.FAILED and not result.messages:
             return
         match result.ending:
             case Ending.ACCEPTED:
@@ -91,7 +100,7 @@ class Conversation:
         if self._speaker is not None:
             self._screen.text("")
         self._screen.text(f"── {source}", "bold cyan")
-        self._speaker, self._executed = source, None
+        self._speaker, self._executed, self._words = source, None, ""
 
     def _chunk(self, message: ModelClientStreamingChunkEvent) -> None:
         if self._live is None or self._live.source != message.source:
@@ -111,6 +120,7 @@ class Conversation:
             self._screen.text("")
         if live.left_out:
             self._screen.text(f"[... {live.left_out} more characters are not shown ...]", "dim")
+        self._words = live.shown
         return live.source
 
     def _generation(self, message: CodeGenerationEvent, was_shown: bool) -> None:
@@ -124,13 +134,19 @@ class Conversation:
     def _execution(self, message: CodeExecutionEvent, was_shown: bool) -> None:
         result = message.result
         if not was_shown:
-            self._screen.text(result.output)
+            self._screen.text(result.output.removesuffix("\n"))
         outcome = result.outcome if isinstance(result, ExecutionResult) else Outcome.COMPLETED
         self._status(result.exit_code, outcome)
-        self._executed = result.output
+        # what came in pieces before this was output, and not words
+        self._executed, self._words = result.output, ""
 
     def _chat(self, message: BaseChatMessage, was_shown: bool) -> None:
         executed, self._executed = self._executed, None
+        if AgentEnding.from_metadata(message.metadata) is not None:
+            # an answer in words of its own, which may have been shown as they came, before a reflection on it
+            if message.to_text() != executed and message.to_text().strip() != self._words.strip():
+                self._screen.prose(message.to_text())
+            return
         if (verdict := Verdict.from_metadata(message.metadata)) is not None:
             self._verdict(verdict)
             return
@@ -170,8 +186,14 @@ class _Live:
         self.source = source
         self.at_line_start = True
         self.left_out = 0
+        self._pieces: list[str] = []
         self._room = _MAX_LIVE_CHARS
         self._after_return = False
+
+    @property
+    def shown(self) -> str:
+        """What was shown of it."""
+        return "".join(self._pieces)
 
     def take(self, chunk: str) -> str:
         """What of ``chunk`` to show."""
@@ -182,6 +204,7 @@ class _Live:
         shown = chunk[: self._room]
         self._room -= len(shown)
         self.left_out += len(chunk) - len(shown)
+        self._pieces.append(shown)
         if shown:
             self.at_line_start = shown.endswith(("\n", "\r"))
         return shown

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from signal import SIGINT, SIGPIPE
+from typing import TextIO
 
 import typer
 
@@ -33,7 +34,7 @@ def reported() -> Generator[Screen]:
             raise
         except BrokenPipeError:
             # whoever read the output has enough; what is buffered has nowhere to go when the interpreter ends
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            silence(sys.stdout)
             raise typer.Exit(128 + SIGPIPE) from None
         except KeyboardInterrupt:
             screen.notice("error", "interrupted")
@@ -46,6 +47,14 @@ def reported() -> Generator[Screen]:
             raise typer.Exit(BAD_INPUT) from None
         finally:
             screen.close()
+
+
+def silence(*streams: TextIO) -> None:
+    """Let what is still printed there go nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in streams:
+        os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from codeact_team.cli.conversation import Conversation
 from codeact_team.cli.json_lines import JsonLines
+from codeact_team.cli.lines import decode
 from codeact_team.cli.screen import Screen
 from codeact_team.errors import SettingError
 from codeact_team.providers import Policy
@@ -54,17 +55,10 @@ def read_task(task: str | None, file: Path | None) -> str | None:
         SettingError: If it cannot be read, or is given twice.
     """
     if file is None:
-        return _decode(sys.stdin.buffer.read(), "standard input") if task == "-" else task
+        return decode(sys.stdin.buffer.read(), "the task from standard input") if task == "-" else task
     if task is not None:
         raise SettingError("the task is given twice: as an argument and by --file")
     try:
-        return _decode(file.read_bytes(), str(file))
+        return decode(file.read_bytes(), f"the task from {file}")
     except OSError as error:
         raise SettingError(f"the task cannot be read from {file}: {error.strerror}") from error
-
-
-def _decode(data: bytes, origin: str) -> str:
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise SettingError(f"the task from {origin} is no UTF-8 text") from error

@@ -49,9 +49,9 @@ class Screen:
                 told.append_text(_highlighted(segment.text, segment.language))
         self._print(told)
 
-    def notice(self, level: Level, text: str) -> None:
-        """Tell something beside the output; the same thing once only."""
-        if text in self._notices:
+    def notice(self, level: Level, text: str, *, again: bool = False) -> None:
+        """Tell something beside the output; the same thing once only, unless it may be told ``again``."""
+        if text in self._notices and not again:
             return
         self._notices.add(text)
         self.close()

@@ -2,7 +2,8 @@
 
 from codeact_team.runs.events import Ending, EventSink, RunResult
 from codeact_team.runs.failures import explain
+from codeact_team.runs.opened import OpenTeam, opened_team
 from codeact_team.runs.run import run_team
 from codeact_team.runs.tally import Tally
 
-__all__ = ["Ending", "EventSink", "RunResult", "Tally", "explain", "run_team"]
+__all__ = ["Ending", "EventSink", "OpenTeam", "RunResult", "Tally", "explain", "opened_team", "run_team"]

@@ -34,7 +34,7 @@ class RunResult:
         usage: The tokens that the messages account for.
         messages: How many messages there were, the task included.
         seconds: Wall-clock time, from the config to the last thing stopped.
-        stop_reason: Why the team stopped, in its own words.
+        stop_reason: Why the team stopped, in its own words; of a single agent, which limit has cut its work short.
         error: What went wrong and what to do, where something did.
         signal: The signal that stopped it, where one did.
     """

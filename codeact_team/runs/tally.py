@@ -10,8 +10,11 @@ from autogen_agentchat.messages import (
 )
 from autogen_core.models import RequestUsage
 
-from codeact_team.observations import ExecutionRecord
+from codeact_team.observations import Ending, ExecutionRecord
 from codeact_team.reflection import Verdict
+
+_OPEN = (Ending.ANSWERED, Ending.HANDED_OFF)
+"""Endings of an agent's work that say nothing against it."""
 
 
 class Tally:
@@ -20,6 +23,7 @@ class Tally:
     def __init__(self) -> None:
         self._verdict: Verdict | None = None
         self._exit_code: int | None = None
+        self._ending: tuple[str, Ending] | None = None
         self._answered = False
         self._prompt_tokens = self._completion_tokens = 0
         self.messages = 0
@@ -29,14 +33,25 @@ class Tally:
     def accepted(self) -> bool:
         """Whether the work counts as accepted.
 
-        By the last verdict, if anybody gave one; else by the last code that ran, if any did; else by whether there is
-        an answer at all.
+        By the last verdict, if anybody gave one. Else an agent that says how its work ended must have had an answer,
+        and not have come to a limit; the last code that ran, if any did, must not have failed; and there must be an
+        answer at all.
         """
         if self._verdict is not None:
             return self._verdict.accepted
+        if self.cut_short is not None:
+            return False
         if self._exit_code is not None:
             return self._exit_code == 0
         return self._answered
+
+    @property
+    def cut_short(self) -> str | None:
+        """Which agent's work came to another end than an answer, and to which; ``None`` if no such work is known."""
+        if self._ending is None or self._ending[1] in _OPEN:
+            return None
+        source, ending = self._ending
+        return f"{source}: {ending.value.replace('_', ' ')}"
 
     @property
     def usage(self) -> RequestUsage:
@@ -61,5 +76,7 @@ class Tally:
             self._verdict = verdict
         if (record := ExecutionRecord.from_metadata(message.metadata)) is not None:
             self._exit_code = record.exit_code
+        if (ending := Ending.from_metadata(message.metadata)) is not None:
+            self._ending = message.source, ending
         # the first one is the task
         self._answered = self.messages > 1

@@ -19,6 +19,7 @@ from autogen_core.models import RequestUsage
 from codeact_team import ExecutionResult, Outcome, Verdict
 from codeact_team.cli.conversation import Conversation
 from codeact_team.cli.screen import Screen
+from codeact_team.observations import Ending as AgentEnding
 from codeact_team.observations import ExecutionRecord
 from codeact_team.runs import Ending, RunResult
 
@@ -165,6 +166,50 @@ async def test_a_flood_is_cut_and_counted(capsys: pytest.CaptureFixture[str]):
     out = await told(capsys, *(chunk("#" * 1000) for _ in range(150)), executed("#"))
     assert out.count("#") == 100_000
     assert "[... 50000 more characters are not shown ...]\n✓ exit code 0\n" in out
+
+
+def answer(text: str, ending: AgentEnding = AgentEnding.ANSWERED) -> TextMessage:
+    metadata = {**respond("42\n").metadata, **ending.to_metadata()}
+    return TextMessage(content=text, source="executor", metadata=metadata)
+
+
+async def test_an_answer_that_is_what_the_code_printed_is_shown_as_the_answer_all_the_same(
+    capsys: pytest.CaptureFixture[str],
+):
+    out = await told(capsys, chunk("42\n"), executed("42\n"), answer("42"))
+    assert out == "── executor\n42\n✓ exit code 0\n42\n"
+
+
+async def test_an_answer_that_came_in_pieces_is_not_repeated_after_the_reflection_on_it(
+    capsys: pytest.CaptureFixture[str],
+):
+    thought = ThoughtEvent(content="Accepted.", source="executor")
+    verdict = answer("It is 42.")
+    verdict.metadata |= Verdict(accepted=True).to_metadata()
+    out = await told(capsys, executed("42\n"), chunk("It is "), chunk("42."), thought, verdict)
+    assert out == "── executor\n42\n✓ exit code 0\nIt is 42.\nAccepted.\n"
+    out = await told(capsys, executed("42\n"), thought, verdict)
+    assert out == "── executor\n42\n✓ exit code 0\nAccepted.\nIt is 42.\n"
+
+
+async def test_code_that_was_cancelled_is_no_answer_to_be_shown_again(capsys: pytest.CaptureFixture[str]):
+    cancelled = executed("Code execution was cancelled.", 1, Outcome.CANCELLED)
+    out = await told(capsys, cancelled, answer("Code execution was cancelled.", AgentEnding.CANCELLED))
+    assert out == "── executor\nCode execution was cancelled.\n✗ exit code 1 (cancelled)\n"
+
+
+async def test_what_somebody_has_just_typed_is_not_printed_again_and_each_answer_has_its_header(
+    capsys: pytest.CaptureFixture[str],
+):
+    conversation = Conversation(Screen(), echo=False)
+    for question in ("one", "two"):
+        conversation.message(say(question, "user"))
+        conversation.message(say(f"answer to {question}"))
+        conversation.ended(RunResult(Ending.ACCEPTED, RequestUsage(0, 0), 2, 0.0))
+    summary = "\n── accepted · 2 messages · 0.0 s\n"
+    assert capsys.readouterr().out == (
+        f"\n── coder\nanswer to one\n{summary}\n── coder\nanswer to two\n{summary}"
+    )
 
 
 async def test_thoughts_and_messages_of_other_types_are_shown(capsys: pytest.CaptureFixture[str]):

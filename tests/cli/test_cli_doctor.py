@@ -20,7 +20,10 @@ def test_doctor_tells_what_is_missing_and_what_to_do(tmp_path: Path):
     assert "✓ python " in result.stdout
     assert "✗ engine      no container engine answers at unix:///nowhere: start Docker" in result.stdout
     assert "✗ key         OPENAI_API_KEY is not set" in result.stdout
-    assert "✓ configs     executor, local-model, quickstart, team\n" in result.stdout
+    assert (
+        "✓ configs     codeact, executor, local-model, quickstart-codeact, quickstart, team\n"
+        in result.stdout
+    )
     assert result.stderr == ""
 
 

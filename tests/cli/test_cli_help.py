@@ -8,10 +8,19 @@ from pathlib import Path
 import pytest
 from command_line import codeact_team, environment
 
-HEAVY = ("autogen_core", "autogen_agentchat", "autogen_ext", "docker", "openai", "pydantic", "rich")
+HEAVY = (
+    "autogen_core",
+    "autogen_agentchat",
+    "autogen_ext",
+    "docker",
+    "openai",
+    "prompt_toolkit",
+    "pydantic",
+    "rich",
+)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["--version"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["chat", "--help"], ["--version"]])
 def test_help_and_version_import_nothing_heavy(arguments: list[str], tmp_path: Path):
     program = (
         "import sys\nfrom codeact_team.cli import main\n"
@@ -33,7 +42,7 @@ def test_help_and_version_import_nothing_heavy(arguments: list[str], tmp_path: P
 def test_help_names_every_command_whole(tmp_path: Path):
     result = codeact_team("--help", cwd=tmp_path)
     assert result.returncode == 0
-    for command in ("run", "validate", "schema", "init", "doctor"):
+    for command in ("run", "chat", "validate", "schema", "init", "doctor"):
         assert re.search(rf"^  {command} +[A-Z].*\.$", result.stdout, re.MULTILINE), command
 
 
@@ -46,6 +55,7 @@ def test_the_version_names_what_a_report_needs(tmp_path: Path):
     ("arguments", "said"),
     [
         (["rum"], "No such command 'rum'"),
+        (["chat"], "Missing argument 'CONFIG'"),
         (["run"], "Missing argument 'CONFIG'"),
         (["run", "quickstart", "--jsn"], "No such option: --jsn"),
         (["validate"], "Missing argument 'CONFIG...'"),

@@ -6,6 +6,7 @@ import json
 import shlex
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_line import (
@@ -20,9 +21,11 @@ from command_line import (
     environment,
     lines,
     run_team,
+    set_all,
 )
 from support.openai_server import Json, ScriptedServer, Text
 
+WORKS, FAILED, ANSWER = "```python\n6 * 7\n```", "```python\n1 / 0\n```", "It is 42."
 MAX_MESSAGES = "config.termination_condition.config.conditions.1.config.max_messages"
 
 
@@ -119,6 +122,57 @@ def test_the_quickstart_runs_to_its_accepted_answer_without_anything(tmp_path: P
     assert "warmest: Sat (24.5)\n✓ exit code 0\n" in result.stdout
     assert "✓ Accepted." in result.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_agent_s_quickstart_repairs_an_error_and_answers_without_anything(tmp_path: Path):
+    result = codeact_team("run", "quickstart-codeact", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    told = [
+        "── user\nA bakery sold in one week:",
+        "── coder\nI write the week down",
+        "```\n('rye', 38.4)\n✓ exit code 0\nThat works.",
+        "ValueError: not enough values to unpack (expected 4, got 1)\n✗ exit code 1\n",
+        "\n{'Mon': 74.4, 'Tue': 143.55, 'Wed': 0, 'Thu': 78.0, 'Fri': 166.9}\n✓ exit code 0\n",
+        "\ntarts 201.50, rye 155.60, buns 105.75\n✓ exit code 0\nThe tarts brought in the most: 201.50 of 462.85.",
+        "\n\n── accepted · 10 messages · ",
+    ]
+    places = [result.stdout.find(part) for part in told]
+    assert places == sorted(places), result.stdout
+    assert -1 not in places, result.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("replies", "settings", "exit_code", "told"),
+    [
+        ([FAILED, WORKS, ANSWER], [], 0, "── accepted · 6 messages · 330 tokens"),
+        ([ANSWER], [], 0, "── accepted · 2 messages · "),
+        ([WORKS, FAILED, ANSWER], [], 1, "── not accepted · "),
+        ([WORKS, ANSWER], ["max_steps=1"], 1, " s · coder: max steps\n"),
+        ([WORKS] * 4 + [ANSWER], [], 1, " s · coder: stuck\n"),
+        ([WORKS, ANSWER, ACCEPT], ["max_reflections=1"], 0, "── accepted · "),
+        ([WORKS, ANSWER, REJECT, ANSWER, REJECT], ["max_reflections=1"], 1, "── not accepted · "),
+    ],
+)
+def test_an_agent_that_acts_by_code_has_to_come_to_an_answer(
+    tmp_path: Path, replies: list[str | dict[str, Any]], settings: list[str], exit_code: int, told: str
+):
+    alone = "code_executor={provider: codeact_team.ConfinedSessionCodeExecutor, config: {confinement: best_effort}}"
+    scripted = [Text(reply) if isinstance(reply, str) else Json(reply) for reply in replies]
+    with ScriptedServer.in_thread(scripted) as server:
+        result = codeact_team(
+            "run",
+            "codeact",
+            "A task",
+            *set_all([f"config.{setting}" for setting in (alone, *settings)]),
+            cwd=tmp_path,
+            OPENAI_API_KEY="a-key",
+            OPENAI_BASE_URL=server.base_url,
+        )
+        assert server.unused == ()
+    assert result.returncode == exit_code, result.stderr
+    assert told in result.stdout
+    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize(("code", "exit_code"), [("print(7)", 0), ("raise SystemExit(3)", 1)])

@@ -21,7 +21,7 @@ from recording import CONFINED, Recording, run_local, use_model_at
 from support.openai_server import HttpError, Json, ScriptedServer, Slow, Text
 
 from codeact_team.providers import Policy
-from codeact_team.runs import Ending, run, run_team
+from codeact_team.runs import Ending, run_team, streaming
 
 CODE = Text("```python\nprint('the answer is', 6 * 7)\n```")
 ACCEPT = Json({"problems": [], "accepted": True, "next_step": ""})
@@ -172,7 +172,7 @@ class StubbornAgent(BaseChatAgent, Component[StubbornConfig]):
 async def test_an_agent_that_does_not_listen_is_abandoned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_a_team: bool
 ):
-    monkeypatch.setattr(run, "STOP_GRACE", 0.2)
+    monkeypatch.setattr(streaming, "STOP_GRACE", 0.2)
     spoken = asyncio.Event()
     sink = Recording(lambda message: spoken.set() if message.source == "stubborn" else None)
     agent = {"provider": "test_run.StubbornAgent", "config": {"name": "stubborn"}}

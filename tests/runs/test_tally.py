@@ -12,7 +12,7 @@ from autogen_core.code_executor import CodeResult
 from autogen_core.models import RequestUsage
 
 from codeact_team import Outcome, Verdict
-from codeact_team.observations import ExecutionRecord
+from codeact_team.observations import Ending, ExecutionRecord
 from codeact_team.runs import Tally
 
 TASK = TextMessage(content="A task", source="user")
@@ -27,6 +27,13 @@ def verdict(accepted: bool) -> TextMessage:
 def executed(exit_code: int) -> TextMessage:
     record = ExecutionRecord(blocks=[], exit_code=exit_code, outcome=Outcome.COMPLETED, output="")
     return TextMessage(content="", source="executor", metadata=record.to_metadata())
+
+
+def answered(ending: Ending, exit_code: int | None = None, judged: bool | None = None) -> TextMessage:
+    """An answer of an agent that acts by code, and that may have judged it itself."""
+    record = {} if exit_code is None else executed(exit_code).metadata
+    judgement = {} if judged is None else verdict(judged).metadata
+    return TextMessage(content="42", source="coder", metadata={**record, **judgement, **ending.to_metadata()})
 
 
 def event(exit_code: int) -> CodeExecutionEvent:
@@ -57,6 +64,30 @@ def test_the_last_verdict_counts_then_the_last_code_then_an_answer(
     for message in messages:
         tally.add(message)
     assert tally.accepted is accepted
+
+
+@pytest.mark.parametrize(
+    ("messages", "accepted", "cut_short"),
+    [
+        ([TASK, answered(Ending.ANSWERED)], True, None),
+        ([TASK, event(1), event(0), answered(Ending.ANSWERED, 0)], True, None),
+        ([TASK, event(1), answered(Ending.ANSWERED, 1)], False, None),
+        ([TASK, event(0), answered(Ending.MAX_STEPS, 0)], False, "coder: max steps"),
+        ([TASK, answered(Ending.STUCK)], False, "coder: stuck"),
+        ([TASK, answered(Ending.NO_ANSWER)], False, "coder: no answer"),
+        ([TASK, answered(Ending.ANSWERED, 0, judged=False)], False, None),
+        ([TASK, answered(Ending.ANSWERED, 1, judged=True)], True, None),
+        ([TASK, answered(Ending.HANDED_OFF, 0), answered(Ending.ANSWERED)], True, None),
+        ([TASK, answered(Ending.MAX_STEPS, 0), verdict(True)], True, "coder: max steps"),
+    ],
+)
+def test_an_agent_must_have_come_to_its_answer_by_itself_unless_somebody_judges_it(
+    messages: list[BaseAgentEvent | BaseChatMessage], accepted: bool, cut_short: str | None
+):
+    tally = Tally()
+    for message in messages:
+        tally.add(message)
+    assert (tally.accepted, tally.cut_short) == (accepted, cut_short)
 
 
 def test_a_program_that_prints_a_verdict_changes_nothing():

@@ -1,0 +1,99 @@
+"""A pseudo-terminal with a command in it: types as a person does, and reads what a person would."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from command_line import COMMAND, environment
+
+CTRL_C, CTRL_D, ENTER, ESCAPE, UP = "\x03", "\x04", "\r", "\x1b", "\x1b[A"
+PASTE = "\x1b[200~{}\x1b[201~"
+
+_LAUNCH = """\
+import fcntl, os, sys, termios
+os.setsid()
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+"""Makes standard input the controlling terminal, so that Ctrl-C is a signal where it is no key."""
+_ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*\x07|.)")
+_PATIENCE = 30.0
+
+
+class Terminal:
+    """What the command shows, without escape sequences, and its keyboard."""
+
+    def __init__(self, process: subprocess.Popen[bytes], descriptor: int) -> None:
+        self.process = process
+        self._descriptor = descriptor
+        self._raw = b""
+        self._read = 0
+
+    @property
+    def text(self) -> str:
+        """Everything that was shown until now."""
+        return _ESCAPES.sub("", self._raw.decode(errors="replace")).replace("\r", "")
+
+    def type(self, *keys: str) -> None:
+        os.write(self._descriptor, "".join(keys).encode())
+
+    def wait_for(self, text: str) -> None:
+        """Read until ``text`` has come after what was waited for before."""
+        deadline = time.monotonic() + _PATIENCE
+        while (place := self.text.find(text, self._read)) < 0:
+            assert self._receive(deadline), f"{text!r} never came, but:\n{self.text}"
+        self._read = place + len(text)
+
+    def end(self) -> int:
+        """Read to the end, and return the exit code."""
+        deadline = time.monotonic() + _PATIENCE
+        while self._receive(deadline):
+            pass
+        return self.process.wait(timeout=_PATIENCE)
+
+    def hang_up(self) -> None:
+        os.close(self._descriptor)
+
+    def _receive(self, deadline: float) -> bool:
+        ready, _, _ = select.select([self._descriptor], [], [], max(0.0, deadline - time.monotonic()))
+        assert ready, f"nothing more came:\n{self.text}"
+        data = b""
+        # an error is Linux's way to say that the other side is closed
+        with suppress(OSError):
+            data = os.read(self._descriptor, 65536)
+        self._raw += data
+        return bool(data)
+
+
+@contextmanager
+def on_a_terminal(*arguments: str, cwd: Path, **variables: str) -> Generator[Terminal]:
+    ours, theirs = pty.openpty()
+    variables = {"XDG_STATE_HOME": str(cwd / "state"), **variables}
+    process = subprocess.Popen(
+        [sys.executable, "-c", _LAUNCH, *COMMAND, *arguments],
+        cwd=cwd,
+        # a pseudo-terminal does not say where its cursor is
+        env=environment(
+            TERM="xterm-256color", PROMPT_TOOLKIT_NO_CPR="1", COLUMNS="100", LINES="40", **variables
+        ),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    try:
+        yield Terminal(process, ours)
+    finally:
+        with suppress(OSError):
+            os.close(ours)
+        process.kill()
+        process.wait()
