@@ -14,8 +14,10 @@ from jsonschema import Draft202012Validator
 from ruamel.yaml import YAML
 
 from codeact_team import (
+    CodeActAgent,
     ConfinedCommandLineCodeExecutor,
     DockerCommandLineCodeExecutor,
+    DockerSessionCodeExecutor,
     Verdict,
     dump_config,
     load_config,
@@ -24,7 +26,7 @@ from codeact_team import (
     validate_config,
 )
 from codeact_team.config import config_schema
-from codeact_team.observations import ExecutionRecord
+from codeact_team.observations import Ending, ExecutionRecord
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
 
@@ -130,3 +132,38 @@ async def test_the_quickstart_fails_first_is_repaired_and_accepted() -> None:
     assert verdict is not None
     assert verdict.accepted
     assert result.stop_reason == "reflection accepted the work"
+
+
+async def test_the_agent_s_quickstart_keeps_its_variables_through_an_error_and_answers_from_code() -> None:
+    exit_codes: list[int] = []
+    result = TaskResult(messages=[])
+    async with open_team("quickstart-codeact") as agent:
+        async for item in agent.run_stream(task="the recorded one"):
+            if isinstance(item, CodeExecutionEvent):
+                exit_codes.append(item.result.exit_code)
+            elif isinstance(item, TaskResult):
+                result = item
+    assert exit_codes == [0, 1, 0, 0]
+    answer = result.messages[-1]
+    assert isinstance(answer, TextMessage)
+    assert answer.content == (
+        "The tarts brought in the most: 201.50 of 462.85. The best day was Fri with 166.90; "
+        "on Wednesday the bakery was closed."
+    )
+    assert Ending.from_metadata(answer.metadata) is Ending.ANSWERED
+
+
+def test_the_agent_s_config_is_the_agent_made_in_python() -> None:
+    agent = CodeActAgent(
+        "coder",
+        OpenAIChatCompletionClient(model="gpt-4.1"),
+        DockerSessionCodeExecutor(work_dir="coding", image="python:3-slim", timeout=60),
+        stream_output=True,
+        max_seconds=900,
+        max_tokens=200_000,
+    )
+    documents = [load_text(dump_config(part)) for part in (agent, load_config("codeact"))]
+    for document in documents:
+        # a reference to the environment, and its default
+        document["config"].pop("model_client")
+    assert documents[0] == documents[1]
