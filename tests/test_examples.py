@@ -73,6 +73,29 @@ def test_approval_denies_and_allows(tmp_path: Path) -> None:
     assert "Reason: files are not deleted here" in output
 
 
+def test_codeact_solves_the_notebook_tasks_with_variables_and_functions_that_live_on(tmp_path: Path) -> None:
+    output = run_example(
+        "codeact_agent.py",
+        replies=[
+            Text("```python\ntotal = sum(range(1, 11))\ntotal\n```"),
+            Text("The sum is 55."),
+            Text("```python\nresult = multiply(add(5, 3), 2)\nprint(result)\n```"),
+            Text("The result is 16."),
+            Text(
+                "```python\ndef fibonacci(count):\n    numbers = [0, 1]\n    while len(numbers) < count:\n"
+                "        numbers.append(numbers[-1] + numbers[-2])\n    return numbers[:count]\n\n"
+                "sum(fibonacci(10))\n```"
+            ),
+            Text("The sum is 88."),
+            # only the interpreter remembers it
+            Text("```python\nfinal_answer(sum(fibonacci(20)))\n```"),
+        ],
+        cwd=tmp_path,
+    )
+    answers = [line.strip() for line in output.splitlines() if line.startswith("  ")]
+    assert answers == ["The sum is 55.", "The result is 16.", "The sum is 88.", "10945"]
+
+
 def test_every_example_is_tested() -> None:
     tested = Path(__file__).read_text()
     assert all(example.name in tested for example in EXAMPLES.glob("*.py"))
