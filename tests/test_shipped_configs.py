@@ -158,6 +158,7 @@ def test_the_agent_s_config_is_the_agent_made_in_python() -> None:
         "coder",
         OpenAIChatCompletionClient(model="gpt-4.1"),
         DockerSessionCodeExecutor(work_dir="coding", image="python:3-slim", timeout=60),
+        model_client_stream=True,
         stream_output=True,
         max_seconds=900,
         max_tokens=200_000,

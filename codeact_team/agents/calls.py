@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from typing import Any
 
 from autogen_agentchat.messages import ModelClientStreamingChunkEvent
 from autogen_agentchat.utils import remove_images
@@ -69,7 +71,10 @@ async def complete(
         yield await client.create(messages, tools=tools, cancellation_token=cancellation_token)
         return
     item: str | CreateResult = ""
-    answer = client.create_stream(messages, tools=tools, cancellation_token=cancellation_token)
+    # AutoGen's OpenAI clients report no tokens of a stream unless asked to, and others cannot be asked
+    asks = "include_usage" in inspect.signature(client.create_stream).parameters
+    options: dict[str, Any] = {"include_usage": True} if asks else {}
+    answer = client.create_stream(messages, tools=tools, cancellation_token=cancellation_token, **options)
     async with aclosing(answer) as items:
         async for item in items:
             if isinstance(item, str):

@@ -391,11 +391,11 @@ async def test_an_answer_that_was_cut_off_is_told_to_the_model():
 
 
 @pytest.mark.parametrize("settings", [{}, {"stream_options": {"include_usage": True}}])
-async def test_a_streamed_model_costs_what_its_client_is_told(settings: dict[str, Any]):
+async def test_a_streamed_model_costs_what_it_costs_otherwise(settings: dict[str, Any]):
     async with ScriptedServer([Text(PRINTS_42), Text("It is 42.")]) as server:
         agent = agent_of(server, Foreign(), model_client_stream=True, client=settings)
         message = await answer(agent)
-    assert message.models_usage == (RequestUsage(200, 20) if settings else RequestUsage(0, 0))
+    assert message.models_usage == RequestUsage(200, 20)
 
 
 async def test_a_text_that_no_encoding_can_write_does_not_break_anything():
