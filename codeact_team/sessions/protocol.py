@@ -50,9 +50,10 @@ class Kind(IntEnum):
     OUTPUT = 34
     """Bytes that were written to stdout and stderr."""
     RESULT = 35
-    """How a block ended: ``exit_code`` (null if the interpreter reports it), ``lost`` (why the interpreter is gone, or
-    null), ``oom_kills`` and ``fork_failures`` (since the block began; null where nobody counts), and ``report``, the
-    interpreter's report as a string, or null."""
+    """How a block ended: ``exit_code`` (null if the interpreter reports it), ``ran`` (whether the code began to run: it
+    does not where no interpreter or shell was there for it), ``lost`` (why the interpreter is gone, or null; the next
+    block gets a fresh one), ``oom_kills`` and ``fork_failures`` (since the block began; null where nobody counts), and
+    ``report``, the interpreter's report as a string, or null."""
     FILE = 36
     """The next bytes of a file."""
     DONE = 37
@@ -89,7 +90,8 @@ FROM_SUPERVISOR: Mapping[int, int] = {
     Kind.READY: 64 * KIB,
     Kind.OUTPUT: 1 * MIB,
     Kind.ARTIFACT: 8 * MIB,
-    Kind.RESULT: 2 * MIB,
+    # a byte of a report may become six
+    Kind.RESULT: 4 * MIB,
     Kind.FILE: 1 * MIB,
     Kind.DONE: 4 * MIB,
     Kind.FAILED: 64 * KIB,

@@ -1,13 +1,17 @@
 """Loads the runner from a byte stream, so that an image needs nothing of ours. Run by ``python -c``.
 
-    argv: the file descriptor to read from, the number of bytes to read there, the module to run, its arguments
-    the bytes: JSON, the source of each module by its name
+argv: the file descriptor to read from, the number of bytes to read there, the module to run, its arguments
+the bytes: JSON, the source of each module by its name
 """
 
-import json
-import os
 import sys
-from importlib.machinery import ModuleSpec
+
+# nothing of the workspace may stand in for a module of the runner, or for what that imports
+_path, sys.path = sys.path, [entry for entry in sys.path if entry]
+
+import json  # noqa: E402
+import os  # noqa: E402
+from importlib.machinery import ModuleSpec  # noqa: E402
 
 if sys.version_info < (3, 10):  # noqa: UP036 - whatever Python an image has
     sys.exit("Python 3.10 or newer is needed in the sandbox; this is " + sys.version.split()[0])
@@ -45,8 +49,6 @@ class _Shipped:
 
 def _main():
     fd, size, name, *arguments = sys.argv[1:]
-    # nothing of the workspace may stand in for a module of the runner
-    path, sys.path = sys.path, [entry for entry in sys.path if entry]
     payload = _read(int(fd), int(size))
     sources = json.loads(payload)
     finder = _Shipped(sources)
@@ -57,7 +59,7 @@ def _main():
     sys.meta_path.remove(finder)
     for shipped in sources:
         sys.modules.pop(shipped, None)
-    sys.path = path
+    sys.path = _path
     sys.argv = [""]
     main(payload, arguments)
 

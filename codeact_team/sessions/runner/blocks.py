@@ -1,0 +1,142 @@
+"""Blocks of Python code: compiled as a notebook does it, and run in one namespace."""
+
+from __future__ import annotations
+import __future__
+
+from _ast import Expr, Interactive, PyCF_ALLOW_TOP_LEVEL_AWAIT, PyCF_ONLY_AST
+
+from codeact_team.sessions.runner.frames import interruptible, library_first
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, Handle, Task
+    from collections.abc import Callable, Coroutine, Sequence
+    from types import CodeType
+    from typing import Any
+
+    from codeact_team.sessions.runner.interrupts import Interrupts
+
+_CO_COROUTINE = 0x80
+# of distinct bits
+_FUTURES = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
+
+
+class Blocks:
+    """Compiles and runs blocks.
+
+    Args:
+        namespace: Their globals.
+        interrupts: What may interrupt them.
+    """
+
+    def __init__(self, namespace: dict[str, Any], interrupts: Interrupts) -> None:
+        self._namespace = namespace
+        self._interrupts = interrupts
+        self._flags = PyCF_ALLOW_TOP_LEVEL_AWAIT
+        self._loop = _Loop(interrupts)
+
+    def compile(self, code: str, name: str) -> list[CodeType]:
+        """The parts of a block: its statements, and its last expression, whose value ``sys.displayhook`` gets.
+
+        Raises:
+            SyntaxError: If it is no Python code.
+            Exception: If it cannot be compiled for other reasons, such as being nested too deeply.
+        """
+        tree: Any = compile(code, name, "exec", self._flags | PyCF_ONLY_AST, dont_inherit=True)
+        body = tree.body
+        last = body.pop() if body and isinstance(body[-1], Expr) else None
+        parts: list[CodeType] = []
+        flags = self._flags
+        if body:
+            parts.append(compile(tree, name, "exec", flags, dont_inherit=True))
+            flags |= parts[0].co_flags & _FUTURES
+        if last is not None:
+            parts.append(compile(Interactive([last]), name, "single", flags, dont_inherit=True))
+        # an import from __future__ holds for the blocks to come, as at the interactive prompt
+        self._flags = flags
+        return parts
+
+    @interruptible
+    def run(self, parts: Sequence[CodeType]) -> None:
+        """Run what :meth:`compile` has made. Raises whatever the code raises."""
+        if any(part.co_flags & _CO_COROUTINE for part in parts):
+            self._loop.run(self._run_awaiting, parts)
+            return
+        self._interrupts.check()
+        for part in parts:
+            eval(part, self._namespace)
+
+    @interruptible
+    async def _run_awaiting(self, parts: Sequence[CodeType]) -> None:
+        self._interrupts.check()
+        for part in parts:
+            coroutine = eval(part, self._namespace)
+            if coroutine is not None:
+                await coroutine
+
+
+class _Loop:
+    """The event loop of the blocks that ``await``. Between them it stands still, and no loop is running."""
+
+    def __init__(self, interrupts: Interrupts) -> None:
+        self._interrupts = interrupts
+        self._loop: AbstractEventLoop | None = None
+
+    def run(
+        self, work: Callable[[Sequence[CodeType]], Coroutine[Any, Any, None]], parts: Sequence[CodeType]
+    ) -> None:
+        """Run ``work(parts)`` to its end, or to that of its cancellation, and raise whatever it raises."""
+        loop = self._open()
+        requests: list[Handle] = []
+        code = _Loop.run.__code__
+
+        def request() -> None:
+            requests.append(loop.call_soon_threadsafe(interrupt))
+
+        def interrupt() -> None:
+            self._interrupts.defer(code, request)
+            raise KeyboardInterrupt
+
+        self._interrupts.defer(code, request)
+        try:
+            _complete(loop, loop.create_task(work(parts)))
+        finally:
+            self._interrupts.defer(code, None)
+            for late in requests:
+                # not for the next block
+                late.cancel()
+
+    def _open(self) -> AbstractEventLoop:
+        if self._loop is None or self._loop.is_closed():
+            with library_first():
+                from asyncio import new_event_loop
+
+            self._loop = new_event_loop()
+            self._loop.set_exception_handler(_handle)
+        return self._loop
+
+
+def _complete(loop: AbstractEventLoop, task: Task[None]) -> None:
+    try:
+        loop.run_until_complete(task)
+    except BaseException as error:
+        if not task.done():
+            # interrupted, or the loop was stopped
+            task.cancel()
+            try:
+                loop.run_until_complete(task)
+            except BaseException as second:
+                if not task.cancelled():
+                    raise
+                # shows where the code was waiting
+                raise error.with_traceback(second.__traceback__) from None
+        elif not task.cancelled():
+            # it is told already
+            task.exception()
+        raise
+
+
+def _handle(loop: AbstractEventLoop, context: dict[str, Any]) -> None:
+    # of a task that was interrupted; the block is, too
+    if not isinstance(context.get("exception"), KeyboardInterrupt):
+        loop.default_exception_handler(context)

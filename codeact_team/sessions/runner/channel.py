@@ -1,0 +1,72 @@
+"""The interpreter's end of the two pipes to the supervisor: the only place that reads and writes frames."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from io import BufferedWriter, FileIO
+from os import read
+
+from codeact_team.sessions.protocol import (
+    FROM_INTERPRETER,
+    KIB,
+    TO_INTERPRETER,
+    TOKEN_BYTES,
+    FrameReader,
+    Kind,
+    frame,
+)
+from codeact_team.sessions.runner.descriptors import Descriptor
+
+_PIPE_BYTES = 64 * KIB
+
+
+class Channel:
+    """Frames over two pipes.
+
+    Frames may be sent by several threads. The writer below takes each under its own lock and in C, where no exception
+    of Python, not even one that is sent to the thread, can cut it short.
+
+    Args:
+        commands: The file descriptor that the supervisor writes to.
+        reports: The file descriptor that the supervisor reads from.
+    """
+
+    def __init__(self, commands: int, reports: int) -> None:
+        for fd in (commands, reports):
+            os.set_inheritable(fd, False)
+        self._commands = Descriptor(commands)
+        self._reports = Descriptor(reports)
+        self._writer = BufferedWriter(FileIO(reports, "w", closefd=False))
+        self._frames = FrameReader(TO_INTERPRETER)
+        self._arrived: deque[tuple[Kind, bytes]] = deque()
+
+    def receive(self) -> tuple[Kind, bytes, bytes] | None:
+        """Wait for the next frame: its kind, its token and the rest; ``None`` when there will be no more.
+
+        Raises:
+            OSError: If the code has closed or redirected the pipe.
+            ProtocolError: If what comes is no frame for an interpreter.
+        """
+        while not self._arrived:
+            data = read(self._commands.require(), _PIPE_BYTES)
+            if not data:
+                return None
+            self._arrived.extend(self._frames.feed(data))
+        kind, payload = self._arrived.popleft()
+        return kind, payload[:TOKEN_BYTES], payload[TOKEN_BYTES:]
+
+    def send(self, kind: Kind, token: bytes, *payload: bytes) -> None:
+        """Send a frame, of no more than :func:`room` bytes.
+
+        Raises:
+            OSError: If the code has closed or redirected the pipe, or nobody reads it.
+        """
+        self._reports.require()
+        self._writer.write(frame(kind, token, *payload))
+        self._writer.flush()
+
+
+def room(kind: Kind) -> int:
+    """How many bytes a frame of this kind can take, beside the token."""
+    return FROM_INTERPRETER[kind] - TOKEN_BYTES

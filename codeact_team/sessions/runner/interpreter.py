@@ -1,0 +1,189 @@
+"""The program that runs blocks of Python code in one namespace, and reports on each. A child of the supervisor."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+import sys
+from contextlib import suppress
+from functools import partial
+from os import getpid
+from types import ModuleType
+
+from codeact_team.sessions.protocol import Kind
+from codeact_team.sessions.runner import artifacts
+from codeact_team.sessions.runner.answers import Answer, cut
+from codeact_team.sessions.runner.blocks import Blocks
+from codeact_team.sessions.runner.channel import Channel, room
+from codeact_team.sessions.runner.frames import interruptible
+from codeact_team.sessions.runner.interrupts import Interrupts
+from codeact_team.sessions.runner.names import Names
+from codeact_team.sessions.runner.sources import Sources
+from codeact_team.sessions.runner.streams import Streams
+from codeact_team.sessions.runner.tracebacks import formatted, one_line
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import CodeType
+    from typing import Any
+
+_FAILED = 1
+_INTERRUPTED = 130
+_SHORT_ANSWER = 40_000
+"""Characters of an answer that fits into a report however they have to be encoded."""
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_decode = json.JSONDecoder().decode
+_display = sys.displayhook
+
+
+class Interpreter:
+    """Runs blocks, one after the other.
+
+    Args:
+        channel: Where they come from.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._pid = getpid()
+        module = ModuleType("__main__")
+        sys.modules["__main__"] = module
+        self._namespace: dict[str, Any] = module.__dict__
+        self._namespace["__builtins__"] = builtins
+        self._streams = Streams()
+        self._sources = Sources()
+        self._interrupts = Interrupts()
+        self._blocks = Blocks(self._namespace, self._interrupts)
+        self._answer = Answer()
+        self._parts: Sequence[CodeType] = ()
+        self._names: Names | None = None
+        self._shown: object = None
+        sys.displayhook = self._displayhook
+        artifacts.prepare()
+
+    def serve(self) -> None:
+        """Run what comes, until nothing more will.
+
+        Raises:
+            OSError: If the code has closed or redirected what the interpreter needs.
+            ProtocolError: If what comes is no command.
+        """
+        while (command := self._channel.receive()) is not None:
+            _, token, payload = command
+            request = _decode(payload.decode())
+            report = self._run(request["code"], f"<block {request['number']}>", token)
+            self._channel.send(Kind.REPORT, token, report)
+
+    def _run(self, code: str, name: str, token: bytes) -> bytes:
+        self._streams.restore()
+        self._answer.begin()
+        self._parts = ()
+        self._names = None
+        self._interrupts.arm()
+        try:
+            exit_code, interrupted = self._guarded(self._execute, code, name)
+            if getpid() != self._pid:
+                # a child that the code has forked, and that came to the end of the block, too
+                os._exit(exit_code)
+            if not interrupted:
+                _, interrupted = self._guarded(self._send_artifacts, token)
+        except KeyboardInterrupt:
+            # came while a failure was being told
+            exit_code, interrupted = _INTERRUPTED, True
+        self._interrupts.disarm()
+        if interrupted:
+            exit_code = _INTERRUPTED
+            self._interrupts.stop_threads()
+        self._shown = None
+        self._sources.settle(name, self._parts)
+        return self._report(exit_code, interrupted)
+
+    def _guarded(self, work: Callable[..., None], *arguments: Any) -> tuple[int, bool]:
+        """The exit code of ``work``, and whether it was interrupted."""
+        try:
+            work(*arguments)
+        except SystemExit as error:
+            exit_code, text = _exit_status(error)
+            interrupted = False
+        except BaseException as error:
+            # not isinstance(), which may ask the error itself
+            interrupted = issubclass(type(error), KeyboardInterrupt) and self._interrupts.came
+            exit_code, text = _INTERRUPTED if interrupted else _FAILED, formatted(error)
+        else:
+            return 0, False
+        self._streams.write_error(text)
+        return exit_code, interrupted
+
+    @interruptible
+    def _execute(self, code: str, name: str) -> None:
+        self._sources.add(name, code)
+        self._parts = self._blocks.compile(code, name)
+        self._names = Names(self._namespace, self._parts)
+        try:
+            self._blocks.run(self._parts)
+        finally:
+            self._streams.flush()
+
+    @interruptible
+    def _displayhook(self, value: object) -> None:
+        self._shown = value
+        _display(value)
+
+    def _send_artifacts(self, token: bytes) -> None:
+        if self._shown is not None or "matplotlib.pyplot" in sys.modules:
+            send = partial(self._channel.send, Kind.ARTIFACT, token)
+            artifacts.Artifacts(send, self._streams.write_error).collect(self._shown)
+
+    def _report(self, exit_code: int, interrupted: bool) -> bytes:
+        names, omitted = self._names.describe() if self._names else ([], 0)
+        report = {
+            "exit_code": exit_code,
+            "interrupted": interrupted,
+            "names": names,
+            "omitted_names": omitted,
+            "answer": self._answer.text,
+        }
+        # what cannot be encoded would make the whole report unreadable
+        data = _encode(report).encode("utf-8", "replace")
+        if len(data) > room(Kind.REPORT):
+            report["answer"] = cut(self._answer.text or "", _SHORT_ANSWER)
+            data = _encode(report).encode("utf-8", "replace")
+        return data
+
+
+def _exit_status(error: SystemExit) -> tuple[int, str]:
+    """The exit code that ``error`` asks for, and what is to be written to standard error."""
+    try:
+        code = error.code
+        if code is None:
+            return 0, ""
+        if isinstance(code, int):
+            return int.__and__(code, 0xFF), ""
+        return _FAILED, f"{code}\n"
+    except BaseException as second:
+        # also an interrupt of a __str__ that does not end
+        return _FAILED, formatted(second)
+
+
+def main(payload: bytes, arguments: list[str]) -> None:
+    """Run blocks until the supervisor closes the pipe, then exit, with ``EX_SOFTWARE`` if that cannot be done.
+
+    Args:
+        payload: The source of the runner, which nobody here needs.
+        arguments: The file descriptors that the supervisor writes to and reads from.
+    """
+    status = 0
+    try:
+        commands, reports = map(int, arguments)
+        Interpreter(Channel(commands, reports)).serve()
+    except BaseException as error:
+        status = os.EX_SOFTWARE
+        with suppress(OSError):
+            os.write(
+                2, f"the interpreter cannot go on: {one_line(error)}\n".encode("utf-8", "backslashreplace")
+            )
+    # whatever threads the code has left: nobody waits for them
+    os._exit(status)

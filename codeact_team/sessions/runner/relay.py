@@ -1,0 +1,132 @@
+"""The two streams that the supervisor is between: frames to and from the host, and what the code's programs write."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+
+from codeact_team.sessions.protocol import FROM_HOST, KIB, FrameReader, Kind, ProtocolError, frame
+from codeact_team.sessions.runner.pipes import make_pipe, read_some, unread
+
+_CHUNK = 256 * KIB
+_PIPE_SIZE = 1024 * KIB
+_KEPT = 256 * KIB
+"""How much of what is written between two blocks is kept for the second."""
+_ABOVE_STANDARD = 20
+"""Above the numbers that the code's programs use by habit."""
+
+
+class HostGone(Exception):
+    """The host has closed its end of the stream."""
+
+
+class Host:
+    """The stream to the host, which was this process's stdin and stdout. Those are empty afterwards, as is stderr."""
+
+    def __init__(self) -> None:
+        self.fd = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, _ABOVE_STANDARD)
+        self._out = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, _ABOVE_STANDARD)
+        self._frames = FrameReader(FROM_HOST)
+        for fd in (self.fd, self._out):
+            os.set_blocking(fd, True)
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+        if null > 2:
+            os.close(null)
+
+    def receive(self) -> Iterator[tuple[Kind, bytes]]:
+        """The frames that have come. To be called when there is something to read.
+
+        Raises:
+            HostGone: If nothing will come any more, or what comes are not the host's frames.
+        """
+        data = read_some(self.fd)
+        if not data:
+            raise HostGone
+        try:
+            yield from self._frames.feed(data)
+        except ProtocolError as error:
+            raise HostGone from error
+
+    def send(self, *pieces: bytes) -> None:
+        """Send frames, or pieces of them. Waits for a slow host.
+
+        Raises:
+            HostGone: If the host does not read any more.
+        """
+        rest = memoryview(b"".join(pieces))
+        try:
+            while rest:
+                rest = rest[os.write(self._out, rest) :]
+        except OSError as error:
+            raise HostGone from error
+
+
+class Output:
+    """The one pipe that the code's programs have as stdout and stderr.
+
+    Attributes:
+        fd: Where it is read.
+        inner: Where it is written: for the programs.
+    """
+
+    def __init__(self) -> None:
+        self.fd, self.inner = make_pipe(_PIPE_SIZE)
+        os.set_blocking(self.fd, False)
+        self._kept = bytearray()
+        self._dropped = 0
+
+    def forward(self, host: Host) -> None:
+        """Send on what there is to read, or a part of it."""
+        if data := self._read():
+            host.send(frame(Kind.OUTPUT, data))
+
+    def keep(self) -> None:
+        """Read what is written between two blocks, the newest of it to be taken by the next."""
+        self._kept += self._read()
+        if (excess := len(self._kept) - _KEPT) > 0:
+            del self._kept[:excess]
+            self._dropped += excess
+
+    def begin_block(self) -> bytes:
+        """What has been kept, as a frame, or nothing."""
+        # the code may have changed how writing to the pipe behaves
+        os.set_blocking(self.inner, True)
+        if not self._kept:
+            return b""
+        note = f"[{self._dropped} bytes written between the blocks are left out]\n" if self._dropped else ""
+        kept = frame(Kind.OUTPUT, note.encode(), bytes(self._kept))
+        self._forget()
+        return kept
+
+    def end_block(self, host: Host) -> bytes:
+        """Send on all that has been written by now, but the last piece, and return that as a frame, or nothing.
+
+        What is written meanwhile is not waited for: a background process may write for ever.
+        """
+        waiting = unread(self.fd)
+        last = b""
+        while waiting > 0 and (data := self._read(waiting)):
+            if last:
+                host.send(last)
+            waiting -= len(data)
+            last = frame(Kind.OUTPUT, data)
+        return last
+
+    def discard(self) -> None:
+        """Drop what has been written. Nobody may write any more."""
+        while self._read():
+            pass
+        self._forget()
+
+    def _forget(self) -> None:
+        self._kept = bytearray()
+        self._dropped = 0
+
+    def _read(self, limit: int = _CHUNK) -> bytes:
+        try:
+            return read_some(self.fd, limit)
+        except BlockingIOError:
+            return b""

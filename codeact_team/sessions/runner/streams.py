@@ -1,0 +1,87 @@
+"""Standard input and output, which code may close, replace and redirect, put back for the next block."""
+
+from __future__ import annotations
+
+import os
+import sys
+from io import TextIOWrapper
+from os import get_blocking, write
+
+from codeact_team.sessions.runner.descriptors import Descriptor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_STDOUT = 1
+_STDERR = 2
+
+
+class Streams:
+    """Remembers what file descriptors 0 to 2 and ``sys.stdin``, ``sys.stdout`` and ``sys.stderr`` are now."""
+
+    def __init__(self) -> None:
+        descriptors = [Descriptor(fd) for fd in range(3)]
+        self._descriptors = [(descriptor, descriptor.copy()) for descriptor in descriptors]
+        self._own: dict[str, Any] = {"stdin": sys.stdin, "stdout": sys.stdout, "stderr": sys.stderr}
+        for name in ("stdout", "stderr"):
+            self._own[name].reconfigure(encoding="utf-8", errors="backslashreplace")
+
+    def restore(self) -> None:
+        """Put back what is not as it was.
+
+        Raises:
+            OSError: If the code has closed even the copies.
+        """
+        for descriptor, copy in self._descriptors:
+            if not descriptor.intact():
+                os.dup2(copy.require(), descriptor.fd)
+        if not get_blocking(_STDOUT):
+            for fd in (_STDOUT, _STDERR):
+                os.set_blocking(fd, True)
+        for name, stream in self._own.items():
+            if getattr(sys, name, None) is not stream or not _is_open(stream):
+                self._reopen()
+                return
+
+    def flush(self) -> None:
+        """Write out what the code's own ``sys.stdout`` and ``sys.stderr`` hold back."""
+        for name in ("stdout", "stderr"):
+            stream: Any = getattr(sys, name, None)
+            if stream is not None and stream is not self._own[name] and not getattr(stream, "closed", False):
+                stream.flush()
+
+    def write_error(self, text: str) -> None:
+        """Write to standard error, wherever the code has turned ``sys.stderr`` to.
+
+        Raises:
+            OSError: If there is no way to standard error any more.
+        """
+        self.restore()
+        data = memoryview(text.encode("utf-8", "backslashreplace"))
+        while data:
+            data = data[write(_STDERR, data) :]
+
+    def _reopen(self) -> None:
+        if not _is_open(self._own["stdin"]):
+            self._own["stdin"] = open(0, encoding="utf-8", closefd=False)
+        for fd, name in ((_STDOUT, "stdout"), (_STDERR, "stderr")):
+            if not _is_open(self._own[name]):
+                self._own[name] = _writer(fd)
+        for name, stream in self._own.items():
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
+
+
+def _writer(fd: int) -> TextIOWrapper:
+    # unbuffered, to be in order with what is written otherwise
+    raw = open(fd, "wb", buffering=0, closefd=False)
+    return TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)
+
+
+def _is_open(stream: Any) -> bool:
+    try:
+        return not stream.closed
+    except ValueError:
+        # its buffer was detached
+        return False

@@ -1,0 +1,131 @@
+"""Code in the sandbox that tries to read, trace, signal or imitate the supervisor fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.supervisor import in_docker, supervised
+
+from codeact_team.errors import ConfinementError
+from codeact_team.sandboxes.base import Process
+from codeact_team.sandboxes.confined import ConfinedSandbox
+from codeact_team.sessions import shipping
+from codeact_team.sessions.protocol import FROM_SUPERVISOR, FrameReader, Kind, frame
+
+ATTACKS = (Path(__file__).parent / "guard_attacks.py").read_text()
+
+SHELL_ATTACKS = """
+target=$PPID
+try() { "$@" 2>/dev/null && echo "worked: $*"; }
+for signal in 0 CONT STOP TERM KILL; do
+    try kill -$signal $target
+    try kill -$signal -$target
+    try kill -$signal -1
+done
+for fd in $(seq 0 40); do
+    try dd of=/proc/$target/fd/$fd if=/dev/null conv=notrunc oflag=nonblock
+    try dd if=/proc/$target/fd/$fd of=/dev/null count=1 iflag=nonblock
+done
+try dd if=/proc/$target/mem of=/dev/null count=1 bs=1
+echo done
+"""
+
+
+def test_the_attacks_work_on_a_process_that_is_not_guarded() -> None:
+    # what would be found if the guard did nothing
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as target:
+        try:
+            ran = subprocess.run(
+                [sys.executable, "-c", ATTACKS],
+                env={**os.environ, "TARGET": str(target.pid)},
+                capture_output=True,
+                text=True,
+                start_new_session=True,
+            )
+        finally:
+            target.kill()
+    worked = {line.removeprefix("worked: ") for line in ran.stdout.splitlines()}
+    assert {"open its descriptors", "read its memory", "kill 0", "kill 9", "limit it", "move it"} <= worked
+
+
+@pytest.mark.parametrize(("code", "language"), [(ATTACKS, "python"), (SHELL_ATTACKS, "sh")])
+def test_code_cannot_reach_its_supervisor(tmp_path: Path, code: str, language: str) -> None:
+    with supervised(tmp_path) as one:
+        assert one.greeting["unguarded"] is None
+        assert one.run(code, language).text == "done\n"
+        assert one.run("print(1)").text == "1\n"
+        assert one.process.poll() is None
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("user", ["65534", "0"])
+@pytest.mark.parametrize(("code", "language"), [(ATTACKS, "python"), (SHELL_ATTACKS, "sh")])
+def test_code_cannot_reach_its_supervisor_in_a_container(
+    tmp_path: Path, user: str, code: str, language: str
+) -> None:
+    with supervised(tmp_path, prefix=in_docker(user), python="python3") as one:
+        assert one.greeting["unguarded"] is None
+        assert one.run(code, language).text == "done\n"
+        assert one.run("print(1)").text == "1\n"
+
+
+@pytest.mark.parametrize(("code", "language"), [(ATTACKS, "python"), (SHELL_ATTACKS, "sh")])
+async def test_confined_code_cannot_reach_its_supervisor(tmp_path: Path, code: str, language: str) -> None:
+    greeting, output = await _confined(tmp_path, code, language)
+    unguarded = str(greeting["unguarded"] or "")
+    # what surrounds the sandbox may show the memory to whom it shows /proc, and no more; then it is said
+    assert "signal" not in unguarded
+    assert output.replace("worked: read its memory\n", "") == "done\n"
+    assert "worked" not in output or "read" in unguarded
+
+
+async def test_confined_code_can_move_files_and_end_what_it_has_left_running(tmp_path: Path) -> None:
+    # a Landlock domain that does not mention it refuses to move files from one directory to another
+    code = "mkdir a b; echo x >a/x; mv a/x b/x; sleep 600 & kill $! && cat b/x"
+    assert (await _confined(tmp_path, code, "sh"))[1] == "x\n"
+
+
+def test_supervised_programs_cannot_read_what_the_interpreter_is_told(tmp_path: Path) -> None:
+    with supervised(tmp_path) as one:
+        code = "ls -l /proc/self/fd | grep -c pipe"
+        # stdout, stderr and where the shell says how it ends; of the interpreter's pipes, none
+        assert one.sh(f"{code} 2>/dev/null | cat").text == "3\n"
+
+
+async def _confined(workspace: Path, code: str, language: str) -> tuple[dict[str, object], str]:
+    try:
+        sandbox = ConfinedSandbox(workspace=workspace, readable=["/proc"])
+        await sandbox.start()
+    except ConfinementError as error:
+        pytest.skip(str(error))
+    async with sandbox:
+        process = await sandbox.spawn(shipping.command(sandbox.python))
+        await process.write(shipping.payload())
+        request = {"language": language, "code": code, "number": 1}
+        await process.write(frame(Kind.RUN, json.dumps(request).encode()))
+        try:
+            async with asyncio.timeout(30):
+                return await _conversation(process)
+        finally:
+            await sandbox.kill()
+            await process.aclose()
+
+
+async def _conversation(process: Process) -> tuple[dict[str, object], str]:
+    reader, greeting, output = FrameReader(FROM_SUPERVISOR), dict[str, object](), b""
+    while data := await process.read():
+        for kind, payload in reader.feed(data):
+            if kind == Kind.READY:
+                greeting = json.loads(payload)
+            elif kind == Kind.OUTPUT:
+                output += payload
+            else:
+                assert kind == Kind.RESULT
+                return greeting, output.decode()
+    raise AssertionError("the supervisor has ended")

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.interpreter import RunningInterpreter
+
+from codeact_team.sessions.protocol import MAX_ARTIFACTS
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture
+def interpreter(tmp_path: Path) -> Iterator[RunningInterpreter]:
+    with RunningInterpreter(tmp_path) as running:
+        yield running
+
+
+def size_of(png: bytes) -> tuple[int, int]:
+    assert png.startswith(PNG)
+    return struct.unpack(">II", png[16:24])
+
+
+def test_open_figures_are_sent_and_closed(interpreter: RunningInterpreter) -> None:
+    ran = interpreter.run(
+        "import matplotlib.pyplot as plt\nplt.plot([1, 2, 3])\nplt.title('one')\nplt.figure()\n_ = plt.plot([3, 1])"
+    )
+    assert ran.output == ""
+    assert [mime_type for mime_type, _ in ran.artifacts] == ["image/png"] * 2
+    assert all(size_of(data)[0] > 100 for _, data in ran.artifacts)
+    ran = interpreter.run("plt.get_fignums()")
+    assert (ran.output, ran.artifacts) == ("[]\n", [])
+
+
+def test_showing_a_figure_warns_of_nothing(interpreter: RunningInterpreter) -> None:
+    ran = interpreter.run("import matplotlib.pyplot as plt\n_ = plt.plot([1, 2])\nplt.show()")
+    assert (ran.output, len(ran.artifacts)) == ("", 1)
+
+
+def test_a_figure_as_the_last_value_is_sent_once(interpreter: RunningInterpreter) -> None:
+    ran = interpreter.run("import matplotlib.pyplot as plt\nfigure = plt.figure()\nfigure")
+    assert ran.output == "<Figure size 640x480 with 0 Axes>\n"
+    assert len(ran.artifacts) == 1
+
+
+def test_the_backend_that_the_environment_names_is_kept(tmp_path: Path) -> None:
+    with RunningInterpreter(tmp_path, environment={"MPLBACKEND": "svg"}) as interpreter:
+        assert interpreter.run("import matplotlib; matplotlib.get_backend()").output == "'svg'\n"
+        assert len(interpreter.run("import matplotlib.pyplot as plt; figure = plt.figure()").artifacts) == 1
+
+
+def test_figures_of_a_block_that_fails_are_sent(interpreter: RunningInterpreter) -> None:
+    ran = interpreter.run("import matplotlib.pyplot as plt\nplt.plot([1, 2])\n1 / 0")
+    assert (ran.exit_code, len(ran.artifacts)) == (1, 1)
+
+
+def test_a_figure_that_cannot_be_drawn_is_told_in_a_line(interpreter: RunningInterpreter) -> None:
+    ran = interpreter.run("import matplotlib.pyplot as plt\nplt.figure()\n_ = plt.title('$\\\\frac{$')")
+    assert (ran.exit_code, ran.artifacts) == (0, [])
+    assert ran.output.startswith("an artifact (image/png) was left out: ValueError: ")
+    assert len(ran.output.splitlines()) == 1
+    assert interpreter.run("plt.get_fignums()").output == "[]\n"
+
+
+def test_there_are_only_so_many(interpreter: RunningInterpreter) -> None:
+    ran = interpreter.run(
+        "import warnings, matplotlib.pyplot as plt\nwarnings.simplefilter('ignore')\n"
+        f"for _ in range({MAX_ARTIFACTS + 3}):\n    plt.figure(figsize=(0.5, 0.5))"
+    )
+    assert len(ran.artifacts) == MAX_ARTIFACTS
+    assert ran.output == f"3 more artifacts were left out: there are {MAX_ARTIFACTS} already\n"
+    assert interpreter.run("plt.get_fignums()").output == "[]\n"
+
+
+def test_a_picture_as_the_last_value_is_sent(interpreter: RunningInterpreter) -> None:
+    ran = interpreter.run("from PIL import Image\npicture = Image.new('RGB', (7, 5))\npicture")
+    assert ran.output.startswith("<PIL.Image.Image image mode=RGB size=7x5 at ")
+    ((mime_type, data),) = ran.artifacts
+    assert (mime_type, size_of(data)) == ("image/png", (7, 5))
+    assert interpreter.run("picture\nNone").artifacts == []
+
+
+def test_a_table_as_the_last_value_is_sent(interpreter: RunningInterpreter) -> None:
+    ran = interpreter.run("import pandas as pd\npd.DataFrame({'ä': [1, 2]})")
+    assert ran.output == "   ä\n0  1\n1  2\n"
+    ((mime_type, data),) = ran.artifacts
+    assert mime_type == "text/html"
+    assert "<th>ä</th>" in data.decode()
+
+
+SHOWN = "class Shown:\n    def _repr_html_(self):\n        {}\nShown()"
+
+
+@pytest.mark.parametrize(
+    ("body", "artifact"),
+    [
+        ("return '<p>\\ud800</p>'", b"<p>?</p>"),
+        ("return b'<p>'", b"<p>"),
+        ("return None", None),
+        ("return 5", None),
+    ],
+)
+def test_what_a_value_shows_is_taken_as_it_is(
+    interpreter: RunningInterpreter, body: str, artifact: bytes | None
+) -> None:
+    ran = interpreter.run(SHOWN.format(body))
+    assert ran.exit_code == 0
+    assert ran.artifacts == ([] if artifact is None else [("text/html", artifact)])
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        ("raise ValueError('no\\nhtml')", "ValueError: no html"),
+        ("exit(3)", "SystemExit: 3"),
+        ("return 'x' * 9_000_000", "it has 8.6 MiB"),
+    ],
+)
+def test_a_value_that_cannot_be_shown_is_told_in_a_line(
+    interpreter: RunningInterpreter, body: str, line: str
+) -> None:
+    ran = interpreter.run(SHOWN.format(body))
+    assert (ran.exit_code, ran.artifacts) == (0, [])
+    assert ran.output.splitlines()[1:] == [f"an artifact (text/html) was left out: {line}"]
+
+
+def test_the_largest_artifact_fits(interpreter: RunningInterpreter) -> None:
+    ran = interpreter.run(SHOWN.format("return 'x' * (8 * 2**20 - 100)"))
+    assert len(ran.artifacts[0][1]) == 8 * 2**20 - 100
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "class Any:\n    def __getattr__(self, name): return lambda: '<p>'\nAny()",
+        "import pandas as pd\npd.DataFrame",
+        "from unittest.mock import MagicMock\nMagicMock()",
+    ],
+)
+def test_values_that_answer_to_any_name_show_nothing(interpreter: RunningInterpreter, code: str) -> None:
+    ran = interpreter.run(code)
+    assert (ran.exit_code, ran.artifacts) == (0, [])
+
+
+def test_a_library_that_is_not_there_to_the_end_is_left_alone(
+    interpreter: RunningInterpreter, tmp_path: Path
+) -> None:
+    package = tmp_path / "matplotlib"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "pyplot.py").write_text("")
+    ran = interpreter.run("import matplotlib.pyplot")
+    assert (ran.exit_code, ran.output) == (0, "")
+
+
+def test_artifacts_come_with_the_shared_token_before_the_report(interpreter: RunningInterpreter) -> None:
+    ran = interpreter.run(
+        "import matplotlib.pyplot as plt\n_ = plt.figure()\n" + SHOWN.format("return '<p>'")
+    )
+    assert [mime_type for mime_type, _ in ran.artifacts] == ["image/png", "text/html"]

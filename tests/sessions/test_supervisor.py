@@ -1,0 +1,306 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from support.supervisor import Supervised, supervised, wait_for
+
+from codeact_team.sessions import shipping
+from codeact_team.sessions.protocol import Kind, frame
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path) -> Generator[Supervised]:
+    with supervised(tmp_path) as one:
+        yield one
+
+
+def test_says_which_python_runs_and_that_it_is_guarded(supervisor: Supervised) -> None:
+    version = ".".join(map(str, sys.version_info[:3]))
+    assert supervisor.greeting == {"python": version, "unguarded": None}
+
+
+def test_runs_blocks_in_one_interpreter(supervisor: Supervised) -> None:
+    assert supervisor.run("x = 41").output == b""
+    result = supervisor.run("print(x + 1)")
+    assert (result.output, result.exit_code, result.lost, result.ran) == (b"42\n", None, None, True)
+    assert result.report is not None
+    assert result.report["exit_code"] == 0
+
+
+def test_takes_a_block_that_no_pipe_holds(supervisor: Supervised) -> None:
+    text = "x" * 3_000_000
+    assert supervisor.run(f"print(len({text!r}))").output == b"3000000\n"
+
+
+def test_output_comes_while_the_block_runs(supervisor: Supervised) -> None:
+    supervisor.start("import sys\nprint('first', flush=True)\nsys.stdin.read(); import time\ntime.sleep(60)")
+    assert supervisor.output_until(b"first\n") == b"first\n"
+    supervisor.interrupt()
+    supervisor.result()
+
+
+def test_everything_the_block_writes_is_there_in_order(supervisor: Supervised) -> None:
+    code = """
+        import os, subprocess, sys
+        print("print")
+        os.write(1, b"write\\n")
+        subprocess.run(["echo", "program"])
+        print("error", file=sys.stderr)
+        print("end")
+    """.replace("\n        ", "\n")
+    assert supervisor.run(code).text == "print\nwrite\nprogram\nerror\nend\n"
+
+
+def test_much_output_arrives_whole(supervisor: Supervised) -> None:
+    result = supervisor.run("import os\nfor _ in range(400): os.write(1, b'x' * 50_000)")
+    assert len(result.output) == 20_000_000
+
+
+def test_a_background_process_that_floods_does_not_keep_a_block_from_ending(supervisor: Supervised) -> None:
+    started = supervisor.run("import subprocess\np = subprocess.Popen(['yes'])\nprint('started')")
+    assert b"started" in started.output
+    assert b"42" in supervisor.run("print(42)").output
+    # only so much is kept of what comes between two blocks
+    time.sleep(0.2)
+    assert b"are left out]" in supervisor.run("p.kill()").output
+
+
+def test_what_is_written_between_two_blocks_comes_first_in_the_second(
+    supervisor: Supervised, tmp_path: Path
+) -> None:
+    supervisor.sh("(while ! [ -e go ]; do sleep 0.01; done; echo late; touch done) &")
+    (tmp_path / "go").touch()
+    wait_for(lambda: (tmp_path / "done").exists())
+    assert supervisor.run("print('next')").text == "late\nnext\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "lost", "exit_code"),
+    [
+        ("import os; os._exit(3)", "it ended itself with exit code 3 (os._exit or the like)", 3),
+        ("import ctypes; ctypes.string_at(0)", "segmentation fault (signal 11)", 139),
+        ("import os; os.abort()", "aborted (signal 6)", 134),
+        ("import os; os.kill(os.getpid(), 9)", "it was killed (signal 9)", 137),
+    ],
+)
+def test_says_how_the_interpreter_was_lost_and_goes_on_with_a_fresh_one(
+    supervisor: Supervised, code: str, lost: str, exit_code: int
+) -> None:
+    supervisor.run("x = 1")
+    result = supervisor.run(f"print('before', flush=True)\n{code}")
+    assert (result.lost, result.exit_code, result.ran, result.report) == (lost, exit_code, True, None)
+    assert result.output.startswith(b"before\n")
+    assert b"NameError" in supervisor.run("x").output
+
+
+def test_an_interpreter_lost_between_blocks_is_said_before_anything_runs(supervisor: Supervised) -> None:
+    code = "import os, threading\nthreading.Timer(0.1, os._exit, [7]).start()\npid = os.getpid()\nprint(pid)"
+    pid = int(supervisor.run(code).output)
+    wait_for(lambda: not os.path.exists(f"/proc/{pid}"))
+    result = supervisor.run("print('must not run')")
+    assert (result.ran, result.exit_code, result.output) == (False, None, b"")
+    assert result.lost == "it ended itself with exit code 7 (os._exit or the like)"
+    again = supervisor.run("print('runs')")
+    assert (again.ran, again.lost, again.output) == (True, None, b"runs\n")
+
+
+def test_what_a_lost_interpreter_has_started_is_ended(supervisor: Supervised, tmp_path: Path) -> None:
+    code = """
+        import os, subprocess
+        p = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        print(p.pid, flush=True)
+        os._exit(1)
+    """.replace("\n        ", "\n")
+    assert _is_gone(int(supervisor.run(code).output))
+
+
+def test_what_shells_have_left_running_survives_the_interpreter(supervisor: Supervised) -> None:
+    pid = int(supervisor.sh("sleep 600 >/dev/null & echo $!").output)
+    supervisor.run("import os; os._exit(1)")
+    assert not _is_gone(pid)
+    supervisor.restart()
+    assert _is_gone(pid)
+
+
+def test_an_interrupt_keeps_the_state(supervisor: Supervised) -> None:
+    supervisor.start("x = 5\nprint('go', flush=True)\nwhile True: pass")
+    supervisor.output_until(b"go")
+    supervisor.interrupt()
+    result = supervisor.result()
+    assert result.report is not None
+    assert result.report["interrupted"]
+    assert result.lost is None
+    assert supervisor.run("x").output == b"5\n"
+
+
+def test_nothing_is_left_of_an_interrupted_block(supervisor: Supervised) -> None:
+    # a block that ignores the interrupt with a detached child, which is how a time-out is survived elsewhere
+    code = """
+        import os, signal, subprocess, time
+        script = "trap '' INT TERM; sleep 600 & echo $! $$ > pids; wait"
+        subprocess.run(["sh", "-c", f'setsid sh -c "{script}" &'.replace('$', '\\\\$')])
+        while not os.path.exists("pids") or not open("pids").read().strip(): time.sleep(0.01)
+        print(open("pids").read(), flush=True)
+        time.sleep(600)
+    """.replace("\n        ", "\n")
+    kept = int(supervisor.sh("sleep 600 >/dev/null & echo $!").output)
+    time.sleep(0.05)
+    supervisor.start(code)
+    pids = list(map(int, supervisor.output_until(b"\n").split()))
+    assert len(pids) == 2
+    supervisor.interrupt()
+    supervisor.result()
+    assert all(map(_is_gone, pids))
+    assert not _is_gone(kept)
+
+
+def test_interrupts_and_kills_without_a_block_do_nothing(supervisor: Supervised) -> None:
+    supervisor.run("x = 1")
+    supervisor.interrupt()
+    supervisor.kill()
+    assert supervisor.run("x").output == b"1\n"
+
+
+def test_a_kill_ends_the_interpreter_and_everything_else(supervisor: Supervised) -> None:
+    left = int(supervisor.sh("sleep 600 >/dev/null & echo $!").output)
+    code = "import subprocess, time\np = subprocess.Popen(['sleep', '600'])\nprint(p.pid, flush=True)\ntime.sleep(600)"
+    supervisor.start(code)
+    started = int(supervisor.output_until(b"\n"))
+    supervisor.kill()
+    result = supervisor.result()
+    assert (result.exit_code, result.lost) == (137, "it was killed")
+    assert _is_gone(started)
+    assert _is_gone(left)
+    assert supervisor.run("print(1)").output == b"1\n"
+
+
+def test_a_stopped_interpreter_can_be_killed_while_it_does_not_read(supervisor: Supervised) -> None:
+    supervisor.run("import os, signal, threading\ndef stop(): os.kill(os.getpid(), signal.SIGSTOP)")
+    supervisor.run("threading.Timer(0.1, stop).start()")
+    time.sleep(0.3)
+    supervisor.start("pass\n" + "#" * 2_000_000)
+    supervisor.kill()
+    assert supervisor.result().exit_code == 137
+    assert supervisor.run("print(1)").output == b"1\n"
+
+
+def test_a_restart_gives_a_fresh_interpreter(supervisor: Supervised) -> None:
+    supervisor.run("x = 1")
+    supervisor.sh("cd /; export A=1")
+    supervisor.restart()
+    assert b"NameError" in supervisor.run("x").output
+    assert supervisor.sh("pwd; echo $A").output != b"/\n1\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "language"), [("import time; time.sleep(600)", "python"), ("sleep 600", "sh")]
+)
+def test_a_restart_ends_the_block_that_runs(supervisor: Supervised, code: str, language: str) -> None:
+    supervisor.start(code, language)
+    supervisor.send(frame(Kind.RESTART))
+    assert supervisor.result().exit_code == 137
+    supervisor.expect(Kind.READY)
+    assert supervisor.run("print(1)").output == b"1\n"
+
+
+def test_everything_ends_with_the_host(tmp_path: Path) -> None:
+    with supervised(tmp_path) as one:
+        code = "import subprocess, os\np = subprocess.Popen(['sleep', '600'], start_new_session=True)\nprint(os.getpid(), p.pid)"
+        pids = list(map(int, one.run(code).output.split()))
+        assert one.process.stdin is not None
+        one.process.stdin.close()
+        assert one.ends()
+    assert all(map(_is_gone, pids))
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x00" * 64,
+        frame(Kind.READY, b"{}"),
+        frame(Kind.RUN, b"no json"),
+        frame(Kind.RUN, b"[]"),
+        frame(Kind.RUN, b"{}"),
+        frame(Kind.RUN, b'{"language": "perl", "code": ""}'),
+        frame(Kind.GET, b"{}"),
+        frame(Kind.PUT, b"{}"),
+    ],
+    ids=["zeros", "foreign", "text", "list", "empty", "perl", "get", "put"],
+)
+def test_ends_when_the_host_talks_nonsense(tmp_path: Path, garbage: bytes) -> None:
+    with supervised(tmp_path) as one:
+        one.send(garbage)
+        assert one.ends()
+
+
+def test_ends_when_two_things_are_asked_at_once(supervisor: Supervised) -> None:
+    supervisor.start("import time; time.sleep(600)")
+    supervisor.send(frame(Kind.LIST))
+    assert supervisor.ends()
+
+
+def test_ignores_signals_from_outside(supervisor: Supervised) -> None:
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+        signal.SIGHUP,
+        signal.SIGUSR1,
+        signal.SIGPIPE,
+        signal.SIGALRM,
+    ):
+        supervisor.process.send_signal(number)
+    assert supervisor.run("print(1)").output == b"1\n"
+
+
+def test_programs_find_signals_as_usual(supervisor: Supervised) -> None:
+    # a program that is started with an ignored SIGPIPE writes on for ever
+    lines = "grep -E 'Sig(Blk|Ign)' /proc/self/status"
+    masks = [int(line.split()[1], 16) for line in supervisor.sh(lines).text.splitlines()]
+    assert masks == [0, 0]
+
+
+def test_without_ctypes_it_says_so_and_ends(tmp_path: Path) -> None:
+    command = list(shipping.command(sys.executable))
+    at = command.index("-c") + 1
+    command[at] = "import sys; sys.modules['_ctypes'] = None\n" + command[at]
+    ended = subprocess.run(
+        command, input=shipping.payload(), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    assert ended.returncode == 1
+    assert b"no ctypes" in ended.stdout
+
+
+def test_costs_nothing_while_nothing_happens(supervisor: Supervised) -> None:
+    supervisor.run("1")
+    before = Path(f"/proc/{supervisor.process.pid}/stat").read_text().rsplit(")")[1].split()[11:13]
+    time.sleep(0.5)
+    assert Path(f"/proc/{supervisor.process.pid}/stat").read_text().rsplit(")")[1].split()[11:13] == before
+
+
+def test_neither_descriptors_nor_processes_pile_up(supervisor: Supervised) -> None:
+    def everything() -> tuple[list[str], list[str]]:
+        supervisor.run("1")
+        return sorted(os.listdir("/proc/self/fd")), supervisor.sh(
+            "ls /proc/$PPID/task; ls /tmp | wc -l"
+        ).text.split()
+
+    before = everything()
+    for _ in range(20):
+        supervisor.sh("true & true")
+        supervisor.run("import os; os._exit(0)")
+        supervisor.run("1")
+    assert everything() == before
+
+
+def _is_gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")")[1].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from support.supervisor import Supervised, supervised
+
+from codeact_team.sessions.protocol import MAX_FILE_BYTES, MAX_LISTED_FILES
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    path = tmp_path / "workspace"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def supervisor(workspace: Path) -> Generator[Supervised]:
+    with supervised(workspace) as one:
+        yield one
+
+
+@pytest.mark.parametrize("content", [b"", b"text\n", bytes(range(256)) * 20_000], ids=len)
+def test_what_is_put_is_got(supervisor: Supervised, workspace: Path, content: bytes) -> None:
+    assert supervisor.put("a/b/ü.bin", content) is None
+    assert (workspace / "a/b/ü.bin").read_bytes() == content
+    assert supervisor.get("a/b/ü.bin") == content
+    assert supervisor.files() == ({"a/b/ü.bin": len(content)}, True)
+
+
+def test_the_largest_file_goes_both_ways(supervisor: Supervised) -> None:
+    content = os.urandom(1 << 20) * (MAX_FILE_BYTES >> 20)
+    assert supervisor.put("large", content) is None
+    assert supervisor.get("large") == content
+
+
+def test_a_file_that_is_too_large_is_not_sent(supervisor: Supervised, workspace: Path) -> None:
+    with (workspace / "sparse").open("wb") as file:
+        file.truncate(MAX_FILE_BYTES + 1)
+    assert supervisor.get("sparse") == "OSError"
+
+
+@pytest.mark.parametrize("path", ["", ".", "/etc/passwd", "../x", "a/../../x", "a\0b", "./", "\ud800"])
+def test_paths_outside_the_workspace_are_refused(supervisor: Supervised, path: str) -> None:
+    assert supervisor.get(path) == "OSError"
+    assert supervisor.put(path, b"x") == "OSError"
+
+
+def test_says_what_the_system_says(supervisor: Supervised, workspace: Path) -> None:
+    (workspace / "directory").mkdir()
+    (workspace / "file").touch()
+    assert supervisor.get("missing") == "FileNotFoundError"
+    assert supervisor.get("directory") == "IsADirectoryError"
+    assert supervisor.put("directory", b"") == "IsADirectoryError"
+    assert supervisor.put("file/below", b"") in ("NotADirectoryError", "FileExistsError")
+    assert supervisor.put("x" * 300, b"") == "OSError"
+    assert sorted(os.listdir(workspace)) == ["directory", "file"]
+
+
+def test_a_pipe_or_a_device_in_a_files_place_is_not_waited_for(
+    supervisor: Supervised, workspace: Path
+) -> None:
+    os.mkfifo(workspace / "pipe")
+    (workspace / "device").symlink_to("/dev/zero")
+    assert supervisor.get("pipe") == "OSError"
+    assert supervisor.get("device") == "OSError"
+    assert supervisor.files() == ({}, True)
+    assert supervisor.put("pipe", b"x") is None
+    assert supervisor.get("pipe") == b"x"
+
+
+def test_a_planted_link_is_replaced_and_not_followed(supervisor: Supervised, workspace: Path) -> None:
+    # code planted a link where the next file was to be written, and another file was overwritten
+    other = workspace.parent / "other"
+    other.write_bytes(b"precious")
+    (workspace / "link").symlink_to(other)
+    assert supervisor.put("link", b"new") is None
+    assert (other.read_bytes(), supervisor.get("link")) == (b"precious", b"new")
+
+
+def test_links_are_not_listed_nor_followed(supervisor: Supervised, workspace: Path) -> None:
+    (workspace / "file").write_bytes(b"123")
+    (workspace / "link").symlink_to("file")
+    (workspace / "loop").symlink_to(".")
+    assert supervisor.files() == ({"file": 3}, True)
+
+
+def test_a_long_list_is_cut_and_says_so(supervisor: Supervised, workspace: Path) -> None:
+    for number in range(MAX_LISTED_FILES + 5):
+        (workspace / f"{number:05}").touch()
+    listed, complete = supervisor.files()
+    assert (len(listed), complete) == (MAX_LISTED_FILES, False)
+    assert list(listed) == [f"{number:05}" for number in range(MAX_LISTED_FILES)]
+
+
+def test_a_list_of_long_names_fits_into_its_frame(supervisor: Supervised, workspace: Path) -> None:
+    for number in range(4000):
+        (workspace / f"{number:04}{chr(1) * 240}").touch()
+    listed, complete = supervisor.files()
+    assert not complete
+    assert 2000 < len(listed) < 4000
+
+
+def test_a_deep_tree_and_odd_names_are_no_problem(supervisor: Supervised, workspace: Path) -> None:
+    (workspace / os.fsdecode(b"\xff")).touch()
+    code = """
+        import os
+        for _ in range(3000):
+            os.mkdir("d"); os.chdir("d")
+    """.replace("\n        ", "\n")
+    supervisor.run(code)
+    listed, complete = supervisor.files()
+    assert (list(listed), complete) == (["\ufffd"], False)
+    supervisor.run("os.chdir('/')")
+    supervisor.sh("rm -rf d")
+
+
+def test_an_unreadable_place_is_told(supervisor: Supervised, workspace: Path) -> None:
+    if os.getuid() == 0:
+        pytest.skip("root reads everything")
+    (workspace / "closed").mkdir(mode=0)
+    assert supervisor.files() == ({}, False)

@@ -1,0 +1,207 @@
+"""The interpreter of a session as its supervisor starts it, with the two pipes in the hands of a test."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, Self
+
+from codeact_team.sessions import shipping
+from codeact_team.sessions.protocol import FROM_INTERPRETER, TOKEN_BYTES, FrameReader, Kind, frame
+
+_TIMEOUT = 60.0
+"""Seconds after which a test fails; nothing here takes a tenth of it."""
+
+
+@dataclass
+class Ran:
+    """What came of a block."""
+
+    output: str
+    report: dict[str, Any]
+    artifacts: list[tuple[str, bytes]] = field(default_factory=list[tuple[str, bytes]])
+
+    @property
+    def exit_code(self) -> int:
+        return self.report["exit_code"]
+
+    @property
+    def interrupted(self) -> bool:
+        return self.report["interrupted"]
+
+    @property
+    def answer(self) -> str | None:
+        return self.report["answer"]
+
+    @property
+    def names(self) -> dict[str, dict[str, str | None]]:
+        return {described["name"]: described for described in self.report["names"]}
+
+
+class Gone(Exception):
+    """The interpreter has exited."""
+
+    def __init__(self, status: int, output: str) -> None:
+        super().__init__(f"the interpreter exited with {status}: {output}")
+        self.status = status
+        self.output = output
+
+
+class RunningInterpreter:
+    """A real interpreter process. One block at a time.
+
+    Args:
+        workspace: Its working directory.
+        python: What runs it.
+        environment: More of its environment.
+    """
+
+    def __init__(
+        self, workspace: Path, *, python: str = sys.executable, environment: dict[str, str] | None = None
+    ) -> None:
+        commands, self._commands = os.pipe()
+        self._reports, reports = os.pipe()
+        self._output, output = os.pipe()
+        payload = shipping.payload()
+        bootstrap = (resources.files("codeact_team.sessions") / "runner" / "bootstrap.py").read_text()
+        arguments = [
+            str(commands),
+            str(len(payload)),
+            "codeact_team.sessions.runner.interpreter",
+            str(commands),
+        ]
+        self.process = subprocess.Popen(
+            [python, "-u", "-c", bootstrap, *arguments, str(reports)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=(commands, reports),
+            cwd=workspace,
+            env={**os.environ, **(environment or {})},
+            start_new_session=True,
+        )
+        for fd in (commands, reports, output):
+            os.close(fd)
+        self._frames = FrameReader(FROM_INTERPRETER)
+        self._blocks = 0
+        self._written = b""
+        self._token = b""
+        self._ended = False
+        self.send_raw(payload)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for fd in (self._commands, self._reports, self._output):
+            if fd >= 0:
+                os.close(fd)
+        self._commands = self._reports = self._output = -1
+
+    def hang_up(self) -> int:
+        """Close the pipe of the commands; the exit status."""
+        os.close(self._commands)
+        self._commands = -1
+        return self.process.wait(_TIMEOUT)
+
+    def run(self, code: str) -> Ran:
+        """Run a block.
+
+        Raises:
+            Gone: If the interpreter has exited.
+        """
+        self.start(code)
+        return self.finish()
+
+    def start(self, code: str) -> None:
+        self._blocks += 1
+        self._token = os.urandom(TOKEN_BYTES)
+        self._written = b""
+        request = {"language": "python", "code": code, "number": self._blocks}
+        self.send_raw(frame(Kind.RUN, self._token, json.dumps(request).encode()))
+
+    def interrupt(self) -> None:
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def interrupt_when(self, text: str) -> Ran:
+        """Wait for the block that runs to write ``text``, interrupt it, and wait for its end."""
+        self.interrupt_when_only(text)
+        return self.finish()
+
+    def interrupt_when_only(self, text: str) -> None:
+        """Wait for the block that runs to write ``text``, and interrupt it."""
+        deadline = time.monotonic() + _TIMEOUT
+        while text.encode() not in self._written:
+            assert time.monotonic() < deadline, self._written
+            if self._readable(self._output):
+                self._take_output()
+        self.interrupt()
+
+    def finish(self) -> Ran:
+        """Wait for the end of the block that runs.
+
+        Raises:
+            Gone: If the interpreter has exited.
+        """
+        artifacts: list[tuple[str, bytes]] = []
+        deadline = time.monotonic() + _TIMEOUT
+        while time.monotonic() < deadline:
+            self._readable(self._reports, self._output)
+            self._take_output()
+            if not self._readable(self._reports, wait=0):
+                continue
+            data = os.read(self._reports, 1 << 20)
+            status = None if data else self.process.wait(_TIMEOUT)
+            # all that it has written by now belongs to the block
+            self._take_output()
+            if status is not None:
+                raise Gone(status, self._written.decode())
+            for kind, payload in self._frames.feed(data):
+                assert payload[:TOKEN_BYTES] == self._token
+                head, _, body = payload[TOKEN_BYTES:].partition(b"\n")
+                if kind == Kind.REPORT:
+                    return Ran(self._written.decode(), json.loads(head), artifacts)
+                artifacts.append((json.loads(head)["mime_type"], body))
+        raise AssertionError(f"no report: {self._written!r}")
+
+    def open_descriptors(self) -> list[str]:
+        return sorted(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def memory(self) -> int:
+        """Bytes of resident memory."""
+        pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    def cpu_seconds(self) -> float:
+        """Time on the processor so far, of all its threads."""
+        nanoseconds = Path(f"/proc/{self.process.pid}/schedstat").read_text().split()[0]
+        return int(nanoseconds) / 1e9
+
+    def send_raw(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._commands, view) :]
+
+    def _readable(self, *fds: int, wait: float = 0.5) -> bool:
+        return bool(select.select([fd for fd in fds if fd >= 0], [], [], wait)[0])
+
+    def _take_output(self) -> None:
+        while self._output >= 0 and self._readable(self._output, wait=0):
+            data = os.read(self._output, 1 << 20)
+            self._written += data
+            if not data:
+                os.close(self._output)
+                self._output = -1

@@ -1,0 +1,230 @@
+"""The program inside the sandbox, run as a plain subprocess or in a container, and asked as the host asks it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from codeact_team.sessions import shipping
+from codeact_team.sessions.protocol import FROM_SUPERVISOR, FrameReader, Kind, frame
+
+PATIENCE = 30.0
+"""Seconds that an answer may take on a machine that is busy with other things."""
+
+
+class Ended(Exception):
+    """The supervisor has ended."""
+
+
+@dataclass
+class Result:
+    """What came of a block."""
+
+    exit_code: int | None
+    ran: bool
+    lost: str | None
+    oom_kills: int | None
+    fork_failures: int | None
+    report: dict[str, Any] | None
+    output: bytes
+    artifacts: list[tuple[dict[str, Any], bytes]]
+
+    @property
+    def text(self) -> str:
+        return self.output.decode()
+
+
+@dataclass
+class Supervised:
+    """A supervisor, as its host sees it."""
+
+    process: subprocess.Popen[bytes]
+    greeting: dict[str, Any] = field(default_factory=dict[str, Any])
+    numbers: int = 0
+
+    def __post_init__(self) -> None:
+        self._reader = FrameReader(FROM_SUPERVISOR)
+        self._arrived: deque[tuple[Kind, bytes]] = deque()
+
+    def send(self, data: bytes) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(data)
+        self.process.stdin.flush()
+
+    def read(self, seconds: float = PATIENCE) -> bytes:
+        """What comes next, whatever it is.
+
+        Raises:
+            Ended: If nothing will.
+        """
+        assert self.process.stdout is not None
+        fd = self.process.stdout.fileno()
+        readable, _, _ = select.select([fd], [], [], seconds)
+        assert readable, "the supervisor does not answer"
+        if not (data := os.read(fd, 1 << 20)):
+            raise Ended
+        return data
+
+    def receive(self) -> tuple[Kind, bytes]:
+        while not self._arrived:
+            self._arrived.extend(self._reader.feed(self.read()))
+        return self._arrived.popleft()
+
+    def expect(self, kind: Kind) -> bytes:
+        came, payload = self.receive()
+        assert came == kind, f"{came!r}: {payload!r}"
+        return payload
+
+    def start(self, code: str, language: str = "python") -> None:
+        self.numbers += 1
+        request = {"language": language, "code": code, "number": self.numbers}
+        self.send(frame(Kind.RUN, json.dumps(request).encode()))
+
+    def output_until(self, mark: bytes) -> bytes:
+        """Read output until ``mark`` was in it."""
+        output = b""
+        while mark not in output:
+            output += self.expect(Kind.OUTPUT)
+        return output
+
+    def result(self) -> Result:
+        output, artifacts = b"", list[tuple[dict[str, Any], bytes]]()
+        while True:
+            kind, payload = self.receive()
+            if kind == Kind.OUTPUT:
+                output += payload
+            elif kind == Kind.ARTIFACT:
+                head, _, data = payload.partition(b"\n")
+                artifacts.append((json.loads(head), data))
+            else:
+                assert kind == Kind.RESULT, f"{kind!r}: {payload!r}"
+                fields = json.loads(payload)
+                report = fields.pop("report")
+                return Result(
+                    **fields,
+                    report=report and json.loads(report),
+                    output=output,
+                    artifacts=artifacts,
+                )
+
+    def run(self, code: str, language: str = "python") -> Result:
+        self.start(code, language)
+        return self.result()
+
+    def sh(self, code: str) -> Result:
+        return self.run(code, "sh")
+
+    def interrupt(self) -> None:
+        self.send(frame(Kind.INTERRUPT))
+
+    def kill(self) -> None:
+        self.send(frame(Kind.KILL))
+
+    def restart(self) -> None:
+        self.send(frame(Kind.RESTART))
+        self.expect(Kind.READY)
+
+    def put(self, path: str, data: bytes) -> str | None:
+        """What went wrong, if something did."""
+        self.send(frame(Kind.PUT, json.dumps({"path": path}).encode() + b"\n", data))
+        return self._failure()
+
+    def get(self, path: str) -> bytes | str:
+        """The content, or what went wrong."""
+        self.send(frame(Kind.GET, json.dumps({"path": path}).encode()))
+        content = b""
+        while True:
+            kind, payload = self.receive()
+            if kind == Kind.FAILED:
+                return json.loads(payload)["error"]
+            if kind == Kind.DONE:
+                return content
+            assert kind == Kind.FILE
+            content += payload
+
+    def files(self) -> tuple[dict[str, int], bool]:
+        self.send(frame(Kind.LIST))
+        listed = json.loads(self.expect(Kind.DONE))
+        return dict(listed["files"]), listed["complete"]
+
+    def ends(self, seconds: float = PATIENCE) -> bool:
+        """Wait until it has ended, whatever it says meanwhile."""
+        try:
+            while True:
+                self.read(seconds)
+        except Ended:
+            self.process.wait(seconds)
+            return True
+
+    def _failure(self) -> str | None:
+        kind, payload = self.receive()
+        return None if kind == Kind.DONE else json.loads(payload)["error"]
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait until ``condition`` holds."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "it takes too long"
+        time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def supervised(
+    directory: Path,
+    *,
+    prefix: Sequence[str] = (),
+    python: str = sys.executable,
+    environment: Mapping[str, str] | None = None,
+) -> Generator[Supervised]:
+    """A supervisor that has been started.
+
+    Args:
+        directory: Its workspace.
+        prefix: What comes before the command, such as ``docker run``.
+        python: The interpreter.
+        environment: Variables beside this process's.
+    """
+    process = subprocess.Popen(
+        [*prefix, *shipping.command(python)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=directory,
+        env={**os.environ, **(environment or {})},
+    )
+    with process:
+        one = Supervised(process)
+        try:
+            one.send(shipping.payload())
+            one.greeting = json.loads(one.expect(Kind.READY))
+            yield one
+        finally:
+            with contextlib.suppress(BrokenPipeError):
+                assert process.stdin is not None
+                process.stdin.close()
+            end = time.monotonic() + PATIENCE
+            with contextlib.suppress(Ended):
+                while time.monotonic() < end:
+                    one.read()
+
+
+IN_DOCKER = (
+    *("docker", "run", "--rm", "-i", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
+    *("--read-only", "--network", "none", "--tmpfs", "/tmp:mode=1777,size=32m", "-w", "/workspace"),
+    *("--log-driver", "none", "--pids-limit", "64", "-m", "128m", "--memory-swap", "128m"),
+)
+
+
+def in_docker(user: str = "65534") -> Sequence[str]:
+    """What runs a command in a hardened container."""
+    return (*IN_DOCKER, "--tmpfs", f"/workspace:uid={user},size=32m,exec", "-u", user, "python:3-slim")
