@@ -65,7 +65,9 @@ class Watch:
         self.expire()
 
     async def _escalate(self) -> None:
-        for urge, grace in ((Kind.INTERRUPT, INTERRUPT_GRACE), (Kind.KILL, KILL_GRACE)):
+        # a second one, for code that swallows the first, as a destructor does
+        interrupts = ((Kind.INTERRUPT, INTERRUPT_GRACE / 2),) * 2
+        for urge, grace in (*interrupts, (Kind.KILL, KILL_GRACE)):
             with suppress(TimeoutError):
                 async with asyncio.timeout(grace):
                     await self._send(frame(urge))

@@ -114,9 +114,10 @@ def test_output_before_an_error_is_kept(interpreter: RunningInterpreter) -> None
     assert ran.output.startswith("before\nTraceback")
 
 
-def test_an_import_from_the_future_holds_on(interpreter: RunningInterpreter) -> None:
-    interpreter.run("from __future__ import annotations")
-    assert interpreter.run("def f(x: Unknown) -> None: pass\nf.__annotations__['x']").output == "'Unknown'\n"
+def test_an_import_from_the_future_holds_for_its_own_block(interpreter: RunningInterpreter) -> None:
+    code = "def f(x: int): pass\nf.__annotations__['x']"
+    assert interpreter.run(f"from __future__ import annotations\n{code}").output == "'int'\n"
+    assert interpreter.run(code).output == "<class 'int'>\n"
 
 
 def test_the_runner_shares_no_future_with_the_code(interpreter: RunningInterpreter) -> None:
@@ -186,7 +187,8 @@ def test_a_large_block_runs(interpreter: RunningInterpreter) -> None:
     [
         ("'text'", "text"),
         ("42", "42"),
-        ("None", "null"),
+        ("None", "None"),
+        ("True", "True"),
         ("{'a': [1, 2.5, None]}", '{"a": [1, 2.5, null]}'),
         ("'äöü €'", "äöü €"),
         ("{'ä'}", "{'ä'}"),

@@ -33,10 +33,12 @@ class Answer:
 def _text(value: object) -> str:
     if isinstance(value, str):
         return str.__str__(value)
-    try:
-        return json.dumps(value, ensure_ascii=False)
-    except (TypeError, ValueError, RecursionError):
-        return repr(value)
+    if isinstance(value, (dict, list, tuple)):
+        try:
+            return json.dumps(value, ensure_ascii=False)
+        except (TypeError, ValueError, RecursionError):
+            pass
+    return str(value)
 
 
 def cut(text: str, limit: int) -> str:

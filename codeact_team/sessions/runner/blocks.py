@@ -32,7 +32,6 @@ class Blocks:
     def __init__(self, namespace: dict[str, Any], interrupts: Interrupts) -> None:
         self._namespace = namespace
         self._interrupts = interrupts
-        self._flags = PyCF_ALLOW_TOP_LEVEL_AWAIT
         self._loop = _Loop(interrupts)
 
     def compile(self, code: str, name: str) -> list[CodeType]:
@@ -42,18 +41,18 @@ class Blocks:
             SyntaxError: If it is no Python code.
             Exception: If it cannot be compiled for other reasons, such as being nested too deeply.
         """
-        tree: Any = compile(code, name, "exec", self._flags | PyCF_ONLY_AST, dont_inherit=True)
+        flags = PyCF_ALLOW_TOP_LEVEL_AWAIT
+        tree: Any = compile(code, name, "exec", flags | PyCF_ONLY_AST, dont_inherit=True)
         body = tree.body
         last = body.pop() if body and isinstance(body[-1], Expr) else None
         parts: list[CodeType] = []
-        flags = self._flags
         if body:
             parts.append(compile(tree, name, "exec", flags, dont_inherit=True))
+            # an import from __future__ holds for the last expression, too, and not for the blocks to come: functions
+            # that are given to the code may need what the code does not
             flags |= parts[0].co_flags & _FUTURES
         if last is not None:
             parts.append(compile(Interactive([last]), name, "single", flags, dont_inherit=True))
-        # an import from __future__ holds for the blocks to come, as at the interactive prompt
-        self._flags = flags
         return parts
 
     @interruptible

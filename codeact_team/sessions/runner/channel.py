@@ -35,8 +35,8 @@ class Channel:
     def __init__(self, commands: int, reports: int) -> None:
         for fd in (commands, reports):
             os.set_inheritable(fd, False)
-        self._commands = Descriptor(commands)
-        self._reports = Descriptor(reports)
+        self._commands = Descriptor(commands, os.getppid())
+        self._reports = Descriptor(reports, os.getppid())
         self._writer = BufferedWriter(FileIO(reports, "w", closefd=False))
         self._frames = FrameReader(TO_INTERPRETER)
         self._arrived: deque[tuple[Kind, bytes]] = deque()

@@ -21,7 +21,7 @@ class Streams:
     """Remembers what file descriptors 0 to 2 and ``sys.stdin``, ``sys.stdout`` and ``sys.stderr`` are now."""
 
     def __init__(self) -> None:
-        descriptors = [Descriptor(fd) for fd in range(3)]
+        descriptors = [Descriptor(fd, os.getpid()) for fd in range(3)]
         self._descriptors = [(descriptor, descriptor.copy()) for descriptor in descriptors]
         self._own: dict[str, Any] = {"stdin": sys.stdin, "stdout": sys.stdout, "stderr": sys.stderr}
         for name in ("stdout", "stderr"):
