@@ -33,7 +33,7 @@ class Answer:
 def _text(value: object) -> str:
     if isinstance(value, str):
         return str.__str__(value)
-    if isinstance(value, (dict, list, tuple)):
+    if issubclass(type(value), (dict, list, tuple)):
         try:
             return json.dumps(value, ensure_ascii=False)
         except (TypeError, ValueError, RecursionError):

@@ -12,12 +12,13 @@ _path, sys.path = sys.path, [entry for entry in sys.path if entry]
 import json  # noqa: E402
 import os  # noqa: E402
 from importlib.machinery import ModuleSpec  # noqa: E402
+from types import ModuleType  # noqa: E402
 
 if sys.version_info < (3, 10):  # noqa: UP036 - whatever Python an image has
     sys.exit("Python 3.10 or newer is needed in the sandbox; this is " + sys.version.split()[0])
 
 
-def _read(fd, size):
+def _read(fd: int, size: int) -> bytes:
     data = b""
     while len(data) < size:
         # exactly: what follows belongs to the module
@@ -31,23 +32,24 @@ def _read(fd, size):
 class _Shipped:
     """Finds and loads the modules."""
 
-    def __init__(self, sources):
+    def __init__(self, sources: "dict[str, str]") -> None:
         self._sources = sources
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(self, name: str, path: object = None, target: object = None) -> "ModuleSpec | None":
         if name not in self._sources:
             return None
-        return ModuleSpec(name, self, is_package=any(other.startswith(name + ".") for other in self._sources))
+        is_package = any(other.startswith(name + ".") for other in self._sources)
+        return ModuleSpec(name, self, is_package=is_package)  # pyright: ignore[reportArgumentType]
 
-    def create_module(self, spec):
+    def create_module(self, spec: ModuleSpec) -> None:
         return None
 
-    def exec_module(self, module):
+    def exec_module(self, module: ModuleType) -> None:
         name = module.__name__
         exec(compile(self._sources[name], "<" + name + ">", "exec"), module.__dict__)
 
 
-def _main():
+def _main() -> None:
     fd, size, name, *arguments = sys.argv[1:]
     payload = _read(int(fd), int(size))
     sources = json.loads(payload)
