@@ -6,15 +6,16 @@ The process to attack is the one in TARGET, by default this one's parent.
 import ctypes
 import fcntl
 import os
-import platform
 import resource
 import signal
 import struct
+import sys
 from collections.abc import Callable
 
 libc = ctypes.CDLL(None, use_errno=True)
 target = int(os.environ.get("TARGET") or os.getppid())
-x86 = platform.machine() == "x86_64"
+# what the interpreter was built for, whatever the machine pretends to be
+x86 = "x86_64" in getattr(sys.implementation, "_multiarch", "")
 
 
 def call(number: int, *arguments: int) -> int:

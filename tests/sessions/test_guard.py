@@ -63,6 +63,18 @@ def test_code_cannot_reach_its_supervisor(tmp_path: Path, code: str, language: s
         assert one.process.poll() is None
 
 
+def test_signals_are_kept_away_where_system_calls_cannot_be_filtered(tmp_path: Path) -> None:
+    # a processor whose numbers of system calls are not known
+    with supervised(tmp_path, prefix=("setarch", "i686")) as one:
+        if one.greeting["unguarded"] is not None:
+            pytest.skip(one.greeting["unguarded"])
+        worked = {line.removeprefix("worked: ") for line in one.run(ATTACKS).text.splitlines()}
+        assert not {deed for deed in worked if "kill" in deed and "everything" not in deed}
+        assert not worked & {"signal a pidfd", "signal a directory", "queue a signal"}
+        assert not worked & {"open its descriptors", "read its memory", "write its memory", "attach to it"}
+        assert one.run("print(1)").text == "1\n"
+
+
 @pytest.mark.docker
 @pytest.mark.parametrize("user", ["65534", "0"])
 @pytest.mark.parametrize(("code", "language"), [(ATTACKS, "python"), (SHELL_ATTACKS, "sh")])
@@ -91,6 +103,28 @@ async def test_confined_code_can_move_files_and_end_what_it_has_left_running(tmp
     assert (await _confined(tmp_path, code, "sh"))[1] == "x\n"
 
 
+async def test_nothing_is_left_of_an_interrupted_block_that_is_confined(tmp_path: Path) -> None:
+    # its sandbox does not show a process that was forked by one that has ended at once
+    code = """
+import os, signal, time
+if not os.fork():
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if not os.fork():
+        while True:
+            open("alive", "w").write(str(time.time()))
+            time.sleep(0.01)
+    os._exit(0)
+while not os.path.exists("alive"): time.sleep(0.01)
+print("go", flush=True)
+time.sleep(600)
+"""
+    assert "KeyboardInterrupt" in (await _confined(tmp_path, code, "python", interrupt=b"go"))[1]
+    before = (tmp_path / "alive").read_text()
+    await asyncio.sleep(0.2)
+    assert (tmp_path / "alive").read_text() == before
+
+
 def test_supervised_programs_cannot_read_what_the_interpreter_is_told(tmp_path: Path) -> None:
     with supervised(tmp_path) as one:
         code = "ls -l /proc/self/fd | grep -c pipe"
@@ -98,7 +132,10 @@ def test_supervised_programs_cannot_read_what_the_interpreter_is_told(tmp_path: 
         assert one.sh(f"{code} 2>/dev/null | cat").text == "3\n"
 
 
-async def _confined(workspace: Path, code: str, language: str) -> tuple[dict[str, object], str]:
+async def _confined(
+    workspace: Path, code: str, language: str, *, interrupt: bytes | None = None
+) -> tuple[dict[str, object], str]:
+    """What a supervisor says of itself, and the output of a block, which is interrupted once it has said that."""
     try:
         sandbox = ConfinedSandbox(workspace=workspace, readable=["/proc"])
         await sandbox.start()
@@ -111,13 +148,13 @@ async def _confined(workspace: Path, code: str, language: str) -> tuple[dict[str
         await process.write(frame(Kind.RUN, json.dumps(request).encode()))
         try:
             async with asyncio.timeout(30):
-                return await _conversation(process)
+                return await _conversation(process, interrupt)
         finally:
             await sandbox.kill()
             await process.aclose()
 
 
-async def _conversation(process: Process) -> tuple[dict[str, object], str]:
+async def _conversation(process: Process, interrupt: bytes | None) -> tuple[dict[str, object], str]:
     reader, greeting, output = FrameReader(FROM_SUPERVISOR), dict[str, object](), b""
     while data := await process.read():
         for kind, payload in reader.feed(data):
@@ -125,6 +162,9 @@ async def _conversation(process: Process) -> tuple[dict[str, object], str]:
                 greeting = json.loads(payload)
             elif kind == Kind.OUTPUT:
                 output += payload
+                if interrupt is not None and interrupt in output:
+                    interrupt = None
+                    await process.write(frame(Kind.INTERRUPT))
             else:
                 assert kind == Kind.RESULT
                 return greeting, output.decode()

@@ -13,7 +13,7 @@ from codeact_team.sessions.runner.pipes import make_pipe, read_some, unread
 from codeact_team.sessions.runner.processes import Family
 
 _RUNNER = __name__.rpartition(".")[0]
-_COMMANDS_SIZE = 256 * KIB
+_COMMANDS_SIZE = 128 * KIB
 """So that an interpreter finds all its source when it comes to read it."""
 
 

@@ -21,6 +21,7 @@ from codeact_team.sessions.protocol import (
     Kind,
     frame,
 )
+from codeact_team.sessions.runner.relay import fields_of
 
 _CHUNK = 1 * MIB
 _MAX_LIST = FROM_SUPERVISOR[Kind.DONE] - KIB
@@ -36,14 +37,20 @@ REQUESTS = (Kind.PUT, Kind.GET, Kind.LIST)
 
 
 def answers(kind: Kind, payload: bytes) -> Iterator[bytes]:
-    """The frames that answer a request."""
+    """The frames that answer a request.
+
+    Raises:
+        ProtocolError: If it is no request.
+    """
     try:
         if kind == Kind.PUT:
-            head = payload.index(b"\n")
-            put(json.loads(payload[:head])["path"], memoryview(payload)[head + 1 :])
+            head = payload.find(b"\n") + 1
+            (path,) = fields_of(payload[:head], "path")
+            put(path, memoryview(payload)[head:])
             yield frame(Kind.DONE)
         elif kind == Kind.GET:
-            for piece in get(json.loads(payload)["path"]):
+            (path,) = fields_of(payload, "path")
+            for piece in get(path):
                 yield frame(Kind.FILE, piece)
             yield frame(Kind.DONE)
         else:

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 
 from codeact_team.sessions.runner.guard import Guard
@@ -20,6 +20,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _LONG_AFTER = sys.maxsize
 
+_CHILDREN = "/proc/{}/task/{}/children"
 _OOM_SCORE = "/proc/self/oom_score_adj"
 _FIRST_FOR_THE_OOM_KILLER = b"1000"
 
@@ -52,15 +53,16 @@ Choice = Callable[[Relative], bool]
 class Family:
     """This process's children, and whatever has come of them.
 
-    They are found by the lists of children that the kernel keeps in ``/proc``. Where there are none, only the children
-    started here are known, and are ended with their process groups.
+    They are found by the lists of children that the kernel keeps in ``/proc``. Where these cannot be read, only the
+    children started here are known, and are ended with their process groups; of what has left those, no more is known
+    than that something is left in the end.
     """
 
     def __init__(self, guard: Guard, oom_score: OomScore) -> None:
         self._guard = guard
         self._oom_score = oom_score
         self._me = os.getpid()
-        self._listable = _children_of(self._me) is not None
+        self._listable = os.access(_CHILDREN.format(self._me, self._me), os.R_OK)
         self._running: set[int] = set()
         self._ended: dict[int, int] = {}
 
@@ -165,7 +167,7 @@ class Family:
 
     def end_all(self) -> bool:
         """Kill all descendants; see :meth:`end`."""
-        return self.end(lambda relative: True) and not self._has_children()
+        return self.end(lambda relative: True) and self._is_childless()
 
     def interrupt(self, leader: int) -> None:
         """Send SIGINT to the process group of a child started here."""
@@ -180,18 +182,16 @@ class Family:
         """The chosen, stopped: then they cannot fork, and hold the places that the process limit leaves to others."""
         stopped: set[int] = set()
         for _ in range(_ROUNDS_OF_STOPS):
-            found = {
-                relative.pid
-                for relative in self._alive()
+            before = len(stopped)
+            for relative in self._alive():
                 # it takes a moment to die, and a sandbox may not tell what is dead
-                if chosen(relative) and not (relative.started == _LONG_AFTER and relative.pid in killed)
-            }
-            fresh = found - stopped
-            if not fresh:
+                dying = relative.started == _LONG_AFTER and relative.pid in killed
+                if relative.pid not in stopped and not dying and chosen(relative):
+                    # at once: each one that runs on takes time from this process
+                    self._signal(relative.pid, signal.SIGSTOP)
+                    stopped.add(relative.pid)
+            if len(stopped) == before:
                 break
-            for pid in fresh:
-                self._signal(pid, signal.SIGSTOP)
-            stopped |= fresh
         return stopped
 
     def _signal(self, pid: int, number: int) -> None:
@@ -199,34 +199,37 @@ class Family:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid if self._listable else -pid, number)
 
-    def _alive(self) -> list[Relative]:
+    def _alive(self) -> Iterator[Relative]:
         if not self._listable:
-            return [Relative(pid, _LONG_AFTER, pid) for pid in self._running]
+            yield from [Relative(pid, _LONG_AFTER, pid) for pid in self._running]
+            return
         found = [self._me]
         known = {self._me}
         for pid in found:
-            fresh = [child for child in _children_of(pid) or () if child not in known]
-            found += fresh
-            known.update(fresh)
-        relatives = (_relative(pid) for pid in found[1:])
-        return [relative for relative in relatives if relative is not None]
+            for child in _children_of(pid):
+                if child not in known:
+                    known.add(child)
+                    found.append(child)
+                    if relative := _relative(child):
+                        yield relative
 
-    def _has_children(self) -> bool:
+    def _is_childless(self) -> bool:
+        # some may have died since
+        self.reap()
         try:
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
-            return False
-        return True
+            return True
+        return False
 
 
-def _children_of(pid: int) -> list[int] | None:
-    try:
-        tasks = os.listdir(f"/proc/{pid}/task")
-        children: list[int] = []
-        for task in tasks:
-            children += map(int, _read(f"/proc/{pid}/task/{task}/children").split())
-    except OSError:
-        return None
+def _children_of(pid: int) -> list[int]:
+    children: list[int] = []
+    # a process, or one of its threads, may have ended, or not be shown
+    with suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with suppress(OSError):
+                children += map(int, _read(_CHILDREN.format(pid, task)).split())
     return children
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 from collections.abc import Iterator
 
@@ -10,7 +11,8 @@ from codeact_team.sessions.protocol import FROM_HOST, KIB, FrameReader, Kind, Pr
 from codeact_team.sessions.runner.pipes import make_pipe, read_some, unread
 
 _CHUNK = 256 * KIB
-_PIPE_SIZE = 1024 * KIB
+_PIPE_SIZE = 256 * KIB
+"""More is no faster, and what all pipes of a user may hold together is limited: to 64 MiB by default."""
 _KEPT = 256 * KIB
 """How much of what is written between two blocks is kept for the second."""
 _ABOVE_STANDARD = 20
@@ -40,15 +42,13 @@ class Host:
         """The frames that have come. To be called when there is something to read.
 
         Raises:
-            HostGone: If nothing will come any more, or what comes are not the host's frames.
+            HostGone: If nothing will come any more.
+            ProtocolError: If what comes are not the host's frames.
         """
         data = read_some(self.fd)
         if not data:
             raise HostGone
-        try:
-            yield from self._frames.feed(data)
-        except ProtocolError as error:
-            raise HostGone from error
+        yield from self._frames.feed(data)
 
     def send(self, *pieces: bytes) -> None:
         """Send frames, or pieces of them. Waits for a slow host.
@@ -62,6 +62,22 @@ class Host:
                 rest = rest[os.write(self._out, rest) :]
         except OSError as error:
             raise HostGone from error
+
+
+def fields_of(request: bytes, *names: str) -> list[str]:
+    """What a request of the host says, by name.
+
+    Raises:
+        ProtocolError: If it does not say so.
+    """
+    try:
+        said = json.loads(request)
+        values = [said[name] for name in names]
+    except (ValueError, LookupError, TypeError) as error:
+        raise ProtocolError("it is no request") from error
+    if not all(isinstance(value, str) for value in values):
+        raise ProtocolError("a request says words")
+    return values
 
 
 class Output:

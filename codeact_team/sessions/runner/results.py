@@ -48,7 +48,7 @@ class Block:
             raise ProtocolError("there are too many artifacts")
 
     def may_have_started(self, relative: Relative) -> bool:
-        """Whether a process has been started since it began."""
+        """Whether a process has been started since it began, or within the same tick of the clock."""
         return relative.started >= self._began
 
 

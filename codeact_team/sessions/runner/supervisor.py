@@ -6,7 +6,6 @@ output, or the end of a process. It never waits for the code.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,7 +16,7 @@ from codeact_team.sessions.runner.child import Interpreter, Program
 from codeact_team.sessions.runner.guard import Guard, adopt_orphans
 from codeact_team.sessions.runner.loop import Loop
 from codeact_team.sessions.runner.processes import Choice, Family, OomScore, Relative
-from codeact_team.sessions.runner.relay import Host, HostGone, Output
+from codeact_team.sessions.runner.relay import Host, HostGone, Output, fields_of
 from codeact_team.sessions.runner.results import KILLED, Accounts, Block, encode, exit_code
 from codeact_team.sessions.runner.shells import SHELLS, Shells
 
@@ -72,11 +71,12 @@ class Supervisor:
         self._interpreter: Interpreter | None = self._start_interpreter()
 
     def serve(self) -> None:
-        """Serve until the host goes."""
+        """Serve until the host goes, or talks nonsense."""
         try:
             self._host.send(self._greeting)
             self._loop.run()
-        except (HostGone, _OutOfHand):
+        except (HostGone, ProtocolError, _OutOfHand):
+            # its end is all that anybody could be told
             pass
         finally:
             self._family.end_all()
@@ -90,17 +90,16 @@ class Supervisor:
 
     def _run(self, payload: bytes) -> None:
         self._require_idle()
-        request = _decoded(payload)
-        language = request["language"]
+        language, code = fields_of(payload, "language", "code")
         block = self._accounts.begin()
         if kept := self._output.begin_block():
             self._host.send(kept)
         if language == "python":
             self._run_python(block, payload)
         elif language in SHELLS:
-            self._run_shell(block, language, request["code"])
+            self._run_shell(block, language, code)
         else:
-            raise HostGone(f"it asks for {language!r}")
+            raise ProtocolError(f"nothing here runs {language!r}")
 
     def _run_python(self, block: Block, payload: bytes) -> None:
         if self._interpreter is None:
@@ -163,7 +162,7 @@ class Supervisor:
 
     def _require_idle(self) -> None:
         if self._block is not None:
-            raise HostGone("it asks for something while a block runs")
+            raise ProtocolError("one thing at a time")
 
     # what comes from the code
 
@@ -229,6 +228,7 @@ class Supervisor:
     def _lose(self, interpreter: Interpreter, reason: str, code: int) -> None:
         """End what is left of an interpreter and of what it has started, and begin with another."""
         self._interpreter = None
+        # orphans say no more whose they were, but by their session; one that has left its shell's counts as ours
         sessions = self._shells.sessions
         self._end(lambda relative: relative.session not in sessions)
         if self._block and not self._block.shell:
@@ -302,13 +302,6 @@ class Supervisor:
         interpreter.close()
 
 
-def _decoded(payload: bytes) -> dict[str, str]:
-    try:
-        return json.loads(payload)
-    except ValueError as error:
-        raise HostGone from error
-
-
 def main(payload: bytes, arguments: list[str]) -> None:
     """Supervise until the host is gone.
 
@@ -318,7 +311,8 @@ def main(payload: bytes, arguments: list[str]) -> None:
     host = Host()
     try:
         supervisor = Supervisor(host, payload)
-    except OSError as error:
-        host.send(f"the supervisor cannot start: {error}\n".encode())
+    except Exception as error:
+        # stderr is closed by now
+        host.send(f"the supervisor cannot start: {error!r}\n".encode())
         sys.exit(1)
     supervisor.serve()
