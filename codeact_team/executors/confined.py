@@ -16,6 +16,7 @@ from codeact_team.executors.session import InterpreterCodeExecutor, SessionConfi
 from codeact_team.executors.workspace import HostWorkspace
 from codeact_team.sandboxes.base import Sandbox
 from codeact_team.sandboxes.confined import ConfinedSandbox
+from codeact_team.sessions.accounts import Greeting
 
 logger = logging.getLogger(__name__)
 
@@ -192,6 +193,12 @@ class ConfinedSessionCodeExecutor(
             setup=setup,
         )
         super().__init__(self._config, HostWorkspace(self._config.work_dir))
+
+    def _accept(self, greeting: Greeting) -> None:
+        if self._config.confinement == "required" or greeting.unguarded is None:
+            super()._accept(greeting)
+        else:
+            logger.warning("%s", greeting.unguarded)
 
     def _to_config(self) -> ConfinedSessionCodeExecutorConfig:
         return self._config.model_copy(deep=True)

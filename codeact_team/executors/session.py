@@ -31,7 +31,7 @@ from codeact_team.executors.supervision import Call
 from codeact_team.executors.workspace import HostWorkspace
 from codeact_team.sandboxes.base import Exit, Sandbox
 from codeact_team.sandboxes.limits import diagnose
-from codeact_team.sessions.accounts import Account, Report
+from codeact_team.sessions.accounts import Account, Greeting, Report
 from codeact_team.sessions.host import Session
 from codeact_team.sessions.protocol import MAX_ARTIFACTS, MAX_CODE_BYTES, MAX_FILE_BYTES, MIB
 
@@ -157,9 +157,18 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
         sandbox = await super()._running_sandbox()
         if self._session is None:
             session = Session(sandbox)
-            await session.start()
+            self._accept(await session.start())
             self._session, self._setup_done, self._used = session, 0, False
         return sandbox
+
+    def _accept(self, greeting: Greeting) -> None:
+        """Refuse a supervisor that the code could tamper with, or warn of it where less than everything is required.
+
+        Raises:
+            SandboxError: If it is refused.
+        """
+        if greeting.unguarded is not None:
+            raise SandboxError(f"no session is possible in this sandbox: {greeting.unguarded}")
 
     async def _stop_sandbox(self, sandbox: Sandbox) -> None:
         session, self._session, self._loss = self._session, None, None
@@ -194,8 +203,8 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
             result.exit_code, result.outcome = 1, Outcome.NOT_RUN
             yield output.add_text(refusal)
             return
-        ending: Account | Exit | None = None
-        while ending is None:
+        for is_last in (False, True):
+            ending: Account | Exit | None = None
             session = self._session
             if session is None or call.stop.done():
                 yield output.add_text(self._conclude(None, self._sandbox, call, output, result))
@@ -208,13 +217,15 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
                         yield item
                     else:
                         ending = item
-            if isinstance(ending, Account) and not ending.ran and not call.stop.done():
-                # the interpreter had ended before; there is a fresh one
-                self._loss, ending = (ending.lost if self._used else None), None
-                self._setup_done, self._used = 0, False
-                await self._get_ready(call)
-            elif ending is not None:
+            assert ending is not None, "a block in a session ends with how it ended"
+            stopped = session.timed_out or call.stop.done()
+            if is_last or stopped or not isinstance(ending, Account) or ending.ran or ending.lost is None:
                 yield output.add_text(self._settle(session, ending, call, output, result))
+                return
+            # the interpreter had ended before; there is a fresh one
+            self._loss = ending.lost if self._used else None
+            self._setup_done, self._used = 0, False
+            await self._get_ready(call)
 
     async def _run_in(
         self, session: Session, block: CodeBlock, call: Call, output: Output, result: SessionResult

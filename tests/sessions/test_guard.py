@@ -66,12 +66,12 @@ def test_code_cannot_reach_its_supervisor(tmp_path: Path, code: str, language: s
 def test_signals_are_kept_away_where_system_calls_cannot_be_filtered(tmp_path: Path) -> None:
     # a processor whose numbers of system calls are not known
     with supervised(tmp_path, prefix=("setarch", "i686")) as one:
-        if one.greeting["unguarded"] is not None:
-            pytest.skip(one.greeting["unguarded"])
         worked = {line.removeprefix("worked: ") for line in one.run(ATTACKS).text.splitlines()}
         assert not {deed for deed in worked if "kill" in deed and "everything" not in deed}
         assert not worked & {"signal a pidfd", "signal a directory", "queue a signal"}
-        assert not worked & {"open its descriptors", "read its memory", "write its memory", "attach to it"}
+        # root, with all its capabilities, reads whatever it likes; then it is said
+        reads = {"open its descriptors", "read its memory", "write its memory", "attach to it"}
+        assert bool(worked & reads) <= ("can read" in str(one.greeting["unguarded"]))
         assert one.run("print(1)").text == "1\n"
 
 
@@ -90,11 +90,8 @@ def test_code_cannot_reach_its_supervisor_in_a_container(
 @pytest.mark.parametrize(("code", "language"), [(ATTACKS, "python"), (SHELL_ATTACKS, "sh")])
 async def test_confined_code_cannot_reach_its_supervisor(tmp_path: Path, code: str, language: str) -> None:
     greeting, output = await _confined(tmp_path, code, language)
-    unguarded = str(greeting["unguarded"] or "")
-    # what surrounds the sandbox may show the memory to whom it shows /proc, and no more; then it is said
-    assert "signal" not in unguarded
-    assert output.replace("worked: read its memory\n", "") == "done\n"
-    assert "worked" not in output or "read" in unguarded
+    assert greeting["unguarded"] is None
+    assert output == "done\n"
 
 
 async def test_confined_code_can_move_files_and_end_what_it_has_left_running(tmp_path: Path) -> None:

@@ -113,14 +113,22 @@ def _make_ruleset(scope: int) -> int | None:
     ruleset = _syscall(_LANDLOCK_CREATE_RULESET, attributes, len(attributes) if scope else 8, 0)
     if ruleset < 0:
         return None
-    root = os.open("/", os.O_PATH | os.O_CLOEXEC)
+    # what surrounds the sandbox may not show the root, but it does show what can be written
+    if not _allow_moves_below(ruleset, "/"):
+        for directory in (os.getcwd(), os.environ.get("TMPDIR", "/tmp"), "/dev/shm"):
+            _allow_moves_below(ruleset, directory)
+    return ruleset
+
+
+def _allow_moves_below(ruleset: int, directory: str) -> bool:
+    try:
+        root = os.open(directory, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return False
     rule = struct.pack("=Qi", _ACCESS_FS_REFER, root)
     added = _syscall(_LANDLOCK_ADD_RULE, ruleset, _RULE_PATH_BENEATH, rule, 0)
     os.close(root)
-    if added < 0:
-        os.close(ruleset)
-        return None
-    return ruleset
+    return added >= 0
 
 
 _LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06

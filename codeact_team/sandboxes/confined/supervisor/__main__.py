@@ -34,6 +34,8 @@ _METADATA_CALLS = (
     "chmod fchmodat fchmodat2 chown lchown fchownat utime utimes futimesat utimensat setxattr lsetxattr setxattrat "
     "removexattr lremovexattr removexattrat file_setattr"
 ).split()
+_FOLLOWING_PROCESSES = 32
+"""How many process ids after the last one a program that is started next may get; sandlock takes a few for itself."""
 # memory that the memory limit does not count
 _UNCOUNTED_MEMORY_CALLS = ["memfd_create", "memfd_secret"]
 
@@ -116,6 +118,7 @@ def _start_confined(
 ) -> Program:
     return sandlock.Sandbox(
         fs_readable=readable,
+        fs_denied=list(_memory_of_the_next()) if "/proc" in readable else [],
         fs_writable=[*writable, os.devnull],
         clean_env=True,
         env=env,
@@ -125,6 +128,15 @@ def _start_confined(
         extra_deny_syscalls=denied,
         allow_degraded=list(sandlock.Protection),
     ).popen(argv)
+
+
+def _memory_of_the_next() -> Iterator[str]:
+    """The memory of the program that is started next: sandlock itself opens files of ``/proc`` for who may not."""
+    with open("/proc/loadavg") as file:
+        last = int(file.read().split()[-1])
+    for pid in range(last + 1, last + 1 + _FOLLOWING_PROCESSES):
+        yield f"/proc/{pid}/mem"
+        yield f"/proc/{pid}/task/{pid}/mem"
 
 
 def _start_plain(
