@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import gc
 import json
 import os
 import sys
@@ -63,6 +64,8 @@ class Interpreter:
         self._shown: object = None
         sys.displayhook = self._displayhook
         artifacts.prepare()
+        # nothing of what there is now will ever be garbage
+        gc.freeze()
 
     def serve(self) -> None:
         """Run what comes, until nothing more will.
@@ -74,11 +77,14 @@ class Interpreter:
         while (command := self._channel.receive()) is not None:
             _, token, payload = command
             request = _decode(payload.decode())
-            report = self._run(request["code"], f"<block {request['number']}>", token)
+            name = f"<block {request['number']}>"
+            report = self._run(request["code"], name, token)
             self._channel.send(Kind.REPORT, token, report)
+            # now nobody waits for it
+            self._sources.settle(name, self._parts)
+            self._streams.restore()
 
     def _run(self, code: str, name: str, token: bytes) -> bytes:
-        self._streams.restore()
         self._answer.begin()
         self._parts = ()
         self._names = None
@@ -98,7 +104,6 @@ class Interpreter:
             exit_code = _INTERRUPTED
             self._interrupts.stop_threads()
         self._shown = None
-        self._sources.settle(name, self._parts)
         return self._report(exit_code, interrupted)
 
     def _guarded(self, work: Callable[..., None], *arguments: Any) -> tuple[int, bool]:

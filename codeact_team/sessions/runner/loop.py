@@ -9,6 +9,11 @@ from collections.abc import Callable
 from contextlib import suppress
 
 
+def is_readable(fd: int) -> bool:
+    """Whether there is something to read."""
+    return bool(select.select([fd], (), (), 0)[0])
+
+
 class Loop:
     """Calls a handler whenever there is something to read, or room to write; and never for anything else."""
 

@@ -23,7 +23,7 @@ class Block:
     Attributes:
         token: What its report bears.
         shell: Where it runs; ``None`` for the interpreter.
-        counts: What the control group had counted when it began.
+        counts: What the control group had counted at the end of the block before.
         interrupted: Whether it has been told to end.
     """
 
@@ -60,23 +60,26 @@ class Accounts:
             b"oom_kill", "/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"
         )
         self._fork_failures = Counter(b"max", "/sys/fs/cgroup/pids.events", "/sys/fs/cgroup/pids/pids.events")
-        self._oom_kills_told = self._oom_kills.read()
+        self._counts = self._count()
+
+    def _count(self) -> tuple[int | None, int | None]:
+        return self._oom_kills.read(), self._fork_failures.read()
 
     def begin(self) -> Block:
         """A block that begins now."""
-        return Block((self._oom_kills.read(), self._fork_failures.read()))
+        return Block(self._counts)
 
     def result(
         self, block: Block, code: int | None, lost: str | None, report: str | None, *, ran: bool
     ) -> bytes:
         """The ``RESULT`` frame of a block."""
-        self._oom_kills_told = oom_kills = self._oom_kills.read()
+        oom_kills, fork_failures = self._counts = self._count()
         result = {
             "exit_code": code,
             "ran": ran,
             "lost": lost,
             "oom_kills": _difference(oom_kills, block.counts[0]),
-            "fork_failures": _difference(self._fork_failures.read(), block.counts[1]),
+            "fork_failures": _difference(fork_failures, block.counts[1]),
             "report": report,
         }
         return frame(Kind.RESULT, encode(result).encode())
@@ -91,7 +94,7 @@ class Accounts:
             return f"it ended itself with exit code {exit_code(status)} (os._exit or the like)"
         number = os.WTERMSIG(status)
         if number == signal.SIGKILL:
-            if _difference(self._oom_kills.read(), self._oom_kills_told):
+            if _difference(self._oom_kills.read(), self._counts[0]):
                 return "it was killed for memory"
             return f"it was killed (signal {number})"
         return f"{(signal.strsignal(number) or 'unknown signal').lower()} (signal {number})"

@@ -14,7 +14,7 @@ from codeact_team.sessions.protocol import TOKEN_BYTES, Kind, ProtocolError, fra
 from codeact_team.sessions.runner import files
 from codeact_team.sessions.runner.child import Interpreter, Program
 from codeact_team.sessions.runner.guard import Guard, adopt_orphans
-from codeact_team.sessions.runner.loop import Loop
+from codeact_team.sessions.runner.loop import Loop, is_readable
 from codeact_team.sessions.runner.processes import Choice, Family, OomScore, Relative
 from codeact_team.sessions.runner.relay import Host, HostGone, Output, fields_of
 from codeact_team.sessions.runner.results import KILLED, Accounts, Block, encode, exit_code
@@ -167,10 +167,14 @@ class Supervisor:
     # what comes from the code
 
     def _on_output(self) -> None:
-        if self._block:
-            self._output.forward(self._host)
-        else:
+        block = self._block
+        if block is None:
             self._output.keep()
+        elif self._interpreter and not block.shell and is_readable(self._interpreter.reports):
+            # the block has ended with that: one message to the host is faster than two
+            self._on_reports()
+        else:
+            self._output.forward(self._host)
 
     def _on_room(self) -> None:
         interpreter = self._interpreter
