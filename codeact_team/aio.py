@@ -43,6 +43,11 @@ class Turns:
         self._taken = False
         self._waiting: deque[Future[None]] = deque()
 
+    @property
+    def taken(self) -> bool:
+        """Whether somebody holds the turn."""
+        return self._taken
+
     async def __aenter__(self) -> None:
         with self._mutex:
             if not self._taken:

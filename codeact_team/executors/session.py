@@ -104,15 +104,17 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
         """End everything that runs, and go on with a fresh interpreter in the same sandbox and workspace."""
         if (session := self._session) is None or not session.alive:
             return
-        # whoever waits for the block that runs gets its result, and gives up the turn
-        await session.kill()
+        self._setup_done, self._used, self._loss = 0, False, None
+        if self._turns.taken:
+            # whoever runs a block, maybe the caller, learns of it when they read on
+            await session.demand_restart()
+            return
         async with self._turns:
             try:
                 await session.restart()
             except SandboxError:
                 # the next block starts another one
                 await to_the_end(session.aclose())
-            self._setup_done, self._used, self._loss = 0, False, None
 
     async def put_file(self, path: str, data: bytes) -> None:
         _check_path(path)
@@ -183,16 +185,18 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
 
     async def _prepare(self, call: Call) -> None:
         while self._setup_done < len(self._setup) and self._session is not None:
-            output, result = Output(), self._new_result()
-            block = CodeBlock(code=self._setup[self._setup_done], language="python")
-            async with aclosing(self._run_in(self._session, block, call, output, result)) as items:
+            code, output, result = self._setup[self._setup_done], Output(), self._new_result()
+            run = self._session.run("python", code, stop=call.stop, deadline=deadline_after(self._timeout))
+            async with aclosing(run) as items:
                 async for item in items:
-                    if not isinstance(item, str):
+                    if isinstance(item, bytes):
+                        output.add(item)
+                    elif isinstance(item, Account | Exit):
                         self._settle(self._session, item, call, output, result)
             if call.stop.done():
                 return
             if result.exit_code != 0:
-                raise SettingError(f"the setup of the interpreter failed:\n{block.code}\n{output.text()}")
+                raise SettingError(f"the setup of the interpreter failed:\n{code}\n{output.text()}")
             self._setup_done += 1
 
     async def _run_block(
@@ -203,18 +207,22 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
             result.exit_code, result.outcome = 1, Outcome.NOT_RUN
             yield output.add_text(refusal)
             return
+        language, code = LANGUAGES[block.language.lower()], block.code.encode(errors="replace").decode()
         for is_last in (False, True):
-            ending: Account | Exit | None = None
             session = self._session
             if session is None or call.stop.done():
                 yield output.add_text(self._conclude(None, self._sandbox, call, output, result))
                 return
             if self._loss is not None:
                 yield output.add_text(self._tell_loss(output, result))
-            async with aclosing(self._run_in(session, block, call, output, result)) as items:
+            ending: Account | Exit | None = None
+            run = session.run(language, code, stop=call.stop, deadline=deadline_after(self._timeout))
+            async with aclosing(run) as items:
                 async for item in items:
-                    if isinstance(item, str):
-                        yield item
+                    if isinstance(item, bytes):
+                        yield output.add(item)
+                    elif isinstance(item, Artifact):
+                        _add_artifact(result, item)
                     else:
                         ending = item
             assert ending is not None, "a block in a session ends with how it ended"
@@ -226,21 +234,6 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
             self._loss = ending.lost if self._used else None
             self._setup_done, self._used = 0, False
             await self._get_ready(call)
-
-    async def _run_in(
-        self, session: Session, block: CodeBlock, call: Call, output: Output, result: SessionResult
-    ) -> AsyncGenerator[str | Account | Exit, None]:
-        """Run a block in the session; yields its output, and last how it ended."""
-        language, code = LANGUAGES[block.language.lower()], block.code.encode(errors="replace").decode()
-        run = session.run(language, code, stop=call.stop, deadline=deadline_after(self._timeout))
-        async with aclosing(run) as items:
-            async for item in items:
-                if isinstance(item, bytes):
-                    yield output.add(item)
-                elif isinstance(item, Artifact):
-                    _add_artifact(result, item)
-                else:
-                    yield item
 
     def _settle(
         self, session: Session, ending: Account | Exit, call: Call, output: Output, result: SessionResult

@@ -62,6 +62,8 @@ class Session:
         self._frames: deque[tuple[Kind, bytes]] = deque()
         self._sending = Turns()
         self._blocks = 0
+        self._demanded = 0
+        """How many answers will come that nobody waits for."""
         self.busy = False
         """Whether a block runs."""
         self.timed_out = False
@@ -128,9 +130,10 @@ class Session:
             self.busy, self.timed_out = False, watch.timed_out
             await watch.aclose()
 
-    async def kill(self) -> None:
-        """End the block that runs, if one does, and all it has started."""
-        await self._send(frame(Kind.KILL))
+    async def demand_restart(self) -> None:
+        """Like :meth:`restart`, without waiting for it: what runs ends before whatever is asked for next."""
+        self._demanded += 1
+        await self._send(frame(Kind.RESTART))
 
     async def restart(self) -> None:
         """End everything that runs inside, and start a fresh interpreter.
@@ -272,7 +275,11 @@ class Session:
             except ProtocolError:
                 await self._end(_GARBLED)
                 return None
-        return self._frames.popleft()
+        received = self._frames.popleft()
+        if received[0] == Kind.READY and self._demanded:
+            self._demanded -= 1
+            return await self._frame()
+        return received
 
     async def _end(self, reason: str) -> None:
         """End whatever runs in the sandbox, and note why."""

@@ -106,7 +106,9 @@ async def test_output_keeps_the_order_of_writing(executor: SandboxedCodeExecutor
 
 
 async def test_blocks_run_one_after_the_other_in_one_workspace(executor: SandboxedCodeExecutor) -> None:
-    result = await run(executor, "open('shared', 'w').write('1')", "print(open('shared').read())", "print(2)")
+    result = await run(
+        executor, "_ = open('shared', 'w').write('1')", "print(open('shared').read())", "print(2)"
+    )
     assert (result.exit_code, result.output) == (0, "1\n2\n")
 
 
@@ -203,7 +205,7 @@ async def test_stdin_is_empty(executor: SandboxedCodeExecutor) -> None:
 
 
 async def test_output_that_is_no_text_is_replaced(executor: SandboxedCodeExecutor) -> None:
-    code = r"import os; os.write(1, b'\xff\xfe ok \xc3'); os.write(1, b'\xa4 \xe2\x82')"
+    code = r"import os; _ = os.write(1, b'\xff\xfe ok \xc3'); _ = os.write(1, b'\xa4 \xe2\x82')"
     parts = [part async for part in stream(executor, code)]
     result = parts[-1]
     assert isinstance(result, ExecutionResult)

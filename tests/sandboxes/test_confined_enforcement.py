@@ -36,7 +36,7 @@ class TestConfinement:
             assert (await run(sandbox, "cat", str(data / "file")))[0] == b"data"
             assert (await run(sandbox, "touch", str(data / "file")))[1].code != 0
             assert (await run(sandbox, "touch", str(data / "new")))[1].code != 0
-            assert sandbox.limits[Cause.FILES] == f"readable: {[str(data)]}"
+            assert sandbox.limits[Cause.FILES] == f"readable: {[str(data)]}, work_dir: {workspace}"
 
     @pytest.mark.parametrize(
         ("code", "cause"),

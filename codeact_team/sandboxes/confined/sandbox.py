@@ -90,7 +90,10 @@ class ConfinedSandbox(Sandbox):
     @property
     def limits(self) -> Limits:
         limits = {
-            Enforced.READS: (Cause.FILES, f"readable: {list(self._readable)}"),
+            Enforced.READS: (
+                Cause.FILES,
+                f"readable: {list(self._readable)}, work_dir: {self._workspace}",
+            ),
             Enforced.WRITES: (Cause.READ_ONLY, f"work_dir: {self._workspace}"),
             Enforced.NETWORK: (Cause.NETWORK, "network: none, as the code runs confined"),
             Enforced.MEMORY: (Cause.MEMORY, f"memory_mib: {self._memory_mib}"),
