@@ -12,6 +12,7 @@ from typing import Any
 
 from docker.errors import APIError, NotFound
 from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
+from requests.exceptions import Timeout
 
 from codeact_team.errors import EngineError
 from codeact_team.sandboxes.docker.config import DockerSandboxConfig
@@ -25,6 +26,8 @@ LABEL = "codeact-team"
 _MIB = 1024 * 1024
 _INIT = (resources.files(__name__.rpartition(".")[0]) / "init.sh").read_text()
 _CONFLICT = 409
+_REMOVAL_TIMEOUT = 5
+"""Seconds that an engine which removes a container already gets for it."""
 
 
 def owner_label() -> str:
@@ -109,9 +112,9 @@ def end(client: Client, container: str, *, remove: bool) -> None:
         if error.status_code != _CONFLICT:
             raise
         if remove:
-            # the engine is at it already
-            with suppress(NotFound):
-                client.wait(container, condition="removed")
+            # the engine is at it already; it may be done before this asks, and then some engines never answer
+            with suppress(NotFound, Timeout):
+                client.wait(container, timeout=_REMOVAL_TIMEOUT, condition="removed")
 
 
 def is_unshared(error: EngineError, bound: Path | None) -> bool:
