@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 
 _PACKAGE = __name__.rpartition(".")[0]
 
@@ -14,18 +15,25 @@ _PACKAGE = __name__.rpartition(".")[0]
 def payload() -> bytes:
     """The source of every module that runs inside, as ``runner/bootstrap.py`` reads it, and of that one itself."""
     root = resources.files(_PACKAGE)
-    runner = root / "runner"
     sources = {
         "codeact_team": "",
         _PACKAGE: "",
         f"{_PACKAGE}.protocol": (root / "protocol.py").read_text(),
-        f"{_PACKAGE}.runner": "",
+        **_sources(root / "runner", f"{_PACKAGE}.runner"),
     }
-    for file in runner.iterdir():
-        name = file.name.removesuffix(".py")
-        if file.name.endswith(".py") and name != "__init__":
-            sources[f"{_PACKAGE}.runner.{name}"] = file.read_text()
     return json.dumps(sources).encode()
+
+
+def _sources(directory: Traversable, package: str) -> dict[str, str]:
+    sources: dict[str, str] = {}
+    for entry in directory.iterdir():
+        if entry.is_dir():
+            sources |= _sources(entry, f"{package}.{entry.name}")
+        elif entry.name == "__init__.py":
+            sources[package] = entry.read_text()
+        elif entry.name.endswith(".py"):
+            sources[f"{package}.{entry.name.removesuffix('.py')}"] = entry.read_text()
+    return sources
 
 
 def command(python: str) -> Sequence[str]:
@@ -45,5 +53,5 @@ def command(python: str) -> Sequence[str]:
         bootstrap,
         "0",
         str(len(payload())),
-        f"{_PACKAGE}.runner.supervisor",
+        f"{_PACKAGE}.runner.supervisor.supervisor",
     ]

@@ -64,7 +64,7 @@ def test_a_header_says_too_much_before_anything_is_held(data: bytes, problem: st
 
 
 @pytest.mark.parametrize(
-    "file", [ROOT / "protocol.py", *sorted((ROOT / "runner").glob("*.py"))], ids=lambda file: file.name
+    "file", [ROOT / "protocol.py", *sorted((ROOT / "runner").rglob("*.py"))], ids=lambda file: file.name
 )
 def test_what_runs_inside_is_for_python_3_10(file: Path) -> None:
     ast.parse(file.read_text(), feature_version=(3, 10))

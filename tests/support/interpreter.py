@@ -75,7 +75,7 @@ class RunningInterpreter:
         arguments = [
             str(commands),
             str(len(payload)),
-            "codeact_team.sessions.runner.interpreter",
+            "codeact_team.sessions.runner.interpreter.interpreter",
             str(commands),
         ]
         self.process = subprocess.Popen(

@@ -21,7 +21,7 @@ from codeact_team.sessions.protocol import (
     Kind,
     frame,
 )
-from codeact_team.sessions.runner.relay import fields_of
+from codeact_team.sessions.runner.supervisor.relay import fields_of
 
 _CHUNK = 1 * MIB
 _MAX_LIST = FROM_SUPERVISOR[Kind.DONE] - KIB

@@ -11,14 +11,14 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from codeact_team.sessions.protocol import TOKEN_BYTES, Kind, ProtocolError, frame
-from codeact_team.sessions.runner import files
-from codeact_team.sessions.runner.child import Interpreter, Program
-from codeact_team.sessions.runner.guard import Guard, adopt_orphans
-from codeact_team.sessions.runner.loop import Loop, is_readable
-from codeact_team.sessions.runner.processes import Choice, Family, OomScore, Relative
-from codeact_team.sessions.runner.relay import Host, HostGone, Output, fields_of
-from codeact_team.sessions.runner.results import KILLED, Accounts, Block, encode, exit_code
-from codeact_team.sessions.runner.shells import SHELLS, Shells
+from codeact_team.sessions.runner.supervisor import files
+from codeact_team.sessions.runner.supervisor.child import Interpreter, Program
+from codeact_team.sessions.runner.supervisor.guard import Guard, adopt_orphans
+from codeact_team.sessions.runner.supervisor.loop import Loop, is_readable
+from codeact_team.sessions.runner.supervisor.processes import Choice, Family, OomScore, Relative
+from codeact_team.sessions.runner.supervisor.relay import Host, HostGone, Output, fields_of
+from codeact_team.sessions.runner.supervisor.results import KILLED, Accounts, Block, encode, exit_code
+from codeact_team.sessions.runner.supervisor.shells import SHELLS, Shells
 
 _NOT_STARTED, _NOT_FOUND = 126, 127
 _FORGED = "it sent something that is no report of this block"

@@ -7,7 +7,7 @@ import sys
 from io import TextIOWrapper
 from os import get_blocking, write
 
-from codeact_team.sessions.runner.descriptors import Descriptor
+from codeact_team.sessions.runner.interpreter.descriptors import Descriptor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

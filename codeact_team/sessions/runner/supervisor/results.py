@@ -7,8 +7,8 @@ import os
 import signal
 
 from codeact_team.sessions.protocol import MAX_ARTIFACTS, MIB, TOKEN_BYTES, Kind, ProtocolError, frame
-from codeact_team.sessions.runner.processes import Counter, Relative, now
-from codeact_team.sessions.runner.shells import Shell
+from codeact_team.sessions.runner.supervisor.processes import Counter, Relative, now
+from codeact_team.sessions.runner.supervisor.shells import Shell
 
 KILLED = 128 + signal.SIGKILL
 """The exit code of what was killed."""

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from codeact_team.sessions.protocol import KIB, MIB
-from codeact_team.sessions.runner.pipes import make_pipe, read_some
-from codeact_team.sessions.runner.processes import Family
+from codeact_team.sessions.runner.supervisor.pipes import make_pipe, read_some
+from codeact_team.sessions.runner.supervisor.processes import Family
 
 SHELLS = ("sh", "bash")
 

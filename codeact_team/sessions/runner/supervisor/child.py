@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Iterator
 
 from codeact_team.sessions.protocol import FROM_INTERPRETER, KIB, FrameReader, Kind, frame
-from codeact_team.sessions.runner.pipes import make_pipe, read_some, unread
-from codeact_team.sessions.runner.processes import Family
+from codeact_team.sessions.runner.supervisor.pipes import make_pipe, read_some, unread
+from codeact_team.sessions.runner.supervisor.processes import Family
 
-_RUNNER = __name__.rpartition(".")[0]
+_RUNNER = __name__.rpartition(".")[0].rpartition(".")[0]
 _COMMANDS_SIZE = 128 * KIB
 """So that an interpreter finds all its source when it comes to read it."""
 
@@ -30,7 +30,7 @@ class Program:
             raise OSError("this Python does not know its own path")
         self.payload = payload
         self._argv = [sys.executable, "-u", "-c", bootstrap]
-        self._arguments = [str(len(payload)), f"{_RUNNER}.interpreter"]
+        self._arguments = [str(len(payload)), f"{_RUNNER}.interpreter.interpreter"]
 
     def argv(self, commands: int, reports: int) -> list[str]:
         return [*self._argv, str(commands), *self._arguments, str(commands), str(reports)]

@@ -5,7 +5,7 @@ import __future__
 
 from _ast import Expr, Interactive, PyCF_ALLOW_TOP_LEVEL_AWAIT, PyCF_ONLY_AST
 
-from codeact_team.sessions.runner.frames import interruptible, library_first
+from codeact_team.sessions.runner.interpreter.frames import interruptible, library_first
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from types import CodeType
     from typing import Any
 
-    from codeact_team.sessions.runner.interrupts import Interrupts
+    from codeact_team.sessions.runner.interpreter.interrupts import Interrupts
 
 _CO_COROUTINE = 0x80
 # of distinct bits

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import json
 
-from codeact_team.sessions.runner.frames import interruptible
+from codeact_team.sessions.runner.interpreter.frames import interruptible
 
 MAX_ANSWER = 100_000
 """Characters of an answer; more are left out of its middle."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 
-from codeact_team.sessions.runner.guard import Guard
+from codeact_team.sessions.runner.supervisor.guard import Guard
 
 _END_SECONDS = 1.0
 """How long ended processes get to be gone: some hundred times what they need."""

@@ -6,7 +6,12 @@ import signal
 import sys
 import threading
 
-from codeact_team.sessions.runner.frames import can_interrupt, interruptible, library_first, runs_users
+from codeact_team.sessions.runner.interpreter.frames import (
+    can_interrupt,
+    interruptible,
+    library_first,
+    runs_users,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

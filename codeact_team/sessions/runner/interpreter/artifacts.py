@@ -9,8 +9,8 @@ from io import BytesIO
 from warnings import filterwarnings
 
 from codeact_team.sessions.protocol import MAX_ARTIFACTS, MIB, Kind
-from codeact_team.sessions.runner.channel import room
-from codeact_team.sessions.runner.tracebacks import one_line
+from codeact_team.sessions.runner.interpreter.channel import room
+from codeact_team.sessions.runner.interpreter.tracebacks import one_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

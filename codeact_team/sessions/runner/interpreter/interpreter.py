@@ -13,16 +13,16 @@ from os import getpid
 from types import ModuleType
 
 from codeact_team.sessions.protocol import Kind
-from codeact_team.sessions.runner import artifacts
-from codeact_team.sessions.runner.answers import Answer, cut
-from codeact_team.sessions.runner.blocks import Blocks
-from codeact_team.sessions.runner.channel import Channel, room
-from codeact_team.sessions.runner.frames import interruptible
-from codeact_team.sessions.runner.interrupts import Interrupts
-from codeact_team.sessions.runner.names import Names
-from codeact_team.sessions.runner.sources import Sources
-from codeact_team.sessions.runner.streams import Streams
-from codeact_team.sessions.runner.tracebacks import formatted, one_line
+from codeact_team.sessions.runner.interpreter import artifacts
+from codeact_team.sessions.runner.interpreter.answers import Answer, cut
+from codeact_team.sessions.runner.interpreter.blocks import Blocks
+from codeact_team.sessions.runner.interpreter.channel import Channel, room
+from codeact_team.sessions.runner.interpreter.frames import interruptible
+from codeact_team.sessions.runner.interpreter.interrupts import Interrupts
+from codeact_team.sessions.runner.interpreter.names import Names
+from codeact_team.sessions.runner.interpreter.sources import Sources
+from codeact_team.sessions.runner.interpreter.streams import Streams
+from codeact_team.sessions.runner.interpreter.tracebacks import formatted, one_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

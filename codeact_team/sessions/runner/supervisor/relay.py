@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 
 from codeact_team.sessions.protocol import FROM_HOST, KIB, FrameReader, Kind, ProtocolError, frame
-from codeact_team.sessions.runner.pipes import make_pipe, read_some, unread
+from codeact_team.sessions.runner.supervisor.pipes import make_pipe, read_some, unread
 
 _CHUNK = 256 * KIB
 _PIPE_SIZE = 256 * KIB

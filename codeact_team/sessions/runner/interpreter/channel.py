@@ -16,7 +16,7 @@ from codeact_team.sessions.protocol import (
     Kind,
     frame,
 )
-from codeact_team.sessions.runner.descriptors import Descriptor
+from codeact_team.sessions.runner.interpreter.descriptors import Descriptor
 
 _PIPE_BYTES = 64 * KIB
 
