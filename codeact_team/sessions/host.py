@@ -38,6 +38,8 @@ _LAST_WORDS = 2.0
 """Seconds for the end of a supervisor that was killed to show."""
 _KILLED = 128 + 9
 _MAX_WORDS = 2000
+_AT_ONCE = 4096
+"""Bytes that every pipe takes as a whole."""
 _GARBLED = "it sent something that could not be understood"
 _ENDED = "its supervising process ended"
 
@@ -117,7 +119,7 @@ class Session:
         item: bytes | Artifact | Account | Exit = b""
         self.busy = True
         try:
-            await self._send(frame(Kind.RUN, json.dumps(request).encode()))
+            await self._send_whole(frame(Kind.RUN, json.dumps(request).encode()))
             while not isinstance(item, Account | Exit):
                 item = await self._answer_to_run()
                 yield item
@@ -187,6 +189,13 @@ class Session:
         async with self._sending:
             assert self._process is not None, "the session has been started"
             await self._process.write(data)
+
+    async def _send_whole(self, data: bytes) -> None:
+        """Send a frame that a cancellation must not cut in half."""
+        if len(data) <= _AT_ONCE:
+            await self._send(data)
+        else:
+            await to_the_end(self._send(data))
 
     async def _greeting(self, process: Process) -> Greeting:
         said = b""

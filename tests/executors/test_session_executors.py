@@ -76,6 +76,20 @@ async def test_code_arrives_as_it_is(session: InterpreterCodeExecutor) -> None:
     assert await output(session, f"text = '''{text}\n'''\nlen(text)") == "1500001\n"
 
 
+async def test_a_cancellation_while_the_code_is_sent_keeps_the_variables(
+    session: InterpreterCodeExecutor,
+) -> None:
+    await output(session, "kept = 3")
+    code = f"text = {'x' * 5_000_000!r}"
+    for after in (0.0, 0.001, 0.003, 0.01):
+        running = asyncio.create_task(run(session, code))
+        await asyncio.sleep(after)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert await output(session, "kept") == "3\n"
+
+
 async def test_code_that_is_too_large_is_refused(session: InterpreterCodeExecutor) -> None:
     result = await said(session, "#" * (17 * 1024 * 1024))
     assert (result.exit_code, result.outcome) == (1, Outcome.NOT_RUN)
