@@ -48,16 +48,23 @@ class Terminal:
 
     def wait_for(self, text: str) -> None:
         """Read until ``text`` has come after what was waited for before."""
-        deadline = time.monotonic() + _PATIENCE
+        assert self.shows(text, seconds=_PATIENCE), f"{text!r} never came, but:\n{self.text}"
+
+    def shows(self, text: str, *, seconds: float) -> bool:
+        """Whether ``text`` comes, after what was waited for before."""
+        deadline = time.monotonic() + seconds
         while (place := self.text.find(text, self._read)) < 0:
-            assert self._receive(deadline), f"{text!r} never came, but:\n{self.text}"
+            if not self._receive(deadline):
+                return False
         self._read = place + len(text)
+        return True
 
     def end(self) -> int:
         """Read to the end, and return the exit code."""
         deadline = time.monotonic() + _PATIENCE
         while self._receive(deadline):
             pass
+        assert time.monotonic() < deadline, f"it did not end:\n{self.text}"
         return self.process.wait(timeout=_PATIENCE)
 
     def hang_up(self) -> None:
@@ -65,7 +72,8 @@ class Terminal:
 
     def _receive(self, deadline: float) -> bool:
         ready, _, _ = select.select([self._descriptor], [], [], max(0.0, deadline - time.monotonic()))
-        assert ready, f"nothing more came:\n{self.text}"
+        if not ready:
+            return False
         data = b""
         # an error is Linux's way to say that the other side is closed
         with suppress(OSError):

@@ -223,8 +223,8 @@ def test_an_interrupted_fork_bomb_loses(in_container: Start) -> None:
         time.sleep(0.5)
         one.interrupt()
         result = one.result()
-        assert result.report is not None
-        assert result.report["interrupted"]
+        # so many copies of an interpreter may need more memory than there is
+        assert (result.report and result.report["interrupted"]) or result.oom_kills
         assert one.run(COUNT).text == "2\n"
 
 
