@@ -158,10 +158,18 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
             self._note_loss(session)
         sandbox = await super()._running_sandbox()
         if self._session is None:
-            session = Session(sandbox)
-            self._accept(await session.start())
-            self._session, self._setup_done, self._used = session, 0, False
+            self._session, self._setup_done, self._used = await self._start_session(sandbox), 0, False
         return sandbox
+
+    async def _start_session(self, sandbox: Sandbox) -> Session:
+        session = Session(sandbox)
+        greeting = await session.start()
+        try:
+            self._accept(greeting)
+        except SandboxError:
+            await to_the_end(session.aclose())
+            raise
+        return session
 
     def _accept(self, greeting: Greeting) -> None:
         """Refuse a supervisor that the code could tamper with, or warn of it where less than everything is required.
