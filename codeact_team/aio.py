@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Awaitable
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
 
-async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
+async def to_the_end(work: Awaitable[T]) -> T:
     """Await ``work`` to its end even if cancelled meanwhile, and only then raise the cancellation.
 
     For clean-up, and for work in a thread that cannot be stopped half-way.

@@ -244,7 +244,7 @@ class Session:
         except asyncio.CancelledError:
             # the answer would meet the next request
             with suppress(OSError, SandboxError):
-                await to_the_end(_result(asking))
+                await to_the_end(asking)
             raise
 
     async def _exchange(self, request: bytes, answer: Kind, path: str) -> tuple[bytes, bytes]:
@@ -304,7 +304,3 @@ class Session:
                     ending = await process.wait()
                     self.ending = Exit(ending.code or _KILLED, lost=ending.lost or reason)
             await process.aclose()
-
-
-async def _result(task: asyncio.Future[tuple[bytes, bytes]]) -> tuple[bytes, bytes]:
-    return await task
