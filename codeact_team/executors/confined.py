@@ -65,6 +65,13 @@ class Confined(SandboxedCodeExecutor, Generic[_Config]):
     def _host_path(self, file: str) -> str | None:
         return str(self.work_dir / file)
 
+    def _to_config(self) -> _Config:
+        return self._config.model_copy(deep=True)
+
+    @classmethod
+    def _from_config(cls, config: _Config) -> Self:
+        return cls(**config.model_dump())
+
 
 class ConfinedCommandLineCodeExecutorConfig(ConfinedExecutorConfig, CommandLineConfig):
     """Settings of :class:`ConfinedCommandLineCodeExecutor`."""
@@ -124,13 +131,6 @@ class ConfinedCommandLineCodeExecutor(
             languages=dict(languages or {}),
         )
         super().__init__(self._config, HostWorkspace(self._config.work_dir))
-
-    def _to_config(self) -> ConfinedCommandLineCodeExecutorConfig:
-        return self._config.model_copy(deep=True)
-
-    @classmethod
-    def _from_config(cls, config: ConfinedCommandLineCodeExecutorConfig) -> Self:
-        return cls(**config.model_dump())
 
 
 class ConfinedSessionCodeExecutorConfig(ConfinedExecutorConfig, SessionConfig):
@@ -199,10 +199,3 @@ class ConfinedSessionCodeExecutor(
             super()._accept(greeting)
         else:
             logger.warning("%s", greeting.unguarded)
-
-    def _to_config(self) -> ConfinedSessionCodeExecutorConfig:
-        return self._config.model_copy(deep=True)
-
-    @classmethod
-    def _from_config(cls, config: ConfinedSessionCodeExecutorConfig) -> Self:
-        return cls(**config.model_dump())

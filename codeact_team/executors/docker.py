@@ -82,6 +82,13 @@ class InDocker(SandboxedCodeExecutor, Generic[_Config]):
         shared = isinstance(self._sandbox, DockerSandbox) and self._sandbox.shared
         return str(self.work_dir / file) if shared else None
 
+    def _to_config(self) -> _Config:
+        return self._config.model_copy(deep=True)
+
+    @classmethod
+    def _from_config(cls, config: _Config) -> Self:
+        return cls(**config.model_dump())
+
 
 class DockerCommandLineCodeExecutorConfig(DockerExecutorConfig, CommandLineConfig):
     """Settings of :class:`DockerCommandLineCodeExecutor`."""
@@ -213,11 +220,7 @@ class DockerCommandLineCodeExecutor(
         if self._functions:
             names = ", ".join(getattr(function, "__name__", "function") for function in self._functions)
             raise SettingError(f"functions cannot be written to a config: {names}")
-        return self._config.model_copy(deep=True)
-
-    @classmethod
-    def _from_config(cls, config: DockerCommandLineCodeExecutorConfig) -> Self:
-        return cls(**config.model_dump())
+        return super()._to_config()
 
 
 class DockerSessionCodeExecutorConfig(DockerExecutorConfig, SessionConfig):
@@ -273,10 +276,3 @@ class DockerSessionCodeExecutor(
             **container,
         )
         super().__init__(self._config, HostWorkspace(self._config.work_dir, owner=_NOBODY))
-
-    def _to_config(self) -> DockerSessionCodeExecutorConfig:
-        return self._config.model_copy(deep=True)
-
-    @classmethod
-    def _from_config(cls, config: DockerSessionCodeExecutorConfig) -> Self:
-        return cls(**config.model_dump())
