@@ -8,7 +8,6 @@ from abc import abstractmethod
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
-from typing import TypeVar
 
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
@@ -28,8 +27,6 @@ TIMEOUT_EXIT_CODE = 124
 """What the ``timeout`` command exits with, and AutoGen's executors report."""
 CANCELLED_EXIT_CODE = 1
 LOST_EXIT_CODE = 128 + 9
-
-Result = TypeVar("Result", bound=ExecutionResult)
 
 
 class ExecutorConfig(BaseModel):
@@ -231,13 +228,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
             result.exit_code, result.outcome = ending.code, Outcome.LOST
         elif ending is not None and ending.code != 0 and sandbox is not None:
             result.exit_code = ending.code
-            result.limit = diagnose(
-                sandbox.limits,
-                exit_code=ending.code,
-                output=output.end(),
-                oom_kills=ending.oom_kills,
-                fork_failures=ending.fork_failures,
-            )
+            result.limit = limit_behind(ending, sandbox, output)
             if result.limit is not None:
                 remarks.append(result.limit)
         if (lost := _why_lost(ending, sandbox)) is not None:
@@ -249,6 +240,17 @@ def _why_lost(ending: Exit | None, sandbox: Sandbox | None) -> str | None:
     if ending is None or ending.lost is not None:
         return None if ending is None else ending.lost
     return None if sandbox is None or sandbox.running else "it could not be cleared of all that ran in it"
+
+
+def limit_behind(ending: Exit, sandbox: Sandbox, output: Output) -> str | None:
+    """Which limit of the sandbox ended a block like that, if one did."""
+    return diagnose(
+        sandbox.limits,
+        exit_code=ending.code,
+        output=output.end(),
+        oom_kills=ending.oom_kills,
+        fork_failures=ending.fork_failures,
+    )
 
 
 def remark(output: Output, text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -79,7 +78,7 @@ class CommandLineCodeExecutor(SandboxedCodeExecutor):
         except SandboxError as error:
             logger.warning("files of code blocks are left: %s", error)
             return
-        deadline = asyncio.get_running_loop().time() + DELETE_TIMEOUT
+        deadline = deadline_after(DELETE_TIMEOUT)
         while await first(process.read(), None, deadline):
             pass
         await process.aclose()

@@ -24,21 +24,25 @@ from codeact_team.executors.base import (
     ExecutorConfig,
     SandboxedCodeExecutor,
     deadline_after,
+    limit_behind,
     remark,
 )
 from codeact_team.executors.output import Output
 from codeact_team.executors.supervision import Call
 from codeact_team.executors.workspace import HostWorkspace
 from codeact_team.sandboxes.base import Exit, Sandbox
-from codeact_team.sandboxes.limits import diagnose
 from codeact_team.sessions.accounts import Account, Greeting, Report
 from codeact_team.sessions.host import Session
-from codeact_team.sessions.protocol import MAX_ARTIFACTS, MAX_CODE_BYTES, MAX_FILE_BYTES, MIB
+from codeact_team.sessions.protocol import (
+    MAX_ARTIFACT_BYTES,
+    MAX_ARTIFACTS,
+    MAX_CODE_BYTES,
+    MAX_FILE_BYTES,
+    MIB,
+)
 
 LANGUAGES = {"python": "python", "sh": "sh", "shell": "sh", "bash": "bash"}
 """What a session runs: by label, the interpreter or shell that runs it."""
-MAX_ARTIFACT_BYTES = 32 * MIB
-"""How much the artifacts of one call may hold together."""
 MAX_NAMES = 40
 """How many names of one call are reported."""
 
@@ -211,11 +215,13 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
         self, block: CodeBlock, call: Call, output: Output, result: ExecutionResult
     ) -> AsyncGenerator[str, None]:
         assert isinstance(result, SessionResult)
-        if (refusal := _refusal(block)) is not None:
+        # a lone surrogate has no bytes
+        data = block.code.encode(errors="replace")
+        if (refusal := _refusal(block.language, len(data))) is not None:
             result.exit_code, result.outcome = 1, Outcome.NOT_RUN
             yield output.add_text(refusal)
             return
-        language, code = LANGUAGES[block.language.lower()], block.code.encode(errors="replace").decode()
+        language, code = LANGUAGES[block.language.lower()], data.decode()
         for is_last in (False, True):
             session = self._session
             if session is None or call.stop.done():
@@ -262,13 +268,7 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
                 fork_failures=ending.fork_failures or 0,
             )
             if ending.lost is not None and self._sandbox is not None:
-                limit = diagnose(
-                    self._sandbox.limits,
-                    exit_code=ending.code,
-                    output=output.end(),
-                    oom_kills=ending.oom_kills,
-                    fork_failures=ending.fork_failures,
-                )
+                limit = limit_behind(ending, self._sandbox, output)
         self._used = ending.lost is None
         if ending.lost is not None:
             result.state_lost, self._setup_done = True, 0
@@ -284,11 +284,11 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
         return remark(output, f"{text}\n")
 
 
-def _refusal(block: CodeBlock) -> str | None:
-    """Why a block is not run at all."""
-    if block.language.lower() not in LANGUAGES:
-        return f"Unsupported language {block.language!r}; this executor runs {', '.join(LANGUAGES)}"
-    if (size := len(block.code.encode(errors="replace"))) > MAX_CODE_BYTES:
+def _refusal(language: str, size: int) -> str | None:
+    """Why a block of so many bytes is not run at all."""
+    if language.lower() not in LANGUAGES:
+        return f"Unsupported language {language!r}; this executor runs {', '.join(LANGUAGES)}"
+    if size > MAX_CODE_BYTES:
         return f"The block has {size} bytes; it may have {MAX_CODE_BYTES // MIB} MiB. Put data into a file."
     return None
 

@@ -19,7 +19,9 @@ MAX_LISTED_FILES = 10_000
 MAX_CODE_BYTES = 8 * MIB
 """How long a block may be. As JSON it can be six times as long."""
 MAX_ARTIFACTS = 32
-"""How many artifacts one block may have."""
+"""How many artifacts one block, or one call of several, may have."""
+MAX_ARTIFACT_BYTES = 32 * MIB
+"""How much these may hold together."""
 
 _HEADER = struct.Struct(">BI")
 

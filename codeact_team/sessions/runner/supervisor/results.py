@@ -6,13 +6,19 @@ import json
 import os
 import signal
 
-from codeact_team.sessions.protocol import MAX_ARTIFACTS, MIB, TOKEN_BYTES, Kind, ProtocolError, frame
+from codeact_team.sessions.protocol import (
+    MAX_ARTIFACT_BYTES,
+    MAX_ARTIFACTS,
+    TOKEN_BYTES,
+    Kind,
+    ProtocolError,
+    frame,
+)
 from codeact_team.sessions.runner.supervisor.processes import Counter, Relative, now
 from codeact_team.sessions.runner.supervisor.shells import Shell
 
 KILLED = 128 + signal.SIGKILL
 """The exit code of what was killed."""
-_MAX_ARTIFACT_BYTES = 32 * MIB
 
 encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -44,7 +50,7 @@ class Block:
         """
         self._artifacts += 1
         self._artifact_bytes += len(artifact)
-        if self._artifacts > MAX_ARTIFACTS or self._artifact_bytes > _MAX_ARTIFACT_BYTES:
+        if self._artifacts > MAX_ARTIFACTS or self._artifact_bytes > MAX_ARTIFACT_BYTES:
             raise ProtocolError("there are too many artifacts")
 
     def may_have_started(self, relative: Relative) -> bool:
