@@ -1,4 +1,4 @@
-"""Hostile text, made fit for a terminal."""
+"""Text that holds code, told apart for colours."""
 
 from __future__ import annotations
 
@@ -6,29 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-_DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-
-_VISIBLE: dict[int, str] = {
-    # the pictures that Unicode has for them
-    **{code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n"},
-    0x7F: "\N{SYMBOL FOR DELETE}",
-    **dict.fromkeys(range(0x80, 0xA0), _REPLACEMENT),
-    # what reorders text, so that it reads as something else than it is
-    **dict.fromkeys(_DIRECTIONS, _REPLACEMENT),
-    # halves of a pair, which no stream can encode
-    **dict.fromkeys(range(0xD800, 0xE000), _REPLACEMENT),
-}
-
 _FENCE = re.compile(r"[ \t]*(?P<run>`{3,}|~{3,})[ \t]*(?P<label>[\w+#.-]*)")
-
-
-def visible(text: str) -> str:
-    """``text`` without anything that steers a terminal: such characters are shown instead of sent.
-
-    A lone carriage return, with which a line overwrites itself, becomes a new line.
-    """
-    return text.replace("\r\n", "\n").replace("\r", "\n").translate(_VISIBLE)
 
 
 class Segment(NamedTuple):

@@ -1,0 +1,159 @@
+"""The decisions for one agent: what the rules say, who is asked, what was granted, and a record of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+
+from pydantic import JsonValue
+
+from codeact_team.aio import Turns
+from codeact_team.approval.handlers import Answer, Handler, current_handler
+from codeact_team.approval.question import Question
+from codeact_team.approval.records import HANDLER, ApprovalRecord, Records, record_of
+from codeact_team.approval.rules import NO_RULE, ApprovalRule, Chain, Ruling
+
+logger = logging.getLogger(__name__)
+
+Pause = Callable[[], AbstractContextManager[None]]
+
+_GRANT = "standing grant"
+_NOBODY = Ruling(
+    "deny",
+    "no one to ask",
+    "nobody is there to ask for approval: run this on a terminal, give the agent an approval_handler, or run it within "
+    "codeact_team.approval.asking(handler)",
+)
+
+
+class Approvals:
+    """Decides on an agent's code and on its calls of tools; remembers what was granted until it is reset.
+
+    Args:
+        rules: The first that fits decides.
+        handler: Who is asked where a rule says so; by default whoever the context names, see
+            :func:`~codeact_team.approval.asking`.
+        source: The agent's name.
+    """
+
+    def __init__(self, rules: Sequence[ApprovalRule], handler: Handler | None, source: str) -> None:
+        self._chain = Chain(rules)
+        self._handler = handler
+        self._source = source
+        self._granted: set[tuple[str, str]] = set()
+        self._turns = Turns()
+        self._records = Records()
+
+    @property
+    def records(self) -> Sequence[ApprovalRecord]:
+        """The decisions since they were last taken; where no rule fits, there is nothing to tell."""
+        return tuple(self._records.kept)
+
+    @property
+    def left_out(self) -> int:
+        """How many decisions more there were since then than are recorded."""
+        return self._records.left_out
+
+    def take_records(self) -> list[ApprovalRecord]:
+        """The decisions since this was last called."""
+        taken, self._records = self._records.kept, Records()
+        return taken
+
+    def reset(self) -> None:
+        """Forget what was granted, counted and recorded."""
+        self._chain.reset()
+        # an answer that is still to come grants nothing for the time after
+        self._granted = set()
+        self._records = Records()
+
+    async def code(
+        self, code: str, *, language: str = "python", pause: Pause = nullcontext
+    ) -> ApprovalRecord:
+        """Whether a block of code may run.
+
+        Args:
+            code: The whole block.
+            language: What it is written in, for the person who is asked.
+            pause: Entered while an answer is waited for.
+        """
+        return await self._settle(Question(self._source, "code", language, code=code), pause)
+
+    async def call(
+        self, name: str, arguments: Mapping[str, JsonValue], *, pause: Pause = nullcontext
+    ) -> ApprovalRecord:
+        """Whether a tool may be called.
+
+        Args:
+            name: The tool, as code calls it below ``tools``.
+            arguments: As the tool would get them.
+            pause: Entered while an answer is waited for.
+        """
+        return await self._settle(Question(self._source, "tool", name, arguments), pause)
+
+    async def _settle(self, question: Question, pause: Pause) -> ApprovalRecord:
+        ruling, seconds = self._decide(question), 0.0
+        if ruling.decision == "ask":
+            began = time.monotonic()
+            ruling = await self._ask(question, pause)
+            seconds = time.monotonic() - began
+        record = record_of(question, ruling, seconds=seconds)
+        if ruling.by != NO_RULE:
+            self._records.add(record)
+        return record
+
+    def _decide(self, question: Question) -> Ruling:
+        ruling = self._chain.decide(question)
+        if ruling.decision == "ask" and _kind_of(question) in self._granted:
+            return Ruling("allow", _GRANT, ruling.reason)
+        return ruling
+
+    async def _ask(self, question: Question, pause: Pause) -> Ruling:
+        handler = self._handler or current_handler()
+        if handler is None:
+            return _NOBODY
+        with pause():
+            async with self._turns:
+                # what others were answered meanwhile may have settled this, too
+                ruling = self._decide(question)
+                if ruling.decision != "ask":
+                    return ruling
+                granted = self._granted
+                answer = await _answer(handler, replace(question, reason=ruling.reason))
+                if answer.allowed and answer.always:
+                    granted.add(_kind_of(question))
+        if answer.allowed:
+            return Ruling("allow", HANDLER, answer.reason)
+        return Ruling("deny", HANDLER, answer.reason or "whoever was asked said no")
+
+
+def _kind_of(question: Question) -> tuple[str, str]:
+    return question.kind, question.name if question.kind == "tool" else ""
+
+
+async def _answer(handler: Handler, question: Question) -> Answer:
+    try:
+        answer: object = await handler(question)
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        return Answer(False, "the question was cancelled")
+    except Exception as error:
+        logger.exception("the approval handler failed, so what was asked is denied")
+        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return Answer(False, f"the approval handler failed: {text}")
+    return _checked(answer)
+
+
+def _checked(answer: object) -> Answer:
+    # a handler may be anybody's, and a text such as "no" is true
+    if isinstance(answer, Answer):
+        fields: tuple[object, ...] = (answer.allowed, answer.reason, answer.always)
+        if [type(field) for field in fields] == [bool, str, bool]:
+            return answer
+    logger.error("the approval handler returned %s, so what was asked is denied", type(answer).__name__)
+    return Answer(False, f"the approval handler returned {type(answer).__name__} instead of a proper Answer")

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codeact_team.visibility import all_visible, cut, excerpt, visible
+
+ANYTHING = st.text(alphabet=st.characters(codec=None))
+
+
+@given(ANYTHING)
+def test_nothing_that_steers_a_terminal_is_left(text: str):
+    shown = visible(text)
+    assert not any(unicodedata.category(char) in ("Cc", "Cs") for char in shown if char not in "\t\n")
+    assert not any(
+        unicodedata.bidirectional(char) in ("LRE", "RLE", "PDF", "LRO", "RLO", "LRI", "RLI", "FSI", "PDI")
+        for char in shown
+    )
+    shown.encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\tb\nc", "a\tb\nc"),
+        ("ünïcödé 日本 👩‍💻", "ünïcödé 日本 👩‍💻"),
+        ("\x1b[31mred\x1b]0;title\x07", "␛[31mred␛]0;title␇"),
+        ("10%\r20%\r\ndone", "10%\n20%\ndone"),
+        ("\x9b31m\x7f\ud800", "\ufffd31m␡\ufffd"),
+        ("access\u202eadmin", "access\ufffdadmin"),
+    ],
+)
+def test_what_is_left_can_be_read(text: str, shown: str):
+    assert visible(text) == shown
+
+
+@given(ANYTHING)
+def test_for_somebody_who_decides_nothing_is_unseen(text: str):
+    shown = all_visible(text)
+    assert len(shown) == len(visible(text))
+    assert not any(unicodedata.category(char)[0] == "C" for char in shown if char not in "\t\n")
+    assert all_visible(shown) == shown
+
+
+def test_what_is_hidden_between_letters_shows():
+    assert all_visible("pay\u200bpal \U000e0041 日本") == "pay\ufffdpal \ufffd 日本"
+
+
+@given(st.text(alphabet="ab\r\n", max_size=60), st.integers(2, 20), st.integers(2, 10))
+def test_an_excerpt_is_as_short_as_asked_and_counts_what_is_missing(text: str, chars: int, lines: int):
+    plain = text.replace("\r\n", "\n").replace("\r", "\n")
+    shown = excerpt(text, chars=chars, lines=lines)
+    if shown == plain:
+        assert len(plain) <= chars
+        assert len(plain.split("\n")) <= lines
+        return
+    head, rest = shown.split("\n[... ", 1)
+    missing, tail = rest.split(" characters are not shown ...]\n", 1)
+    assert len(head) + len(tail) <= chars
+    assert len(head.split("\n")) <= lines // 2
+    assert len(tail.split("\n")) <= lines // 2
+    assert plain.startswith(head)
+    assert plain.endswith(tail)
+    assert int(missing) == len(plain) - len(head) - len(tail) > 0
+
+
+def test_a_text_that_is_cut_shows_it():
+    assert cut("abcdef", 6) == "abcdef"
+    assert cut("abcdefg", 6) == "abcde…"
