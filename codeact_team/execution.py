@@ -6,13 +6,15 @@ which languages it runs, and tells more about a result than an exit code.
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import AsyncGenerator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
+from pydantic import JsonValue
 
 
 class Outcome(StrEnum):
@@ -136,6 +138,7 @@ class SessionResult(ExecutionResult):
         omitted_names: How many more there were.
         artifacts: Figures, pictures and tables, in order.
         answer: What the code called ``final_answer`` with, as text; the first call counts. ``None`` if it did not.
+        denied: Whether what ended the code was a call of a tool that was not approved, by the code's own account.
     """
 
     state_lost: bool = False
@@ -143,6 +146,75 @@ class SessionResult(ExecutionResult):
     omitted_names: int = 0
     artifacts: list[Artifact] = field(default_factory=list[Artifact])
     answer: str | None = None
+    denied: bool = False
+
+
+class CallOutcome(StrEnum):
+    """What became of the call of a tool."""
+
+    OK = "ok"
+    """The tool returned."""
+    FAILED = "failed"
+    """The tool had an error."""
+    TIMED_OUT = "timed_out"
+    """The tool's time limit stopped it."""
+    DENIED = "denied"
+    """It was not approved, and the tool was not called."""
+    REFUSED = "refused"
+    """The tool was not called: it is not offered, the arguments are wrong, or a limit is reached."""
+    CANCELLED = "cancelled"
+    """The block ended, or nobody waited for it any more."""
+
+
+@dataclass(frozen=True)
+class CallAnswer:
+    """What the code gets for the call of a tool.
+
+    Attributes:
+        outcome: What became of it.
+        content: What the tool returned: one value, or for MCP several pieces, media among them.
+        error: What is wrong, in words for the model, unless the outcome is ``OK``.
+    """
+
+    outcome: CallOutcome = CallOutcome.OK
+    content: Sequence[JsonValue | Artifact] = ()
+    error: str = ""
+
+
+class HostTools(ABC):
+    """The functions of the host that the code of one execution may call, and what becomes of each call."""
+
+    @property
+    @abstractmethod
+    def declarations(self) -> Sequence[Mapping[str, JsonValue]]:
+        """What the sandbox is told of each, the same object as long as it is the same.
+
+        ``name``: the dotted path below ``tools`` by which code calls it, at most two identifiers; ``doc``: its
+        docstring; ``parameters``: a list of objects with ``name`` (an identifier), ``key`` (its name in the arguments),
+        ``annotation`` (as it is shown), ``required``, ``default`` (a value, if it has one) and ``keyword_only``;
+        ``returns``: an annotation or null; ``schema``: the JSON schema of the arguments.
+        """
+
+    @property
+    @abstractmethod
+    def max_parallel(self) -> int:
+        """How many calls run at the same time."""
+
+    @abstractmethod
+    async def call(
+        self,
+        name: str,
+        arguments: dict[str, JsonValue],
+        *,
+        pause: Callable[[], AbstractContextManager[None]],
+    ) -> CallAnswer:
+        """Call a tool. Whatever goes wrong is an answer; only a cancellation is raised.
+
+        Args:
+            name: As declared, if the code is honest.
+            arguments: Unchecked.
+            pause: Within it, as while a person is asked, time does not count against the block.
+        """
 
 
 class SessionCodeExecutor(StreamingCodeExecutor):
@@ -150,6 +222,28 @@ class SessionCodeExecutor(StreamingCodeExecutor):
 
     One thing at a time: a file request waits until the stream of a block has been read to its end, or closed.
     """
+
+    @abstractmethod
+    def execute_code_blocks_stream(
+        self,
+        code_blocks: list[CodeBlock],
+        cancellation_token: CancellationToken,
+        *,
+        tools: HostTools | None = None,
+    ) -> AsyncGenerator[str | ExecutionResult, None]:
+        """Run the blocks in order until one fails.
+
+        Args:
+            code_blocks: What to run.
+            cancellation_token: Stops it.
+            tools: What the Python code may call on the host. All calls have ended when a block has.
+
+        Yields:
+            Chunks of output as they come, then one :class:`SessionResult`.
+
+        Raises:
+            SandboxError: If no code can run here at all (no engine, no image, no confinement).
+        """
 
     @abstractmethod
     def add_setup(self, code: str) -> None:

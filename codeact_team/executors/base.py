@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, field_validator
 from codeact_team import scope
 from codeact_team.aio import Turns, to_the_end
 from codeact_team.errors import SettingError
-from codeact_team.execution import ExecutionResult, Outcome, StreamingCodeExecutor
+from codeact_team.execution import ExecutionResult, HostTools, Outcome, StreamingCodeExecutor
 from codeact_team.executors.output import Output
 from codeact_team.executors.supervision import Call, first
 from codeact_team.executors.workspace import HostWorkspace
@@ -134,13 +134,21 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
                 await to_the_end(self._stop_sandbox(self._sandbox))
                 await self._running_sandbox()
 
-    async def execute_code_blocks_stream(
+    def execute_code_blocks_stream(
         self, code_blocks: list[CodeBlock], cancellation_token: CancellationToken
+    ) -> AsyncGenerator[str | ExecutionResult, None]:
+        return self._execute(code_blocks, cancellation_token)
+
+    async def _execute(
+        self,
+        code_blocks: list[CodeBlock],
+        cancellation_token: CancellationToken,
+        tools: HostTools | None = None,
     ) -> AsyncGenerator[str | ExecutionResult, None]:
         if not code_blocks:
             raise SettingError("No code blocks to execute.")
         async with self._turns:
-            call = Call(cancellation_token)
+            call = Call(cancellation_token, tools)
             try:
                 await self._get_ready(call)
                 async with aclosing(self._run_all(code_blocks, call)) as items:

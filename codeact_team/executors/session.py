@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from pathlib import PurePosixPath
 
+from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from pydantic import Field, field_validator
 
@@ -16,6 +17,7 @@ from codeact_team.execution import (
     Artifact,
     BoundName,
     ExecutionResult,
+    HostTools,
     Outcome,
     SessionCodeExecutor,
     SessionResult,
@@ -99,6 +101,15 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
     @property
     def supported_languages(self) -> Sequence[str]:
         return tuple(LANGUAGES)
+
+    def execute_code_blocks_stream(
+        self,
+        code_blocks: list[CodeBlock],
+        cancellation_token: CancellationToken,
+        *,
+        tools: HostTools | None = None,
+    ) -> AsyncGenerator[str | ExecutionResult, None]:
+        return self._execute(code_blocks, cancellation_token, tools)
 
     def add_setup(self, code: str) -> None:
         if code not in self._setup:
@@ -230,7 +241,9 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
             if self._loss is not None:
                 yield output.add_text(self._tell_loss(output, result))
             ending: Account | Exit | None = None
-            run = session.run(language, code, stop=call.stop, deadline=deadline_after(self._timeout))
+            run = session.run(
+                language, code, stop=call.stop, deadline=deadline_after(self._timeout), tools=call.tools
+            )
             async with aclosing(run) as items:
                 async for item in items:
                     if isinstance(item, bytes):
@@ -310,6 +323,7 @@ def _take_over(report: Report, result: SessionResult) -> None:
     result.omitted_names += report.omitted_names + len(bound) - len(result.names)
     if result.answer is None:
         result.answer = report.answer
+    result.denied = report.denied
 
 
 def _add_artifact(result: SessionResult, artifact: Artifact) -> None:

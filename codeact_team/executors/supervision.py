@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from autogen_core import CancellationToken
 
+from codeact_team.execution import HostTools
 from codeact_team.sandboxes.base import Process, Sandbox
 
 T = TypeVar("T")
@@ -20,10 +21,11 @@ LAST_WORDS_GRACE = 1.0
 
 
 class Call:
-    """One call: its cancellation, the current block's deadline, and the files it has written."""
+    """One call: its cancellation, what its code may use, the current block's deadline, and the files it has written."""
 
-    def __init__(self, cancellation_token: CancellationToken) -> None:
+    def __init__(self, cancellation_token: CancellationToken, tools: HostTools | None = None) -> None:
         self.stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.tools = tools
         self.deadline = 0.0
         self.timed_out = False
         self.files: list[str] = []

@@ -28,6 +28,7 @@ class Report(BaseModel):
     names: list[Name] = Field(default_factory=list[Name], max_length=100)
     omitted_names: int = Field(0, ge=0)
     answer: str | None = None
+    denied: bool = False
 
 
 class Account(BaseModel):

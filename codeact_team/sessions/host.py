@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 
-from pydantic import ValidationError
+from pydantic import JsonValue, ValidationError
 
 from codeact_team.aio import Turns, to_the_end
 from codeact_team.errors import SandboxError
-from codeact_team.execution import Artifact
+from codeact_team.execution import Artifact, HostTools
 from codeact_team.sandboxes.base import Exit, Process, Sandbox
 from codeact_team.sessions import shipping
 from codeact_team.sessions.accounts import Account, ArtifactHead, Failure, Greeting, Listing
+from codeact_team.sessions.calls import Calls, introduction
 from codeact_team.sessions.protocol import (
     FROM_SUPERVISOR,
     MAX_FILE_BYTES,
@@ -64,6 +65,10 @@ class Session:
         self._frames: deque[tuple[Kind, bytes]] = deque()
         self._sending = Turns()
         self._blocks = 0
+        self._told: Sequence[Mapping[str, JsonValue]] | None = None
+        """The tools that the code was told of last."""
+        self._calls: Calls | None = None
+        """Those of the block that runs."""
         self._demanded = 0
         """How many answers will come that nobody waits for."""
         self.busy = False
@@ -97,7 +102,13 @@ class Session:
             raise
 
     async def run(
-        self, language: str, code: str, *, stop: asyncio.Future[None], deadline: float
+        self,
+        language: str,
+        code: str,
+        *,
+        stop: asyncio.Future[None],
+        deadline: float,
+        tools: HostTools | None = None,
     ) -> AsyncGenerator[bytes | Artifact | Account | Exit]:
         """Run a block.
 
@@ -109,28 +120,38 @@ class Session:
             code: The block.
             stop: Stops it.
             deadline: When its time is over, in seconds of the event loop's clock.
+            tools: What Python code may call. All calls have ended when it has.
 
         Yields:
             Output and artifacts as they come, then how it ended: an :class:`Exit` where the session ended with it.
+
+        Raises:
+            SettingError: If there is more to tell of the tools than a frame can hold.
         """
         self._blocks += 1
         request = {"language": language, "code": code, "number": self._blocks}
+        opening = self._introduce(tools) + frame(Kind.RUN, json.dumps(request).encode())
         watch = Watch(self._sandbox, self._send, stop=stop, deadline=deadline)
-        item: bytes | Artifact | Account | Exit = b""
+        calls = self._calls = Calls(tools, self._send, watch.paused)
+        watch.on_expiry = calls.end
         self.busy = True
         try:
-            await self._send_whole(frame(Kind.RUN, json.dumps(request).encode()))
-            while not isinstance(item, Account | Exit):
-                item = await self._answer_to_run()
+            await self._send_whole(opening)
+            while not isinstance(item := await self._answer_to_run(calls), Account | Exit):
                 yield item
         except BaseException:
-            if not isinstance(item, Account | Exit):
-                watch.expire()
-                await to_the_end(self._drain())
+            watch.expire()
+            await to_the_end(self._drain(calls))
             raise
         finally:
             self.busy, self.timed_out = False, watch.timed_out
-            await watch.aclose()
+            try:
+                await watch.aclose()
+            finally:
+                if not calls.idle:
+                    await to_the_end(self._settle(calls))
+                self._calls = None
+        yield item
 
     async def demand_restart(self) -> None:
         """Like :meth:`restart`, without waiting for it: what runs ends before whatever is asked for next."""
@@ -212,26 +233,46 @@ class Session:
         words = said[:_MAX_WORDS].decode(errors="replace").strip() or "it ended without a word"
         raise SandboxError(f"no interpreter can be started in the sandbox: {words}")
 
-    async def _drain(self) -> None:
+    def _introduce(self, tools: HostTools | None) -> bytes:
+        """What tells the code of the tools, if that is not what it knows."""
+        declarations = None if tools is None else tools.declarations
+        if declarations is self._told:
+            return b""
+        told, self._told = introduction(declarations or ()), declarations
+        return told
+
+    async def _settle(self, calls: Calls) -> None:
+        """Wait for the calls of a block that has ended."""
+        await calls.aclose()
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT):
+                await calls.sent()
+        except TimeoutError:
+            await self._end("it did not take the answer to a call")
+
+    async def _drain(self, calls: Calls) -> None:
         """Let the block that runs come to its end."""
-        while not isinstance(await self._answer_to_run(), Account | Exit):
+        while not isinstance(await self._answer_to_run(calls), Account | Exit):
             pass
 
-    async def _answer_to_run(self) -> bytes | Artifact | Account | Exit:
+    async def _answer_to_run(self, calls: Calls) -> bytes | Artifact | Account | Exit:
         try:
-            match await self._frame():
-                case Kind.OUTPUT, output:
-                    return output
-                case Kind.ARTIFACT, payload:
-                    head, _, data = payload.partition(b"\n")
-                    return Artifact(ArtifactHead.model_validate_json(head).mime_type, data)
-                case Kind.RESULT, payload:
-                    return Account.model_validate_json(payload)
-                case None:
-                    pass
-                case _:
-                    await self._end(_GARBLED)
-        except ValidationError:
+            while (received := await self._frame()) is not None:
+                match received:
+                    case Kind.OUTPUT, output:
+                        return output
+                    case Kind.ARTIFACT, payload:
+                        head, _, data = payload.partition(b"\n")
+                        return Artifact(ArtifactHead.model_validate_json(head).mime_type, data)
+                    case Kind.RESULT, payload:
+                        return Account.model_validate_json(payload)
+                    case Kind.CALL, payload:
+                        calls.take(payload)
+                    case Kind.CANCEL, payload:
+                        calls.withdraw(payload)
+                    case _:
+                        await self._end(_GARBLED)
+        except (ProtocolError, ValidationError):
             await self._end(_GARBLED)
         assert self.ending is not None
         return self.ending
@@ -297,6 +338,8 @@ class Session:
         if self.ending is None:
             self.ending = Exit(_KILLED, lost=reason)
             await self._sandbox.kill()
+            if self._calls is not None:
+                await self._calls.hang_up()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LAST_WORDS):
                     while await process.read():

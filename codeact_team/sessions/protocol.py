@@ -2,7 +2,7 @@
 
 A frame is a kind (one byte), the length of its payload (four bytes, big-endian), and the payload: JSON, unless
 :class:`Kind` says otherwise. Between the host and the supervisor one request is under way at a time; only
-``INTERRUPT`` and ``KILL`` may come while a block runs.
+``INTERRUPT``, ``KILL`` and ``ANSWER`` may come while a block runs.
 """
 
 from __future__ import annotations
@@ -22,6 +22,14 @@ MAX_ARTIFACTS = 32
 """How many artifacts one block, or one call of several, may have."""
 MAX_ARTIFACT_BYTES = 32 * MIB
 """How much these may hold together."""
+MAX_CALL_BYTES = 1 * MIB
+"""How long the call of a tool may be."""
+MAX_ANSWER_BYTES = 16 * MIB
+"""How long the answer to one may be."""
+MAX_CALLS_AT_ONCE = 64
+"""How many calls of a block may be unanswered; the interpreter holds back what exceeds it, so more are an attack."""
+MAX_CALL_BYTES_AT_ONCE = 4 * MIB
+"""How long these may be together."""
 
 _HEADER = struct.Struct(">BI")
 
@@ -45,6 +53,13 @@ class Kind(IntEnum):
     """Read the file ``path``. Answered by ``FILE`` frames and ``DONE``, or ``FAILED``."""
     LIST = 7
     """List the workspace. No payload; answered by ``DONE``."""
+    TOOLS = 8
+    """The functions of the host that Python blocks may call from now on, also in the interpreters to come: ``tools``, a
+    list of declarations (see :attr:`codeact_team.execution.HostTools.declarations`). Comes between blocks; no answer."""
+    ANSWER = 9
+    """What came of a ``CALL``: its ``id``, and either ``content``, a list of objects that have a ``value``, or
+    ``mime_type`` and ``data`` (base64); or ``error``, a message, and ``outcome``, a
+    :class:`codeact_team.execution.CallOutcome`. Dropped where the block has ended."""
 
     # from the supervisor
     READY = 33
@@ -72,6 +87,13 @@ class Kind(IntEnum):
     ARTIFACT = 66
     """A picture or the like: ``mime_type`` as a line of JSON, then its bytes. The supervisor passes it on, without the
     token."""
+    CALL = 67
+    """Call a function of the host: first ``id`` (a number not in use), ``name`` (as declared), ``arguments`` (an object).
+    Passed on to the host, without the token, while the block runs; dropped otherwise. Answered by ``ANSWER``, in any
+    order."""
+    CANCEL = 68
+    """Nobody waits for the answer to the call ``id`` any more; at most once for each. Passed on like that. It is answered
+    all the same."""
 
 
 TOKEN_BYTES = 16
@@ -85,6 +107,8 @@ FROM_HOST: Mapping[int, int] = {
     Kind.PUT: MAX_FILE_BYTES + 64 * KIB,
     Kind.GET: 64 * KIB,
     Kind.LIST: 0,
+    Kind.TOOLS: 4 * MIB,
+    Kind.ANSWER: MAX_ANSWER_BYTES,
 }
 """The frames that the host sends, with the size of the largest payload."""
 
@@ -92,6 +116,8 @@ FROM_SUPERVISOR: Mapping[int, int] = {
     Kind.READY: 64 * KIB,
     Kind.OUTPUT: 1 * MIB,
     Kind.ARTIFACT: 8 * MIB,
+    Kind.CALL: MAX_CALL_BYTES,
+    Kind.CANCEL: 1 * KIB,
     # a byte of a report may become six
     Kind.RESULT: 4 * MIB,
     Kind.FILE: 1 * MIB,
@@ -100,12 +126,20 @@ FROM_SUPERVISOR: Mapping[int, int] = {
 }
 """The frames that the supervisor sends, with the size of the largest payload."""
 
-TO_INTERPRETER: Mapping[int, int] = {Kind.RUN: FROM_HOST[Kind.RUN] + TOKEN_BYTES}
-"""The frames that the supervisor sends to the interpreter; the token of the block precedes the payload."""
+TO_INTERPRETER: Mapping[int, int] = {
+    Kind.RUN: FROM_HOST[Kind.RUN] + TOKEN_BYTES,
+    Kind.TOOLS: FROM_HOST[Kind.TOOLS] + TOKEN_BYTES,
+}
+"""The frames that the supervisor sends to the interpreter as commands; the token of the block, zeros where there is
+none, precedes the payload."""
+
+ANSWERS: Mapping[int, int] = {Kind.ANSWER: FROM_HOST[Kind.ANSWER] + TOKEN_BYTES}
+"""The frames that the supervisor sends to the interpreter on a pipe of their own: a thread of it waits for them while a
+block runs."""
 
 FROM_INTERPRETER: Mapping[int, int] = {
     Kind.REPORT: 512 * KIB + TOKEN_BYTES,
-    Kind.ARTIFACT: FROM_SUPERVISOR[Kind.ARTIFACT] + TOKEN_BYTES,
+    **{kind: FROM_SUPERVISOR[kind] + TOKEN_BYTES for kind in (Kind.ARTIFACT, Kind.CALL, Kind.CANCEL)},
 }
 """The frames that the interpreter sends, with the size of the largest payload, the token included."""
 

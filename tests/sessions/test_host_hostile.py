@@ -10,33 +10,38 @@ import time
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from support.host_tools import Offered, echo, forever
 from support.liar import READY, Liar
 
 from codeact_team.errors import SandboxError
-from codeact_team.execution import Artifact
+from codeact_team.execution import Artifact, CallAnswer, HostTools
 from codeact_team.sandboxes.base import Exit
+from codeact_team.sessions import host
 from codeact_team.sessions.accounts import Account
 from codeact_team.sessions.host import Session
-from codeact_team.sessions.protocol import Kind, frame
+from codeact_team.sessions.protocol import MAX_CALLS_AT_ONCE, MIB, Kind, frame
 
+GARBLED = "it sent something that could not be understood"
 RESULT = {"exit_code": 0, "ran": True, "lost": None, "oom_kills": None, "fork_failures": None, "report": None}
 
 
 async def ask(
-    says: bytes, *, ends: bool = True, greets: bytes = READY
+    says: bytes, *, ends: bool = True, greets: bytes = READY, tools: HostTools | None = None
 ) -> list[bytes | Artifact | Account | Exit]:
-    """What the host makes of a block's answer."""
+    """What the host makes of a block's answer. No task is left after it."""
     sandbox = Liar(says, ends=ends, greets=greets)
     session = Session(sandbox)
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(20):
             await session.start()
-            run = session.run("python", "1", stop=loop.create_future(), deadline=loop.time() + 10)
+            stop = loop.create_future()
+            run = session.run("python", "1", stop=stop, deadline=loop.time() + 10, tools=tools)
             return [item async for item in run]
     finally:
         await session.aclose()
         await sandbox.stop()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 frames = st.builds(
@@ -48,7 +53,9 @@ frames = st.builds(
             st.none() | st.booleans() | st.integers() | st.text(max_size=20),
             lambda inner: (
                 st.lists(inner, max_size=3)
-                | st.dictionaries(st.sampled_from([*RESULT, "mime_type", "x"]), inner, max_size=6)
+                | st.dictionaries(
+                    st.sampled_from([*RESULT, "mime_type", "id", "name", "arguments"]), inner, max_size=6
+                )
             ),
             max_leaves=8,
         ).map(lambda value: json.dumps(value).encode()),
@@ -69,9 +76,10 @@ fuzzing = settings(
 @example(frame(Kind.RESULT, b"[" * 100_000))
 @example(frame(Kind.ARTIFACT, b"no newline"))
 @example(b"\x22\xff\xff\xff\xff")
+@example(frame(Kind.CALL, b'{"id":1,"name":"x","arguments":{}}') * 2)
 @given(streams)
 def test_whatever_comes_is_an_ending(says: bytes) -> None:
-    *others, ending = asyncio.run(ask(says))
+    *others, ending = asyncio.run(ask(says, tools=Offered(x=echo)))
     assert isinstance(ending, Account | Exit)
     assert all(isinstance(item, bytes | Artifact) for item in others)
 
@@ -148,13 +156,129 @@ async def test_silence_ends_when_the_time_is_over() -> None:
     await sandbox.stop()
 
 
+def call(number: int, name: str = "x", rest: bytes = b"") -> bytes:
+    return frame(Kind.CALL, b'{"id":%d,"name":"%s","arguments":{}}' % (number, name.encode()), rest)
+
+
+RESULT_FRAME = frame(Kind.RESULT, json.dumps(RESULT).encode())
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        frame(Kind.CALL, b""),
+        frame(Kind.CALL, b'{"name":"x","arguments":{}}'),
+        frame(Kind.CALL, b'{"id":-1,"name":"x","arguments":{}}'),
+        frame(Kind.CALL, b'{"id":' + b"9" * 100_000 + b"}"),
+        frame(Kind.CALL, b"[" * 1_000_000),
+        frame(Kind.CANCEL, b"x"),
+        frame(Kind.CANCEL, b'{"id":1}') * 1000,
+        call(1) * 2,
+        b"".join(call(number) for number in range(MAX_CALLS_AT_ONCE + 1)),
+        b"".join(call(number, rest=b" " * 1_000_000) for number in range(10)),
+        b"\x43\x7f\xff\xff\xff",
+        frame(Kind.ANSWER, b"{}"),
+        frame(Kind.TOOLS, b"{}"),
+    ],
+)
+async def test_calls_that_no_honest_supervisor_passes_on_end_the_session_and_all_calls(says: bytes) -> None:
+    tools = Offered(x=forever, max_parallel=100)
+    [ending] = await ask(says, ends=False, tools=tools)
+    assert isinstance(ending, Exit)
+    assert ending.lost == GARBLED
+    assert tools.running == 0
+
+
+async def test_calls_that_cannot_be_answered_any_more_are_cancelled() -> None:
+    tools = Offered(x=forever)
+    [ending] = await ask(b"".join(call(number) for number in range(30)), tools=tools)
+    assert isinstance(ending, Exit)
+    assert ending.lost == "its supervising process ended"
+    assert tools.running == 0
+    tools = Offered(x=forever)
+    [ending] = await ask(b"".join(call(number) for number in range(30)) + RESULT_FRAME, tools=tools)
+    assert isinstance(ending, Account)
+    assert tools.running == 0
+
+
+async def test_a_call_while_no_block_runs_ends_the_session() -> None:
+    sandbox = Liar(call(1), ends=False)
+    session = Session(sandbox)
+    await session.start()
+    with pytest.raises(SandboxError, match=GARBLED):
+        await session.list_files()
+    assert not session.alive
+    await sandbox.stop()
+
+
+async def test_calls_where_nothing_is_offered_or_that_say_nonsense_harm_nobody() -> None:
+    for tools in (None, Offered(y=echo)):
+        [ending] = await ask(
+            call(1) + call(2, rest=b"nonsense") + frame(Kind.CALL, b'{"id":3,"name":[]}') + RESULT_FRAME,
+            tools=tools,
+        )
+        assert isinstance(ending, Account)
+
+
+async def test_an_answer_that_nobody_takes_ends_the_session_once_the_block_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answered = asyncio.Event()
+
+    async def much(*_: object) -> CallAnswer:
+        answered.set()
+        return CallAnswer(content=["x" * 10 * MIB])
+
+    monkeypatch.setattr(host, "REQUEST_TIMEOUT", 0.2)
+    sandbox = Liar(call(1), ends=False)
+    session = Session(sandbox)
+    loop = asyncio.get_running_loop()
+    await session.start()
+    tools = Offered(x=much)
+    run = session.run("python", "1", stop=loop.create_future(), deadline=loop.time() + 60, tools=tools)
+    reading = asyncio.ensure_future(anext(run))
+    await answered.wait()
+    await asyncio.sleep(0.05)
+    await sandbox.say(RESULT_FRAME)
+    assert isinstance(await reading, Account)
+    assert session.ending is not None
+    assert session.ending.lost == "it did not take the answer to a call"
+    await run.aclose()
+    await sandbox.stop()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_an_answer_that_nobody_takes_does_not_keep_a_block_from_ending_in_time() -> None:
+    async def much(*_: object) -> CallAnswer:
+        return CallAnswer(content=["x" * 10 * MIB])
+
+    sandbox = Liar(call(1) + call(2, "y"), ends=False)
+    session = Session(sandbox)
+    loop = asyncio.get_running_loop()
+    await session.start()
+    tools = Offered(x=much, y=forever)
+    run = session.run("python", "1", stop=loop.create_future(), deadline=loop.time() + 0.1, tools=tools)
+    [ending] = [item async for item in run]
+    assert isinstance(ending, Exit)
+    assert session.timed_out
+    assert tools.running == 0
+    await sandbox.stop()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
 def garbage(chance: random.Random) -> bytes:
     """Frames and noise, each piece damaged as often as not."""
     pieces: list[bytes] = []
     for _ in range(chance.randrange(6)):
         kind = Kind(chance.choice(list(Kind)))
         body = chance.choice(
-            [json.dumps(RESULT).encode(), b'{"mime_type": "x"}\n', b"[[[[", chance.randbytes(300)]
+            [
+                json.dumps(RESULT).encode(),
+                b'{"mime_type": "x"}\n',
+                b'{"id":1,"name":"x","arguments":{}}',
+                b"[[[[",
+                chance.randbytes(300),
+            ]
         )
         piece = bytearray(frame(kind, body))
         for _ in range(chance.randrange(4)):
@@ -168,7 +292,7 @@ def test_a_minute_of_garbage_is_a_minute_of_endings() -> None:
     seed = random.randrange(2**32)
     chance, end, rounds = random.Random(seed), time.monotonic() + 60, 0
     while time.monotonic() < end:
-        *_, ending = asyncio.run(ask(garbage(chance)))
+        *_, ending = asyncio.run(ask(garbage(chance), tools=Offered(x=echo)))
         assert isinstance(ending, Account | Exit), seed
         rounds += 1
     assert rounds > 100

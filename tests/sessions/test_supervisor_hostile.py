@@ -10,35 +10,10 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from support.supervisor import Ended, Supervised, in_docker, supervised, wait_for
+from support.supervisor import REPORTS, Ended, Supervised, in_docker, supervised, wait_for
 
 FORGED = "it sent something that is no report of this block"
 KIB = 1024
-
-# the interpreter's end of the pipe of reports is the one pipe that it can write to and that is not stdout
-REPORTS = """
-import fcntl, os, struct, sys
-def reports():
-    for fd in map(int, os.listdir("/proc/self/fd")):
-        try:
-            if fd > 2 and fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY:
-                name = os.readlink(f"/proc/self/fd/{fd}")
-                if name.startswith("pipe:") and name != os.readlink("/proc/self/fd/1"):
-                    return fd
-        except OSError:
-            pass
-def write(kind, payload):
-    data = struct.pack(">BI", kind, len(payload)) + payload
-    while data:
-        data = data[os.write(reports(), data):]
-def token():
-    frame = sys._getframe()
-    while frame:
-        for value in frame.f_locals.values():
-            if isinstance(value, bytes) and len(value) == 16:
-                return value
-        frame = frame.f_back
-"""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The interpreter of a session as its supervisor starts it, with the two pipes in the hands of a test."""
+"""The interpreter of a session as its supervisor starts it, with its pipes in the hands of a test."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -46,6 +47,16 @@ class Ran:
         return {described["name"]: described for described in self.report["names"]}
 
 
+@dataclass
+class Call:
+    """A call of a tool, as the host gets it."""
+
+    number: int
+    name: str
+    arguments: dict[str, Any]
+    size: int
+
+
 class Gone(Exception):
     """The interpreter has exited."""
 
@@ -69,6 +80,7 @@ class RunningInterpreter:
     ) -> None:
         commands, self._commands = os.pipe()
         self._reports, reports = os.pipe()
+        answers, self._answers = os.pipe()
         self._output, output = os.pipe()
         payload = shipping.payload()
         bootstrap = (resources.files("codeact_team.sessions") / "runner" / "bootstrap.py").read_text()
@@ -79,18 +91,21 @@ class RunningInterpreter:
             str(commands),
         ]
         self.process = subprocess.Popen(
-            [python, "-u", "-c", bootstrap, *arguments, str(reports)],
+            [python, "-u", "-c", bootstrap, *arguments, str(reports), str(answers)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            pass_fds=(commands, reports),
+            pass_fds=(commands, reports, answers),
             cwd=workspace,
             env={**os.environ, **(environment or {})},
             start_new_session=True,
         )
-        for fd in (commands, reports, output):
+        for fd in (commands, reports, answers, output):
             os.close(fd)
         self._frames = FrameReader(FROM_INTERPRETER)
+        self._frames_waiting: deque[tuple[Kind, bytes]] = deque()
+        self.unanswered_calls: deque[Call] = deque()
+        self.cancelled: list[int] = []
         self._blocks = 0
         self._written = b""
         self._token = b""
@@ -106,10 +121,10 @@ class RunningInterpreter:
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
-        for fd in (self._commands, self._reports, self._output):
+        for fd in (self._commands, self._reports, self._answers, self._output):
             if fd >= 0:
                 os.close(fd)
-        self._commands = self._reports = self._output = -1
+        self._commands = self._reports = self._answers = self._output = -1
 
     def hang_up(self) -> int:
         """Close the pipe of the commands; the exit status."""
@@ -130,6 +145,8 @@ class RunningInterpreter:
         self._blocks += 1
         self._token = os.urandom(TOKEN_BYTES)
         self._written = b""
+        self.unanswered_calls.clear()
+        self.cancelled.clear()
         request = {"language": "python", "code": code, "number": self._blocks}
         self.send_raw(frame(Kind.RUN, self._token, json.dumps(request).encode()))
 
@@ -157,8 +174,76 @@ class RunningInterpreter:
             Gone: If the interpreter has exited.
         """
         artifacts: list[tuple[str, bytes]] = []
+        while True:
+            kind, payload = self._next_frame()
+            head, _, body = payload.partition(b"\n")
+            if kind == Kind.REPORT:
+                return Ran(self._written.decode(), json.loads(head), artifacts)
+            if kind == Kind.ARTIFACT:
+                artifacts.append((json.loads(head)["mime_type"], body))
+            else:
+                self._take_call(kind, payload)
+
+    def declare(self, *declarations: dict[str, Any]) -> None:
+        """Offer these tools, and no others, from the next block on."""
+        payload = json.dumps({"tools": declarations}).encode()
+        self.send_raw(frame(Kind.TOOLS, bytes(TOKEN_BYTES), payload))
+
+    def next_call(self) -> Call:
+        """Wait for the block that runs to call a tool."""
+        while not self.unanswered_calls:
+            kind, payload = self._next_frame()
+            assert kind in (Kind.CALL, Kind.CANCEL), payload
+            self._take_call(kind, payload)
+        return self.unanswered_calls.popleft()
+
+    def wait_for_cancel(self) -> int:
+        """Wait for a call to be cancelled: its id."""
+        while not self.cancelled:
+            self._take_call(*self._next_frame())
+        return self.cancelled.pop(0)
+
+    def unanswered(self) -> list[Call]:
+        """The calls that have come and that :meth:`next_call` has not returned, once nothing more comes."""
+        while self._frames_waiting or self._readable(self._reports, wait=0.2):
+            kind, payload = self._next_frame()
+            if kind == Kind.REPORT:
+                self._frames_waiting.appendleft((kind, self._token + payload))
+                break
+            self._take_call(kind, payload)
+        return list(self.unanswered_calls)
+
+    def answer(self, number: int, *values: object) -> None:
+        self.send_answer({"id": number, "content": [{"value": value} for value in values]})
+
+    def refuse(self, number: int, error: str, outcome: str = "failed") -> None:
+        self.send_answer({"id": number, "error": error, "outcome": outcome})
+
+    def send_answer(self, answer: object, token: bytes | None = None) -> None:
+        payload = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+        self.send_answer_raw(frame(Kind.ANSWER, token or self._token, payload))
+
+    def send_answer_raw(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._answers, view) :]
+
+    def _take_call(self, kind: Kind, payload: bytes) -> None:
+        said = json.loads(payload)
+        if kind == Kind.CANCEL:
+            self.cancelled.append(said["id"])
+        else:
+            self.unanswered_calls.append(Call(said["id"], said["name"], said["arguments"], len(payload)))
+
+    def _next_frame(self) -> tuple[Kind, bytes]:
+        """The next frame, without its token.
+
+        Raises:
+            Gone: If the interpreter has exited.
+        """
         deadline = time.monotonic() + _TIMEOUT
-        while time.monotonic() < deadline:
+        while not self._frames_waiting:
+            assert time.monotonic() < deadline, f"nothing comes: {self._written!r}"
             self._readable(self._reports, self._output)
             self._take_output()
             if not self._readable(self._reports, wait=0):
@@ -169,13 +254,10 @@ class RunningInterpreter:
             self._take_output()
             if status is not None:
                 raise Gone(status, self._written.decode())
-            for kind, payload in self._frames.feed(data):
-                assert payload[:TOKEN_BYTES] == self._token
-                head, _, body = payload[TOKEN_BYTES:].partition(b"\n")
-                if kind == Kind.REPORT:
-                    return Ran(self._written.decode(), json.loads(head), artifacts)
-                artifacts.append((json.loads(head)["mime_type"], body))
-        raise AssertionError(f"no report: {self._written!r}")
+            self._frames_waiting.extend(self._frames.feed(data))
+        kind, payload = self._frames_waiting.popleft()
+        assert payload[:TOKEN_BYTES] == self._token
+        return kind, payload[TOKEN_BYTES:]
 
     def open_descriptors(self) -> list[str]:
         return sorted(os.listdir(f"/proc/{self.process.pid}/fd"))

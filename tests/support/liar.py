@@ -85,6 +85,11 @@ class Liar(Sandbox):
         self._talking = asyncio.create_task(self._talk(self._peer))
         return Stream(own)
 
+    async def say(self, data: bytes) -> None:
+        """Write ``data`` now."""
+        assert self._peer is not None
+        await asyncio.get_running_loop().sock_sendall(self._peer, data)
+
     async def _talk(self, peer: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         size = len(payload())

@@ -22,6 +22,50 @@ PATIENCE = 30.0
 """Seconds that an answer may take on a machine that is busy with other things."""
 
 
+# the interpreter's end of the pipe of reports is the one pipe that it can write to and that is not stdout; of those
+# that it can read, the pipe of answers is made after the one of commands
+REPORTS = """
+import fcntl, os, struct, sys
+def pipes(mode):
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        try:
+            if fd > 2 and fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == mode:
+                name = os.readlink(f"/proc/self/fd/{fd}")
+                if name.startswith("pipe:") and name != os.readlink("/proc/self/fd/1"):
+                    yield fd
+        except OSError:
+            pass
+def reports():
+    return next(pipes(os.O_WRONLY))
+def answers():
+    return max(pipes(os.O_RDONLY))
+def packed(kind, payload):
+    return struct.pack(">BI", kind, len(payload)) + payload
+def write(kind, payload):
+    data = packed(kind, payload)
+    while data:
+        data = data[os.write(reports(), data):]
+def answer():
+    def exactly(count):
+        data = b""
+        while len(data) < count:
+            data += os.read(fd, count - len(data))
+        return data
+    fd = answers()
+    kind, length = struct.unpack(">BI", exactly(5))
+    data = exactly(length)
+    return kind, data[:16], data[16:]
+def token():
+    frame = sys._getframe()
+    while frame:
+        for value in () if frame.f_locals is frame.f_globals else frame.f_locals.values():
+            if isinstance(value, bytes) and len(value) == 16:
+                return value
+        frame = frame.f_back
+"""
+"""Code by which a block speaks for the interpreter."""
+
+
 class Ended(Exception):
     """The supervisor has ended."""
 
@@ -129,6 +173,12 @@ class Supervised:
 
     def kill(self) -> None:
         self.send(frame(Kind.KILL))
+
+    def tell_tools(self, *declarations: dict[str, Any]) -> None:
+        self.send(frame(Kind.TOOLS, json.dumps({"tools": declarations}).encode()))
+
+    def answer(self, number: int, value: Any) -> None:
+        self.send(frame(Kind.ANSWER, json.dumps({"id": number, "content": [{"value": value}]}).encode()))
 
     def restart(self) -> None:
         self.send(frame(Kind.RESTART))

@@ -1,13 +1,15 @@
-"""The interpreter's end of the two pipes to the supervisor: the only place that reads and writes frames."""
+"""The interpreter's end of the pipes to the supervisor: the only place that reads and writes frames."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections import deque
 from io import BufferedWriter, FileIO
 from os import read
 
 from codeact_team.sessions.protocol import (
+    ANSWERS,
     FROM_INTERPRETER,
     KIB,
     TO_INTERPRETER,
@@ -18,11 +20,18 @@ from codeact_team.sessions.protocol import (
 )
 from codeact_team.sessions.runner.interpreter.descriptors import Descriptor
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 _PIPE_BYTES = 64 * KIB
+
+encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+decode = json.JSONDecoder().decode
 
 
 class Channel:
-    """Frames over two pipes.
+    """Frames over three pipes.
 
     Frames may be sent by several threads. The writer below takes each under its own lock and in C, where no exception
     of Python, not even one that is sent to the thread, can cut it short.
@@ -30,13 +39,15 @@ class Channel:
     Args:
         commands: The file descriptor that the supervisor writes to.
         reports: The file descriptor that the supervisor reads from.
+        answers: Another one that the supervisor writes to.
     """
 
-    def __init__(self, commands: int, reports: int) -> None:
-        for fd in (commands, reports):
+    def __init__(self, commands: int, reports: int, answers: int) -> None:
+        for fd in (commands, reports, answers):
             os.set_inheritable(fd, False)
         self._commands = Descriptor(commands, os.getppid())
         self._reports = Descriptor(reports, os.getppid())
+        self._answers = Descriptor(answers, os.getpid())
         self._writer = BufferedWriter(FileIO(reports, "w", closefd=False))
         self._frames = FrameReader(TO_INTERPRETER)
         self._arrived: deque[tuple[Kind, bytes]] = deque()
@@ -55,6 +66,26 @@ class Channel:
             self._arrived.extend(self._frames.feed(data))
         kind, payload = self._arrived.popleft()
         return kind, payload[:TOKEN_BYTES], payload[TOKEN_BYTES:]
+
+    def answers(self) -> Iterator[tuple[bytes, bytes]]:
+        """Wait for answers until there will be no more: the token and the rest of each. For one thread only.
+
+        Raises:
+            OSError: If the code has closed or redirected the pipe.
+            ProtocolError: If what comes is no answer.
+        """
+        frames = FrameReader(ANSWERS)
+        while data := read(self._answers.require(), _PIPE_BYTES):
+            for _, payload in frames.feed(data):
+                yield payload[:TOKEN_BYTES], payload[TOKEN_BYTES:]
+
+    def require_answers(self) -> None:
+        """See whether answers can come.
+
+        Raises:
+            OSError: If the code has closed or redirected the pipe.
+        """
+        self._answers.require()
 
     def send(self, kind: Kind, token: bytes, *payload: bytes) -> None:
         """Send a frame, of no more than :func:`room` bytes.

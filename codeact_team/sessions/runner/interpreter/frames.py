@@ -20,6 +20,7 @@ _NOT_THE_USERS = (_RUNNER, "<frozen ", os.path.dirname(os.__file__) + os.sep)
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 _interruptible: set[CodeType] = set()
+_interruptible_files: set[str] = set()
 
 
 def is_users(filename: str) -> bool:
@@ -42,9 +43,16 @@ def interruptible(function: F) -> F:
     return function
 
 
+def interruptible_module(name: str) -> None:
+    """Mark all functions of a module of the runner; see :func:`interruptible`."""
+    _interruptible_files.add(f"<{name}>")
+
+
 def can_interrupt(code: CodeType) -> bool:
     """Whether a ``KeyboardInterrupt`` may be raised at any point of ``code``."""
-    return code in _interruptible or not code.co_filename.startswith(_RUNNER)
+    if not code.co_filename.startswith(_RUNNER):
+        return True
+    return code in _interruptible or code.co_filename in _interruptible_files
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import gc
-import json
 import os
 import sys
 from contextlib import suppress
@@ -13,11 +12,11 @@ from os import getpid
 from types import ModuleType
 
 from codeact_team.sessions.protocol import Kind
-from codeact_team.sessions.runner.interpreter import artifacts
+from codeact_team.sessions.runner.interpreter import artifacts, loading
 from codeact_team.sessions.runner.interpreter.answers import Answer, cut
 from codeact_team.sessions.runner.interpreter.blocks import Blocks
-from codeact_team.sessions.runner.interpreter.channel import Channel, room
-from codeact_team.sessions.runner.interpreter.frames import interruptible
+from codeact_team.sessions.runner.interpreter.channel import Channel, decode, encode, room
+from codeact_team.sessions.runner.interpreter.frames import interruptible, library_first
 from codeact_team.sessions.runner.interpreter.interrupts import Interrupts
 from codeact_team.sessions.runner.interpreter.names import Names
 from codeact_team.sessions.runner.interpreter.sources import Sources
@@ -30,14 +29,17 @@ if TYPE_CHECKING:
     from types import CodeType
     from typing import Any
 
+    from codeact_team.sessions.runner.interpreter.tools import Tools
+
 _FAILED = 1
 _INTERRUPTED = 130
 _SHORT_ANSWER = 40_000
 """Characters of an answer that fits into a report however they have to be encoded."""
 
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-_decode = json.JSONDecoder().decode
+_TOOLS = f"{__name__.rpartition('.')[0]}.tools"
+
 _display = sys.displayhook
+_modules = loading.imported()
 
 
 class Interpreter:
@@ -45,10 +47,13 @@ class Interpreter:
 
     Args:
         channel: Where they come from.
+        loader: Loads what is needed for tools.
     """
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, loader: loading.Loader) -> None:
         self._channel = channel
+        self._loader = loader
+        self._tools: Tools | None = None
         self._pid = getpid()
         module = ModuleType("__main__")
         sys.modules["__main__"] = module
@@ -62,6 +67,7 @@ class Interpreter:
         self._parts: Sequence[CodeType] = ()
         self._names: Names | None = None
         self._shown: object = None
+        self._denied = False
         sys.displayhook = self._displayhook
         artifacts.prepare()
         # nothing of what there is now will ever be garbage
@@ -75,8 +81,11 @@ class Interpreter:
             ProtocolError: If what comes is no command.
         """
         while (command := self._channel.receive()) is not None:
-            _, token, payload = command
-            request = _decode(payload.decode())
+            kind, token, payload = command
+            request = decode(payload.decode())
+            if kind is Kind.TOOLS:
+                self._declare(request["tools"])
+                continue
             name = f"<block {request['number']}>"
             report = self._run(request["code"], name, token)
             self._channel.send(Kind.REPORT, token, report)
@@ -84,8 +93,20 @@ class Interpreter:
             self._sources.settle(name, self._parts)
             self._streams.restore()
 
+    def _declare(self, tools: list[dict[str, Any]]) -> None:
+        if self._tools is None:
+            if not tools:
+                return
+            with library_first():
+                made: type[Tools] = self._loader.load(_TOOLS).Tools
+            self._tools = made(self._channel, self._interrupts, self._namespace)
+        self._tools.declare(tools)
+
     def _run(self, code: str, name: str, token: bytes) -> bytes:
         self._answer.begin()
+        self._denied = False
+        if self._tools is not None:
+            self._tools.calls.begin(token)
         self._parts = ()
         self._names = None
         self._interrupts.arm()
@@ -103,6 +124,8 @@ class Interpreter:
         if interrupted:
             exit_code = _INTERRUPTED
             self._interrupts.stop_threads()
+        if self._tools is not None:
+            self._tools.calls.end()
         self._shown = None
         return self._report(exit_code, interrupted)
 
@@ -116,6 +139,7 @@ class Interpreter:
         except BaseException as error:
             # not isinstance(), which may ask the error itself
             interrupted = issubclass(type(error), KeyboardInterrupt) and self._interrupts.came
+            self._denied = self._tools is not None and self._tools.is_denial(error)
             exit_code, text = _INTERRUPTED if interrupted else _FAILED, formatted(error)
         else:
             return 0, False
@@ -150,12 +174,13 @@ class Interpreter:
             "names": names,
             "omitted_names": omitted,
             "answer": self._answer.text,
+            "denied": self._denied and not interrupted,
         }
         # what cannot be encoded would make the whole report unreadable
-        data = _encode(report).encode("utf-8", "replace")
+        data = encode(report).encode("utf-8", "replace")
         if len(data) > room(Kind.REPORT):
             report["answer"] = cut(self._answer.text or "", _SHORT_ANSWER)
-            data = _encode(report).encode("utf-8", "replace")
+            data = encode(report).encode("utf-8", "replace")
         return data
 
 
@@ -177,13 +202,13 @@ def main(payload: bytes, arguments: list[str]) -> None:
     """Run blocks until the supervisor closes the pipe, then exit, with ``EX_SOFTWARE`` if that cannot be done.
 
     Args:
-        payload: The source of the runner, which nobody here needs.
-        arguments: The file descriptors that the supervisor writes to and reads from.
+        payload: The source of the runner.
+        arguments: The file descriptors of the channel.
     """
     status = 0
     try:
-        commands, reports = map(int, arguments)
-        Interpreter(Channel(commands, reports)).serve()
+        channel = Channel(*map(int, arguments))
+        Interpreter(channel, loading.Loader(payload, _modules)).serve()
     except BaseException as error:
         status = os.EX_SOFTWARE
         with suppress(OSError):

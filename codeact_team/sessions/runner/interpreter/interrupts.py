@@ -30,6 +30,8 @@ class Interrupts:
     def __init__(self) -> None:
         self.came = False
         """Whether the block that runs, or ran last, was sent a SIGINT."""
+        self.on_stop: Callable[[int], None] | None = None
+        """Called with the id of each thread that the block has started, when these are to end."""
         self._armed = False
         self._pending = False
         self._earlier_threads: list[threading.Thread] = []
@@ -75,9 +77,13 @@ class Interrupts:
         frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
         earlier = set(map(id, self._earlier_threads))
         for thread in threading.enumerate():
+            if id(thread) in earlier or not thread.ident:
+                continue
             # an idle thread of a pool would break at its next piece of work
-            if id(thread) not in earlier and thread.ident and runs_users(frames.get(thread.ident)):
+            if runs_users(frames.get(thread.ident)):
                 _raise_system_exit(thread.ident)
+            if self.on_stop is not None:
+                self.on_stop(thread.ident)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if not self._armed or frame is None:

@@ -1,20 +1,32 @@
-"""The interpreter as its supervisor sees it: a process, a pipe for commands and one for reports."""
+"""The interpreter as its supervisor sees it: a process, and pipes for commands, for reports and for answers."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections import deque
 from collections.abc import Iterator
 
-from codeact_team.sessions.protocol import FROM_INTERPRETER, KIB, FrameReader, Kind, frame
-from codeact_team.sessions.runner.supervisor.pipes import make_pipe, read_some, unread
+from codeact_team.sessions.protocol import (
+    FROM_INTERPRETER,
+    KIB,
+    MAX_ANSWER_BYTES,
+    MAX_CALLS_AT_ONCE,
+    TOKEN_BYTES,
+    FrameReader,
+    Kind,
+    frame,
+)
+from codeact_team.sessions.runner.supervisor.pipes import PipeWriter, make_pipe, read_some, unread
 from codeact_team.sessions.runner.supervisor.processes import Family
 
 _RUNNER = __name__.rpartition(".")[0].rpartition(".")[0]
-_COMMANDS_SIZE = 128 * KIB
+_COMMANDS_SIZE = 256 * KIB
 """So that an interpreter finds all its source when it comes to read it."""
+_MAX_UNREAD_ANSWERS = 2 * MAX_CALLS_AT_ONCE
+"""No honest interpreter leaves more: it has that many calls unanswered in a block, and as many in the one before."""
+_MAX_UNREAD_BYTES = 4 * MAX_ANSWER_BYTES
+"""Less than so many answers can have, as this is memory that the code shares: a few of the largest."""
 
 
 class Program:
@@ -22,6 +34,9 @@ class Program:
 
     Args:
         payload: The sources, as this process got them.
+
+    Attributes:
+        tools: The host's functions, as the host declares them; ``None`` as long as it does not.
     """
 
     def __init__(self, payload: bytes) -> None:
@@ -29,15 +44,19 @@ class Program:
         if not sys.executable:
             raise OSError("this Python does not know its own path")
         self.payload = payload
+        self.tools: bytes | None = None
         self._argv = [sys.executable, "-u", "-c", bootstrap]
         self._arguments = [str(len(payload)), f"{_RUNNER}.interpreter.interpreter"]
 
-    def argv(self, commands: int, reports: int) -> list[str]:
-        return [*self._argv, str(commands), *self._arguments, str(commands), str(reports)]
+    def argv(self, commands: int, reports: int, answers: int) -> list[str]:
+        pipes = [str(commands), str(reports), str(answers)]
+        return [*self._argv, str(commands), *self._arguments, *pipes]
 
 
 class Interpreter:
     """A running interpreter.
+
+    What is given to it waits in one of the pipes, to be flushed by the caller.
 
     Args:
         program: What to start.
@@ -48,6 +67,7 @@ class Interpreter:
         pid: Its process id, and that of its group and session.
         reports: Where its frames are read.
         commands: Where frames are written to it, as it reads them.
+        answers: Where the answers to its calls are written.
         asked: Whether it has been given a block.
 
     Raises:
@@ -55,56 +75,51 @@ class Interpreter:
     """
 
     def __init__(self, program: Program, family: Family, output: int) -> None:
-        theirs, self.commands = make_pipe(_COMMANDS_SIZE)
+        theirs, commands = make_pipe(_COMMANDS_SIZE)
+        listening, answers = make_pipe()
         self.reports, writer = make_pipe()
+        self.commands, self.answers = PipeWriter(commands), PipeWriter(answers)
+        os.set_blocking(self.reports, False)
         try:
             self.pid = family.start(
-                program.argv(theirs, writer),
+                program.argv(theirs, writer, listening),
                 environment=os.environb,
                 output=output,
-                inherited={theirs: theirs, writer: writer},
+                inherited={fd: fd for fd in (theirs, writer, listening)},
             )
         except OSError:
             self.close()
             raise
         finally:
-            os.close(theirs)
-            os.close(writer)
+            for fd in (theirs, writer, listening):
+                os.close(fd)
         self.asked = False
         self._frames = FrameReader(FROM_INTERPRETER)
-        self._queue = deque([memoryview(program.payload)])
         self._size_of_last = 0
-        os.set_blocking(self.commands, False)
-        os.set_blocking(self.reports, False)
+        self.commands.add(program.payload)
+        if program.tools is not None:
+            self.tell_tools(program.tools)
 
-    def run(self, token: bytes, block: bytes) -> bool:
-        """Give it a block; see :meth:`flush`."""
+    def tell_tools(self, tools: bytes) -> None:
+        """Give it the declarations of the host's functions."""
+        self.commands.add(frame(Kind.TOOLS, bytes(TOKEN_BYTES), tools))
+
+    def run(self, token: bytes, block: bytes) -> None:
+        """Give it a block."""
         self.asked = True
         command = frame(Kind.RUN, token, block)
         self._size_of_last = len(command)
-        self._queue.append(memoryview(command))
-        return self.flush()
+        self.commands.add(command)
 
-    def flush(self) -> bool:
-        """Write what it has room for; whether all is written. One that is gone wants nothing more."""
-        try:
-            while self._queue:
-                piece = self._queue[0]
-                written = os.write(self.commands, piece)
-                if written == len(piece):
-                    self._queue.popleft()
-                else:
-                    self._queue[0] = piece[written:]
-        except BlockingIOError:
-            return False
-        except BrokenPipeError:
-            pass
-        return True
+    def answer(self, token: bytes, answer: bytes) -> bool:
+        """Give it the answer to a call; whether it reads its answers."""
+        self.answers.add(frame(Kind.ANSWER, token, answer))
+        return len(self.answers) <= _MAX_UNREAD_ANSWERS and self.answers.waiting <= _MAX_UNREAD_BYTES
 
     @property
     def has_begun(self) -> bool:
         """Whether it has read anything of the last block."""
-        return unread(self.commands) + sum(map(len, self._queue)) < self._size_of_last
+        return unread(self.commands.fd) + self.commands.waiting < self._size_of_last
 
     def receive(self) -> Iterator[tuple[Kind, bytes]]:
         """The frames that have come; none if nothing has.
@@ -122,5 +137,6 @@ class Interpreter:
         yield from self._frames.feed(data)
 
     def close(self) -> None:
-        os.close(self.commands)
+        self.commands.close()
+        self.answers.close()
         os.close(self.reports)

@@ -6,12 +6,16 @@ import fcntl
 import os
 import sys
 import termios
+from collections import deque
 from contextlib import suppress
+from itertools import islice
 
 from codeact_team.sessions.protocol import KIB
 
 # one for all: a fresh one of this size costs more than most reads
 _buffer = memoryview(bytearray(256 * KIB))
+_PIECES = 64
+"""How much is written with one call; every system takes more pieces."""
 
 
 def make_pipe(size: int | None = None) -> tuple[int, int]:
@@ -35,3 +39,52 @@ def read_some(fd: int, limit: int = len(_buffer)) -> bytes:
 def unread(fd: int) -> int:
     """How many bytes are in a pipe, by either of its ends."""
     return int.from_bytes(fcntl.ioctl(fd, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
+class PipeWriter:
+    """The end of a pipe that is written to, and what it has no room for yet.
+
+    Args:
+        fd: That end; it is made non-blocking.
+
+    Attributes:
+        fd: The same.
+    """
+
+    def __init__(self, fd: int) -> None:
+        os.set_blocking(fd, False)
+        self.fd = fd
+        self._queue: deque[memoryview] = deque()
+
+    def __len__(self) -> int:
+        """How many pieces wait."""
+        return len(self._queue)
+
+    @property
+    def waiting(self) -> int:
+        """How many bytes wait."""
+        return sum(map(len, self._queue))
+
+    def add(self, piece: bytes) -> None:
+        """Let a piece wait for the next :meth:`flush`."""
+        self._queue.append(memoryview(piece))
+
+    def flush(self) -> bool:
+        """Write what there is room for; whether all is written. A reader that is gone wants nothing more."""
+        try:
+            while self._queue:
+                self._drop(os.writev(self.fd, list(islice(self._queue, _PIECES))))
+        except BlockingIOError:
+            return False
+        except BrokenPipeError:
+            pass
+        return True
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+    def _drop(self, written: int) -> None:
+        while self._queue and written >= len(self._queue[0]):
+            written -= len(self._queue.popleft())
+        if written:
+            self._queue[0] = self._queue[0][written:]

@@ -9,12 +9,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from codeact_team.sessions.protocol import TOKEN_BYTES, Kind, ProtocolError, frame
 from codeact_team.sessions.runner.supervisor import files
 from codeact_team.sessions.runner.supervisor.child import Interpreter, Program
 from codeact_team.sessions.runner.supervisor.guard import Guard, adopt_orphans
 from codeact_team.sessions.runner.supervisor.loop import Loop, is_readable
+from codeact_team.sessions.runner.supervisor.pipes import PipeWriter
 from codeact_team.sessions.runner.supervisor.processes import Choice, Family, OomScore, Relative
 from codeact_team.sessions.runner.supervisor.relay import Host, HostGone, Output, fields_of
 from codeact_team.sessions.runner.supervisor.results import KILLED, Accounts, Block, encode, exit_code
@@ -22,6 +24,7 @@ from codeact_team.sessions.runner.supervisor.shells import SHELLS, Shells
 
 _NOT_STARTED, _NOT_FOUND = 126, 127
 _FORGED = "it sent something that is no report of this block"
+_DEAF = "it did not read the answers to its calls"
 
 
 class _OutOfHand(Exception):
@@ -60,11 +63,14 @@ class Supervisor:
             Kind.INTERRUPT: self._interrupt,
             Kind.KILL: self._kill,
             Kind.RESTART: self._restart,
+            Kind.TOOLS: self._tools,
+            Kind.ANSWER: self._answer,
             **{kind: self._file_request(kind) for kind in files.REQUESTS},
         }
         self._from_interpreter: dict[Kind, Callable[[Block, bytes], None]] = {
             Kind.REPORT: self._report,
             Kind.ARTIFACT: self._artifact,
+            **{kind: self._to_host(kind) for kind in (Kind.CALL, Kind.CANCEL)},
         }
         self._loop.on_readable(host.fd, self._on_host)
         self._loop.on_readable(self._output.fd, self._on_output)
@@ -87,6 +93,8 @@ class Supervisor:
     def _on_host(self) -> None:
         for kind, payload in self._host.receive():
             self._from_host[kind](payload)
+        if self._interpreter and self._interpreter.answers:
+            self._flush(self._interpreter.answers)
 
     def _run(self, payload: bytes) -> None:
         self._require_idle()
@@ -110,8 +118,8 @@ class Supervisor:
             self._end_block(block, None, lost=lost, ran=False)
             return
         self._block = block
-        if not self._interpreter.run(block.token, payload):
-            self._loop.on_writable(self._interpreter.commands, self._on_room)
+        self._interpreter.run(block.token, payload)
+        self._flush(self._interpreter.commands)
 
     def _run_shell(self, block: Block, language: str, code: str) -> None:
         try:
@@ -152,6 +160,21 @@ class Supervisor:
         self._interpreter = self._try_start()
         self._host.send(self._greeting)
 
+    def _tools(self, payload: bytes) -> None:
+        self._require_idle()
+        self._program.tools = payload
+        if self._interpreter:
+            self._interpreter.tell_tools(payload)
+            self._flush(self._interpreter.commands)
+
+    def _answer(self, payload: bytes) -> None:
+        block, interpreter = self._block, self._interpreter
+        if block is None or block.shell or interpreter is None:
+            # to a call of a block that has ended meanwhile
+            return
+        if not interpreter.answer(block.token, payload):
+            self._lose(interpreter, _DEAF, KILLED)
+
     def _file_request(self, kind: Kind) -> Callable[[bytes], None]:
         def answer(payload: bytes) -> None:
             self._require_idle()
@@ -174,12 +197,13 @@ class Supervisor:
             # the block has ended with that: one message to the host is faster than two
             self._on_reports()
         else:
-            self._output.forward(self._host)
+            self._host.send(self._output.take())
 
-    def _on_room(self) -> None:
-        interpreter = self._interpreter
-        if interpreter and interpreter.flush():
-            self._loop.forget(interpreter.commands)
+    def _flush(self, pipe: PipeWriter) -> None:
+        if pipe.flush():
+            self._loop.forget(pipe.fd)
+        else:
+            self._loop.on_writable(pipe.fd, partial(self._flush, pipe))
 
     def _on_reports(self) -> None:
         interpreter = self._interpreter
@@ -194,10 +218,13 @@ class Supervisor:
 
     def _take_reports(self, interpreter: Interpreter) -> None:
         for kind, payload in interpreter.receive():
-            block = self._block
-            if block is None or block.shell or payload[:TOKEN_BYTES] != block.token:
+            block, token = self._block, payload[:TOKEN_BYTES]
+            if block is not None and not block.shell and token == block.token:
+                self._from_interpreter[kind](block, payload[TOKEN_BYTES:])
+            elif kind not in (Kind.CALL, Kind.CANCEL):
                 raise ProtocolError(_FORGED)
-            self._from_interpreter[kind](block, payload[TOKEN_BYTES:])
+            # a thread that its block has left behind may call
+        self._host.send()
 
     def _report(self, block: Block, payload: bytes) -> None:
         try:
@@ -209,6 +236,13 @@ class Supervisor:
     def _artifact(self, block: Block, payload: bytes) -> None:
         block.add_artifact(payload)
         self._host.send(frame(Kind.ARTIFACT, payload))
+
+    def _to_host(self, kind: Kind) -> Callable[[Block, bytes], None]:
+        def pass_on(_: Block, payload: bytes) -> None:
+            # who is asked for an approval has seen what was written before
+            self._host.hold(self._output.take(), frame(kind, payload))
+
+        return pass_on
 
     def _on_shell(self) -> None:
         shell = self._block and self._block.shell
@@ -289,8 +323,7 @@ class Supervisor:
     def _start_interpreter(self) -> Interpreter:
         interpreter = Interpreter(self._program, self._family, self._output.inner)
         self._loop.on_readable(interpreter.reports, self._on_reports)
-        if not interpreter.flush():
-            self._loop.on_writable(interpreter.commands, self._on_room)
+        self._flush(interpreter.commands)
         return interpreter
 
     def _try_start(self) -> Interpreter | None:
@@ -302,7 +335,8 @@ class Supervisor:
 
     def _close(self, interpreter: Interpreter) -> None:
         self._loop.forget(interpreter.reports)
-        self._loop.forget(interpreter.commands)
+        self._loop.forget(interpreter.commands.fd)
+        self._loop.forget(interpreter.answers.fd)
         interpreter.close()
 
 

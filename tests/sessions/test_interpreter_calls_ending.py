@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.calling import answer, interrupted, works
+from support.declarations import ECHO
+from support.interpreter import RunningInterpreter
+
+_ENDED = "ToolError: the block that made this call has ended"
+
+
+@pytest.fixture
+def interpreter(tmp_path: Path) -> Iterator[RunningInterpreter]:
+    with RunningInterpreter(tmp_path) as running:
+        running.declare(ECHO)
+        running.run("import asyncio, os, signal, sys, threading, time\nkept = 'kept'")
+        yield running
+
+
+_OWN_LOOP = """
+async def f():
+    async with asyncio.timeout(0.01):
+        await tools.echo.aio(1)
+try: asyncio.run(f())
+except TimeoutError: pass
+"""
+_ALARM = """
+def handle(*_): raise TimeoutError
+signal.signal(signal.SIGALRM, handle)
+signal.setitimer(signal.ITIMER_REAL, 0.01)
+try: tools.echo(1)
+except TimeoutError: pass
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "try: await asyncio.wait_for(tools.echo.aio(1), 0.01)\nexcept asyncio.TimeoutError: pass",
+        "task = asyncio.create_task(tools.echo.aio(1))\nawait asyncio.sleep(0.01)\ntask.cancel()\nawait asyncio.sleep(0)",
+        _OWN_LOOP,
+        _ALARM,
+    ],
+)
+def test_a_call_that_nobody_waits_for_any_more_is_cancelled(
+    interpreter: RunningInterpreter, code: str
+) -> None:
+    interpreter.start(f"{code}\ntools.echo(2)")
+    first = interpreter.next_call()
+    assert interpreter.wait_for_cancel() == first.number
+    second = interpreter.next_call()
+    # it is answered all the same
+    interpreter.refuse(first.number, "cancelled", "cancelled")
+    answer(interpreter, second)
+    ran = interpreter.finish()
+    assert (ran.exit_code, ran.output) == (0, "2\n")
+
+
+@pytest.mark.parametrize("code", ["tools.echo(1)", "async def f(): tools.echo(1)\nawait f()"])
+def test_an_interrupt_ends_a_wait_even_if_no_answer_comes(interpreter: RunningInterpreter, code: str) -> None:
+    interpreter.start(f"print('ready')\n{code}")
+    call = interpreter.next_call()
+    ran = interrupted(interpreter)
+    assert (ran.exit_code, ran.interrupted) == (130, True)
+    assert ran.output.endswith("KeyboardInterrupt\n")
+    assert "codeact_team" not in ran.output
+    assert interpreter.cancelled == [call.number]
+    assert works(interpreter)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "await tools.echo.aio(1)",
+        "asyncio.run(tools.echo.aio(1))",
+        "await asyncio.gather(*(tools.echo.aio(1) for _ in range(100)))",
+    ],
+)
+def test_an_interrupt_cancels_the_calls_that_are_awaited(interpreter: RunningInterpreter, code: str) -> None:
+    interpreter.start(f"print('ready')\n{code}")
+    ran = interrupted(interpreter, interpreter.next_call())
+    assert (ran.exit_code, ran.interrupted) == (130, True)
+    assert ran.output.endswith("KeyboardInterrupt\n")
+    assert "codeact_team" not in ran.output
+    assert works(interpreter)
+
+
+def test_an_interrupt_wakes_the_threads_that_wait(interpreter: RunningInterpreter) -> None:
+    # leaving the pool waits for its threads
+    interpreter.start(
+        "print('ready')\nfrom concurrent.futures import ThreadPoolExecutor\n"
+        "with ThreadPoolExecutor() as pool:\n    list(pool.map(tools.echo, range(3)))"
+    )
+    calls = [interpreter.next_call() for _ in range(3)]
+    assert interrupted(interpreter, *calls[:1]).interrupted
+    assert works(interpreter)
+
+
+def test_interrupts_at_any_time_break_nothing(interpreter: RunningInterpreter) -> None:
+    codes = (
+        "while True: tools.echo({'a': [1]})",
+        "while True: await tools.echo.aio({'a': [1]})",
+        "while True:\n    try: tools.echo(b'')\n    except TypeError: pass",
+        "while True: repr(tools.echo)",
+    )
+    for turn in range(40):
+        code = codes[turn % len(codes)]
+        interpreter.start(f"print('ready')\n{code}")
+        for _ in range(turn if "{" in code else 0):
+            answer(interpreter, interpreter.next_call())
+        ran = interrupted(interpreter, *([interpreter.next_call()] if "{" in code else []))
+        assert (ran.exit_code, ran.interrupted) == (130, True)
+        assert "codeact_team" not in ran.output
+    assert works(interpreter)
+
+
+def test_the_end_of_a_block_ends_its_calls(interpreter: RunningInterpreter) -> None:
+    interpreter.start(
+        "failed = []\ndef f():\n    for _ in range(2):\n        try: tools.echo(1)\n"
+        "        except tools.ToolError as error: failed.append(f'{type(error).__name__}: {error}')\n"
+        "thread = threading.Thread(target=f)\nthread.start()\n"
+        "task = asyncio.create_task(tools.echo.aio(2))\nawait asyncio.sleep(0.01)"
+    )
+    for _ in range(2):
+        interpreter.next_call()
+    assert interpreter.finish().exit_code == 0
+    ran = interpreter.run("thread.join()\nprint(failed[0])\nawait task")
+    assert ran.output.startswith(f"{_ENDED}\n")
+    assert ran.output.endswith(f"tools.{_ENDED}\n")
+    assert works(interpreter)
+
+
+@pytest.mark.parametrize("ending", ["1 / 0", "sys.exit(3)", "raise KeyboardInterrupt"])
+def test_calls_end_however_the_block_does(interpreter: RunningInterpreter, ending: str) -> None:
+    interpreter.start(
+        "failed = []\ndef f():\n    try: tools.echo(1)\n    except tools.ToolError as error: failed.append(str(error))\n"
+        f"thread = threading.Thread(target=f)\nthread.start()\ntools.echo(2)\n{ending}"
+    )
+    calls = [interpreter.next_call() for _ in range(2)]
+    answer(interpreter, next(call for call in calls if call.arguments["value"] == 2))
+    assert interpreter.finish().exit_code != 0
+    assert interpreter.run("thread.join()\nfailed").output == f"['{_ENDED.partition(': ')[2]}']\n"
+
+
+def test_between_blocks_nothing_is_sent(interpreter: RunningInterpreter) -> None:
+    interpreter.run(
+        "failed = []\nended = threading.Event()\ndef f():\n    while not failed:\n"
+        "        try: tools.echo(1)\n        except tools.ToolError as error: failed.append(str(error))\n"
+        "    ended.set()\n"
+        "def later():\n    time.sleep(0.1)\n    f()\n"
+        "threading.Thread(target=later).start()"
+    )
+    assert interpreter.unanswered() == []
+    assert (
+        interpreter.run("ended.wait(10)\nfailed").output
+        == "['tools can be called while a block runs only']\n"
+    )
+
+
+def test_a_thread_of_an_earlier_block_calls_in_the_name_of_the_one_that_runs(
+    interpreter: RunningInterpreter,
+) -> None:
+    interpreter.run(
+        "go = threading.Event()\ndef f():\n    go.wait()\n    print(tools.echo(1))\nthread = threading.Thread(target=f)\nthread.start()"
+    )
+    interpreter.start("go.set()\nthread.join()")
+    answer(interpreter, interpreter.next_call())
+    assert interpreter.finish().output == "1\n"
