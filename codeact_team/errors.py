@@ -4,6 +4,7 @@
     ├── SettingError            an argument is wrong, or cannot be written to a config
     ├── ConfigError             a config document is wrong: file, line and path in the document
     │   └── NotAllowedError     a component that the allow-list, or safety, keeps out
+    ├── WorkbenchError          tools cannot be had, such as those of an MCP server that does not start
     └── SandboxError            code cannot run on this machine as asked
         ├── EngineError         the container engine, or an image, is missing or refuses
         └── ConfinementError    the kernel cannot enforce what confinement requires
@@ -55,6 +56,10 @@ class ConfigError(CodeActTeamError):
 
 class NotAllowedError(ConfigError):
     """A component or a dotted path that may not be loaded unless asked for."""
+
+
+class WorkbenchError(CodeActTeamError, RuntimeError):
+    """Tools cannot be had: a server does not start, has died, or offers what cannot be used."""
 
 
 class SandboxError(CodeActTeamError, RuntimeError):

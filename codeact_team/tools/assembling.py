@@ -1,0 +1,71 @@
+"""From what the sources list to an offer: a name for each tool, and a limit for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from codeact_team.errors import SettingError
+from codeact_team.tools.names import RESERVED, assign
+from codeact_team.tools.offer import Offer, OfferedTool
+from codeact_team.tools.sources import ListedTool, ToolSource
+
+MAX_TOOLS = 5000
+MAX_DECLARATIONS = 2 * 1024 * 1024
+"""How many bytes the declarations of all tools may have."""
+
+Listing = tuple[ToolSource, Sequence[ListedTool]]
+"""What a source lists."""
+
+
+def assemble(listings: Sequence[Listing]) -> Offer:
+    """Offer all tools that are listed.
+
+    Raises:
+        SettingError: If two tools without a server have the same name, or one that was given by itself is broken.
+        WorkbenchError: If another one is broken, or there are too many.
+    """
+    if sum(len(listed) for _, listed in listings) > MAX_TOOLS:
+        raise _largest(listings).error(f"more than {MAX_TOOLS:,} tools are too many; offer fewer")
+    tools = [_offered(name, listed, source) for name, listed, source in _named(listings)]
+    size = sum(tool.size for tool in tools)
+    if size > MAX_DECLARATIONS:
+        raise _largest(listings).error(
+            f"what there is to tell of {len(tools)} tools has {size:,} bytes, of which {MAX_DECLARATIONS:,} are "
+            "allowed; offer fewer tools"
+        )
+    return Offer(tools)
+
+
+def _offered(name: str, listed: ListedTool, source: ToolSource) -> OfferedTool:
+    try:
+        return OfferedTool(name, listed, source)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise source.error(f"the schema of the tool {listed.name[:100]!r} cannot be used: {error}") from error
+
+
+def _largest(listings: Sequence[Listing]) -> ToolSource:
+    return max(listings, key=lambda listing: len(listing[1]))[0]
+
+
+def _named(listings: Sequence[Listing]) -> Iterator[tuple[str, ListedTool, ToolSource]]:
+    """Each tool with the dotted path by which code calls it."""
+    flat = [(tool, source) for source, tools in listings if source.server is None for tool in tools]
+    _refuse_doubles(flat)
+    servers = [listing for listing in listings if listing[0].server is not None]
+    names = assign([source.server or "" for source, _ in servers], "server", reserved=RESERVED)
+    flat_names = assign([tool.name for tool, _ in flat], "tool", reserved=RESERVED.union(names))
+    for name, (tool, source) in zip(flat_names, flat, strict=True):
+        yield name, tool, source
+    for server, (source, tools) in zip(names, servers, strict=True):
+        tool_names = assign([tool.name for tool in tools], "tool", reserved=RESERVED)
+        for name, tool in zip(tool_names, tools, strict=True):
+            yield f"{server}.{name}", tool, source
+
+
+def _refuse_doubles(flat: Sequence[tuple[ListedTool, ToolSource]]) -> None:
+    found: dict[str, ToolSource] = {}
+    for tool, source in flat:
+        if (other := found.get(tool.name)) is not None:
+            both = source.label if source is other else f"{other.label} and {source.label}"
+            raise SettingError(f"tools: there are two tools {tool.name!r} ({both}); give one another name")
+        found[tool.name] = source

@@ -1,0 +1,223 @@
+"""The tools that code may call at the moment."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import json
+import logging
+import weakref
+from collections.abc import Mapping, Sequence
+
+from autogen_core import CancellationToken
+from pydantic import JsonValue
+
+from codeact_team.parsing import make_inert
+from codeact_team.tools.checking import ArgumentChecker
+from codeact_team.tools.content import Piece, ToolFailed, error_text
+from codeact_team.tools.declarations import Declaration, declare
+from codeact_team.tools.schemas import Schema
+from codeact_team.tools.sources import ListedTool, ToolSource
+from codeact_team.tools.text import cut, describe_error
+
+logger = logging.getLogger(__name__)
+
+HANDFUL = 8
+"""Up to how many tools the model is shown whole; of more it gets a line each, and looks up the rest."""
+
+_MAX_LINES = 300
+_MAX_NAME = 200
+
+
+class OfferedTool:
+    """A tool that code may call.
+
+    Args:
+        name: The dotted path below ``tools``.
+        listed: The tool, as its source knows it.
+        source: Where it comes from.
+
+    Raises:
+        ValueError: If its schema is broken.
+        TypeError: If its schema has what JSON has not.
+        RecursionError: If its schema is nested too deeply.
+    """
+
+    def __init__(self, name: str, listed: ListedTool, source: ToolSource) -> None:
+        self._listed = listed
+        self._source = source
+        self._checker = ArgumentChecker(listed.schema)
+        self._declaration = declare(
+            name,
+            listed.description,
+            listed.schema,
+            returns=listed.returns,
+            returns_media=listed.returns_media,
+        )
+        self.size = len(json.dumps(self._declaration.declare()))
+        """How many bytes there are to tell of it."""
+
+    @property
+    def name(self) -> str:
+        """The dotted path below ``tools``."""
+        return self._declaration.name
+
+    @property
+    def schema(self) -> Schema:
+        """The JSON schema of its arguments."""
+        return self._listed.schema
+
+    @property
+    def declaration(self) -> Declaration:
+        """What is told of it."""
+        return self._declaration
+
+    def check(self, arguments: Mapping[str, JsonValue]) -> None:
+        """Check what code passed; for a megabyte of it that takes up to a second.
+
+        Raises:
+            ValueError: If it does not fit, with what is wrong and where.
+        """
+        self._checker.check(arguments)
+        if self._source.wire_is_json:
+            _check_strict(arguments)
+
+    def with_defaults(self, arguments: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+        """The arguments as the tool understands them, as far as its schema says what it takes for those left out."""
+        complete: dict[str, JsonValue] = {}
+        for parameter in self._declaration.parameters:
+            if parameter.key in arguments:
+                complete[parameter.key] = arguments[parameter.key]
+            elif parameter.default:
+                complete[parameter.key] = parameter.default[0]
+        return complete | dict(arguments)
+
+    async def call(
+        self, arguments: dict[str, JsonValue], cancellation_token: CancellationToken
+    ) -> Sequence[Piece]:
+        """Call it.
+
+        Args:
+            arguments: As checked.
+            cancellation_token: Cancels it, as does cancelling the caller's task.
+
+        Returns:
+            What it returns: one value or Artifact, or several.
+
+        Raises:
+            ToolFailed: If it fails, in words for whoever wrote the call.
+        """
+        token = CancellationToken()
+        task = asyncio.ensure_future(self._run(arguments, token))
+        token.link_future(task)
+        _cancel_with(cancellation_token, token)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if not _asked_for(cancellation_token):
+                raise ToolFailed("the tool was cancelled, and not by its caller") from None
+            # a function in a thread can know only from its token
+            _cancel(token)
+            raise
+
+    async def _run(
+        self, arguments: dict[str, JsonValue], cancellation_token: CancellationToken
+    ) -> Sequence[Piece]:
+        try:
+            return await self._source.call(self._listed, arguments, cancellation_token)
+        except ToolFailed as failure:
+            raise ToolFailed(error_text(str(failure))) from failure
+        except (Exception, SystemExit) as error:  # whatever a tool raises; it must not end the host
+            raise ToolFailed(error_text(describe_error(error))) from error
+
+
+def _asked_for(cancellation_token: CancellationToken) -> bool:
+    """Whether the cancellation that was raised is the token's, or that of the task it was raised in."""
+    task = asyncio.current_task()
+    return cancellation_token.is_cancelled() or (task is not None and task.cancelling() > 0)
+
+
+class Offer:
+    """Tools by the names that code has for them.
+
+    Args:
+        tools: The tools.
+    """
+
+    def __init__(self, tools: Sequence[OfferedTool]) -> None:
+        self._tools = {tool.name: tool for tool in tools}
+        self._declarations = [tool.declaration.declare() for tool in tools]
+
+    @property
+    def tools(self) -> Sequence[OfferedTool]:
+        """The tools, in order."""
+        return list(self._tools.values())
+
+    @property
+    def declarations(self) -> Sequence[Mapping[str, JsonValue]]:
+        """See :attr:`codeact_team.execution.HostTools.declarations`."""
+        return self._declarations
+
+    def find(self, name: str) -> OfferedTool | None:
+        """The tool of this name."""
+        return self._tools.get(name)
+
+    def nearest(self, name: str) -> str:
+        """A closing half sentence that names the tool that is most like ``name``, or nothing."""
+        close = difflib.get_close_matches(name[:_MAX_NAME], self._tools, n=1, cutoff=0.5)
+        return f"; did you mean {close[0]!r}?" if close else ""
+
+    def describe(self) -> str:
+        """The tools as a prompt shows them."""
+        if not self._tools:
+            return ""
+        if len(self._tools) <= HANDFUL:
+            stubs = [tool.declaration.stub() for tool in self.tools]
+            intro, shown = (
+                "These functions run outside the sandbox; call them as they are:",
+                "\n\n".join(stubs),
+            )
+        else:
+            lines = [tool.declaration.line() for tool in self.tools[:_MAX_LINES]]
+            if left := len(self._tools) - len(lines):
+                lines.append(f"# and {left} more: dir(tools) tells which")
+            example = f"help(tools.{self.tools[0].name})"
+            intro = (
+                f"These functions run outside the sandbox. Before you call one, read about it: `{example}`."
+            )
+            shown = "\n".join(lines)
+        name = self.tools[0].name
+        return (
+            f"{intro}\n```python\n{make_inert(shown)}\n```\n"
+            f"A call waits, and returns a value. To make several at once, use "
+            f"`await asyncio.gather(tools.{name}.aio(...), tools.{name}.aio(...))`.\n"
+            "A call that fails raises a `tools.ToolError`, which says why."
+        )
+
+
+def _cancel_with(parent: CancellationToken, token: CancellationToken) -> None:
+    """Have ``token`` cancelled with ``parent``, which keeps nothing of it: a run's token sees thousands of calls."""
+    reference = weakref.ref(token)
+
+    def cancel() -> None:
+        if (alive := reference()) is not None:
+            _cancel(alive)
+
+    parent.add_callback(cancel)
+
+
+def _cancel(token: CancellationToken) -> None:
+    try:
+        token.cancel()
+    except Exception:
+        # what a tool has tied to its token is its own; AutoGen's McpWorkbench ties what cannot be cancelled
+        logger.warning("what a tool does when it is cancelled has failed", exc_info=True)
+
+
+def _check_strict(arguments: Mapping[str, JsonValue]) -> None:
+    try:
+        json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
+    except ValueError as error:
+        raise ValueError(
+            f"the arguments cannot be sent to the tool's server: {cut(str(error), 300)}"
+        ) from None

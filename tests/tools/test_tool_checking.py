@@ -1,0 +1,208 @@
+"""Arguments are checked on the host in bounded time, whatever they and the schema are."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.schemas import Call, calls
+
+from codeact_team.tools import checking
+from codeact_team.tools.checking import MAX_DEPTH, ArgumentChecker
+
+
+def problem(schema: dict[str, Any], arguments: dict[str, Any]) -> str:
+    with pytest.raises(ValueError) as raised:  # noqa: PT011 - the text is what is tested
+        ArgumentChecker(schema).check(arguments)
+    return str(raised.value)
+
+
+def fits(schema: dict[str, Any], arguments: dict[str, Any]) -> None:
+    ArgumentChecker(schema).check(arguments)
+
+
+def of(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties}
+
+
+@given(calls())
+def test_arguments_that_fit_are_accepted(call: Call) -> None:
+    ArgumentChecker(call.schema).check(call.arguments)
+
+
+@given(
+    st.dictionaries(st.text(max_size=5), st.recursive(st.none(), lambda x: st.lists(x), max_leaves=5)),
+    calls(),
+)
+def test_arguments_of_any_kind_are_accepted_or_refused(arguments: dict[str, Any], call: Call) -> None:
+    with contextlib.suppress(ValueError):
+        ArgumentChecker(call.schema).check(arguments)
+
+
+def test_the_text_says_what_is_wrong_and_where() -> None:
+    line: dict[str, Any] = {"type": "object", "properties": {"sku": {"type": "string"}}, "required": ["sku"]}
+    schema = {**of(lines={"type": "array", "items": line}), "required": ["lines"]}
+    assert problem(schema, {}) == "arguments: 'lines' is a required property"
+    assert problem(schema, {"lines": [{"sku": "a"}, {"sku": 3}]}) == (
+        "arguments['lines'][1]['sku']: 3 is not of type 'string'"
+    )
+
+
+def test_of_alternatives_the_text_says_why_none_fits() -> None:
+    schema = of(note={"anyOf": [{"type": "string"}, {"type": "null"}]})
+    assert problem(schema, {"note": 3}) == (
+        "arguments['note']: 3 is not of type 'string' or 3 is not of type 'null'"
+    )
+
+
+def test_the_text_is_bounded_whatever_was_passed() -> None:
+    assert len(problem(of(note={"type": "integer"}), {"note": "x" * 1_000_000})) < 200
+    assert len(problem({"additionalProperties": False}, {f"{n}" * 50: n for n in range(1000)})) < 1000
+    assert len(problem(of(**{"k" * 5000: {"type": "null"}}), {"k" * 5000: 1})) < 200
+
+
+def test_deep_arguments_are_refused() -> None:
+    deep: Any = []
+    for _ in range(MAX_DEPTH):
+        deep = [deep]
+    assert "nested" in problem(of(deep={}), {"deep": deep})
+
+
+def test_a_type_that_holds_itself_is_checked_all_the_way_down() -> None:
+    tree: dict[str, Any] = {
+        "type": "object",
+        "properties": {"left": {"$ref": "#/$defs/T"}, "name": {"type": "string"}},
+    }
+    schema = {**of(tree={"$ref": "#/$defs/T"}), "$defs": {"T": tree}}
+    value: dict[str, Any] = {"name": 1}
+    for _ in range(MAX_DEPTH - 5):
+        value = {"left": value}
+    assert "1 is not of type 'string'" in problem(schema, {"tree": value})
+
+
+def test_alternatives_that_hold_themselves_do_not_take_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checking, "MAX_SECONDS", 0.1)
+
+    def node(key: str) -> dict[str, Any]:
+        return {"type": "object", "properties": {"next": {"$ref": "#/$defs/N"}}, "required": [key]}
+
+    schema = {**of(start={"$ref": "#/$defs/N"}), "$defs": {"N": {"anyOf": [node("x"), node("y")]}}}
+    value: dict[str, Any] = {"long": "x" * 1_000_000}
+    for _ in range(40):
+        value = {"next": value}
+    assert "too much" in problem(schema, {"start": value})
+
+
+def test_a_slow_pattern_is_not_run() -> None:
+    slow = {"type": "string", "pattern": "^(a+)+$"}
+    fits(of(text=slow), {"text": "a" * 50 + "!"})
+    fits({"patternProperties": {"^(a+)+$": {}}, "additionalProperties": False}, {"a" * 50 + "!": 1})
+    fits(of(text={"propertyNames": slow, "unevaluatedProperties": False}), {"text": {"a" * 50 + "!": 1}})
+
+
+def test_a_slow_pattern_is_not_run_where_only_a_reference_leads_to_it() -> None:
+    hidden: Any = {"$schema": "https://json-schema.org/draft/2020-12/schema", "pattern": "^(a+)+$"}
+    schema = {**of(text={"$ref": "#/components/schemas/T"}), "components": {"schemas": {"T": hidden}}}
+    fits(schema, {"text": "a" * 50 + "!"})
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"oneOf": [{"type": "string", "pattern": "^a"}, {"type": "string", "pattern": "^b"}]},
+        {"not": {"type": "string", "pattern": "^b"}},
+        {"if": {"type": "string", "format": "email"}, "then": {"maxLength": 0}},
+        {"type": "string", "not": {"oneOf": [{"pattern": "^b"}, {"const": 1}]}},
+    ],
+)
+def test_what_hangs_on_a_pattern_is_left_to_the_tool(schema: dict[str, Any]) -> None:
+    fits(of(text=schema), {"text": "a"})
+
+
+@pytest.mark.parametrize(
+    ("schema", "wrong"),
+    [
+        ({"not": {"type": "string"}}, "a"),
+        ({"if": {"type": "string"}, "then": {"maxLength": 0}}, "a"),
+        ({"oneOf": [{"type": "string"}, {"type": "null"}]}, 1),
+        ({"contains": {"type": "string"}}, [1]),
+        ({"uniqueItems": True}, [{"a": 1}, {"a": 1.0}]),
+        ({"items": {"type": "integer"}}, [1, "a"]),
+        ({"prefixItems": [{"type": "string"}], "items": {"type": "integer"}}, ["a", "b"]),
+        ({"items": {"type": "integer"}}, [True]),
+        ({"multipleOf": 0.5}, 0.7),
+        ({"multipleOf": 2}, math.inf),
+        ({"multipleOf": 0.5}, math.nan),
+        ({"type": "object", "properties": {"pattern": {"type": "string"}}}, {"pattern": 1}),
+        ({"dependentRequired": {"a": ["b"]}}, {"a": 1}),
+        ({"enum": ["a", 1]}, True),
+    ],
+)
+def test_all_else_is_checked(schema: dict[str, Any], wrong: Any) -> None:
+    problem(of(value=schema), {"value": wrong})
+
+
+def test_unlike_items_are_unique() -> None:
+    fits(of(value={"uniqueItems": True}), {"value": [1, True, "1", [1], {"a": 1}, {"a": 2}, None, 0, False]})
+
+
+def test_many_items_are_compared_without_comparing_each_with_each() -> None:
+    items = [{"n": n} for n in range(30_000)]
+    fits(of(value={"type": "array", "uniqueItems": True}), {"value": items})
+
+
+def test_a_long_list_of_plain_values_is_no_problem() -> None:
+    fits(of(value={"type": "array", "items": {"type": "number"}}), {"value": [1.5] * 300_000})
+
+
+@pytest.mark.parametrize(
+    "draft", ["http://json-schema.org/draft-07/schema#", "http://json-schema.org/draft-04/schema#"]
+)
+def test_the_dialect_is_the_one_that_the_schema_names(draft: str) -> None:
+    # in later dialects this is no schema
+    pair: Any = {
+        "type": "array",
+        "items": [{"type": "string"}, {"type": "integer"}],
+        "additionalItems": False,
+    }
+    schema = {"$schema": draft, **of(pair=pair)}
+    fits(schema, {"pair": ["a", 1]})
+    assert "is not of type" in problem(schema, {"pair": [1, "a"]})
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        (of(a={"type": "strin"}), r"schema\['properties'\]\['a'\]\['type'\]: 'strin'"),
+        (of(a={"$ref": "#/$defs/Nowhere"}), "refers to '#/\\$defs/Nowhere', which it does not contain"),
+        (of(a={"$ref": "https://example.com/schema.json"}), "which it does not contain"),
+        (of(a={"$ref": "file:///etc/passwd"}), "which it does not contain"),
+        ({**of(a={"$ref": "#/required"}), "required": ["a"]}, "which it does not contain"),
+        ({"type": "object", "required": "a"}, "required"),
+    ],
+)
+def test_a_broken_schema_is_noticed_at_once(schema: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        ArgumentChecker(schema)
+
+
+def test_a_schema_that_is_nested_too_deeply_is_broken() -> None:
+    schema: Any = {"type": "string"}
+    for _ in range(2000):
+        schema = {"type": "array", "items": schema}
+    with pytest.raises(ValueError, match="nested too deeply"):
+        ArgumentChecker(of(a=schema))
+
+
+def test_a_reference_to_itself_refuses_instead_of_recursing() -> None:
+    schema = {**of(a={"$ref": "#/$defs/A"}), "$defs": {"A": {"$ref": "#/$defs/A"}}}
+    assert "nested too deeply" in problem(schema, {"a": 1})
+
+
+def test_a_reference_to_what_is_no_schema_refuses() -> None:
+    schema = of(a={"$ref": "#/properties"}, required={"type": "string"}, items={"type": "null"})
+    assert problem(schema, {"a": {"b": [1]}})
