@@ -9,10 +9,12 @@ if TYPE_CHECKING:
     from codeact_team.agents import (
         ApprovalRequest,
         ApprovalResponse,
+        ApprovalRule,
         CodeActAgent,
         CodeExecutorAgent,
         ReflectionAgent,
         RetryDecision,
+        ToolLimits,
         Verdict,
     )
     from codeact_team.config import dump_config, load_config, open_team, validate_config
@@ -24,10 +26,12 @@ if TYPE_CHECKING:
         NotAllowedError,
         SandboxError,
         SettingError,
+        WorkbenchError,
     )
     from codeact_team.execution import (
         Artifact,
         BoundName,
+        CallOutcome,
         ExecutionResult,
         Outcome,
         SessionCodeExecutor,
@@ -47,10 +51,12 @@ _HOME = {
     "agents": (
         "ApprovalRequest",
         "ApprovalResponse",
+        "ApprovalRule",
         "CodeActAgent",
         "CodeExecutorAgent",
         "ReflectionAgent",
         "RetryDecision",
+        "ToolLimits",
         "Verdict",
     ),
     "config": ("dump_config", "load_config", "open_team", "validate_config"),
@@ -62,10 +68,12 @@ _HOME = {
         "NotAllowedError",
         "SandboxError",
         "SettingError",
+        "WorkbenchError",
     ),
     "execution": (
         "Artifact",
         "BoundName",
+        "CallOutcome",
         "ExecutionResult",
         "Outcome",
         "SessionCodeExecutor",
@@ -86,8 +94,10 @@ _MODULE_OF = {name: f"codeact_team.{module}" for module, names in _HOME.items() 
 __all__ = [
     "ApprovalRequest",
     "ApprovalResponse",
+    "ApprovalRule",
     "Artifact",
     "BoundName",
+    "CallOutcome",
     "CodeActAgent",
     "CodeActTeamError",
     "CodeExecutorAgent",
@@ -110,7 +120,9 @@ __all__ = [
     "SessionResult",
     "SettingError",
     "StreamingCodeExecutor",
+    "ToolLimits",
     "Verdict",
+    "WorkbenchError",
     "dump_config",
     "load_config",
     "open_team",

@@ -10,7 +10,15 @@ from enum import StrEnum
 from autogen_core.code_executor import CodeResult
 from pydantic import BaseModel, ValidationError
 
-from codeact_team.execution import Artifact, BoundName, ExecutionResult, Outcome, SessionResult
+from codeact_team.approval import ApprovalRecord
+from codeact_team.execution import (
+    Artifact,
+    BoundName,
+    CallOutcome,
+    ExecutionResult,
+    Outcome,
+    SessionResult,
+)
 from codeact_team.parsing import make_inert
 from codeact_team.retry import RetryDecision
 
@@ -48,6 +56,8 @@ class Ending(StrEnum):
     """The tokens were used up."""
     STUCK = "stuck"
     """The same steps came again and again."""
+    MAX_CALLS = "max_calls"
+    """The calls of tools were used up."""
     GIVEN_UP = "given_up"
     """An error was not worth another attempt, or there had been too many in a row."""
     CANCELLED = "cancelled"
@@ -73,6 +83,19 @@ class CodeRecord(BaseModel):
     code: str
 
 
+class ToolCallRecord(BaseModel):
+    """A call that code made of a tool on the host."""
+
+    name: str
+    arguments: str
+    """As JSON, cut in the middle."""
+    outcome: CallOutcome
+    error: str = ""
+    """What went wrong, if anything did."""
+    seconds: float
+    """Wall-clock time until it was answered, the wait for approval included."""
+
+
 class ExecutionRecord(BaseModel):
     """What an agent did with code in one turn."""
 
@@ -89,6 +112,14 @@ class ExecutionRecord(BaseModel):
     superseded: list[CodeRecord] = []
     """The blocks of the attempts before the last."""
     retry_decisions: list[RetryDecision] = []
+    tool_calls: list[ToolCallRecord] = []
+    """The calls of tools that the code of the turn made, as they ended."""
+    omitted_tool_calls: int = 0
+    """How many more there were."""
+    approvals: list[ApprovalRecord] = []
+    """Who allowed or denied code and calls of tools."""
+    omitted_approvals: int = 0
+    """How many more decisions there were."""
 
     def to_metadata(self) -> dict[str, str]:
         """The record as an entry for a message's metadata."""

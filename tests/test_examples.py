@@ -18,12 +18,13 @@ _SQUARES = Text("```python\nprint([n * n for n in range(1, 11)])\n```")
 _OUTPUT = "[1, 4, 9, 16, 25, 36, 49, 64, 81, 100]"
 
 
-def run_example(name: str, *arguments: str, replies: list[AnyReply], cwd: Path) -> str:
+def run_example(name: str, *arguments: str, replies: list[AnyReply], cwd: Path, stdin: str = "") -> str:
     with ScriptedServer.in_thread(replies) as server:
         finished = subprocess.run(
             [sys.executable, EXAMPLES / name, *arguments],
             env={**os.environ, "OPENAI_API_KEY": "key-of-a-test", "OPENAI_BASE_URL": server.base_url},
             cwd=cwd,
+            input=stdin,
             capture_output=True,
             text=True,
             timeout=60,
@@ -94,6 +95,57 @@ def test_codeact_solves_the_notebook_tasks_with_variables_and_functions_that_liv
     )
     answers = [line.strip() for line in output.splitlines() if line.startswith("  ")]
     assert answers == ["The sum is 55.", "The result is 16.", "The sum is 88.", "10945"]
+
+
+def test_sqlite_tools_answer_from_a_database_that_the_sandbox_has_not(tmp_path: Path) -> None:
+    output = run_example(
+        "sqlite_tools.py",
+        replies=[
+            Text(
+                "```python\nprint(tools.tables())\nrows = tools.query('SELECT * FROM sales')\n"
+                "revenue = {}\nfor row in rows:\n"
+                "    revenue[row['region']] = revenue.get(row['region'], 0) + row['pieces'] * row['price']\n"
+                "print(max(revenue, key=revenue.get))\ntools.query('DROP TABLE sales')\n```"
+            ),
+            Text("The north."),
+            Text(
+                "```python\npieces = {}\nfor row in rows:\n"
+                "    pieces[row['region']] = pieces.get(row['region'], 0) + row['pieces']\n"
+                "final_answer(max(pieces, key=pieces.get))\n```"
+            ),
+        ],
+        cwd=tmp_path,
+    )
+    answers = [line.strip() for line in output.splitlines() if line.startswith("  ")]
+    assert answers == ["The north.", "west"]
+
+
+def test_parallel_tools_take_little_longer_than_one(tmp_path: Path) -> None:
+    output = run_example("parallel_tools.py", replies=[], cwd=tmp_path)
+    assert output.startswith("20 pages, the last is '<h1>page 19</h1>': ")
+
+
+def test_approved_tools_ask_beyond_a_limit(tmp_path: Path) -> None:
+    output = run_example("approved_tools.py", replies=[], cwd=tmp_path, stdin="n too much\n")
+    assert "clerk wants to call refund" in output
+    assert "17: paid back 40.0\n" in output
+    assert "19: not approved: too much\n" in output
+
+
+def test_mcp_tools_are_called_by_code_without_a_network(tmp_path: Path) -> None:
+    # with mcp_server.py
+    output = run_example(
+        "mcp_tools.py",
+        replies=[
+            Text(
+                "```python\nfew = [name for name in tools.stock.articles() if tools.stock.count(article=name) < 10]\n"
+                "print(tools.stock.order(few[0], 50))\ntools.stock.order('bolt', 1)\n```"
+            ),
+            Text("I ordered 50 gears."),
+        ],
+        cwd=tmp_path,
+    )
+    assert output == "I ordered 50 gears.\n"
 
 
 def test_every_example_is_tested() -> None:

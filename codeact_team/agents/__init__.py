@@ -7,6 +7,8 @@ from codeact_team.agents.codeact import CodeActAgent
 from codeact_team.agents.codeact_settings import CodeActAgentConfig
 from codeact_team.agents.reflection import ReflectionAgent, ReflectionAgentConfig
 from codeact_team.agents.settings import CodeExecutorAgentConfig
+from codeact_team.agents.tool_settings import ToolLimits
+from codeact_team.approval import ApprovalRule
 from codeact_team.reflection import Verdict
 from codeact_team.retry import RetryDecision
 
@@ -14,6 +16,7 @@ __all__ = [
     "ApprovalFuncType",
     "ApprovalRequest",
     "ApprovalResponse",
+    "ApprovalRule",
     "CodeActAgent",
     "CodeActAgentConfig",
     "CodeExecutorAgent",
@@ -21,5 +24,6 @@ __all__ = [
     "ReflectionAgent",
     "ReflectionAgentConfig",
     "RetryDecision",
+    "ToolLimits",
     "Verdict",
 ]

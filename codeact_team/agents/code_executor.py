@@ -28,19 +28,24 @@ from autogen_core.models import (
     SystemMessage,
     UserMessage,
 )
+from autogen_core.tools import Workbench
 
 from codeact_team.agents.base import RememberingAgent
 from codeact_team.agents.calls import complete, text_of_result, visible_to
 from codeact_team.agents.messages import FoundCode, add_to_context, find_code, load_context
 from codeact_team.agents.settings import SYSTEM_MESSAGE, CodeExecutorAgentConfig, check_settings, dumped
 from codeact_team.agents.step import run_step, warming_up
+from codeact_team.agents.tool_settings import ToolLimits, ToolUserConfig
+from codeact_team.agents.tool_use import AgentTools, TurnTools, tools_from
 from codeact_team.agents.turn import Item, Turn, recorded
+from codeact_team.approval import ApprovalRule, Handler
 from codeact_team.errors import CodeActTeamError, SettingError
-from codeact_team.execution import ExecutionResult, Outcome, StreamingCodeExecutor
+from codeact_team.execution import ExecutionResult, Outcome, SessionCodeExecutor, StreamingCodeExecutor
 from codeact_team.observations import as_data, observe
 from codeact_team.parsing import extract_code
 from codeact_team.providers import resolve_function
 from codeact_team.retry import decide_retry
+from codeact_team.tools import Tool
 
 _MISSING_APPROVAL = (
     "No approval function set for CodeExecutorAgent. This means code will be executed automatically without human "
@@ -75,6 +80,14 @@ class CodeExecutorAgent(RememberingAgent, Component[CodeExecutorAgentConfig]):
         reflect: Whether the model sums up the result; if not, the result itself is the response.
         default_language: What a code block without a label holds. Default: such blocks are left alone.
         stream_output: Whether output is yielded as ``ModelClientStreamingChunkEvent`` while the code runs.
+        tools: Tools that the code may call, and that run on this machine, for session executors: AutoGen's, functions,
+            or their import paths. Only the last can be dumped, and tools that are components.
+        workbench: Workbenches whose tools the code may call, such as MCP servers.
+        tool_limits: What the calls of tools may cost.
+        approval: Rules that allow or deny code blocks and calls of tools, or have a person asked; the first that fits
+            decides.
+        approval_handler: Who is asked: a function, or its import path. Default: the one of
+            :func:`codeact_team.approval.asking`; where there is none, what would be asked is denied.
 
     Raises:
         ValueError: If the settings contradict each other.
@@ -116,6 +129,11 @@ class CodeExecutorAgent(RememberingAgent, Component[CodeExecutorAgentConfig]):
         reflect: bool = True,
         default_language: str | None = None,
         stream_output: bool = False,
+        tools: Sequence[Tool] = (),
+        workbench: Workbench | Sequence[Workbench] | None = None,
+        tool_limits: ToolLimits | None = None,
+        approval: Sequence[ApprovalRule] = (),
+        approval_handler: Handler | str | None = None,
     ) -> None:
         if description is None:
             description = (
@@ -135,6 +153,20 @@ class CodeExecutorAgent(RememberingAgent, Component[CodeExecutorAgentConfig]):
         self._reflect = reflect
         self._default_language = default_language
         self._stream_output = stream_output
+        self._tools = AgentTools(
+            name,
+            tools=tools,
+            workbench=workbench,
+            limits=tool_limits,
+            approval=approval,
+            handler=approval_handler,
+        )
+        self._turn_tools: TurnTools | None = None
+        if self._tools and not isinstance(code_executor, SessionCodeExecutor):
+            raise SettingError(
+                f"tools: code in {type(code_executor).__name__} cannot call them; that needs a session: "
+                "DockerSessionCodeExecutor or ConfinedSessionCodeExecutor"
+            )
         check_settings(
             has_model=model_client is not None,
             max_retries_on_error=max_retries_on_error,
@@ -159,10 +191,14 @@ class CodeExecutorAgent(RememberingAgent, Component[CodeExecutorAgentConfig]):
     async def on_messages_stream(
         self, messages: Sequence[BaseChatMessage], cancellation_token: CancellationToken
     ) -> AsyncGenerator[Item, None]:
-        turn = Turn(cancellation_token)
-        async with aclosing(recorded(turn, self._take_turn(messages, turn))) as items:
-            async for item in items:
-                yield item
+        turn = Turn(cancellation_token, await self._tools.begin_turn(cancellation_token))
+        self._turn_tools = turn.tools
+        try:
+            async with aclosing(recorded(turn, self._take_turn(messages, turn))) as items:
+                async for item in items:
+                    yield item
+        finally:
+            self._turn_tools = None
 
     async def extract_code_blocks_from_messages(self, messages: Sequence[BaseChatMessage]) -> list[CodeBlock]:
         """The code blocks in messages of any type, from the sources this agent listens to."""
@@ -180,8 +216,9 @@ class CodeExecutorAgent(RememberingAgent, Component[CodeExecutorAgentConfig]):
         return result
 
     async def on_reset(self, cancellation_token: CancellationToken) -> None:
-        """Forget the conversation, and end what the code left running."""
+        """Forget the conversation and what was granted, and end what the code left running."""
         await super().on_reset(cancellation_token)
+        self._tools.reset()
         await self._restart()
 
     async def load_state(self, state: Mapping[str, Any]) -> None:
@@ -191,6 +228,10 @@ class CodeExecutorAgent(RememberingAgent, Component[CodeExecutorAgentConfig]):
         """
         await super().load_state(state)
         await self._restart()
+
+    async def close(self) -> None:
+        """Stop the tools that were started for this agent."""
+        await self._tools.stop()
 
     async def _restart(self) -> None:
         if isinstance(self._code_executor, StreamingCodeExecutor):
@@ -309,6 +350,7 @@ class CodeExecutorAgent(RememberingAgent, Component[CodeExecutorAgentConfig]):
         step = run_step(
             self._code_executor,
             blocks,
+            tools=self._turn_tools or await self._tools.begin_turn(cancellation_token),
             approval=self._approve,
             context=await self._model_context.get_messages(),
             cancellation_token=cancellation_token,
@@ -325,7 +367,9 @@ class CodeExecutorAgent(RememberingAgent, Component[CodeExecutorAgentConfig]):
         yield result if isinstance(result, ExecutionResult) else observe(result)
 
     async def _conversation(self, client: ChatCompletionClient) -> list[LLMMessage]:
-        system = [] if self._system_message is None else [SystemMessage(content=self._system_message)]
+        described = "" if self._turn_tools is None else self._turn_tools.describe()
+        instructions = "\n\n".join(filter(None, [self._system_message, described]))
+        system = [SystemMessage(content=instructions)] if instructions else []
         return visible_to(client, [*system, *await self._model_context.get_messages()])
 
     async def _remember(self, text: str) -> None:
@@ -375,15 +419,17 @@ class CodeExecutorAgent(RememberingAgent, Component[CodeExecutorAgentConfig]):
             reflect=self._reflect,
             default_language=self._default_language,
             stream_output=self._stream_output,
+            **self._tools.to_config(),
         )
 
     @classmethod
     def _from_config(cls, config: CodeExecutorAgentConfig) -> Self:
         client = config.model_client
-        plain = config.model_dump(exclude={"code_executor", "model_client", "model_context"})
+        parts = {"code_executor", "model_client", "model_context"} | {*ToolUserConfig.model_fields}
         return cls(
             code_executor=CodeExecutor.load_component(config.code_executor),
             model_client=None if client is None else ChatCompletionClient.load_component(client),
             model_context=load_context(config.model_context),
-            **plain,
+            **tools_from(config),
+            **config.model_dump(exclude=parts),
         )

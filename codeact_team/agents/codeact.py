@@ -13,6 +13,7 @@ from autogen_core import CancellationToken, Component
 from autogen_core.code_executor import CodeExecutor
 from autogen_core.model_context import ChatCompletionContext
 from autogen_core.models import ChatCompletionClient, LLMMessage, UserMessage
+from autogen_core.tools import Workbench
 
 from codeact_team.agents.base import RememberingAgent
 from codeact_team.agents.budget import Limits
@@ -23,15 +24,20 @@ from codeact_team.agents.codeact_settings import (
     CodeActAgentConfig,
     check_executor,
     check_limits,
+    check_places,
     render,
 )
 from codeact_team.agents.functions import Function, import_paths, read_functions
 from codeact_team.agents.handoffs import Handoffs
 from codeact_team.agents.messages import load_context, model_messages
 from codeact_team.agents.settings import dumped
+from codeact_team.agents.tool_settings import ToolLimits, ToolUserConfig
+from codeact_team.agents.tool_use import AgentTools, tools_from
 from codeact_team.agents.turn import Item, recorded
+from codeact_team.approval import ApprovalRule, Handler
 from codeact_team.errors import SettingError
 from codeact_team.providers import resolve_function
+from codeact_team.tools import Tool
 
 _RESTARTED = "The interpreter was started anew since the conversation so far: its variables, functions and imports are gone."
 
@@ -53,9 +59,12 @@ class CodeActAgent(RememberingAgent, Component[CodeActAgentConfig]):
         code_executor: Where the code runs: a session executor.
         functions: Functions given to the code. The source of Python functions is shipped; an import path,
             ``module:function``, names what the image has, and is all that can be dumped.
+        tools: Tools that the code may call, and that run on this machine: AutoGen's, functions, or their import
+            paths. Only the last can be dumped, and tools that are components.
+        workbench: Workbenches whose tools the code may call, such as MCP servers.
         handoffs: Agents that the work can be handed to, in a ``Swarm``.
         description: What the agent does.
-        system_message: The model's instructions, with ``$functions`` where the functions are to be described.
+        system_message: The model's instructions, with ``$functions`` and ``$tools`` where these are to be described.
         model_context: What the model remembers. Default: everything. Whatever it drops, the task, the functions and
             the latest result stay in view.
         model_client_stream: Whether the model's words are yielded as ``ModelClientStreamingChunkEvent``.
@@ -67,6 +76,11 @@ class CodeActAgent(RememberingAgent, Component[CodeActAgentConfig]):
             Default: an error is a result like others.
         max_reflections: How often a reflection on the answer may send the agent back to work.
         approval_func: Asked before each execution; the import path of a function can be dumped, a function cannot.
+        tool_limits: What the calls of tools may cost.
+        approval: Rules that allow or deny code blocks and calls of tools, or have a person asked; the first that fits
+            decides.
+        approval_handler: Who is asked: a function, or its import path. Default: the one of
+            :func:`codeact_team.approval.asking`; where there is none, what would be asked is denied.
 
     Raises:
         ValueError: If the settings cannot work, or contradict each other.
@@ -82,6 +96,8 @@ class CodeActAgent(RememberingAgent, Component[CodeActAgentConfig]):
         code_executor: CodeExecutor,
         *,
         functions: Sequence[Function] = (),
+        tools: Sequence[Tool] = (),
+        workbench: Workbench | Sequence[Workbench] | None = None,
         handoffs: Sequence[Handoff | str] | None = None,
         description: str = CodeActAgentConfig.model_fields["description"].default,
         system_message: str = CODEACT_SYSTEM_MESSAGE,
@@ -94,11 +110,23 @@ class CodeActAgent(RememberingAgent, Component[CodeActAgentConfig]):
         max_retries_on_error: int | None = None,
         max_reflections: int = 0,
         approval_func: ApprovalFuncType | str | None = None,
+        tool_limits: ToolLimits | None = None,
+        approval: Sequence[ApprovalRule] = (),
+        approval_handler: Handler | str | None = None,
     ) -> None:
         super().__init__(name, description, model_context)
         limits = Limits(max_steps, max_seconds, max_tokens)
         check_limits(limits, max_retries_on_error=max_retries_on_error, max_reflections=max_reflections)
         self._functions = read_functions(functions)
+        self._tools = AgentTools(
+            name,
+            tools=tools,
+            workbench=workbench,
+            limits=tool_limits,
+            approval=approval,
+            handler=approval_handler,
+        )
+        check_places(system_message, functions=bool(self._functions), tools=bool(self._tools))
         self._system_message = system_message
         self._approval_func = approval_func
         self._task: list[LLMMessage] = []
@@ -108,7 +136,6 @@ class CodeActAgent(RememberingAgent, Component[CodeActAgentConfig]):
             model_client=model_client,
             executor=check_executor(code_executor),
             context=self._model_context,
-            instructions=render(system_message, self._functions),
             handoffs=Handoffs(handoffs or (), model_client),
             limits=limits,
             stream_words=model_client_stream,
@@ -127,15 +154,18 @@ class CodeActAgent(RememberingAgent, Component[CodeActAgentConfig]):
     async def on_messages_stream(
         self, messages: Sequence[BaseChatMessage], cancellation_token: CancellationToken
     ) -> AsyncGenerator[Item, None]:
-        run = CodeActRun(self._loop.limits, cancellation_token)
+        tools = await self._tools.begin_turn(cancellation_token)
+        instructions = render(self._system_message, self._functions, tools.describe())
+        run = CodeActRun(self._loop.limits, cancellation_token, tools, instructions)
         await self._take_up(messages, run)
         async with aclosing(recorded(run, self._loop.run(run))) as items:
             async for item in items:
                 yield item
 
     async def on_reset(self, cancellation_token: CancellationToken) -> None:
-        """Forget the conversation and the variables."""
+        """Forget the conversation, the variables and what was granted."""
         await super().on_reset(cancellation_token)
+        self._tools.reset()
         await self._loop.executor.restart()
         self._task, self._variables_gone = [], False
 
@@ -144,6 +174,10 @@ class CodeActAgent(RememberingAgent, Component[CodeActAgentConfig]):
         await super().load_state(state)
         await self._loop.executor.restart()
         self._task, self._variables_gone = [], True
+
+    async def close(self) -> None:
+        """Stop the tools that were started for this agent."""
+        await self._tools.stop()
 
     async def _take_up(self, messages: Sequence[BaseChatMessage], run: CodeActRun) -> None:
         """Make the messages, or those of the run before where there are none, the task of this run."""
@@ -166,6 +200,7 @@ class CodeActAgent(RememberingAgent, Component[CodeActAgentConfig]):
             model_client=dumped("model_client", loop.model_client),
             code_executor=dumped("code_executor", loop.executor),
             functions=import_paths(self._functions),
+            **self._tools.to_config(),
             handoffs=loop.handoffs.dump() or None,
             description=self.description,
             system_message=self._system_message,
@@ -182,11 +217,14 @@ class CodeActAgent(RememberingAgent, Component[CodeActAgentConfig]):
 
     @classmethod
     def _from_config(cls, config: CodeActAgentConfig) -> Self:
-        parts = {"model_client", "code_executor", "model_context", "handoffs"}
+        parts = {"model_client", "code_executor", "model_context", "handoffs"} | {
+            *ToolUserConfig.model_fields
+        }
         return cls(
             model_client=ChatCompletionClient.load_component(config.model_client),
             code_executor=CodeExecutor.load_component(config.code_executor),
             model_context=load_context(config.model_context),
             handoffs=config.handoffs,
+            **tools_from(config),
             **config.model_dump(exclude=parts),
         )

@@ -56,7 +56,6 @@ class CodeActLoop:
         model_client: The model that writes code.
         executor: Where the code runs.
         context: What the model remembers.
-        instructions: The system message, ready to send; empty for none.
         handoffs: Agents that the work can be handed to.
         limits: What a run may cost.
         stream_words: Whether the model's words are yielded while they come.
@@ -70,7 +69,6 @@ class CodeActLoop:
     model_client: ChatCompletionClient
     executor: SessionCodeExecutor
     context: ChatCompletionContext
-    instructions: str
     handoffs: Handoffs
     limits: Limits
     stream_words: bool
@@ -112,7 +110,7 @@ class CodeActLoop:
         """Let the model go on; what it writes is then the run's reply."""
         calls = complete(
             self.model_client,
-            await self._conversation(run, self.instructions, prompt),
+            await self._conversation(run, run.instructions, prompt),
             source=self.name,
             stream=self.stream_words,
             cancellation_token=run.cancellation_token if prompt else run.budget.token,
@@ -165,6 +163,7 @@ class CodeActLoop:
         step = perform(
             self.executor,
             run.reply.blocks,
+            tools=run.tools,
             approval=self.approve,
             context=await self._view(run) if self.approve else [],
             cancellation_token=run.budget.token,
@@ -206,7 +205,7 @@ class CodeActLoop:
         if run.errors > most:
             run.ending = Ending.GIVEN_UP
             return []
-        conversation = await self._conversation(run, self.instructions)
+        conversation = await self._conversation(run, run.instructions)
         answer = await decide_retry(self.model_client, conversation, cancellation_token=run.budget.token)
         decision = answer.value
         run.usage.add(answer.usage)
@@ -236,7 +235,7 @@ class CodeActLoop:
     async def _answer(self, run: CodeActRun, text: str, ending: Ending) -> Sequence[Item]:
         """Take ``text`` for the answer, unless a reflection on it sends the agent back to work."""
         run.answer, run.ending, run.remarks = text, ending, 0
-        spent = run.budget.spent(run.usage.total)
+        spent = run.spent
         if not self.max_reflections or run.cancelled or spent in (Ending.MAX_SECONDS, Ending.MAX_TOKENS):
             return []
         conversation = await self._conversation(run, REFLECTION_SYSTEM_MESSAGE)
@@ -247,7 +246,7 @@ class CodeActLoop:
         thoughts = [judged.thought] if judged.thought else []
         # nothing can be learned from a verdict that could not be read
         more = judged.problem is None and run.reflections < self.max_reflections
-        if not judged.value.accepted and more and run.budget.spent(run.usage.total) is None:
+        if not judged.value.accepted and more and run.spent is None:
             run.reflections += 1
             run.verdict = run.ending = None
             await self._tell(run, f"A review of your answer:\n{verdict}\nGo on, then answer anew.")

@@ -13,6 +13,7 @@ from codeact_team.agents.budget import Budget, Limits
 from codeact_team.agents.handoffs import HandoffTaken
 from codeact_team.agents.replies import NOTHING
 from codeact_team.agents.stuck import MAX_REPETITIONS, Repetition
+from codeact_team.agents.tool_use import TurnTools
 from codeact_team.agents.turn import Turn
 from codeact_team.execution import Artifact, Outcome, SessionResult
 from codeact_team.observations import Ending, as_data, encodable, observe, shorten, summarize
@@ -28,6 +29,7 @@ _LIMITS = {
     Ending.MAX_STEPS: "You have used up the steps for this task.",
     Ending.MAX_SECONDS: "The time for this task is over.",
     Ending.MAX_TOKENS: "You have used up the tokens for this task.",
+    Ending.MAX_CALLS: "You have used up the calls of tools for this task.",
     Ending.STUCK: "You are going in circles.",
     Ending.GIVEN_UP: "No further attempt is made.",
 }
@@ -47,10 +49,15 @@ class CodeActRun(Turn):
     Args:
         limits: What it may cost.
         cancellation_token: The caller's.
+        tools: What the code may call on the host.
+        instructions: The system message, ready to send; empty for none.
     """
 
-    def __init__(self, limits: Limits, cancellation_token: CancellationToken) -> None:
-        super().__init__(cancellation_token)
+    def __init__(
+        self, limits: Limits, cancellation_token: CancellationToken, tools: TurnTools, instructions: str
+    ) -> None:
+        super().__init__(cancellation_token, tools)
+        self.instructions = instructions
         self.limits = limits
         self.budget = Budget(limits, cancellation_token)
         self.task: list[LLMMessage] = []
@@ -80,7 +87,7 @@ class CodeActRun(Turn):
     def ended(self) -> bool:
         """Whether there is an answer, or something else ends the run."""
         if self.ending is None:
-            self.ending = Ending.CANCELLED if self.stopped else self.budget.spent(self.usage.total)
+            self.ending = Ending.CANCELLED if self.stopped else self.spent
         return self.ending is not None
 
     def take(self, result: CodeResult) -> None:
@@ -98,6 +105,11 @@ class CodeActRun(Turn):
         self.repetition.note(self.reply.blocks, observed)
         self.errors = self.errors + 1 if self.failed else 0
         self.remarks = 0
+
+    @property
+    def spent(self) -> Ending | None:
+        """Which limit is reached, if one is."""
+        return Ending.MAX_CALLS if self.tools.used_up else self.budget.spent(self.usage.total)
 
     @property
     def last_question(self) -> str | None:

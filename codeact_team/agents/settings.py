@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autogen_core import ComponentBase, ComponentModel
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
+from codeact_team.agents.tool_settings import ToolUserConfig
 from codeact_team.errors import SettingError
 from codeact_team.parsing.labels import Languages
 from codeact_team.providers import FunctionPath
@@ -20,10 +21,8 @@ SYSTEM_MESSAGE = (
 """What the model is told by default: AutoGen's words."""
 
 
-class CodeExecutorAgentConfig(BaseModel):
+class CodeExecutorAgentConfig(ToolUserConfig):
     """Settings of :class:`CodeExecutorAgent`."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: str
     """Name of the agent: unique in its team, and a Python identifier."""

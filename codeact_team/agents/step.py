@@ -7,17 +7,28 @@ import logging
 import re
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+from typing import TypeVar
 
 from autogen_agentchat.agents import ApprovalFuncType, ApprovalRequest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
 from autogen_core.models import LLMMessage
 
+from codeact_team.agents.tool_use import TurnTools
 from codeact_team.errors import CodeActTeamError
-from codeact_team.execution import ExecutionResult, Outcome, StreamingCodeExecutor
+from codeact_team.execution import (
+    ExecutionResult,
+    Outcome,
+    SessionCodeExecutor,
+    SessionResult,
+    StreamingCodeExecutor,
+)
 from codeact_team.observations import observe
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _TIMEOUT_EXIT_CODE = 124
 """What the ``timeout`` command exits with."""
@@ -28,6 +39,7 @@ async def run_step(
     executor: CodeExecutor,
     blocks: list[CodeBlock],
     *,
+    tools: TurnTools,
     approval: ApprovalFuncType | None,
     context: list[LLMMessage],
     cancellation_token: CancellationToken,
@@ -37,7 +49,12 @@ async def run_step(
     Arguments, chunks and errors are those of :func:`perform`; the result is observed.
     """
     step = perform(
-        executor, blocks, approval=approval, context=context, cancellation_token=cancellation_token
+        executor,
+        blocks,
+        tools=tools,
+        approval=approval,
+        context=context,
+        cancellation_token=cancellation_token,
     )
     async with aclosing(step) as items:
         async for item in items:
@@ -48,6 +65,7 @@ async def perform(
     executor: CodeExecutor,
     blocks: list[CodeBlock],
     *,
+    tools: TurnTools,
     approval: ApprovalFuncType | None,
     context: list[LLMMessage],
     cancellation_token: CancellationToken,
@@ -57,7 +75,8 @@ async def perform(
     Args:
         executor: Any AutoGen executor; one that streams is streamed.
         blocks: What to run.
-        approval: Who approves; ``None`` where nobody is asked.
+        tools: What the code may call on the host, and the rules for its approval.
+        approval: Who approves beside the rules; ``None`` where nobody is asked.
         context: The conversation, for whoever approves.
         cancellation_token: Stops the wait for approval and the execution.
 
@@ -70,12 +89,12 @@ async def perform(
     """
     try:
         _raise_if_cancelled(cancellation_token)
-        denial = await _denial(approval, blocks, context, cancellation_token)
+        denial = await _denial(tools, approval, blocks, context, cancellation_token)
         if denial is not None:
             yield denial
             return
         _raise_if_cancelled(cancellation_token)
-        async with aclosing(_execute(executor, blocks, cancellation_token)) as items:
+        async with aclosing(_execute(executor, blocks, tools, cancellation_token)) as items:
             async for item in items:
                 yield item
     except asyncio.CancelledError:
@@ -107,29 +126,41 @@ def _raise_if_cancelled(cancellation_token: CancellationToken) -> None:
 
 
 async def _denial(
+    tools: TurnTools,
     approval: ApprovalFuncType | None,
     blocks: Sequence[CodeBlock],
     context: list[LLMMessage],
     cancellation_token: CancellationToken,
 ) -> ExecutionResult | None:
-    if approval is None:
-        return None
     code = "\n\n".join(_fenced(block) for block in blocks)
-    try:
-        answer = approval(ApprovalRequest(code=code, context=context))
-        if isinstance(answer, Awaitable):
-            waiting = asyncio.ensure_future(answer)
-            cancellation_token.link_future(waiting)
-            answer = await waiting
-        approved, reason = answer.approved, answer.reason
-    except Exception as error:
-        logger.exception("the approval function failed, so the code is not run")
-        approved, reason = False, f"the approval function failed: {type(error).__name__}: {error}"
-    if approved:
+    reason = await _until_cancelled(tools.denial_of(blocks), cancellation_token)
+    if reason is None and approval is not None:
+        reason = await _refusal_by(approval, ApprovalRequest(code=code, context=context), cancellation_token)
+    if reason is None:
         return None
     return ExecutionResult(
         exit_code=1, output=f"Code execution was not approved. Reason: {reason}", outcome=Outcome.DENIED
     )
+
+
+async def _refusal_by(
+    approval: ApprovalFuncType, request: ApprovalRequest, cancellation_token: CancellationToken
+) -> str | None:
+    """Why AutoGen's approval function is against it, or ``None`` if it is not."""
+    try:
+        answer = approval(request)
+        if isinstance(answer, Awaitable):
+            answer = await _until_cancelled(answer, cancellation_token)
+        return None if answer.approved else answer.reason
+    except Exception as error:
+        logger.exception("the approval function failed, so the code is not run")
+        return f"the approval function failed: {type(error).__name__}: {error}"
+
+
+async def _until_cancelled(work: Awaitable[T], cancellation_token: CancellationToken) -> T:
+    waiting = asyncio.ensure_future(work)
+    cancellation_token.link_future(waiting)
+    return await waiting
 
 
 def _fenced(block: CodeBlock) -> str:
@@ -140,13 +171,21 @@ def _fenced(block: CodeBlock) -> str:
 
 
 async def _execute(
-    executor: CodeExecutor, blocks: list[CodeBlock], cancellation_token: CancellationToken
+    executor: CodeExecutor, blocks: list[CodeBlock], tools: TurnTools, cancellation_token: CancellationToken
 ) -> AsyncGenerator[str | CodeResult, None]:
     try:
         if isinstance(executor, StreamingCodeExecutor):
             item = None
-            async with aclosing(executor.execute_code_blocks_stream(blocks, cancellation_token)) as items:
+            denials = tools.denials
+            if isinstance(executor, SessionCodeExecutor) and tools:
+                stream = executor.execute_code_blocks_stream(blocks, cancellation_token, tools=tools)
+            else:
+                stream = executor.execute_code_blocks_stream(blocks, cancellation_token)
+            async with aclosing(stream) as items:
                 async for item in items:
+                    # the code may say so without any reason to
+                    if isinstance(item, SessionResult) and item.denied and tools.denials > denials:
+                        item = replace(item, outcome=Outcome.DENIED)
                     yield item
             assert isinstance(item, CodeResult), "a stream of output ends with its result"
         else:

@@ -11,6 +11,7 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 
 from codeact_team.agents.calls import UsageTotal
+from codeact_team.agents.tool_use import TurnTools
 from codeact_team.execution import ExecutionResult, Outcome
 from codeact_team.observations import CodeRecord, ExecutionRecord
 from codeact_team.parsing import make_inert
@@ -23,8 +24,9 @@ Item = BaseAgentEvent | BaseChatMessage | Response
 class Turn:
     """What one turn of the agent has come to so far."""
 
-    def __init__(self, cancellation_token: CancellationToken) -> None:
+    def __init__(self, cancellation_token: CancellationToken, tools: TurnTools) -> None:
         self.cancellation_token = cancellation_token
+        self.tools = tools
         self.inner_messages: list[BaseAgentEvent | BaseChatMessage] = []
         self.usage = UsageTotal()
         self.text = ""
@@ -46,6 +48,7 @@ class Turn:
         if not self.executed:
             return {}
         *earlier, last = self.executed
+        approvals, omitted_approvals = self.tools.take_approvals()
         record = ExecutionRecord(
             blocks=_records(last),
             exit_code=self.result.exit_code,
@@ -56,6 +59,10 @@ class Turn:
             attempts=len(self.executed),
             superseded=[block for blocks in earlier for block in _records(blocks)],
             retry_decisions=self.decisions,
+            tool_calls=self.tools.records,
+            omitted_tool_calls=self.tools.omitted_records,
+            approvals=approvals,
+            omitted_approvals=omitted_approvals,
         )
         return record.to_metadata()
 

@@ -104,12 +104,16 @@ def run(
     from codeact_team.cli.reporting import reported
 
     with reported() as screen:
+        from codeact_team.cli.approving import asking_the_person
         from codeact_team.cli.run import read_task, run_command
 
         wanted = read_task(task, file)
-        raise typer.Exit(
-            run_command(screen, config, wanted, overrides or (), allow or (), allow_unsafe, as_json=as_json)
-        )
+        with asking_the_person(screen, as_json=as_json):
+            raise typer.Exit(
+                run_command(
+                    screen, config, wanted, overrides or (), allow or (), allow_unsafe, as_json=as_json
+                )
+            )
 
 
 @app.command()
@@ -130,11 +134,13 @@ def chat(
     from codeact_team.cli.reporting import reported
 
     with reported() as screen:
+        from codeact_team.cli.approving import asking_the_person
         from codeact_team.cli.chat import chat_command
 
-        raise typer.Exit(
-            chat_command(screen, config, overrides or (), allow or (), allow_unsafe, as_json=as_json)
-        )
+        with asking_the_person(screen, as_json=as_json):
+            raise typer.Exit(
+                chat_command(screen, config, overrides or (), allow or (), allow_unsafe, as_json=as_json)
+            )
 
 
 @app.command()

@@ -16,11 +16,11 @@ from autogen_agentchat.messages import (
 )
 
 from codeact_team.cli.screen import Screen
-from codeact_team.execution import ExecutionResult, Outcome
+from codeact_team.execution import CallOutcome, ExecutionResult, Outcome
 from codeact_team.observations import Ending as AgentEnding
 from codeact_team.observations import ExecutionRecord
 from codeact_team.reflection import Verdict
-from codeact_team.runs import Ending, RunResult
+from codeact_team.runs import Ending, RunResult, ToolUse
 
 LOOSENED = "the sandbox is looser than its default: {}"
 """As executors say it when they start, so that it is told once."""
@@ -93,6 +93,8 @@ class Conversation:
         self._screen.text("")
         self._screen.text(f"── {result.ending.value} ", style, end="")
         self._screen.text(f"· {_summary(result)}", "dim")
+        for tool in result.tools:
+            self._screen.text(f"   {_tool_summary(tool)}", "dim")
 
     def _header(self, source: str) -> None:
         if source == self._speaker:
@@ -208,6 +210,17 @@ class _Live:
         if shown:
             self.at_line_start = shown.endswith(("\n", "\r"))
         return shown
+
+
+def _tool_summary(tool: ToolUse) -> str:
+    calls = sum(tool.outcomes.values())
+    ways = ", ".join(
+        f"{count} {outcome.value.replace('_', ' ')}"
+        for outcome, count in tool.outcomes.items()
+        if outcome is not CallOutcome.OK
+    )
+    told = f"tools.{tool.name}: {calls} call{'' if calls == 1 else 's'}, {tool.seconds:.1f} s"
+    return f"{told}, {ways}" if ways else told
 
 
 def _summary(result: RunResult) -> str:

@@ -37,6 +37,7 @@ class JsonLines:
                 "seconds": round(result.seconds, 3),
                 "stop_reason": result.stop_reason,
                 "error": result.error,
+                "tools": [{**asdict(tool), "seconds": round(tool.seconds, 3)} for tool in result.tools],
             }
         )
 

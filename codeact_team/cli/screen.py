@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal
 
 from rich.console import Console
@@ -10,7 +13,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.syntax import Syntax
 from rich.text import Text
 
-from codeact_team.cli.text import segments, visible
+from codeact_team.cli.text import segments
+from codeact_team.visibility import visible
 
 Level = Literal["note", "warning", "error"]
 
@@ -30,10 +34,21 @@ class Screen:
         self._notices: set[str] = set()
         self._working: Progress | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._is_mid_line = False
+        self._held: list[Callable[[], None]] | None = None
 
     def text(self, text: str, style: str = "", *, end: str = "\n") -> None:
         """Print text as it is, in one style."""
         self._print(Text(visible(text), style), end=end)
+
+    def quote(self, text: str, edge: str, language: str | None) -> None:
+        """Print text with an edge before each line, highlighted if it is in a language."""
+        text = visible(text)
+        told = Text(text)
+        if language is not None and self._out.is_terminal and len(text) <= _LONGEST_HIGHLIGHTED:
+            told = _highlighted(text, language)
+        for line in told.split("\n", allow_blank=True):
+            self._print(Text.assemble((edge, "dim"), line))
 
     def prose(self, text: str) -> None:
         """Print a model's text as it is, with the code in it highlighted."""
@@ -54,15 +69,35 @@ class Screen:
         if text in self._notices and not again:
             return
         self._notices.add(text)
-        self.close()
         label = "" if level == "note" else f"{level}: "
         told = Text.assemble((label, _STYLES[level]), (visible(text), "dim" if level == "note" else ""))
-        self._err.print(told, soft_wrap=True)
+        self._show(partial(self._err.print, told, soft_wrap=True))
+
+    def begin_line(self) -> None:
+        """Let what is printed next begin on a new line."""
+        if self._is_mid_line:
+            self.text("")
+
+    @contextmanager
+    def held(self) -> Generator[Callable[[str, str], None]]:
+        """Keep everything back meanwhile, so that nothing can pass for what a person is being asked.
+
+        What is given prints a line in a style all the same. Needs a running event loop.
+        """
+        self.close()
+        self._held = []
+        try:
+            yield lambda text, style: self._print_now(Text(visible(text), style))
+        finally:
+            held, self._held = self._held, None
+            for show in held:
+                show()
+            self.wait()
 
     def wait(self) -> None:
         """Show on a terminal that work goes on, until something is printed. Needs a running event loop."""
         self.close()
-        if self._out.is_terminal and not self._out.is_dumb_terminal:
+        if self._held is None and self._out.is_terminal and not self._out.is_dumb_terminal:
             self._timer = asyncio.get_running_loop().call_later(_SILENCE, self._show_work)
 
     def close(self) -> None:
@@ -75,9 +110,20 @@ class Screen:
             self._working = None
 
     def _print(self, text: Text, *, end: str = "\n") -> None:
-        self.close()
+        self._show(partial(self._print_now, text, end=end))
+
+    def _print_now(self, text: Text, *, end: str = "\n") -> None:
+        if printed := f"{text.plain}{end}":
+            self._is_mid_line = not printed.endswith("\n")
         # lines are as long as they are: the terminal wraps them, and what is copied has no breaks of ours
         self._out.print(text, end=end, soft_wrap=True)
+
+    def _show(self, show: Callable[[], None]) -> None:
+        if self._held is not None:
+            self._held.append(show)
+            return
+        self.close()
+        show()
 
     def _show_work(self) -> None:
         columns = (SpinnerColumn(), TextColumn("{task.description}", style="dim"), TimeElapsedColumn())

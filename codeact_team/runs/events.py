@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
 from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage
 from autogen_core.models import RequestUsage
+
+from codeact_team.execution import CallOutcome
 
 
 class Ending(StrEnum):
@@ -26,6 +28,21 @@ class Ending(StrEnum):
 
 
 @dataclass(frozen=True)
+class ToolUse:
+    """What became of the calls of one tool.
+
+    Attributes:
+        name: The tool's, as code calls it.
+        outcomes: How many calls ended in which way.
+        seconds: Wall-clock time of all of them together; those side by side count each.
+    """
+
+    name: str
+    outcomes: Mapping[CallOutcome, int]
+    seconds: float
+
+
+@dataclass(frozen=True)
 class RunResult:
     """What came of a run.
 
@@ -37,6 +54,7 @@ class RunResult:
         stop_reason: Why the team stopped, in its own words; of a single agent, which limit has cut its work short.
         error: What went wrong and what to do, where something did.
         signal: The signal that stopped it, where one did.
+        tools: What code has called on the host, by tool, in the order of the first calls.
     """
 
     ending: Ending
@@ -46,6 +64,7 @@ class RunResult:
     stop_reason: str | None = None
     error: str | None = None
     signal: signal.Signals | None = None
+    tools: Sequence[ToolUse] = ()
 
     @property
     def exit_code(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from autogen_agentchat.messages import (
     BaseAgentEvent,
     BaseChatMessage,
@@ -10,8 +12,9 @@ from autogen_agentchat.messages import (
 )
 from autogen_core.models import RequestUsage
 
-from codeact_team.observations import Ending, ExecutionRecord
+from codeact_team.observations import Ending, ExecutionRecord, ToolCallRecord
 from codeact_team.reflection import Verdict
+from codeact_team.runs.events import ToolUse
 
 _OPEN = (Ending.ANSWERED, Ending.HANDED_OFF)
 """Endings of an agent's work that say nothing against it."""
@@ -26,6 +29,7 @@ class Tally:
         self._ending: tuple[str, Ending] | None = None
         self._answered = False
         self._prompt_tokens = self._completion_tokens = 0
+        self._calls: dict[str, list[ToolCallRecord]] = {}
         self.messages = 0
         """How many there were, the task included and chunks not."""
 
@@ -58,6 +62,14 @@ class Tally:
         """The tokens that the messages account for."""
         return RequestUsage(self._prompt_tokens, self._completion_tokens)
 
+    @property
+    def tools(self) -> list[ToolUse]:
+        """What code has called on the host."""
+        return [
+            ToolUse(name, dict(Counter(call.outcome for call in calls)), sum(call.seconds for call in calls))
+            for name, calls in self._calls.items()
+        ]
+
     def add(self, message: BaseAgentEvent | BaseChatMessage) -> None:
         """Count a message."""
         if isinstance(message, ModelClientStreamingChunkEvent):
@@ -76,6 +88,8 @@ class Tally:
             self._verdict = verdict
         if (record := ExecutionRecord.from_metadata(message.metadata)) is not None:
             self._exit_code = record.exit_code
+            for call in record.tool_calls:
+                self._calls.setdefault(call.name, []).append(call)
         if (ending := Ending.from_metadata(message.metadata)) is not None:
             self._ending = message.source, ending
         # the first one is the task

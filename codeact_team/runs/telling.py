@@ -93,6 +93,7 @@ class Telling:
             stop_reason=end.stop_reason or self._tally.cut_short,
             error=end.error,
             signal=end.signal,
+            tools=self._tally.tools,
         )
         self._sink.ended(result)
         return result

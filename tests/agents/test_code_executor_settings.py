@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from support.agents import PRINTS_42, Foreign, Streaming, answer, confined, replay, turn, user, yes
 
 from codeact_team.agents import CodeExecutorAgent, CodeExecutorAgentConfig
+from codeact_team.agents.tool_settings import ToolUserConfig
 from codeact_team.config import yaml12
 from codeact_team.errors import SettingError
 from codeact_team.executors import ConfinedCommandLineCodeExecutor, DockerCommandLineCodeExecutor
@@ -124,7 +125,7 @@ def test_every_field_survives_dump_yaml_and_load():
     agent = agent_of(model_client=replay("Hello."), model_context=context, **FIELDS)
     dumped = agent.dump_component()
     assert {name: dumped.config[name] for name in FIELDS} == FIELDS
-    parts = {"name", "code_executor", "model_client", "model_context"}
+    parts = {"name", "code_executor", "model_client", "model_context", *ToolUserConfig.model_fields}
     assert set(FIELDS) | parts == set(CodeExecutorAgentConfig.model_fields), (
         "nothing is left out of this test"
     )

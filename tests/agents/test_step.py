@@ -11,10 +11,17 @@ from autogen_core.models import LLMMessage, UserMessage
 from support.agents import Calling, Foreign, Streaming, no, yes
 
 from codeact_team.agents.step import run_step
+from codeact_team.agents.tool_settings import ToolLimits
+from codeact_team.agents.tool_use import TurnTools
+from codeact_team.approval import Approvals
 from codeact_team.errors import EngineError, SettingError
 from codeact_team.execution import ExecutionResult, Outcome
 
 BLOCKS = [CodeBlock(code="print(42)", language="python"), CodeBlock(code="echo 42", language="sh")]
+
+
+def no_tools() -> TurnTools:
+    return TurnTools(None, ToolLimits(), Approvals([], None, "agent"), CancellationToken())
 
 
 async def stepped(
@@ -27,6 +34,7 @@ async def stepped(
     step = run_step(
         executor,
         BLOCKS,
+        tools=no_tools(),
         approval=approval,
         context=context or [],
         cancellation_token=token or CancellationToken(),
@@ -96,7 +104,12 @@ async def test_what_is_no_ordinary_error_is_raised(error: BaseException):
 
     with pytest.raises(type(error)):
         async for _ in run_step(
-            Calling(work), BLOCKS, approval=None, context=[], cancellation_token=CancellationToken()
+            Calling(work),
+            BLOCKS,
+            tools=no_tools(),
+            approval=None,
+            context=[],
+            cancellation_token=CancellationToken(),
         ):
             pass
 

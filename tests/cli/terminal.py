@@ -9,7 +9,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -41,7 +41,12 @@ class Terminal:
     @property
     def text(self) -> str:
         """Everything that was shown until now."""
-        return _ESCAPES.sub("", self._raw.decode(errors="replace")).replace("\r", "")
+        return _ESCAPES.sub("", self.raw).replace("\r", "")
+
+    @property
+    def raw(self) -> str:
+        """The same, with escape sequences."""
+        return self._raw.decode(errors="replace")
 
     def type(self, *keys: str) -> None:
         os.write(self._descriptor, "".join(keys).encode())
@@ -83,11 +88,13 @@ class Terminal:
 
 
 @contextmanager
-def on_a_terminal(*arguments: str, cwd: Path, **variables: str) -> Generator[Terminal]:
+def on_a_terminal(
+    *arguments: str, cwd: Path, command: Sequence[str] = COMMAND, **variables: str
+) -> Generator[Terminal]:
     ours, theirs = pty.openpty()
     variables = {"XDG_STATE_HOME": str(cwd / "state"), **variables}
     process = subprocess.Popen(
-        [sys.executable, "-c", _LAUNCH, *COMMAND, *arguments],
+        [sys.executable, "-c", _LAUNCH, *command, *arguments],
         cwd=cwd,
         # a pseudo-terminal does not say where its cursor is
         env=environment(

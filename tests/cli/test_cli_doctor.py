@@ -21,7 +21,7 @@ def test_doctor_tells_what_is_missing_and_what_to_do(tmp_path: Path):
     assert "✗ engine      no container engine answers at unix:///nowhere: start Docker" in result.stdout
     assert "✗ key         OPENAI_API_KEY is not set" in result.stdout
     assert (
-        "✓ configs     codeact, executor, local-model, quickstart-codeact, quickstart, team\n"
+        "✓ configs     codeact, executor, local-model, quickstart-codeact, quickstart, team, tools\n"
         in result.stdout
     )
     assert result.stderr == ""

@@ -103,6 +103,7 @@ def test_json_is_one_event_per_line_and_the_result_last(tmp_path: Path):
         "messages": 8,
         "stop_reason": "reflection accepted the work",
         "error": None,
+        "tools": [],
     }
 
 

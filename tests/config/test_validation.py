@@ -155,8 +155,15 @@ def test_a_program_on_this_machine_is_refused_unless_asked_for(write: Write) -> 
     error = refusal(write(workbench % "StdioServerParams"))
     assert isinstance(error, NotAllowedError)
     assert (error.line, error.path) == (3, "config.server_params.type")
-    over_http = refusal(write(workbench % "SseServerParams"))
-    assert "needs the package 'mcp'" in str(over_http)
+    over_http = "  server_params: {type: SseServerParams, url: http://localhost/sse}\n"
+    validate_config(write(f"provider: autogen_ext.tools.mcp.McpWorkbench\nconfig:\n{over_http}"))
+
+
+def test_a_component_whose_package_is_missing_says_which(write: Write) -> None:
+    error = refusal(
+        write("provider: autogen_ext.models.anthropic.AnthropicChatCompletionClient\nconfig: {}\n")
+    )
+    assert "needs the package 'anthropic', which is not installed" in str(error)
 
 
 # "unknown keys are ignored"

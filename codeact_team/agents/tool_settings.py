@@ -1,0 +1,52 @@
+"""Settings of the tools that an agent's code may call on the host, and of who approves."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Annotated
+
+from autogen_core import ComponentModel
+from pydantic import BaseModel, ConfigDict, Field
+
+from codeact_team.approval import ApprovalRule
+from codeact_team.providers import FunctionPath
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class ToolLimits(BaseModel):
+    """What the calls of tools may cost."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    timeout: Seconds = 60.0
+    """Seconds that one call may take, without the time a person takes to approve it."""
+    timeouts: dict[str, Seconds] = Field(default_factory=dict)
+    """Seconds for tools of certain names, such as `reports.*: 300`; the first pattern that fits counts."""
+    max_parallel: int = Field(default=20, ge=1)
+    """How many calls run at the same time."""
+    max_calls: int = Field(default=1000, ge=1)
+    """How many calls one run of the agent may make."""
+
+    def timeout_of(self, name: str) -> float:
+        """Seconds that a call of the tool ``name`` may take."""
+        fitting = (seconds for pattern, seconds in self.timeouts.items() if fnmatchcase(name, pattern))
+        return next(fitting, self.timeout)
+
+
+class ToolUserConfig(BaseModel):
+    """Settings of every agent whose code may call tools."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    tools: list[ComponentModel | FunctionPath] = Field(default_factory=list[ComponentModel | FunctionPath])
+    """Tools that the code may call, and that run on this machine: components, or import paths of functions,
+    `module:function`."""
+    workbench: list[ComponentModel] = Field(default_factory=list[ComponentModel])
+    """Workbenches whose tools the code may call, such as MCP servers."""
+    tool_limits: ToolLimits = Field(default_factory=ToolLimits)
+    """What the calls of tools may cost."""
+    approval: list[ApprovalRule] = Field(default_factory=list[ApprovalRule])
+    """Rules that allow or deny code blocks and calls of tools, or have a person asked; the first that fits decides."""
+    approval_handler: FunctionPath | None = None
+    """Import path, `module:function`, of the function that is asked. Default: the person at the terminal."""

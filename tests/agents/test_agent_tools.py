@@ -1,0 +1,330 @@
+"""Tools of the host that an agent's code calls: what the model is told, limits, approval and what is recorded of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from autogen_agentchat.messages import TextMessage
+from autogen_core.tools import FunctionTool
+from support.agents import Foreign, answer, calls_of, contents, record_of, replay, turn
+from support.codeact import agent_of, outputs, own_session, py
+from support.openai_server import Json, ScriptedServer, Text
+
+from codeact_team import ApprovalRule, CallOutcome, CodeExecutorAgent, SettingError, ToolLimits
+from codeact_team.approval import Answer, Question
+from codeact_team.executors import ConfinedCommandLineCodeExecutor, ConfinedSessionCodeExecutor
+from codeact_team.observations import Ending
+from codeact_team.runs import Tally
+
+KEY = "sk-the-key-of-the-shop"
+LATE = {2, 3}
+
+
+async def get_order(number: int) -> dict[str, Any]:
+    """Look up an order.
+
+    Args:
+        number: Its number.
+    """
+    assert KEY
+    return {"number": number, "late": number in LATE}
+
+
+async def cancel_order(number: int, reason: str = "") -> str:
+    """Cancel an order."""
+    return f"cancelled {number}"
+
+
+async def wait(seconds: float) -> str:
+    """Wait."""
+    await asyncio.sleep(seconds)
+    return "waited"
+
+
+def rule(**fields: Any) -> ApprovalRule:
+    return ApprovalRule(**fields)
+
+
+class Person:
+    """Somebody who is asked, and answers like this."""
+
+    def __init__(self, *answers: Answer, seconds: float = 0) -> None:
+        self._answers = list(answers)
+        self._seconds = seconds
+        self.asked: list[Question] = []
+
+    async def __call__(self, question: Question) -> Answer:
+        self.asked.append(question)
+        await asyncio.sleep(self._seconds)
+        return self._answers.pop(0)
+
+
+async def test_code_calls_tools_of_the_host_in_a_loop_and_gets_values(session: ConfinedSessionCodeExecutor):
+    code = "late = [n for n in range(1, 5) if tools.get_order(n)['late']]\nlate"
+    async with ScriptedServer([Text(py(code)), Text("2 and 3.")]) as server:
+        items = await turn(agent_of(server, session, tools=[get_order]))
+    assert outputs(items) == ["[2, 3]\nBound: late list 2 items = [2, 3]"] or outputs(items) == ["[2, 3]\n"]
+    system = contents(server.requests[0])[0]
+    assert "get_order(number: int)" in system
+    assert "Look up an order." in system
+    assert "$tools" not in system
+
+
+async def test_every_call_is_in_the_metadata_and_in_the_tally_of_the_run(
+    session: ConfinedSessionCodeExecutor,
+):
+    code = "tools.get_order(1)\ntools.cancel_order(2, reason='late')\ntools.get_order('x')"
+    agent = agent_of(replay(py(code), "Done."), session, tools=[get_order, cancel_order])
+    message = await answer(agent)
+    first, second = record_of(message).tool_calls
+    assert (first.name, first.outcome, json.loads(first.arguments)) == (
+        "get_order",
+        CallOutcome.OK,
+        {"number": 1},
+    )
+    assert json.loads(second.arguments) == {"number": 2, "reason": "late"}
+    assert first.seconds >= 0
+    tally = Tally()
+    tally.add(message)
+    assert [(tool.name, dict(tool.outcomes)) for tool in tally.tools] == [
+        ("get_order", {CallOutcome.OK: 1}),
+        ("cancel_order", {CallOutcome.OK: 1}),
+    ], "wrong arguments are noticed in the sandbox, before there is a call"
+
+
+async def test_the_budget_counts_calls_and_its_end_is_one_last_call_to_the_model(
+    session: ConfinedSessionCodeExecutor,
+):
+    code = "for n in range(10):\n    print(tools.get_order(n)['number'])"
+    model = replay(py(code), "Three orders were looked up.")
+    agent = agent_of(model, session, tools=[get_order], tool_limits=ToolLimits(max_calls=3))
+    items = await turn(agent)
+    message = items[-1].chat_message  # type: ignore[union-attr]
+    assert isinstance(message, TextMessage)
+    assert outputs(items)[0].count("ToolError: this run may make 3 calls of tools") == 1
+    assert Ending.from_metadata(message.metadata) is Ending.MAX_CALLS
+    assert message.content == "Three orders were looked up."
+    outcomes = [call.outcome for call in record_of(message).tool_calls]
+    assert outcomes == [CallOutcome.OK] * 3 + [CallOutcome.REFUSED]
+
+
+async def test_each_run_has_calls_of_its_own(session: ConfinedSessionCodeExecutor):
+    code = py("tools.get_order(1)['number']")
+    agent = agent_of(
+        replay(code, "1", code, "1"), session, tools=[get_order], tool_limits=ToolLimits(max_calls=1)
+    )
+    for _ in range(2):
+        assert Ending.from_metadata((await answer(agent)).metadata) is Ending.ANSWERED
+
+
+async def test_a_tool_that_takes_too_long_is_a_time_out_in_the_code(session: ConfinedSessionCodeExecutor):
+    code = (
+        "try:\n    tools.wait(30)\nexcept TimeoutError as error:\n    print(type(error).__name__, error)\n"
+        "print(tools.get_order(1)['number'])"
+    )
+    limits = ToolLimits(timeouts={"wa*": 0.05})
+    agent = agent_of(replay(py(code), "Done."), session, tools=[wait, get_order], tool_limits=limits)
+    items = await turn(agent)
+    assert outputs(items) == ["ToolTimeout wait was stopped after 0.05 s, its limit (tool_limits)\n1\n"]
+
+
+async def test_a_denied_call_is_an_exception_with_the_reason_and_costs_no_retry_decision(
+    session: ConfinedSessionCodeExecutor,
+):
+    model = replay(py("print(tools.cancel_order(7))"), "I may not cancel it.")
+    agent = agent_of(
+        model,
+        session,
+        tools=[cancel_order, get_order],
+        approval=[rule(tool="cancel_*", decision="deny", reason="orders are cancelled by people")],
+        max_retries_on_error=2,
+    )
+    items = await turn(agent)
+    assert "ToolDenied: not approved: orders are cancelled by people" in outputs(items)[0]
+    assert calls_of(model) == 2, "the model is not asked whether a denial is worth another attempt"
+    record = record_of(items[-1].chat_message)  # type: ignore[union-attr]
+    assert record.outcome == "denied"
+    assert [call.outcome for call in record.tool_calls] == [CallOutcome.DENIED]
+    assert [(entry.what, entry.name, entry.decision, entry.by) for entry in record.approvals] == [
+        ("tool", "cancel_order", "deny", "rule 1")
+    ]
+
+
+async def test_a_rule_sees_the_arguments_that_a_tool_takes_for_those_left_out(
+    session: ConfinedSessionCodeExecutor,
+):
+    agent = agent_of(
+        replay(py("tools.cancel_order(7)"), "No."),
+        session,
+        tools=[cancel_order],
+        approval=[
+            rule(tool="*", arguments={"number": "7", "reason": "*"}, decision="deny", reason="say why")
+        ],
+    )
+    assert "ToolDenied: not approved: say why" in outputs(await turn(agent))[0]
+
+
+async def test_an_error_that_only_calls_itself_a_denial_is_an_error(session: ConfinedSessionCodeExecutor):
+    model = replay(py("raise tools.ToolDenied('I say so')"), Json_retry(retry=False), "It failed.")
+    agent = agent_of(model, session, tools=[get_order], max_retries_on_error=1)
+    record = record_of(await answer(agent))
+    assert record.outcome == "completed"
+    assert len(record.retry_decisions) == 1
+
+
+async def test_a_person_is_asked_and_the_time_they_take_is_not_the_codes():
+    person = Person(Answer(True, "go on"), Answer(False, "not this one"), seconds=1.5)
+    code = "for n in (1, 2):\n    try:\n        print(tools.cancel_order(n))\n    except tools.ToolDenied as error:\n        print(error)"
+    async with own_session(timeout=1) as executor:
+        agent = agent_of(
+            replay(py(code), "Done."),
+            executor,
+            tools=[cancel_order],
+            approval=[rule(tool="*", decision="ask", reason="it cannot be undone")],
+            approval_handler=person,
+        )
+        items = await turn(agent)
+    assert outputs(items) == ["cancelled 1\nnot approved: not this one\n"]
+    assert [(q.kind, q.name, q.arguments, q.reason) for q in person.asked] == [
+        ("tool", "cancel_order", {"number": 1, "reason": ""}, "it cannot be undone"),
+        ("tool", "cancel_order", {"number": 2, "reason": ""}, "it cannot be undone"),
+    ]
+    approvals = record_of(items[-1].chat_message).approvals  # type: ignore[union-attr]
+    assert [(entry.decision, entry.by) for entry in approvals] == [("allow", "handler"), ("deny", "handler")]
+    assert all(entry.seconds >= 1 for entry in approvals)
+
+
+async def test_gathered_calls_ask_once_where_the_answer_is_always(session: ConfinedSessionCodeExecutor):
+    person = Person(Answer(True, always=True), seconds=0.05)
+    code = (
+        "import asyncio\nfound = await asyncio.gather(*(tools.get_order.aio(n) for n in range(20)))\n"
+        "[one['number'] for one in found] == list(range(20))"
+    )
+    agent = agent_of(
+        replay(py(code), "Done."),
+        session,
+        tools=[get_order],
+        approval=[rule(tool="get_order", decision="ask")],
+        approval_handler=person,
+    )
+    assert outputs(await turn(agent))[0].startswith("True")
+    assert len(person.asked) == 1
+
+
+async def test_a_grant_may_be_bounded_and_is_given_anew_after_a_reset(session: ConfinedSessionCodeExecutor):
+    code = py("print([tools.get_order(n)['number'] for n in range(3)])")
+    agent = agent_of(
+        replay(code, "Denied.", code, "Denied."),
+        session,
+        tools=[get_order],
+        approval=[rule(tool="get_order", decision="allow", at_most=2)],
+    )
+    for _ in range(2):
+        record = record_of(await answer(agent))
+        assert [call.outcome.value for call in record.tool_calls] == ["ok", "ok", "denied"]
+        await agent.on_reset(None)  # type: ignore[arg-type]
+
+
+async def test_code_as_a_whole_can_be_denied_or_asked_about(session: ConfinedSessionCodeExecutor):
+    person = Person(Answer(True))
+    agent = agent_of(
+        replay(py("import socket"), py("print('fine')"), "Done."),
+        session,
+        approval=[
+            rule(code="*import socket*", decision="deny", reason="there is no network"),
+            rule(code="*", decision="ask"),
+        ],
+        approval_handler=person,
+    )
+    denied, allowed = outputs(await turn(agent))
+    assert denied == "Code execution was not approved. Reason: there is no network"
+    assert allowed == "fine\n"
+    assert [(q.kind, q.code) for q in person.asked] == [("code", "print('fine')\n")]
+
+
+async def test_where_nobody_can_be_asked_the_answer_is_no(session: ConfinedSessionCodeExecutor):
+    agent = agent_of(
+        replay(py("tools.get_order(1)"), "No."),
+        session,
+        tools=[get_order],
+        approval=[rule(tool="*", decision="ask")],
+    )
+    assert "ToolDenied: not approved: nobody is there to ask" in outputs(await turn(agent))[0]
+
+
+async def test_agents_that_share_a_session_reach_their_own_tools_only(session: ConfinedSessionCodeExecutor):
+    code = "hold = tools.get_order\nprint(hold(1)['number'])"
+    clerk = agent_of(replay(py(code), "Done."), session, tools=[get_order])
+    assert outputs(await turn(clerk))[0].startswith("1\n")
+    other = agent_of(replay(py("tools.get_order(1)"), py("hold(1)"), "No."), session, tools=[cancel_order])
+    missing, kept = outputs(await turn(other))
+    assert "there is no tool 'get_order'" in missing
+    assert "ToolError: there is no tool 'get_order'" in kept
+    none = agent_of(replay(py("hold(1)"), "No."), session)
+    assert "ToolError" in outputs(await turn(none))[0]
+
+
+async def test_more_than_a_handful_of_tools_are_only_named_in_the_prompt(
+    session: ConfinedSessionCodeExecutor,
+):
+    def tool(number: int) -> FunctionTool:
+        async def work(text: str) -> int:
+            return number
+
+        return FunctionTool(work, name=f"tool_{number}", description=f"Does {number}.\n\nAt length.")
+
+    async with ScriptedServer([Text(py("help(tools.tool_17)")), Text("Done.")]) as server:
+        items = await turn(agent_of(server, session, tools=[tool(n) for n in range(30)]))
+    system = contents(server.requests[0])[0]
+    assert "Does 17." in system
+    assert "At length." not in system
+    assert "help(tools." in system
+    assert "At length." in outputs(items)[0]
+
+
+async def test_the_executor_agent_offers_tools_as_well(session: ConfinedSessionCodeExecutor):
+    async with ScriptedServer([Text(py("print(tools.get_order(2))")), Text("It is late.")]) as server:
+        agent = CodeExecutorAgent("worker", session, model_client=server.client(), tools=[get_order])
+        message = await answer(agent)
+    assert message.content == "It is late."
+    assert [call.name for call in record_of(message).tool_calls] == ["get_order"]
+    assert "Look up an order." in contents(server.requests[0])[0]
+    assert "Look up an order." in contents(server.requests[1])[0]
+
+
+async def test_the_executor_agent_without_a_model_offers_them_to_code_in_messages(
+    session: ConfinedSessionCodeExecutor,
+):
+    agent = CodeExecutorAgent("worker", session, tools=[get_order])
+    said = TextMessage(content=py("print(tools.get_order(2)['late'])"), source="user")
+    assert (await answer(agent, said)).content == "True\n"
+
+
+@pytest.mark.parametrize("executor", [ConfinedCommandLineCodeExecutor(), Foreign()])
+def test_an_executor_whose_code_cannot_call_is_refused_with_tools(executor: Any):
+    with pytest.raises(SettingError, match=r"tools: code in .* cannot call them; that needs a session"):
+        CodeExecutorAgent("worker", executor, tools=[get_order], approval_func=lambda request: None)  # type: ignore[arg-type,return-value]
+
+
+def test_instructions_without_a_place_for_the_tools_are_refused():
+    with pytest.raises(SettingError, match=r"tools: .* write \$tools in system_message"):
+        agent_of(replay(), ConfinedSessionCodeExecutor(), tools=[get_order], system_message="Act.")
+
+
+def Json_retry(*, retry: bool) -> str:
+    return json.dumps({"reason": "It is no use.", "retry": retry})
+
+
+async def test_reflection_and_retries_see_the_tools_in_the_conversation(session: ConfinedSessionCodeExecutor):
+    replies = [
+        Text(py("tools.get_order('x')")),
+        Json({"reason": "Numbers are whole numbers.", "retry": True}),
+        Text(py("tools.get_order(1)['number']")),
+        Text("1"),
+    ]
+    async with ScriptedServer(replies) as server:
+        await turn(agent_of(server, session, tools=[get_order], max_retries_on_error=1))
+    assert all("Look up an order." in contents(request)[0] for request in server.requests)

@@ -1,0 +1,58 @@
+"""A program that asks for approval on a terminal as a run does. Its argument is JSON:
+
+``rules``; ``asked``, a list of calls (``name`` and ``arguments``) and of code (``code``), all at once; ``noise``, what the
+code prints meanwhile; ``file``, where the records go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from codeact_team.approval import ApprovalRecord, ApprovalRule, Approvals
+from codeact_team.cli.approving import asking_the_person
+from codeact_team.cli.reporting import reported
+from codeact_team.cli.screen import Screen
+
+
+async def work(screen: Screen, plan: dict[str, Any]) -> list[ApprovalRecord]:
+    approvals = Approvals([ApprovalRule(**rule) for rule in plan["rules"]], None, "helper")
+    asking = asyncio.gather(*(ask(approvals, thing) for thing in plan["asked"]))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, asking.cancel)
+    making_noise = asyncio.ensure_future(make_noise(screen, plan["noise"]))
+    screen.wait()
+    try:
+        await asking
+    except asyncio.CancelledError:
+        screen.text("stopped")
+    making_noise.cancel()
+    return approvals.take_records()
+
+
+async def ask(approvals: Approvals, thing: dict[str, Any]) -> ApprovalRecord:
+    if "code" in thing:
+        return await approvals.code(thing["code"])
+    return await approvals.call(thing["name"], thing["arguments"])
+
+
+async def make_noise(screen: Screen, noise: str) -> None:
+    while noise:
+        screen.text(noise, end="")
+        screen.wait()
+        await asyncio.sleep(0.02)
+
+
+def main() -> None:
+    with reported() as screen, asking_the_person(screen, as_json="--json" in sys.argv):
+        plan = json.loads(sys.argv[1])
+        records = asyncio.run(work(screen, plan))
+        Path(plan["file"]).write_text(json.dumps([record.model_dump(mode="json") for record in records]))
+        screen.text("done")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,191 @@
+"""What a person at a terminal is asked, and what comes of the answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import environment
+from terminal import CTRL_C, CTRL_D, ENTER, Terminal, on_a_terminal
+
+DRIVER = [sys.executable, str(Path(__file__).with_name("approval_driver.py"))]
+ASK = {"tool": "*", "decision": "ask"}
+ASK_FOR_CODE = {"code": "*", "decision": "ask", "reason": "new here"}
+REFUND: dict[str, Any] = {"name": "orders.refund", "arguments": {"order": "A-17", "amount": 250}}
+
+
+def plan(folder: Path, *asked: dict[str, Any], rules: Sequence[dict[str, Any]], noise: str = "") -> str:
+    file = str(folder / "records.json")
+    return json.dumps({"rules": rules, "asked": asked, "noise": noise, "file": file})
+
+
+@contextmanager
+def asked(
+    folder: Path,
+    *things: dict[str, Any],
+    rules: Sequence[dict[str, Any]] = (ASK, ASK_FOR_CODE),
+    noise: str = "",
+    arguments: Sequence[str] = (),
+) -> Generator[Terminal]:
+    what = plan(folder, *things, rules=rules, noise=noise)
+    with on_a_terminal(what, *arguments, cwd=folder, command=DRIVER) as terminal:
+        yield terminal
+
+
+def answer(terminal: Terminal, *keys: str) -> None:
+    terminal.wait_for("Allow? y yes, n no, a always (")
+    terminal.wait_for(") >")
+    terminal.type(*keys)
+
+
+def ended(terminal: Terminal, folder: Path) -> list[dict[str, Any]]:
+    terminal.wait_for("done\n")
+    assert terminal.end() == 0
+    return json.loads((folder / "records.json").read_text())
+
+
+def test_a_call_is_shown_with_its_arguments_and_why_it_is_asked_and_can_be_allowed(tmp_path: Path):
+    rule = {"tool": "orders.*", "decision": "ask", "reason": "refunds need a person"}
+    with asked(tmp_path, REFUND, rules=[rule]) as terminal:
+        terminal.wait_for(
+            '── helper wants to call orders.refund\n| order: "A-17"\n| amount: 250\nrefunds need a person\n'
+        )
+        answer(terminal, "y", ENTER)
+        terminal.wait_for("✓ allowed: call orders.refund\n")
+        [record] = ended(terminal, tmp_path)
+    assert (record["decision"], record["by"]) == ("allow", "handler")
+    assert record["arguments"] == '{"amount":250,"order":"A-17"}'
+    assert record["seconds"] > 0
+
+
+def test_code_is_shown_highlighted_and_can_be_denied_with_a_reason(tmp_path: Path):
+    with asked(tmp_path, {"code": "import os\nprint(os.listdir())\n"}) as terminal:
+        terminal.wait_for(
+            "── helper wants to run python code\n| import os\n| print(os.listdir())\nnew here\n"
+        )
+        answer(terminal, "n", ENTER)
+        terminal.wait_for("Why not? (may stay empty) >")
+        terminal.type("use the tool", ENTER)
+        terminal.wait_for("✗ denied: run python code (use the tool)\n")
+        [record] = ended(terminal, tmp_path)
+        assert "\x1b[94;49mimport" in terminal.raw
+    assert (record["what"], record["decision"], record["reason"]) == ("code", "deny", "use the tool")
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        (["no", ENTER, ENTER], "whoever was asked said no"),
+        (["No not today", ENTER], "not today"),
+        ([CTRL_D], "whoever was asked said no"),
+    ],
+)
+def test_no_comes_with_or_without_a_reason(tmp_path: Path, keys: list[str], reason: str):
+    with asked(tmp_path, REFUND) as terminal:
+        answer(terminal, *keys[:2])
+        if keys[2:]:
+            terminal.wait_for("Why not? ")
+            terminal.type(*keys[2:])
+        [record] = ended(terminal, tmp_path)
+    assert (record["decision"], record["reason"]) == ("deny", reason)
+
+
+def test_always_answers_the_questions_that_wait_and_those_only(tmp_path: Path):
+    others = [{"name": "orders.refund", "arguments": {"order": order}} for order in ("B-1", "B-2")]
+    with asked(tmp_path, REFUND, *others, {"name": "mail.send", "arguments": {}}) as terminal:
+        terminal.wait_for("a always (orders.refund with any arguments) >")
+        terminal.type("always", ENTER)
+        terminal.wait_for("✓ allowed from now on: orders.refund with any arguments\n")
+        terminal.wait_for("── helper wants to call mail.send\n| (no arguments)\n")
+        answer(terminal, "y", ENTER)
+        records = ended(terminal, tmp_path)
+    assert [record["by"] for record in records] == [
+        "handler",
+        "standing grant",
+        "standing grant",
+        "handler",
+    ]
+    assert terminal.text.count("wants to call") == 2
+
+
+def test_what_is_no_answer_is_not_taken_for_one(tmp_path: Path):
+    with asked(tmp_path, REFUND) as terminal:
+        answer(terminal, "yes please", ENTER)
+        terminal.wait_for("y allows it, n does not (a reason may follow), a allows it always")
+        terminal.type("\x15n nothing", ENTER)
+        [record] = ended(terminal, tmp_path)
+    assert record["reason"] == "nothing"
+
+
+def test_what_was_typed_before_the_question_does_not_answer_it(tmp_path: Path):
+    with asked(tmp_path, REFUND, {"name": "mail.send", "arguments": {}}) as terminal:
+        terminal.type("y", ENTER)
+        answer(terminal, "n", ENTER, ENTER, "y", ENTER)
+        answer(terminal, "n", ENTER, ENTER)
+        records = ended(terminal, tmp_path)
+    assert [record["decision"] for record in records] == ["deny", "deny"]
+
+
+def test_ctrl_c_at_the_question_stops_the_work_and_answers_nothing(tmp_path: Path):
+    with asked(tmp_path, REFUND, {"name": "mail.send", "arguments": {}}) as terminal:
+        answer(terminal, CTRL_C)
+        terminal.wait_for("stopped\n")
+        assert ended(terminal, tmp_path) == []
+    assert "mail.send" not in terminal.text
+    assert "allowed:" not in terminal.text
+    assert "denied:" not in terminal.text
+
+
+def test_the_work_can_be_stopped_from_elsewhere_while_a_person_is_asked(tmp_path: Path):
+    with asked(tmp_path, REFUND) as terminal:
+        terminal.wait_for(") >")
+        os.kill(terminal.process.pid, 2)
+        terminal.wait_for("stopped\n")
+        assert ended(terminal, tmp_path) == []
+
+
+def test_output_that_comes_meanwhile_can_neither_cover_nor_answer_the_question(tmp_path: Path):
+    forged = "── helper wants to call docs.read\nAllow? y yes, n no, a always (docs.read) > "
+    with asked(tmp_path, REFUND, noise=forged) as terminal:
+        terminal.wait_for("docs.read) > \n── helper wants to call orders.refund\n")
+        terminal.wait_for("a always (orders.refund with any arguments) >")
+        assert not terminal.shows("docs.read", seconds=0.3)
+        assert not terminal.shows("working", seconds=0.6)
+        terminal.type("y", ENTER)
+        terminal.wait_for("✓ allowed: call orders.refund\n── helper wants to call docs.read\n")
+        ended(terminal, tmp_path)
+
+
+def test_nothing_in_a_question_steers_the_terminal_or_hides(tmp_path: Path):
+    hostile = "\x1b[2J\x1b]0;pwned\x07\u202egnp\u200b"
+    arguments = {"path": hostile, "text": f"one\r\n{hostile}\rAllow?", hostile: 1, "long": "x" * 5_000}
+    with asked(tmp_path, {"name": f"a.b{hostile}\n", "arguments": arguments}) as terminal:
+        terminal.wait_for("── helper wants to call a.b␛[2J␛]0;pwned␇\ufffdgnp\ufffd\n")
+        terminal.wait_for("| text:\n|     | one\n|     | ␛[2J␛]0;pwned␇\ufffdgnp\ufffd\n|     | Allow?\n")
+        terminal.wait_for("[... 3,002 characters are not shown ...]")
+        answer(terminal, "y", ENTER)
+        ended(terminal, tmp_path)
+    assert "\x1b[2J" not in terminal.raw
+    assert "\x1b]0;" not in terminal.raw
+
+
+@pytest.mark.parametrize("with_a_terminal", [True, False])
+def test_nobody_is_asked_without_a_terminal_or_where_a_program_reads(tmp_path: Path, with_a_terminal: bool):
+    if with_a_terminal:
+        with asked(tmp_path, REFUND, arguments=["--json"]) as terminal:
+            [record] = ended(terminal, tmp_path)
+    else:
+        what = plan(tmp_path, REFUND, rules=[ASK])
+        result = subprocess.run(
+            [*DRIVER, what], env=environment(), input=b"y\n", capture_output=True, timeout=60
+        )
+        assert result.stdout == b"done\n"
+        [record] = json.loads((tmp_path / "records.json").read_text())
+    assert (record["decision"], record["by"]) == ("deny", "no one to ask")

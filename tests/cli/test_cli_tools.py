@@ -1,0 +1,116 @@
+"""A run whose code calls tools of the host, and whose person approves, at a real terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from command_line import codeact_team, lines
+from support.openai_server import ScriptedServer, Text
+from terminal import CTRL_C, ENTER, Terminal, on_a_terminal
+
+SERVER = Path(__file__).parents[2] / "examples" / "mcp_server.py"
+CONFIG = """\
+provider: codeact_team.CodeActAgent
+config:
+  name: keeper
+  model_client:
+    provider: autogen_ext.models.openai.OpenAIChatCompletionClient
+    config: {model: gpt-4.1}
+  code_executor:
+    provider: codeact_team.%s
+    config: {}
+  workbench:
+    - provider: autogen_ext.tools.mcp.McpWorkbench
+      config:
+        server_params: {type: StdioServerParams, command: "%s", args: ["%s"]}
+  approval:
+    - {tool: stock.order, decision: ask, reason: it costs money}
+"""
+CODE = """\
+```python
+few = [name for name in tools.stock.articles() if tools.stock.count(name) < 10]
+try:
+    import urllib.request
+    urllib.request.urlopen("http://1.1.1.1", timeout=1)
+except OSError:
+    print("no network")
+try:
+    print([tools.stock.order(name, pieces=50) for name in few])
+except tools.ToolDenied as error:
+    print(error)
+```"""
+
+
+TASK = "Order what there is little of."
+
+
+@pytest.fixture(params=[pytest.param("Docker", marks=pytest.mark.docker), "Confined"])
+def config(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    path = tmp_path / "keeper.yaml"
+    path.write_text(CONFIG % (f"{request.param}SessionCodeExecutor", sys.executable, SERVER))
+    return str(path)
+
+
+def model(server: ScriptedServer) -> dict[str, str]:
+    return {"OPENAI_API_KEY": "key-of-a-test", "OPENAI_BASE_URL": server.base_url}
+
+
+@contextmanager
+def asked(config: str, folder: Path, *replies: Text) -> Generator[tuple[Terminal, ScriptedServer]]:
+    """A terminal that shows the question."""
+    with (
+        ScriptedServer.in_thread(replies) as server,
+        on_a_terminal("run", config, "--allow-unsafe", TASK, cwd=folder, **model(server)) as terminal,
+    ):
+        terminal.wait_for(
+            '── keeper wants to call stock.order\n| article: "gear"\n| pieces: 50\nit costs money\n'
+        )
+        terminal.wait_for(") >")
+        yield terminal, server
+
+
+def test_three_tools_of_an_mcp_server_in_one_block_one_of_them_approved_at_the_terminal(
+    config: str, tmp_path: Path
+):
+    with asked(config, tmp_path, Text(CODE), Text("50 gears were ordered.")) as (terminal, server):
+        terminal.type("y", ENTER)
+        terminal.wait_for("no network\n['ordered 50 of gear']")
+        terminal.wait_for("50 gears were ordered.")
+        terminal.wait_for("── accepted")
+        terminal.wait_for("tools.stock.articles: 1 call, ")
+        terminal.wait_for("tools.stock.count: 3 calls, ")
+        terminal.wait_for("tools.stock.order: 1 call, ")
+        assert terminal.end() == 0
+    assert "def tools.stock.order(article: str, pieces: int)" in str(server.requests[0])
+
+
+def test_a_no_is_told_to_the_code_with_the_reason(config: str, tmp_path: Path):
+    with asked(config, tmp_path, Text(CODE), Text("Nothing was ordered.")) as (terminal, _):
+        terminal.type("n", ENTER)
+        terminal.wait_for(">")
+        terminal.type("not this month", ENTER)
+        terminal.wait_for("not approved: not this month")
+        terminal.wait_for("tools.stock.order: 1 call, ")
+        terminal.wait_for("1 denied")
+        assert terminal.end() == 0
+
+
+def test_ctrl_c_at_the_question_stops_the_run(config: str, tmp_path: Path):
+    with asked(config, tmp_path, Text(CODE)) as (terminal, _):
+        terminal.type(CTRL_C)
+        terminal.wait_for("── stopped")
+        assert terminal.end() == 130
+
+
+def test_a_program_that_reads_json_is_not_asked(config: str, tmp_path: Path):
+    with ScriptedServer.in_thread([Text(CODE), Text("Nothing was ordered.")]) as server:
+        result = codeact_team("run", config, "--allow-unsafe", "--json", TASK, cwd=tmp_path, **model(server))
+    assert result.returncode == 0, result.stderr
+    *events, summary = lines(result.stdout)
+    assert any("nobody is there to ask" in str(event) for event in events)
+    tools = {tool["name"]: tool["outcomes"] for tool in summary["tools"]}
+    assert tools == {"stock.articles": {"ok": 1}, "stock.count": {"ok": 3}, "stock.order": {"denied": 1}}
