@@ -98,10 +98,11 @@ def place_of(details: ErrorDetails, data: Any) -> Path:
 def _problem(
     found: list[ErrorDetails], model: type[BaseModel], place: Path, path: Path, *, secret: bool
 ) -> Problem:
-    first = found[0]
+    # of a union, the alternative fits better that takes this kind of value and has something else against it
+    first = next((details for details in found if not _expected(details)), found[0])
     shown = in_words(first["input"]) if secret else _shown(first["input"])
     expected = list(dict.fromkeys(words for details in found if (words := _expected(details))))
-    if expected:
+    if _expected(first):
         return Problem(path, f"expected {' or '.join(expected)}, got {shown}")
     match first["type"]:
         case "missing":

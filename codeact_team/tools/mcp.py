@@ -6,7 +6,6 @@ text nor a picture, and all but the first page of a list. So its session is aske
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import cast
@@ -28,7 +27,6 @@ from codeact_team.tools.sources import ListedTool, ToolSource
 from codeact_team.tools.text import describe_error, leaves
 
 _MAX_PAGES = 200
-_NOTICE_SECONDS = 1
 _TIMED_OUT = 408
 _LOST = (anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.EndOfStream, ConnectionError)
 
@@ -82,6 +80,8 @@ class McpServer(ToolSource):
         if self._ours:
             self._ours = False
             await to_the_end(self._session.close())
+        else:
+            await to_the_end(self._session.release())
 
     async def list_tools(self) -> Sequence[ListedTool]:
         try:
@@ -99,11 +99,15 @@ class McpServer(ToolSource):
         if type(self._workbench).call_tool is not McpWorkbench.call_tool:
             # somebody's own way of calling
             answer = await self._workbench.call_tool(tool.name, arguments, cancellation_token)
-            return pieces_of_result(answer)
+            try:
+                return pieces_of_result(answer)
+            except ToolFailed as failure:
+                raise ToolFailed(redact(str(failure), self._workbench.server_params)) from None
         names = self._workbench._override_name_to_original  # pyright: ignore[reportPrivateUsage]
         name = names.get(tool.name, tool.name)
         try:
-            result = await self._session.request(lambda session: _call(session, name, arguments))
+            call = _Call(name, arguments)
+            result = await self._session.request(call.ask, call.call_off)
         except Exception as error:  # whatever the client of a server raises
             reason = self._reason(error)
         else:
@@ -157,25 +161,25 @@ async def _list_all(session: ClientSession) -> list[types.Tool]:
     raise ValueError(f"it lists its tools on more than {_MAX_PAGES} pages")
 
 
-async def _call(session: ClientSession, name: str, arguments: dict[str, JsonValue]) -> types.CallToolResult:
-    # not by session.call_tool: that checks the answer with regular expressions of the server, in this process
-    params = types.CallToolRequestParams(name=name, arguments=cast("dict[str, object]", arguments))
-    request = types.ClientRequest(types.CallToolRequest(params=params))
-    # what the request is given next, as nothing runs in between
-    number = session._request_id  # pyright: ignore[reportPrivateUsage]
-    try:
-        return await session.send_request(request, types.CallToolResult)
-    except asyncio.CancelledError:
-        await _tell_of_cancellation(session, number)
-        raise
+class _Call:
+    """A call of a tool that can be called off."""
 
+    def __init__(self, name: str, arguments: dict[str, JsonValue]) -> None:
+        # not by session.call_tool: that checks the answer with regular expressions of the server, in this process
+        params = types.CallToolRequestParams(name=name, arguments=cast("dict[str, object]", arguments))
+        self._request = types.ClientRequest(types.CallToolRequest(params=params))
+        self._number = 0
 
-async def _tell_of_cancellation(session: ClientSession, number: int) -> None:
-    params = types.CancelledNotificationParams(requestId=number)
-    cancelled = types.ClientNotification(types.CancelledNotification(params=params))
-    # a server that is gone, or does not listen, need not know
-    with suppress(TimeoutError, McpError, *_LOST):
-        async with asyncio.timeout(_NOTICE_SECONDS):
+    async def ask(self, session: ClientSession) -> types.CallToolResult:
+        # the number that the request gets, as nothing runs in between
+        self._number = session._request_id  # pyright: ignore[reportPrivateUsage]
+        return await session.send_request(self._request, types.CallToolResult)
+
+    async def call_off(self, session: ClientSession) -> None:
+        params = types.CancelledNotificationParams(requestId=self._number)
+        cancelled = types.ClientNotification(types.CancelledNotification(params=params))
+        # a server that is gone, or does not listen, need not know
+        with suppress(McpError, *_LOST):
             # servers made with MCP's own library end if they hear of it before they have taken the request up
             await session.send_ping()
             await session.send_notification(cancelled)

@@ -41,6 +41,7 @@ class McpSession:
 
     def __init__(self, workbench: McpWorkbench) -> None:
         self._workbench = workbench
+        self._asked: set[asyncio.Future[Any]] = set()
 
     @property
     def is_open(self) -> bool:
@@ -97,29 +98,60 @@ class McpSession:
         if self.is_open:
             # it only forgets the actor now
             await self._workbench.stop()
+        await self.release()
 
-    async def request(self, make: Callable[[ClientSession], Coroutine[Any, Any, T]]) -> T:
+    async def request(
+        self,
+        ask: Callable[[ClientSession], Coroutine[Any, Any, T]],
+        call_off: Callable[[ClientSession], Coroutine[Any, Any, None]] | None = None,
+    ) -> T:
         """Ask the server.
 
         Args:
-            make: Asks, given the session.
+            ask: Sends a request and waits for the answer.
+            call_off: Tells the server that nobody waits any more.
 
         Raises:
             ConnectionError: If the connection is closed.
             Exception: Whatever goes wrong.
         """
         session, ended = await self._session(), self._ended()
-        asking = asyncio.ensure_future(make(session))
+        asking = asyncio.ensure_future(request := ask(session))
+        self._track(asking)
         try:
             # a session whose connection ends does not tell those who wait
             await _first_of(asking, ended)
-        finally:
-            if not asking.done():
+        except asyncio.CancelledError:
+            if inspect.getcoroutinestate(request) == inspect.CORO_CREATED:
                 asking.cancel()
-                await to_the_end(asyncio.wait({asking}))
-        if asking.cancelled():
+            elif call_off is not None and not asking.done():
+                # What waits for an answer is not cancelled itself: if that comes at this very moment, MCP's client
+                # would close the connection.
+                self._track(asyncio.ensure_future(call_off(session)))
+            raise
+        if not asking.done():
+            asking.cancel()
             raise ConnectionError("the connection has ended")
         return asking.result()
+
+    async def release(self) -> None:
+        """Wait no longer for answers that nobody wants any more."""
+        if self._asked:
+            await asyncio.wait(self._asked, timeout=_LAST_WORDS_SECONDS)
+        if asked := set(self._asked):
+            for asking in asked:
+                asking.cancel()
+            await asyncio.wait(asked)
+
+    def _track(self, asking: asyncio.Future[Any]) -> None:
+        self._asked.add(asking)
+        asking.add_done_callback(self._forget)
+
+    def _forget(self, asking: asyncio.Future[Any]) -> None:
+        self._asked.discard(asking)
+        if not asking.cancelled():
+            # it may be that nobody else looks at it
+            asking.exception()
 
     async def _session(self) -> ClientSession:
         """The session, as soon as the server has introduced itself."""
