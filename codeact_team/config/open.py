@@ -16,6 +16,8 @@ from codeact_team.errors import ConfigError
 from codeact_team.providers import Policy
 from codeact_team.scope import Scope
 
+_OURS = f"{__name__.partition('.')[0]}."
+
 
 @asynccontextmanager
 async def open_team(
@@ -75,5 +77,7 @@ def _model_clients(root: ComponentBase[BaseModel]) -> list[ChatCompletionClient]
             case list() | tuple():
                 queue += part  # pyright: ignore[reportUnknownArgumentType]
             case _:
-                pass
+                # what our own components are made of
+                if type(part).__module__.startswith(_OURS):
+                    queue += getattr(part, "__dict__", {}).values()
     return found

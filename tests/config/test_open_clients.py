@@ -7,7 +7,14 @@ import pytest
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 from support.openai_server import Json, ScriptedServer, Text
 
-from codeact_team import ConfinedCommandLineCodeExecutor, dump_config, open_team, round_robin_team
+from codeact_team import (
+    CodeActAgent,
+    ConfinedCommandLineCodeExecutor,
+    ConfinedSessionCodeExecutor,
+    dump_config,
+    open_team,
+    round_robin_team,
+)
 
 
 async def test_the_model_clients_of_a_team_are_closed(
@@ -25,4 +32,21 @@ async def test_the_model_clients_of_a_team_are_closed(
         assert len(server.requests) == 2
     assert result.stop_reason == "reflection accepted the work"
     del team
+    gc.collect()
+
+
+async def test_so_is_that_of_an_agent_that_acts_by_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ScriptedServer([Text("no code")]) as server:
+        monkeypatch.setenv("OPENAI_API_KEY", "key-of-a-test")
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        client, config = OpenAIChatCompletionClient(model="gpt-4.1-2025-04-14"), tmp_path / "agent.yaml"
+        executor = ConfinedSessionCodeExecutor(confinement="best_effort")
+        config.write_text(dump_config(CodeActAgent("coder", client, executor)))
+        await client.close()
+        async with open_team(config) as agent:
+            await agent.run(task="anything")
+        assert len(server.requests) == 1
+    del agent
     gc.collect()

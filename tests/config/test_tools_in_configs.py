@@ -45,7 +45,7 @@ config:
   name: clerk
   model_client:
     provider: autogen_ext.models.openai.OpenAIChatCompletionClient
-    config: {model: gpt-4.1}
+    config: {model: gpt-4.1-2025-04-14}
   code_executor:
     provider: codeact_team.ConfinedSessionCodeExecutor
     config: {confinement: best_effort}

@@ -8,26 +8,24 @@ import logging
 import os
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import AsyncGenerator, Generator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.tools import ToolOverride, ToolResult
 from autogen_ext.tools.mcp import McpWorkbench, SseServerParams, StdioServerParams, StreamableHttpServerParams
 from support.mcp_server import PNG
+from support.serving import SERVER, mcp_over_http
 
 from codeact_team.errors import WorkbenchError
 from codeact_team.execution import Artifact
 from codeact_team.tools import Offer, Toolbox, ToolFailed
 from codeact_team.tools.mcp_params import label_of, redact
 
-SERVER = str(Path(__file__).parents[1] / "support" / "mcp_server.py")
 SECRET = "sk-0123456789"
 
 # AutoGen 0.7.5 calls what mcp 1.30 has deprecated
@@ -41,32 +39,6 @@ def stdio(*arguments: str, seconds: float = 20, **environment: str) -> StdioServ
         env=environment or None,
         read_timeout_seconds=seconds,
     )
-
-
-@contextmanager
-def http_server() -> Generator[str]:
-    """A server over HTTP; its URL."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    process = subprocess.Popen([sys.executable, SERVER, str(port)])
-    try:
-        yield f"http://127.0.0.1:{port}/mcp"
-    finally:
-        process.kill()
-        process.wait()
-
-
-async def reachable(url: str) -> None:
-    port = int(url.split(":")[2].split("/")[0])
-    for _ in range(500):
-        try:
-            stream = await anyio.connect_tcp("127.0.0.1", port)
-        except OSError:
-            await asyncio.sleep(0.05)
-        else:
-            await stream.aclose()
-            return
-    raise TimeoutError("the server does not listen")
 
 
 @asynccontextmanager
@@ -123,8 +95,7 @@ async def test_tools_over_stdio(desk: Offer) -> None:
 
 @over_http
 async def test_tools_over_streamable_http() -> None:
-    with http_server() as url:
-        await reachable(url)
+    async with mcp_over_http() as url:
         async with offered(StreamableHttpServerParams(url=url, headers={"Authorization": SECRET})) as offer:
             await use(offer)
 
@@ -307,8 +278,7 @@ async def test_a_server_that_has_died_unnoticed_cannot_be_listed() -> None:
 
 @over_http
 async def test_a_server_over_http_that_dies_fails_its_calls() -> None:
-    with http_server() as url:
-        await reachable(url)
+    async with mcp_over_http() as url:
         params = StreamableHttpServerParams(url=url, sse_read_timeout=1)
         toolbox = Toolbox([], [McpWorkbench(params)])
         offer = await toolbox.offer()
@@ -407,8 +377,7 @@ async def test_a_server_that_does_not_start_is_named_without_secrets(
 
 @over_http
 async def test_a_wrong_path_on_a_server_is_an_error() -> None:
-    with http_server() as url:
-        await reachable(url)
+    async with mcp_over_http() as url:
         params = StreamableHttpServerParams(url=f"{url}/wrong?token={SECRET}")
         with pytest.raises(WorkbenchError, match=r"/mcp/wrong' does not start: ") as raised:
             await Toolbox([], [McpWorkbench(params)]).start()
