@@ -7,10 +7,20 @@ from typing import Any
 
 import pytest
 from autogen_agentchat.base import TaskResult
+from autogen_ext.models.openai import OpenAIChatCompletionClient
+from autogen_ext.tools.mcp import McpWorkbench, StdioServerParams, StreamableHttpServerParams
 from support.openai_server import ScriptedServer, Text
 from support.serving import mcp_over_http
 
-from codeact_team import CodeActAgent, CodeExecutorAgent, dump_config, load_config, open_team, validate_config
+from codeact_team import (
+    CodeActAgent,
+    CodeExecutorAgent,
+    ConfinedSessionCodeExecutor,
+    dump_config,
+    load_config,
+    open_team,
+    validate_config,
+)
 from codeact_team.agents.tool_settings import ToolUserConfig
 from codeact_team.config import yaml12
 from codeact_team.errors import ConfigError, WorkbenchError
@@ -18,6 +28,7 @@ from codeact_team.observations import ExecutionRecord
 from codeact_team.providers import DEFAULT_NAMESPACES, Policy
 
 TOKEN = "the-token-of-the-server"
+WRITTEN = "a-token-that-came-from-no-variable"
 WITH_TESTS = Policy(DEFAULT_NAMESPACES | {"support"})
 TOOLS = """\
   tools: ["support.shop:price"]
@@ -83,6 +94,30 @@ def test_every_field_survives_load_and_dump_and_no_secret_is_written(agent: type
     assert params["headers"] == {"Authorization": "Bearer ${MCP_TOKEN}"}
 
 
+@pytest.mark.parametrize(
+    "params",
+    [
+        StreamableHttpServerParams(
+            url="http://127.0.0.1:9/mcp", headers={"Authorization": f"Bearer {WRITTEN}"}
+        ),
+        StdioServerParams(command="server", env={"SHOP_TOKEN": WRITTEN}),
+    ],
+)
+def test_a_secret_given_in_python_is_not_dumped(params: Any):
+    # keys are written in clear from headers and URLs
+    executor = ConfinedSessionCodeExecutor(confinement="best_effort")
+    agent = CodeActAgent(
+        "clerk",
+        OpenAIChatCompletionClient(model="gpt-4.1-2025-04-14"),
+        executor,
+        workbench=McpWorkbench(params),
+    )
+    with pytest.raises(ConfigError) as caught:
+        dump_config(agent)
+    assert "config.workbench.0.config.server_params" in str(caught.value)
+    assert WRITTEN not in str(caught.value)
+
+
 def load_and_dump(folder: Path, text: str) -> str:
     return dump_config(load_config(written(folder, text), policy=WITH_TESTS))
 
@@ -125,7 +160,7 @@ async def test_a_team_from_yaml_calls_functions_and_servers_over_http_as_its_rul
 @pytest.mark.filterwarnings("ignore:Use `streamable_http_client` instead:DeprecationWarning")
 async def test_a_server_that_cannot_be_reached_is_told_when_the_team_opens(tmp_path: Path):
     source = written(tmp_path, AGENT % "CodeActAgent" + TOOLS)
-    with pytest.raises(WorkbenchError, match="MCP server 'http://127.0.0.1:9/mcp' does not start") as caught:
+    with pytest.raises(WorkbenchError, match=r"MCP server 'http://127.0.0.1:9/mcp' does not start") as caught:
         async with open_team(source, policy=WITH_TESTS) as team:
             await team.run(task="Never asked.")
     assert TOKEN not in str(caught.value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import subprocess
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -18,14 +17,14 @@ async def mcp_over_http() -> AsyncGenerator[str]:
     """A server that listens; its URL."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    process = subprocess.Popen([sys.executable, SERVER, str(port)])
+    process = await asyncio.create_subprocess_exec(sys.executable, SERVER, str(port))
     try:
         async with asyncio.timeout(30):
             await _listens(port)
         yield f"http://127.0.0.1:{port}/mcp"
     finally:
         process.kill()
-        process.wait()
+        await process.wait()
 
 
 async def _listens(port: int) -> None:
