@@ -1,12 +1,13 @@
-"""Two small things that asyncio lacks: an await that is not cut short, and mutual exclusion across event loops."""
+"""What asyncio lacks: an await that is not cut short, mutual exclusion across event loops, a timer that can be stopped."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TypeVar
 
@@ -78,3 +79,43 @@ class Turns:
                     ticket.set_result(None)
                     return
             self._taken = False
+
+
+class Timer:
+    """Calls back once when its time has come, unless it is closed before. Needs a running event loop.
+
+    Args:
+        deadline: When that is, in seconds of the event loop's clock.
+        callback: What is called.
+    """
+
+    def __init__(self, deadline: float, callback: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._callback = callback
+        self._handle = self._loop.call_at(deadline, self._fire)
+        self._pauses = 0
+        self._left = 0.0
+        self._closed = False
+
+    @contextmanager
+    def paused(self) -> Generator[None]:
+        """Within it, or several of it, the deadline moves on with the clock."""
+        self._pauses += 1
+        if self._pauses == 1:
+            self._handle.cancel()
+            self._left = self._handle.when() - self._loop.time()
+        try:
+            yield
+        finally:
+            self._pauses -= 1
+            if not (self._pauses or self._closed):
+                self._handle = self._loop.call_later(self._left, self._fire)
+
+    def close(self) -> None:
+        """Call back no more."""
+        self._closed = True
+        self._handle.cancel()
+
+    def _fire(self) -> None:
+        self._closed = True
+        self._callback()

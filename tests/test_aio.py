@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from codeact_team.aio import Turns, to_the_end
+from codeact_team.aio import Timer, Turns, to_the_end
 
 
 async def test_to_the_end_returns_and_raises() -> None:
@@ -138,3 +138,33 @@ def test_turns_across_event_loops() -> None:
     assert time.monotonic() - began < 20
     assert set(most) == {1}
     assert taken > 100
+
+
+async def test_a_timer_does_not_go_on_while_it_is_paused_by_anybody() -> None:
+    fired = asyncio.Event()
+    timer = Timer(asyncio.get_running_loop().time() + 0.02, fired.set)
+    with timer.paused():
+        with timer.paused():
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)
+        assert not fired.is_set()
+    await fired.wait()
+
+
+async def test_a_closed_timer_stays_closed_after_a_pause() -> None:
+    called: list[None] = []
+    timer = Timer(asyncio.get_running_loop().time() + 0.01, lambda: called.append(None))
+    with timer.paused():
+        timer.close()
+    await asyncio.sleep(0.1)
+    assert not called
+
+
+async def test_a_timer_that_has_fired_does_so_once() -> None:
+    called: list[None] = []
+    timer = Timer(asyncio.get_running_loop().time(), lambda: called.append(None))
+    await asyncio.sleep(0.05)
+    with timer.paused():
+        pass
+    await asyncio.sleep(0.05)
+    assert called == [None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -10,6 +11,7 @@ from typing import Self
 from autogen_core import CancellationToken
 from autogen_core.models import RequestUsage
 
+from codeact_team.aio import Timer
 from codeact_team.observations import Ending
 
 
@@ -19,7 +21,7 @@ class Limits:
 
     Attributes:
         max_steps: How often the model may write, with or without code.
-        max_seconds: Wall-clock time, in seconds.
+        max_seconds: Wall-clock time in seconds, without that for which a person is asked for approval.
         max_tokens: Tokens of all calls to the model, prompts and completions.
     """
 
@@ -48,7 +50,7 @@ class Budget:
         self.steps = 0
         self.time_is_over = False
         self._limits = limits
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
         cancellation_token.add_callback(self.token.cancel)
 
     def spent(self, usage: RequestUsage | None) -> Ending | None:
@@ -67,17 +69,21 @@ class Budget:
             return Ending.MAX_STEPS
         return None
 
+    def paused(self) -> AbstractContextManager[None]:
+        """Within it, the time does not go by."""
+        return nullcontext() if self._timer is None else self._timer.paused()
+
     def __enter__(self) -> Self:
         if self._limits.max_seconds is not None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._limits.max_seconds, self._end_time)
+            deadline = asyncio.get_running_loop().time() + self._limits.max_seconds
+            self._timer = Timer(deadline, self._end_time)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._timer is not None:
-            self._timer.cancel()
+            self._timer.close()
 
     def _end_time(self) -> None:
         self.time_is_over = True

@@ -70,7 +70,8 @@ class CodeActAgent(RememberingAgent, Component[CodeActAgentConfig]):
         model_client_stream: Whether the model's words are yielded as ``ModelClientStreamingChunkEvent``.
         stream_output: Whether output is yielded as ``ModelClientStreamingChunkEvent`` while the code runs.
         max_steps: How often the model may write, with or without code, in one run.
-        max_seconds: Wall-clock time of one run in seconds; what is under way then is stopped.
+        max_seconds: Wall-clock time of one run in seconds, without that for which a person is asked for approval; what
+            is under way then is stopped.
         max_tokens: Tokens of one run; the last call comes on top.
         max_retries_on_error: How many errors in a row the model may mend, deciding each time whether that is worth it.
             Default: an error is a result like others.

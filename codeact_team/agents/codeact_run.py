@@ -60,6 +60,7 @@ class CodeActRun(Turn):
         self.instructions = instructions
         self.limits = limits
         self.budget = Budget(limits, cancellation_token)
+        tools.pause = self.budget.paused
         self.task: list[LLMMessage] = []
         self.said: list[LLMMessage] = []
         """What was said since the task."""

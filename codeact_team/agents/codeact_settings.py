@@ -60,7 +60,8 @@ class CodeActAgentConfig(ToolUserConfig):
     max_steps: int = Field(20, ge=1)
     """How often the model may write, with or without code, in one run."""
     max_seconds: float | None = Field(None, gt=0, allow_inf_nan=False)
-    """Wall-clock time of one run in seconds; what is under way then is stopped, and one last call makes the answer."""
+    """Wall-clock time of one run in seconds, without that for which a person is asked for approval; what is under way
+    then is stopped, and one last call makes the answer."""
     max_tokens: int | None = Field(None, ge=1)
     """Tokens of one run, those of prompts included; a last call that makes the answer comes on top."""
     max_retries_on_error: int | None = Field(None, ge=0)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 from autogen_core import CancellationToken
@@ -22,6 +23,8 @@ from codeact_team.execution import CallAnswer, CallOutcome, HostTools
 from codeact_team.observations import ToolCallRecord, shorten
 from codeact_team.providers import resolve_function
 from codeact_team.tools import Offer, OfferedTool, Tool, Toolbox, ToolFailed
+
+Pause = Callable[[], AbstractContextManager[None]]
 
 MAX_RECORDS = 1000
 """How many calls of a turn are recorded one by one."""
@@ -74,8 +77,8 @@ class AgentTools:
         """
         offer: Offer | None = None
         if self._toolbox is not None:
+            # made outside a scope and used inside it, they belong to it all the same
             scope.register(self._toolbox)
-            await self._toolbox.start()
             offer = await self._toolbox.offer()
         return TurnTools(offer, self._limits, self._approvals, cancellation_token)
 
@@ -129,6 +132,7 @@ class TurnTools(HostTools):
         cancellation_token: Cancels the tools that run.
 
     Attributes:
+        pause: Entered while a person is asked, whose time is not the turn's.
         records: The calls, as they ended.
         omitted_records: How many more there were.
         used_up: Whether a call was refused because there had been too many.
@@ -147,6 +151,7 @@ class TurnTools(HostTools):
         self._approvals = approvals
         self._cancellation_token = cancellation_token
         self._calls = 0
+        self.pause: Pause = nullcontext
         self.records: list[ToolCallRecord] = []
         self.omitted_records = 0
         self.used_up = False
@@ -176,7 +181,7 @@ class TurnTools(HostTools):
     async def denial_of(self, blocks: Sequence[CodeBlock]) -> str | None:
         """Why these blocks may not run, or ``None`` if they may."""
         for block in blocks:
-            record = await self._approvals.code(block.code, language=block.language)
+            record = await self._approvals.code(block.code, language=block.language, pause=self.pause)
             if not record.allowed:
                 return record.reason
         return None
@@ -186,7 +191,7 @@ class TurnTools(HostTools):
         name: str,
         arguments: dict[str, JsonValue],
         *,
-        pause: Callable[[], AbstractContextManager[None]],
+        pause: Pause,
     ) -> CallAnswer:
         began = time.monotonic()
         answer = CallAnswer(CallOutcome.CANCELLED)
@@ -200,7 +205,7 @@ class TurnTools(HostTools):
         self,
         name: str,
         arguments: dict[str, JsonValue],
-        pause: Callable[[], AbstractContextManager[None]],
+        pause: Pause,
     ) -> CallAnswer:
         tool = None if self._offer is None else self._offer.find(name)
         if tool is None:
@@ -217,7 +222,8 @@ class TurnTools(HostTools):
             tool.check(arguments)
         except ValueError as error:
             return _refused(str(error))
-        record = await self._approvals.call(name, tool.with_defaults(arguments), pause=pause)
+        complete = tool.with_defaults(arguments)
+        record = await self._approvals.call(name, complete, pause=partial(_both, self.pause, pause))
         if not record.allowed:
             self.denials += 1
             return CallAnswer(CallOutcome.DENIED, error=f"not approved: {record.reason}")
@@ -250,6 +256,12 @@ class TurnTools(HostTools):
                 seconds=seconds,
             )
         )
+
+
+@contextmanager
+def _both(first: Pause, second: Pause) -> Generator[None]:
+    with first(), second():
+        yield
 
 
 def _refused(reason: str) -> CallAnswer:

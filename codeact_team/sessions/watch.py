@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
+from codeact_team.aio import Timer
 from codeact_team.sandboxes.base import Sandbox
 from codeact_team.sessions.protocol import Kind, frame
 
@@ -29,6 +30,7 @@ class Watch:
 
     Attributes:
         timed_out: Whether the deadline came first.
+        paused: See :meth:`codeact_team.aio.Timer.paused`.
         on_expiry: Called when the block is begun to be ended.
     """
 
@@ -44,11 +46,8 @@ class Watch:
         self._send = send
         self._stop = stop
         self._escalation: asyncio.Task[None] | None = None
-        self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_at(deadline, self._time_over)
-        self._pauses = 0
-        self._left = 0.0
-        self._closed = False
+        self._timer = Timer(deadline, self._time_over)
+        self.paused = self._timer.paused
         self.timed_out = False
         self.on_expiry: Callable[[], None] | None = None
         stop.add_done_callback(self._stopped)
@@ -56,29 +55,15 @@ class Watch:
     def expire(self) -> None:
         """Begin to end the block now."""
         if self._escalation is None:
+            self._timer.close()
             # first the interrupt, so that the code is not taken to have ended by itself
             self._escalation = asyncio.ensure_future(self._escalate())
             if self.on_expiry is not None:
                 self.on_expiry()
 
-    @contextmanager
-    def paused(self) -> Generator[None]:
-        """Within it, or several of it, the deadline moves on with the clock."""
-        self._pauses += 1
-        if self._pauses == 1:
-            self._timer.cancel()
-            self._left = self._timer.when() - self._loop.time()
-        try:
-            yield
-        finally:
-            self._pauses -= 1
-            if not (self._pauses or self._closed or self._escalation):
-                self._timer = self._loop.call_later(self._left, self._time_over)
-
     async def aclose(self) -> None:
         """End the watch."""
-        self._closed = True
-        self._timer.cancel()
+        self._timer.close()
         self._stop.remove_done_callback(self._stopped)
         if self._escalation is not None:
             self._escalation.cancel()

@@ -73,7 +73,7 @@ class OfferedTool:
         return self._declaration
 
     def check(self, arguments: Mapping[str, JsonValue]) -> None:
-        """Check what code passed; for a megabyte of it that takes a second or two.
+        """Check what code passed.
 
         Raises:
             ValueError: If it does not fit, with what is wrong and where.

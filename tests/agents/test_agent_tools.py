@@ -197,6 +197,21 @@ async def test_a_person_is_asked_and_the_time_they_take_is_not_the_codes():
     assert all(entry.seconds >= 1 for entry in approvals)
 
 
+async def test_nor_does_it_count_against_the_time_of_the_run(session: ConfinedSessionCodeExecutor):
+    person = Person(Answer(True), Answer(True), seconds=1.2)
+    agent = agent_of(
+        replay(py("tools.get_order(1)['number']"), "Order 1."),
+        session,
+        tools=[get_order],
+        max_seconds=2,
+        approval=[rule(tool="*", decision="ask"), rule(code="*", decision="ask")],
+        approval_handler=person,
+    )
+    message = await answer(agent)
+    assert Ending.from_metadata(message.metadata) is Ending.ANSWERED
+    assert [question.kind for question in person.asked] == ["code", "tool"]
+
+
 async def test_gathered_calls_ask_once_where_the_answer_is_always(session: ConfinedSessionCodeExecutor):
     person = Person(Answer(True, always=True), seconds=0.05)
     code = (

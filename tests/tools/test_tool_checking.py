@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.schemas import Call, calls
 
-from codeact_team.tools import checking
 from codeact_team.tools.checking import MAX_DEPTH, ArgumentChecker
 
 
@@ -46,16 +45,16 @@ def test_arguments_of_any_kind_are_accepted_or_refused(arguments: dict[str, Any]
 def test_the_text_says_what_is_wrong_and_where() -> None:
     line: dict[str, Any] = {"type": "object", "properties": {"sku": {"type": "string"}}, "required": ["sku"]}
     schema = {**of(lines={"type": "array", "items": line}), "required": ["lines"]}
-    assert problem(schema, {}) == "arguments: 'lines' is a required property"
+    assert problem(schema, {}) == 'arguments: "lines" is a required property (it is a mapping of 0)'
     assert problem(schema, {"lines": [{"sku": "a"}, {"sku": 3}]}) == (
-        "arguments['lines'][1]['sku']: 3 is not of type 'string'"
+        "arguments['lines'][1]['sku']: it is not of type \"string\" (it is 3)"
     )
 
 
 def test_of_alternatives_the_text_says_why_none_fits() -> None:
     schema = of(note={"anyOf": [{"type": "string"}, {"type": "null"}]})
     assert problem(schema, {"note": 3}) == (
-        "arguments['note']: 3 is not of type 'string' or 3 is not of type 'null'"
+        "arguments['note']: it is not of type \"string\" or it is not of type \"null\" (it is 3)"
     )
 
 
@@ -81,12 +80,10 @@ def test_a_type_that_holds_itself_is_checked_all_the_way_down() -> None:
     value: dict[str, Any] = {"name": 1}
     for _ in range(MAX_DEPTH - 5):
         value = {"left": value}
-    assert "1 is not of type 'string'" in problem(schema, {"tree": value})
+    assert problem(schema, {"tree": value}) == "the arguments do not fit the tool's schema"
 
 
-def test_alternatives_that_hold_themselves_do_not_take_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checking, "MAX_SECONDS", 0.1)
-
+def test_alternatives_that_hold_themselves_do_not_take_for_ever() -> None:
     def node(key: str) -> dict[str, Any]:
         return {"type": "object", "properties": {"next": {"$ref": "#/$defs/N"}}, "required": [key]}
 
@@ -94,33 +91,19 @@ def test_alternatives_that_hold_themselves_do_not_take_for_ever(monkeypatch: pyt
     value: dict[str, Any] = {"long": "x" * 1_000_000}
     for _ in range(40):
         value = {"next": value}
-    assert "too much" in problem(schema, {"start": value})
+    assert problem(schema, {"start": value}) == "the arguments do not fit the tool's schema"
 
 
-def test_a_slow_pattern_is_not_run() -> None:
-    slow = {"type": "string", "pattern": "^(a+)+$"}
-    fits(of(text=slow), {"text": "a" * 50 + "!"})
-    fits({"patternProperties": {"^(a+)+$": {}}, "additionalProperties": False}, {"a" * 50 + "!": 1})
-    fits(of(text={"propertyNames": slow, "unevaluatedProperties": False}), {"text": {"a" * 50 + "!": 1}})
+@pytest.mark.parametrize("pattern", ["^(a+)+$", "^(?=(a|aa)+$)(?!b).*$", r"^(a|a)*\1$"])
+def test_a_slow_pattern_takes_little_time(pattern: str) -> None:
+    slow = {"type": "string", "pattern": pattern}
+    text = "a" * 5_000 + "!"
+    problem(of(text=slow), {"text": text})
+    problem({"patternProperties": {pattern: {}}, "additionalProperties": False}, {text: 1})
 
 
-def test_a_slow_pattern_is_not_run_where_only_a_reference_leads_to_it() -> None:
-    hidden: Any = {"$schema": "https://json-schema.org/draft/2020-12/schema", "pattern": "^(a+)+$"}
-    schema = {**of(text={"$ref": "#/components/schemas/T"}), "components": {"schemas": {"T": hidden}}}
-    fits(schema, {"text": "a" * 50 + "!"})
-
-
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {"oneOf": [{"type": "string", "pattern": "^a"}, {"type": "string", "pattern": "^b"}]},
-        {"not": {"type": "string", "pattern": "^b"}},
-        {"if": {"type": "string", "format": "email"}, "then": {"maxLength": 0}},
-        {"type": "string", "not": {"oneOf": [{"pattern": "^b"}, {"const": 1}]}},
-    ],
-)
-def test_what_hangs_on_a_pattern_is_left_to_the_tool(schema: dict[str, Any]) -> None:
-    fits(of(text=schema), {"text": "a"})
+def test_a_format_is_left_to_the_tool() -> None:
+    fits(of(text={"type": "string", "format": "date"}), {"text": "a"})
 
 
 @pytest.mark.parametrize(
@@ -135,8 +118,11 @@ def test_what_hangs_on_a_pattern_is_left_to_the_tool(schema: dict[str, Any]) -> 
         ({"prefixItems": [{"type": "string"}], "items": {"type": "integer"}}, ["a", "b"]),
         ({"items": {"type": "integer"}}, [True]),
         ({"multipleOf": 0.5}, 0.7),
-        ({"multipleOf": 2}, math.inf),
-        ({"multipleOf": 0.5}, math.nan),
+        ({"type": "number"}, math.inf),
+        ({"type": "number"}, math.nan),
+        ({"type": "string", "pattern": "^b"}, "a"),
+        ({"not": {"type": "string", "pattern": "^a"}}, "a"),
+        ({"type": "string", "maxLength": 3}, "\ud800"),
         ({"type": "object", "properties": {"pattern": {"type": "string"}}}, {"pattern": 1}),
         ({"dependentRequired": {"a": ["b"]}}, {"a": 1}),
         ({"enum": ["a", 1]}, True),
@@ -177,11 +163,12 @@ def test_the_dialect_is_the_one_that_the_schema_names(draft: str) -> None:
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
-        (of(a={"type": "strin"}), r"schema\['properties'\]\['a'\]\['type'\]: 'strin'"),
-        (of(a={"$ref": "#/$defs/Nowhere"}), "refers to '#/\\$defs/Nowhere', which it does not contain"),
-        (of(a={"$ref": "https://example.com/schema.json"}), "which it does not contain"),
-        (of(a={"$ref": "file:///etc/passwd"}), "which it does not contain"),
-        ({**of(a={"$ref": "#/required"}), "required": ["a"]}, "which it does not contain"),
+        (of(a={"type": "strin"}), r"schema\['properties'\]\['a'\]\['type'\]: it is not"),
+        (of(a={"$ref": "#/$defs/Nowhere"}), "Nowhere"),
+        (of(a={"$ref": "https://example.com/schema.json"}), "https://example.com/schema.json"),
+        (of(a={"$ref": "file:///etc/passwd"}), "file:///etc/passwd"),
+        ({**of(a={"$ref": "#/required"}), "required": ["a"]}, "required"),
+        (of(a={"type": "string", "pattern": "("}), "pattern"),
         ({"type": "object", "required": "a"}, "required"),
     ],
 )
@@ -198,9 +185,8 @@ def test_a_schema_that_is_nested_too_deeply_is_broken() -> None:
         ArgumentChecker(of(a=schema))
 
 
-def test_a_reference_to_itself_refuses_instead_of_recursing() -> None:
-    schema = {**of(a={"$ref": "#/$defs/A"}), "$defs": {"A": {"$ref": "#/$defs/A"}}}
-    assert "nested too deeply" in problem(schema, {"a": 1})
+def test_a_reference_to_itself_says_nothing_of_a_value() -> None:
+    fits({**of(a={"$ref": "#/$defs/A"}), "$defs": {"A": {"$ref": "#/$defs/A"}}}, {"a": 1})
 
 
 def test_a_reference_to_what_is_no_schema_refuses() -> None:
