@@ -11,7 +11,8 @@ import jsonschema_rs
 from pydantic import JsonValue
 
 from codeact_team.tools.schemas import Schema, inside
-from codeact_team.tools.text import clean, cut
+from codeact_team.tools.text import clean
+from codeact_team.visibility import cut
 
 MAX_DEPTH = 64
 """How deeply arguments may be nested."""
@@ -48,9 +49,10 @@ class ArgumentChecker:
                 pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=_MAX_BACKTRACKING),
                 mask=_MASK,
             )
-        except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError) as error:
-            path: Iterable[Any] = getattr(error, "instance_path", ())
-            raise ValueError(f"{_where(path, 'schema')}: {clean(_first_line(error), _MAX_PROBLEM)}") from None
+        except jsonschema_rs.ValidationError as error:
+            raise ValueError(f"{_where(error.instance_path, 'schema')}: {_say(error)}") from None
+        except jsonschema_rs.ReferencingError as error:
+            raise ValueError(clean(str(error), _MAX_PROBLEM)) from None
 
     def check(self, arguments: Mapping[str, JsonValue]) -> None:
         """Check the arguments of a call.
@@ -110,7 +112,3 @@ def _short(value: JsonValue) -> str:
     if isinstance(value, list | dict):
         return f"a {'list' if isinstance(value, list) else 'mapping'} of {len(value)}"
     return cut(repr(value), _MAX_VALUE)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]

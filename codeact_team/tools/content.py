@@ -15,7 +15,8 @@ from pydantic import JsonValue
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from codeact_team.execution import Artifact
-from codeact_team.tools.text import MAX_ERROR, clean, cut
+from codeact_team.tools.text import MAX_ERROR, clean
+from codeact_team.visibility import cut
 
 Piece = JsonValue | Artifact
 """A part of a result."""

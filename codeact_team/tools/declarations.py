@@ -12,7 +12,8 @@ from pydantic import JsonValue
 from codeact_team.tools.annotations import Annotator, NamedType, literals
 from codeact_team.tools.names import assign
 from codeact_team.tools.schemas import NO_SCHEMA, Document, Schema, as_schema, is_finite, subschemas
-from codeact_team.tools.text import clean, cut, one_line
+from codeact_team.tools.text import clean, one_line
+from codeact_team.visibility import cut
 
 MAX_DESCRIPTION = 4000
 """How many characters of a tool's description are passed on."""

@@ -18,7 +18,8 @@ from codeact_team.tools.content import Piece, ToolFailed, error_text
 from codeact_team.tools.declarations import Declaration, declare
 from codeact_team.tools.schemas import Schema
 from codeact_team.tools.sources import ListedTool, ToolSource
-from codeact_team.tools.text import cut, describe_error
+from codeact_team.tools.text import describe_error
+from codeact_team.visibility import cut
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,8 @@ from codeact_team.errors import CodeActTeamError, SettingError, WorkbenchError
 from codeact_team.tools.content import MEDIA_TYPES, Piece, pieces_of_result
 from codeact_team.tools.schemas import NO_SCHEMA, Schema
 from codeact_team.tools.static import PythonWorkbench
-from codeact_team.tools.text import cut, describe_error
+from codeact_team.tools.text import describe_error
+from codeact_team.visibility import cut
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from autogen_core.tools import BaseTool, FunctionTool, StaticWorkbench
 from pydantic import BaseModel, ValidationError
 
 from codeact_team.tools.content import Piece, ToolFailed, pieces_of
-from codeact_team.tools.text import cut
+from codeact_team.visibility import cut
 
 MAX_THREADS = 64
 """How many functions that are no coroutines run at the same time; more calls are not made at once."""

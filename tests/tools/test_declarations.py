@@ -206,10 +206,10 @@ def test_what_a_server_says_of_a_tool_is_bounded() -> None:
     assert len(declare("f", "x" * 100_000, of()).doc) <= MAX_DESCRIPTION
 
 
-def test_what_is_not_seen_is_left_out() -> None:
+def test_nothing_in_it_is_unseen() -> None:
     hidden = "\x1b[2J\x07\u202eabc\u200b\ud800\U000e0041"
     declared = declare("f", f"Search{hidden}.", of(a={"description": hidden, "title": hidden}))
-    assert declared.doc == "Search[2Jabc.\n\nArgs:\n    a: [2Jabc."
+    assert declared.doc == "Search␛[2J␇�abc���.\n\nArgs:\n    a: ␛[2J␇�abc���."
 
 
 def test_exponential_schemas_take_little_time() -> None:

@@ -24,7 +24,7 @@ from support.serving import SERVER, mcp_over_http
 from codeact_team.errors import WorkbenchError
 from codeact_team.execution import Artifact
 from codeact_team.tools import Offer, Toolbox, ToolFailed
-from codeact_team.tools.mcp_params import label_of, redact
+from codeact_team.tools.mcp.params import label_of, redact
 
 SECRET = "sk-0123456789"
 
@@ -115,7 +115,7 @@ async def test_types_of_the_arguments_and_of_the_result_are_told(desk: Offer) ->
         '    """'
     )
     assert place.declaration.line() == "tools.order_desk.place_order(lines, note=None)  # Place an order."
-    with pytest.raises(ValueError, match=r"arguments\['lines'\]\[0\]\['size'\]: 'huge' is not one of"):
+    with pytest.raises(ValueError, match=r"arguments\['lines'\]\[0\]\['size'\]: it is not one of"):
         place.check({"lines": [{"sku": "a", "size": "huge"}]})
 
 
@@ -206,7 +206,9 @@ async def test_overrides_of_the_workbench_are_respected() -> None:
 
 
 async def test_a_broken_schema_names_the_tool_and_the_server() -> None:
-    with pytest.raises(WorkbenchError, match=r"MCP server 'python.*mcp_server.py'.*the tool 'bad'.*'strin'"):
+    with pytest.raises(
+        WorkbenchError, match=r"MCP server 'python.*mcp_server.py'.*the tool 'bad'.*\"strin\""
+    ):
         async with offered(stdio(MCP_TEST_ODDITY="broken")):
             pass
 

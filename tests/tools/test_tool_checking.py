@@ -54,7 +54,7 @@ def test_the_text_says_what_is_wrong_and_where() -> None:
 def test_of_alternatives_the_text_says_why_none_fits() -> None:
     schema = of(note={"anyOf": [{"type": "string"}, {"type": "null"}]})
     assert problem(schema, {"note": 3}) == (
-        "arguments['note']: it is not of type \"string\" or it is not of type \"null\" (it is 3)"
+        'arguments[\'note\']: it is not of type "string" or it is not of type "null" (it is 3)'
     )
 
 
@@ -122,7 +122,6 @@ def test_a_format_is_left_to_the_tool() -> None:
         ({"type": "number"}, math.nan),
         ({"type": "string", "pattern": "^b"}, "a"),
         ({"not": {"type": "string", "pattern": "^a"}}, "a"),
-        ({"type": "string", "maxLength": 3}, "\ud800"),
         ({"type": "object", "properties": {"pattern": {"type": "string"}}}, {"pattern": 1}),
         ({"dependentRequired": {"a": ["b"]}}, {"a": 1}),
         ({"enum": ["a", 1]}, True),

@@ -124,7 +124,7 @@ def test_the_error_of_a_workbench_is_a_failure_with_bounded_text() -> None:
     result = ToolResult(name="t", result=[TextResultContent(content="no\x1b " * 10_000)], is_error=True)
     with pytest.raises(ToolFailed) as raised:
         pieces_of_result(result)
-    assert str(raised.value).startswith("no no no")
+    assert str(raised.value).startswith("no␛ no␛ no␛")
     assert len(str(raised.value)) <= 4000
 
 

@@ -19,9 +19,9 @@ from pydantic import JsonValue
 from codeact_team.aio import to_the_end
 from codeact_team.errors import WorkbenchError
 from codeact_team.tools.content import Piece, ToolFailed, error_text, pieces_of_result
-from codeact_team.tools.mcp_content import pieces_of_mcp, returned_schema, text_of
-from codeact_team.tools.mcp_params import label_of, redact
-from codeact_team.tools.mcp_session import McpSession
+from codeact_team.tools.mcp.content import pieces_of_mcp, returned_schema, text_of
+from codeact_team.tools.mcp.params import label_of, redact
+from codeact_team.tools.mcp.session import McpSession
 from codeact_team.tools.schemas import Schema
 from codeact_team.tools.sources import ListedTool, ToolSource
 from codeact_team.tools.text import describe_error, leaves

@@ -1,0 +1,5 @@
+"""Tools of MCP servers. Needs the extra ``mcp``."""
+
+from codeact_team.tools.mcp.server import McpServer
+
+__all__ = ["McpServer"]
