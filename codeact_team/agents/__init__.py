@@ -3,8 +3,7 @@
 from autogen_agentchat.agents import ApprovalFuncType, ApprovalRequest, ApprovalResponse
 
 from codeact_team.agents.code_executor import CodeExecutorAgent
-from codeact_team.agents.codeact import CodeActAgent
-from codeact_team.agents.codeact_settings import CodeActAgentConfig
+from codeact_team.agents.codeact import CodeActAgent, CodeActAgentConfig
 from codeact_team.agents.reflection import ReflectionAgent, ReflectionAgentConfig
 from codeact_team.agents.settings import CodeExecutorAgentConfig
 from codeact_team.agents.tool_settings import ToolLimits

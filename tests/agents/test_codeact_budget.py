@@ -6,7 +6,7 @@ import pytest
 from autogen_core import CancellationToken
 from autogen_core.models import RequestUsage
 
-from codeact_team.agents.budget import Budget, Limits
+from codeact_team.agents.codeact.budget import Budget, Limits
 from codeact_team.observations import Ending
 
 

@@ -21,7 +21,7 @@ from support.codeact import agent_of, outputs, own_session, py
 from support.openai_server import ScriptedServer, Text
 
 from codeact_team.agents import CodeActAgent
-from codeact_team.agents.functions import describe_functions, read_functions
+from codeact_team.agents.codeact.functions import describe_functions, read_functions
 from codeact_team.errors import SettingError
 from codeact_team.executors import ConfinedSessionCodeExecutor
 from codeact_team.providers import Policy, using

@@ -15,7 +15,7 @@ from support.codeact import agent_of, outputs, own_session, py
 from support.openai_server import ScriptedServer, Text
 
 from codeact_team.agents import CodeActAgent, CodeExecutorAgent
-from codeact_team.agents import codeact_run as run_module
+from codeact_team.agents.codeact import run as run_module
 from codeact_team.errors import EngineError, SettingError
 from codeact_team.execution import Artifact, BoundName, SessionResult
 from codeact_team.executors import ConfinedSessionCodeExecutor, DockerSessionCodeExecutor

@@ -13,7 +13,7 @@ from support.codeact import agent_of, outputs, py
 from support.openai_server import AnyReply, Filtered, Refusal, ScriptedServer, Text, ToolCalls, Truncated
 
 from codeact_team.agents.calls import NO_ANSWER
-from codeact_team.agents.replies import read_reply
+from codeact_team.agents.codeact.replies import read_reply
 from codeact_team.executors import ConfinedSessionCodeExecutor
 from codeact_team.observations import Ending
 

@@ -15,7 +15,7 @@ from support.codeact import agent_of, own_session, py
 from support.openai_server import ScriptedServer, Text
 
 from codeact_team.agents import CodeActAgent, CodeActAgentConfig
-from codeact_team.agents.codeact_settings import CODEACT_SYSTEM_MESSAGE
+from codeact_team.agents.codeact.settings import CODEACT_SYSTEM_MESSAGE
 from codeact_team.agents.tool_settings import ToolUserConfig
 from codeact_team.config import yaml12
 from codeact_team.errors import SettingError

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from autogen_core.code_executor import CodeBlock
 
-from codeact_team.agents.stuck import Repetition
+from codeact_team.agents.codeact.stuck import Repetition
 from codeact_team.execution import ExecutionResult
 
 

@@ -16,10 +16,12 @@ from autogen_core.models import ChatCompletionClient, LLMMessage, UserMessage
 from autogen_core.tools import Workbench
 
 from codeact_team.agents.base import RememberingAgent
-from codeact_team.agents.budget import Limits
-from codeact_team.agents.codeact_loop import CodeActLoop
-from codeact_team.agents.codeact_run import CodeActRun
-from codeact_team.agents.codeact_settings import (
+from codeact_team.agents.codeact.budget import Limits
+from codeact_team.agents.codeact.functions import Function, import_paths, read_functions
+from codeact_team.agents.codeact.handoffs import Handoffs
+from codeact_team.agents.codeact.loop import CodeActLoop
+from codeact_team.agents.codeact.run import CodeActRun
+from codeact_team.agents.codeact.settings import (
     CODEACT_SYSTEM_MESSAGE,
     CodeActAgentConfig,
     check_executor,
@@ -27,8 +29,6 @@ from codeact_team.agents.codeact_settings import (
     check_places,
     render,
 )
-from codeact_team.agents.functions import Function, import_paths, read_functions
-from codeact_team.agents.handoffs import Handoffs
 from codeact_team.agents.messages import load_context, model_messages
 from codeact_team.agents.settings import dumped
 from codeact_team.agents.tool_settings import ToolLimits, ToolUserConfig

@@ -9,10 +9,10 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeResult
 from autogen_core.models import LLMMessage
 
-from codeact_team.agents.budget import Budget, Limits
-from codeact_team.agents.handoffs import HandoffTaken
-from codeact_team.agents.replies import NOTHING
-from codeact_team.agents.stuck import MAX_REPETITIONS, Repetition
+from codeact_team.agents.codeact.budget import Budget, Limits
+from codeact_team.agents.codeact.handoffs import HandoffTaken
+from codeact_team.agents.codeact.replies import NOTHING
+from codeact_team.agents.codeact.stuck import MAX_REPETITIONS, Repetition
 from codeact_team.agents.tool_use import TurnTools
 from codeact_team.agents.turn import Turn
 from codeact_team.execution import Artifact, Outcome, SessionResult

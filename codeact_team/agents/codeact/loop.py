@@ -27,13 +27,13 @@ from autogen_core.models import (
     UserMessage,
 )
 
-from codeact_team.agents.budget import Limits
 from codeact_team.agents.calls import complete, visible_to
-from codeact_team.agents.codeact_run import MAX_REMARKS, CodeActRun
-from codeact_team.agents.conversation import keep_in_view
-from codeact_team.agents.handoffs import Handoffs, HandoffTaken
-from codeact_team.agents.kept_output import keep_output
-from codeact_team.agents.replies import read_reply
+from codeact_team.agents.codeact.budget import Limits
+from codeact_team.agents.codeact.conversation import keep_in_view
+from codeact_team.agents.codeact.handoffs import Handoffs, HandoffTaken
+from codeact_team.agents.codeact.kept_output import keep_output
+from codeact_team.agents.codeact.replies import read_reply
+from codeact_team.agents.codeact.run import MAX_REMARKS, CodeActRun
 from codeact_team.agents.step import perform, warming_up
 from codeact_team.agents.turn import Item
 from codeact_team.errors import CodeActTeamError

@@ -10,9 +10,9 @@ from autogen_core import ComponentModel
 from autogen_core.code_executor import CodeExecutor
 from pydantic import Field
 
-from codeact_team.agents.budget import Limits
-from codeact_team.agents.functions import GivenFunction, ImportPath, describe_functions
-from codeact_team.agents.handoffs import HandoffConfig
+from codeact_team.agents.codeact.budget import Limits
+from codeact_team.agents.codeact.functions import GivenFunction, ImportPath, describe_functions
+from codeact_team.agents.codeact.handoffs import HandoffConfig
 from codeact_team.agents.tool_settings import ToolUserConfig
 from codeact_team.errors import SettingError
 from codeact_team.execution import SessionCodeExecutor
