@@ -42,6 +42,9 @@ class AgentTools:
         limits: What their calls may cost.
         approval: Who decides, the first rule that fits.
         handler: Asked where a rule says so; a function, or its import path. Default: whoever the context names.
+
+    Raises:
+        SettingError: If something is no tool, two have the same name, or nobody would ever be asked.
     """
 
     def __init__(
@@ -54,6 +57,8 @@ class AgentTools:
         approval: Sequence[ApprovalRule],
         handler: Handler | str | None,
     ) -> None:
+        if handler is not None and not any(rule.decision == "ask" for rule in approval):
+            raise SettingError("approval_handler has no effect: no rule in approval says `decision: ask`")
         workbenches = [workbench] if isinstance(workbench, Workbench) else list(workbench or ())
         self._toolbox = Toolbox(tools, workbenches) if tools or workbenches else None
         self._limits = limits or ToolLimits()

@@ -324,6 +324,23 @@ def test_an_executor_whose_code_cannot_call_is_refused_with_tools(executor: Any)
         CodeExecutorAgent("worker", executor, tools=[get_order], approval_func=lambda request: None)  # type: ignore[arg-type,return-value]
 
 
+def test_somebody_to_ask_whom_no_rule_asks_is_refused():
+    rules = [rule(tool="*", decision="deny")]
+    with pytest.raises(SettingError, match="approval_handler has no effect"):
+        agent_of(replay(), ConfinedSessionCodeExecutor(), approval=rules, approval_handler=Person())
+
+
+def test_a_function_to_ask_and_a_live_tool_cannot_be_dumped():
+    executor = ConfinedSessionCodeExecutor()
+    asking = agent_of(
+        replay(), executor, approval=[rule(tool="*", decision="ask")], approval_handler=Person()
+    )
+    with pytest.raises(SettingError, match="approval_handler: a function cannot be dumped"):
+        asking.dump_component()
+    with pytest.raises(SettingError, match="'get_order' is a live function and cannot be dumped"):
+        agent_of(replay(), executor, tools=[get_order]).dump_component()
+
+
 def test_instructions_without_a_place_for_the_tools_are_refused():
     with pytest.raises(SettingError, match=r"tools: .* write \$tools in system_message"):
         agent_of(replay(), ConfinedSessionCodeExecutor(), tools=[get_order], system_message="Act.")
