@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from command_line import codeact_team, lines
 from support.openai_server import ScriptedServer, Text
-from terminal import CTRL_C, ENTER, Terminal, on_a_terminal
+from terminal import CTRL_C, CTRL_D, ENTER, Terminal, on_a_terminal
 
 SERVER = Path(__file__).parents[2] / "examples" / "mcp_server.py"
 CONFIG = """\
@@ -45,6 +45,7 @@ except tools.ToolDenied as error:
 ```"""
 
 
+READY = "\n> "
 TASK = "Order what there is little of."
 
 
@@ -114,3 +115,39 @@ def test_a_program_that_reads_json_is_not_asked(config: str, tmp_path: Path):
     assert any("nobody is there to ask" in str(event) for event in events)
     tools = {tool["name"]: tool["outcomes"] for tool in summary["tools"]}
     assert tools == {"stock.articles": {"ok": 1}, "stock.count": {"ok": 3}, "stock.order": {"denied": 1}}
+
+
+def test_in_a_chat_a_person_is_asked_between_their_messages_and_always_holds_until_a_reset(
+    config: str, tmp_path: Path
+):
+    order = Text("```python\nprint(tools.stock.order('nut', 1))\n```")
+    replies = [order, Text("One nut."), order, Text("Two nuts."), order, order, Text("Three nuts.")]
+    with (
+        ScriptedServer.in_thread(replies) as server,
+        on_a_terminal("chat", config, "--allow-unsafe", cwd=tmp_path, **model(server)) as terminal,
+    ):
+        say(terminal, "One nut, please.")
+        terminal.wait_for("keeper wants to call stock.order")
+        terminal.wait_for(") >")
+        terminal.type("a", ENTER)
+        terminal.wait_for("One nut.")
+        say(terminal, "Another one.")
+        terminal.wait_for("Two nuts.")
+        say(terminal, "/reset")
+        say(terminal, "A third one.")
+        terminal.wait_for("keeper wants to call stock.order")
+        terminal.wait_for(") >")
+        terminal.type(CTRL_C)
+        terminal.wait_for("── stopped")
+        say(terminal, "A third one.")
+        terminal.wait_for(") >")
+        terminal.type("y", ENTER)
+        terminal.wait_for("Three nuts.")
+        terminal.wait_for(READY)
+        terminal.type(CTRL_D)
+        assert terminal.end() == 0
+
+
+def say(terminal: Terminal, message: str) -> None:
+    terminal.wait_for(READY)
+    terminal.type(message, ENTER)
