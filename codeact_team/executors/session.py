@@ -153,6 +153,7 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
         return (
             self._session is not None
             and self._session.alive
+            and self._session.untold_loss is None
             and self._setup_done == len(self._setup)
             and self._sandbox is not None
             and self._sandbox.running
@@ -171,6 +172,9 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
         if session is not None and (sandbox is None or not sandbox.running or not session.alive):
             await to_the_end(session.aclose())
             self._note_loss(session)
+        elif session is not None and session.untold_loss is not None:
+            self._begin_anew(session.untold_loss)
+            session.untold_loss = None
         sandbox = await super()._running_sandbox()
         if self._session is None:
             self._session, self._setup_done, self._used = await self._start_session(sandbox), 0, False
@@ -200,6 +204,11 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
         await sandbox.stop()
         if session is not None and not session.busy:
             await session.aclose()
+
+    def _begin_anew(self, lost: str | None) -> None:
+        """Take note that there is a fresh interpreter, and why: whoever runs the next block has to hear of it."""
+        self._loss = lost if self._used else None
+        self._setup_done, self._used = 0, False
 
     def _note_loss(self, session: Session) -> None:
         self._session = None
@@ -257,9 +266,8 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
             if is_last or stopped or not isinstance(ending, Account) or ending.ran or ending.lost is None:
                 yield output.add_text(self._settle(session, ending, call, output, result))
                 return
-            # the interpreter had ended before; there is a fresh one
-            self._loss = ending.lost if self._used else None
-            self._setup_done, self._used = 0, False
+            # the interpreter had ended before
+            self._begin_anew(ending.lost)
             await self._get_ready(call)
 
     def _settle(

@@ -75,6 +75,8 @@ class Session:
         """Whether a block runs."""
         self.timed_out = False
         """Whether the time of the last block was over before the block was."""
+        self.untold_loss: str | None = None
+        """Why the interpreter was lost in a block whose end nobody has read; to be cleared by whoever has told it."""
         self.ending: Exit | None = None
         """How it ended, once it has; what has ended between two requests shows at the next one."""
 
@@ -251,9 +253,11 @@ class Session:
             await self._end("it did not take the answer to a call")
 
     async def _drain(self, calls: Calls) -> None:
-        """Let the block that runs come to its end."""
-        while not isinstance(await self._answer_to_run(calls), Account | Exit):
+        """Let the block that runs, and of which nobody reads on, come to its end."""
+        while not isinstance(item := await self._answer_to_run(calls), Account | Exit):
             pass
+        if isinstance(item, Account):
+            self.untold_loss = item.lost
 
     async def _answer_to_run(self, calls: Calls) -> bytes | Artifact | Account | Exit:
         try:

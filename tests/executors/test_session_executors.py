@@ -17,6 +17,7 @@ from codeact_team import Outcome, SessionCodeExecutor, SessionResult
 from codeact_team.errors import SettingError
 from codeact_team.execution import BoundName
 from codeact_team.executors.session import InterpreterCodeExecutor
+from codeact_team.sessions import watch
 
 pytestmark = living_interpreters
 LOST = "Variables, imports, functions and running processes are gone."
@@ -77,8 +78,10 @@ async def test_code_arrives_as_it_is(session: InterpreterCodeExecutor) -> None:
 
 
 async def test_a_cancellation_while_the_code_is_sent_keeps_the_variables(
-    session: InterpreterCodeExecutor,
+    session: InterpreterCodeExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # it may take a busy machine a while to bring the code in, and it cannot be interrupted before
+    monkeypatch.setattr(watch, "INTERRUPT_GRACE", 30.0)
     await output(session, "kept = 3")
     code = f"text = {'x' * 5_000_000!r}"
     for after in (0.0, 0.001, 0.003, 0.01):
@@ -320,6 +323,26 @@ async def test_files_that_cannot_be_read_or_written_are_errors(session: Interpre
     with pytest.raises(ValueError, match="64 MiB"):
         await session.put_file("large", bytes(64 * 1024 * 1024 + 1))
     await output(session, "rm -r d fifo", language="sh")
+
+
+async def test_what_a_cancelled_block_has_cost_is_told_to_the_next_one_and_the_setup_is_run_again(
+    kind: Kind,
+) -> None:
+    async with kind.make(setup="prepared = 1") as executor:
+        assert isinstance(executor, InterpreterCodeExecutor)
+        await output(executor, "kept = 3")
+        stubborn = "import time\nprint('up', flush=True)\nwhile True:\n    try: time.sleep(60)\n    except BaseException: pass"
+        stream = executor.execute_code_blocks_stream(
+            [CodeBlock(code=stubborn, language="python")], CancellationToken()
+        )
+        assert "up" in str(await anext(stream))
+        # nobody reads what came of it
+        await stream.aclose()
+        result = await said(executor, "print(prepared)")
+        assert "lost: it was killed. Their variables, imports and functions are gone" in result.output
+        assert result.output.endswith("\n1\n")
+        assert result.state_lost
+        assert not (await said(executor, "prepared")).state_lost
 
 
 async def test_a_file_request_that_is_cancelled_leaves_the_session_usable(
