@@ -146,7 +146,8 @@ async def test_task_cancels(executor: SandboxedCodeExecutor, work_dir: Path) -> 
     with pytest.raises(asyncio.CancelledError):
         await call
     await assert_dead(work_dir)
-    assert (await run(executor, "print('next')")).output == "next\n"
+    # a session says that it had to kill the interpreter
+    assert (await run(executor, "print('next')")).output.endswith("next\n")
 
 
 async def test_cancelled_before_it_begins(executor: SandboxedCodeExecutor) -> None:
