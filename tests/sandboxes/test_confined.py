@@ -15,6 +15,7 @@ from sandboxes.confined_support import eventually, host, line, python, run, star
 from codeact_team.errors import ConfinementError, SandboxError, SettingError
 from codeact_team.sandboxes.base import Exit
 from codeact_team.sandboxes.confined import ConfinedSandbox
+from codeact_team.sandboxes.confined.control import Control
 from codeact_team.sandboxes.limits import diagnose
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="code is confined on Linux only")
@@ -404,3 +405,13 @@ class TestLifeCycle:
             await ConfinedSandbox(workspace=tmp_path, readable=["/no/such/path"]).start()
         with pytest.raises(ConfinementError, match="work_dir"):
             await ConfinedSandbox(workspace=tmp_path / "missing").start()
+
+
+async def test_a_supervising_process_that_is_killed_with_something_unread_is_known_to_be_gone() -> None:
+    # the other side is told of it by an error, and not by the end of the stream
+    control = Control({})
+    control.kill()
+    assert await eventually(lambda: not control.alive)
+    with pytest.raises(ConfinementError, match=r"ended at its start|process is gone"):
+        await control.answer()
+    await control.close()

@@ -57,8 +57,16 @@ class Control:
 
         Where it is killed, one that it has forked may hold that end for a moment.
         """
-        at_end = bool(self._readable.poll(0)) and not self._socket.recv(1, socket.MSG_PEEK)
-        return not at_end and self._process.poll() is None
+        return not self._at_end() and self._process.poll() is None
+
+    def _at_end(self) -> bool:
+        if not self._readable.poll(0):
+            return False
+        try:
+            return not self._socket.recv(1, socket.MSG_PEEK)
+        except ConnectionError:
+            # it was killed before it had read what was sent to it
+            return True
 
     def send(self, message: Mapping[str, Any], fds: Sequence[int] = ()) -> None:
         """Send a message, and descriptors with it.
@@ -88,6 +96,8 @@ class Control:
                     if not (data := self._socket.recv(_MAX_ANSWER)):
                         raise ConfinementError("The supervising process ended at its start.")
                     answer += data
+        except ConnectionError as error:
+            raise ConfinementError(f"The supervising process ended at its start: {error}") from error
         except TimeoutError:
             raise ConfinementError(
                 f"The supervising process did not start within {_START_TIMEOUT:g} s."
