@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import json
 import logging
 import weakref
@@ -13,6 +12,7 @@ from autogen_core import CancellationToken
 from pydantic import JsonValue
 
 from codeact_team.parsing import make_inert
+from codeact_team.providers import did_you_mean
 from codeact_team.tools.checking import ArgumentChecker
 from codeact_team.tools.content import Piece, ToolFailed, error_text
 from codeact_team.tools.declarations import Declaration, declare
@@ -55,7 +55,9 @@ class OfferedTool:
             returns=listed.returns,
             returns_media=listed.returns_media,
         )
-        self.size = len(json.dumps(self._declaration.declare()))
+        self.declared = self._declaration.declare()
+        """See :attr:`codeact_team.execution.HostTools.declarations`."""
+        self.size = len(json.dumps(self.declared))
         """How many bytes there are to tell of it."""
 
     @property
@@ -147,7 +149,7 @@ class Offer:
 
     def __init__(self, tools: Sequence[OfferedTool]) -> None:
         self._tools = {tool.name: tool for tool in tools}
-        self._declarations = [tool.declaration.declare() for tool in tools]
+        self._declarations = [tool.declared for tool in tools]
 
     @property
     def tools(self) -> Sequence[OfferedTool]:
@@ -165,8 +167,7 @@ class Offer:
 
     def nearest(self, name: str) -> str:
         """A closing half sentence that names the tool that is most like ``name``, or nothing."""
-        close = difflib.get_close_matches(name[:_MAX_NAME], self._tools, n=1, cutoff=0.5)
-        return f"; did you mean {close[0]!r}?" if close else ""
+        return did_you_mean(name[:_MAX_NAME], self._tools, cutoff=0.5)
 
     def describe(self) -> str:
         """The tools as a prompt shows them."""
