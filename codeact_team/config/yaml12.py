@@ -20,6 +20,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 from ruamel.yaml.representer import SafeRepresenter
+from ruamel.yaml.scanner import Scanner
 
 Path = tuple[str | int, ...]
 """Where in a document: keys and list indexes from the top."""
@@ -111,9 +112,21 @@ class _Composer(Composer):
         return super().compose_node(parent, index)
 
 
+class _Scanner(Scanner):
+    """Lets a scalar in a flow mapping be a key however long it is, and with its colon on a later line, as JSON does."""
+
+    def stale_possible_simple_keys(self) -> None:
+        candidate = self.possible_simple_keys.get(self.flow_level) if self.flow_level else None
+        super().stale_possible_simple_keys()
+        # nothing but the candidate itself has been read: a list or mapping would have brought more
+        if candidate is not None and self.tokens_taken + len(self.tokens) <= candidate.token_number + 1:
+            self.possible_simple_keys[self.flow_level] = candidate
+
+
 def _compose(text: str) -> Node | None:
     yaml = YAML(typ="safe", pure=True)
     yaml.Composer = _Composer
+    yaml.Scanner = _Scanner
     yaml.max_depth = _MAX_DEPTH
     try:
         return yaml.compose(text)

@@ -45,6 +45,11 @@ def test_json_reads_as_json_does(data: Any, indent: int | str | None) -> None:
     assert yaml12.parse(text)[0] == json.loads(text)
 
 
+@pytest.mark.parametrize("text", ['{"a"\n: 1}', json.dumps({"é" * 2000: {"b" * 2000: [1]}}, indent=1)])
+def test_json_keys_may_be_long_and_have_their_colon_on_a_later_line(text: str) -> None:
+    assert yaml12.parse(text)[0] == json.loads(text)
+
+
 @given(st.text() | st.text("ab \n\t:#-'\"{}[]&*!|>%@`,?$~01.<", max_size=40))
 @settings(deadline=None)
 def test_any_text_is_data_or_a_yaml_error(text: str) -> None:
