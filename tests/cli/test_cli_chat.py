@@ -170,7 +170,7 @@ def test_variables_live_on_from_message_to_message_and_through_ctrl_c(tmp_path: 
     assert asked(server, 6) == ["Show x."]
 
 
-def test_ctrl_c_ends_a_model_call_at_once_however_often_it_is_pressed(tmp_path: Path):
+def test_ctrl_c_ends_a_model_call_at_once_and_pressed_once_too_often_does_not_leave(tmp_path: Path):
     with (
         ScriptedServer.in_thread([Slow(60, Text("late")), Text("Here.")]) as server,
         on_a_terminal(*agent(tmp_path), cwd=tmp_path, **local_model(server.base_url)) as terminal,
@@ -178,7 +178,8 @@ def test_ctrl_c_ends_a_model_call_at_once_however_often_it_is_pressed(tmp_path: 
         ask(terminal, "Think.")
         while not server.requests:
             time.sleep(0.01)
-        for _ in range(5):
+        # a third could be the second one that finds nothing at work, and that leaves
+        for _ in range(2):
             os.killpg(terminal.process.pid, signal.SIGINT)
         terminal.wait_for("── stopped · 1 message ")
         ask(terminal, "Are you there?")
