@@ -8,7 +8,7 @@ import json
 import socket
 import threading
 from collections.abc import Generator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -216,6 +216,11 @@ def test_no_error_of_the_client_is_left_unmapped(error: Exception) -> None:
 
 @pytest.mark.docker
 async def test_engine_over_plain_tcp(real_engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    forwarding: list[asyncio.Task[None]] = []
+
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        forwarding.append(asyncio.ensure_future(forward(reader, writer)))
+
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         theirs, ours = await asyncio.open_unix_connection(urlsplit(real_engine).path)
 
@@ -225,14 +230,18 @@ async def test_engine_over_plain_tcp(real_engine: str, monkeypatch: pytest.Monke
                     target.write(data)
                     await target.drain()
                 target.write_eof()
-            except ConnectionError:
+            except OSError:
                 target.close()
 
-        await asyncio.gather(copy(reader, ours), copy(theirs, writer))
-        for stream in (ours, writer):
-            stream.close()
+        try:
+            await asyncio.gather(copy(reader, ours), copy(theirs, writer))
+        finally:
+            for stream in (ours, writer):
+                stream.close()
+                with suppress(ConnectionError):
+                    await stream.wait_closed()
 
-    server = await asyncio.start_server(forward, "127.0.0.1", 0)
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
     async with server:
         monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}")
         executor = DockerCommandLineCodeExecutor(timeout=1)
@@ -241,3 +250,6 @@ async def test_engine_over_plain_tcp(real_engine: str, monkeypatch: pytest.Monke
         await executor.restart()
         assert (await run(executor, "print('again')")).output == "again\n"
         await executor.stop()
+    # every connection ends with the executor
+    async with asyncio.timeout(10):
+        await asyncio.gather(*forwarding)
