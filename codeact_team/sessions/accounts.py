@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from codeact_team.sessions.protocol import MAX_LISTED_FILES
 
@@ -41,12 +43,24 @@ class Account(BaseModel):
     lost: str | None = None
     oom_kills: int | None = None
     fork_failures: int | None = None
-    report: str | None = None
+    _report: bytes = PrivateAttr(b"")
+
+    @classmethod
+    def read(cls, payload: bytes) -> Self:
+        """The account that ``payload`` is.
+
+        Raises:
+            ValidationError: If it is none.
+        """
+        head, _, report = payload.partition(b"\n")
+        account = cls.model_validate_json(head)
+        account._report = report
+        return account
 
     def read_report(self) -> Report | None:
         """The interpreter's account, or ``None`` where there is none that can be read."""
         try:
-            return None if self.report is None else Report.model_validate_json(self.report)
+            return Report.model_validate_json(self._report) if self._report else None
         except ValidationError:
             return None
 

@@ -131,8 +131,11 @@ class Session:
             SettingError: If there is more to tell of the tools than a frame can hold.
         """
         self._blocks += 1
-        request = {"language": language, "code": code, "number": self._blocks}
-        opening = self._introduce(tools) + frame(Kind.RUN, json.dumps(request).encode())
+        if language == "python":
+            kind, request = Kind.RUN, {"code": code, "number": self._blocks}
+        else:
+            kind, request = Kind.SHELL, {"code": code, "language": language}
+        opening = self._introduce(tools) + frame(kind, json.dumps(request).encode())
         watch = Watch(self._sandbox, self._send, stop=stop, deadline=deadline)
         calls = self._calls = Calls(tools, self._send, watch.paused)
         watch.on_expiry = calls.end
@@ -269,7 +272,7 @@ class Session:
                         head, _, data = payload.partition(b"\n")
                         return Artifact(ArtifactHead.model_validate_json(head).mime_type, data)
                     case Kind.RESULT, payload:
-                        return Account.model_validate_json(payload)
+                        return Account.read(payload)
                     case Kind.CALL, payload:
                         calls.take(payload)
                     case Kind.CANCEL, payload:

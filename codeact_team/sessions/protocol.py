@@ -31,6 +31,8 @@ MAX_CALLS_AT_ONCE = 64
 MAX_CALL_BYTES_AT_ONCE = 4 * MIB
 """How long these may be together."""
 
+_MAX_REPORT_BYTES = 512 * KIB
+
 _HEADER = struct.Struct(">BI")
 
 
@@ -39,8 +41,8 @@ class Kind(IntEnum):
 
     # from the host
     RUN = 1
-    """Run a block: ``language`` (``python``, ``sh`` or ``bash``), ``code``, ``number`` (of the block, from 1). Answered
-    by ``OUTPUT`` and ``ARTIFACT`` frames while it runs, and one ``RESULT``."""
+    """Run a block of Python: ``code``, ``number`` (of the block, from 1). The supervisor passes it on to the interpreter,
+    as it is. Answered by ``OUTPUT`` and ``ARTIFACT`` frames while it runs, and one ``RESULT``."""
     INTERRUPT = 2
     """Send SIGINT to the block that runs; without effect if none does. No payload, no answer of its own."""
     KILL = 3
@@ -60,6 +62,8 @@ class Kind(IntEnum):
     """What came of a ``CALL``: its ``id``, and either ``content``, a list of objects that have a ``value``, or
     ``mime_type`` and ``data`` (base64); or ``error``, a message, and ``outcome``, a
     :class:`codeact_team.execution.CallOutcome`. Dropped where the block has ended."""
+    SHELL = 10
+    """Run a block in a shell: ``language`` (``sh`` or ``bash``), ``code``. Answered like ``RUN``."""
 
     # from the supervisor
     READY = 33
@@ -67,10 +71,10 @@ class Kind(IntEnum):
     OUTPUT = 34
     """Bytes that were written to stdout and stderr."""
     RESULT = 35
-    """How a block ended: ``exit_code`` (null if the interpreter reports it), ``ran`` (whether the code began to run: it
-    does not where no interpreter or shell was there for it), ``lost`` (why the interpreter is gone, or null; the next
-    block gets a fresh one), ``oom_kills`` and ``fork_failures`` (since the block began; null where nobody counts), and
-    ``report``, the interpreter's report as a string, or null."""
+    """How a block ended, as a line of JSON: ``exit_code`` (null if the interpreter reports it), ``ran`` (whether the code
+    began to run: it does not where no interpreter or shell was there for it), ``lost`` (why the interpreter is gone, or
+    null; the next block gets a fresh one), ``oom_kills`` and ``fork_failures`` (since the block began; null where nobody
+    counts). Then, if there is one, the interpreter's report, whatever it has sent as that."""
     FILE = 36
     """The next bytes of a file."""
     DONE = 37
@@ -101,6 +105,7 @@ TOKEN_BYTES = 16
 
 FROM_HOST: Mapping[int, int] = {
     Kind.RUN: 6 * MAX_CODE_BYTES + 64 * KIB,
+    Kind.SHELL: 6 * MAX_CODE_BYTES + 64 * KIB,
     Kind.INTERRUPT: 0,
     Kind.KILL: 0,
     Kind.RESTART: 0,
@@ -118,8 +123,7 @@ FROM_SUPERVISOR: Mapping[int, int] = {
     Kind.ARTIFACT: 8 * MIB,
     Kind.CALL: MAX_CALL_BYTES,
     Kind.CANCEL: 1 * KIB,
-    # a byte of a report may become six
-    Kind.RESULT: 4 * MIB,
+    Kind.RESULT: _MAX_REPORT_BYTES + 64 * KIB,
     Kind.FILE: 1 * MIB,
     Kind.DONE: 4 * MIB,
     Kind.FAILED: 64 * KIB,
@@ -138,7 +142,7 @@ ANSWERS: Mapping[int, int] = {Kind.ANSWER: FROM_HOST[Kind.ANSWER] + TOKEN_BYTES}
 block runs."""
 
 FROM_INTERPRETER: Mapping[int, int] = {
-    Kind.REPORT: 512 * KIB + TOKEN_BYTES,
+    Kind.REPORT: _MAX_REPORT_BYTES + TOKEN_BYTES,
     **{kind: FROM_SUPERVISOR[kind] + TOKEN_BYTES for kind in (Kind.ARTIFACT, Kind.CALL, Kind.CANCEL)},
 }
 """The frames that the interpreter sends, with the size of the largest payload, the token included."""

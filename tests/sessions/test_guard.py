@@ -141,8 +141,9 @@ async def _confined(
     async with sandbox:
         process = await sandbox.spawn(shipping.command(sandbox.python))
         await process.write(shipping.payload())
+        kind = Kind.RUN if language == "python" else Kind.SHELL
         request = {"language": language, "code": code, "number": 1}
-        await process.write(frame(Kind.RUN, json.dumps(request).encode()))
+        await process.write(frame(kind, json.dumps(request).encode()))
         try:
             async with asyncio.timeout(30):
                 return await _conversation(process, interrupt)

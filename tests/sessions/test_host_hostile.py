@@ -22,7 +22,7 @@ from codeact_team.sessions.host import Session
 from codeact_team.sessions.protocol import MAX_CALLS_AT_ONCE, MIB, Kind, frame
 
 GARBLED = "it sent something that could not be understood"
-RESULT = {"exit_code": 0, "ran": True, "lost": None, "oom_kills": None, "fork_failures": None, "report": None}
+RESULT = {"exit_code": 0, "ran": True, "lost": None, "oom_kills": None, "fork_failures": None}
 
 
 async def ask(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Generator
@@ -78,14 +79,16 @@ def test_too_large_artifacts_end_the_interpreter(supervisor: Supervised) -> None
 @pytest.mark.parametrize(
     "report", [b"\x01" * 500 * KIB, b"\xff\xfe", '{"a": "\u2028"}'.encode()], ids=["long", "bytes", "line"]
 )
-def test_whatever_a_report_says_it_arrives_as_a_string_or_not_at_all(
+def test_whatever_a_report_says_it_arrives_behind_the_supervisors_own_account(
     supervisor: Supervised, report: bytes
 ) -> None:
     supervisor.run(REPORTS)
     supervisor.start(f"payload = {report!r}\nwrite(65, token() + payload)")
     while (came := supervisor.receive())[0] != 35:
         pass
-    assert b'"report":' in came[1]
+    head, _, arrived = came[1].partition(b"\n")
+    assert json.loads(head)["lost"] is None
+    assert arrived == report
     wait_for(lambda: supervisor.run("print(1)").ran)
 
 

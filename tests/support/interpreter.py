@@ -147,7 +147,7 @@ class RunningInterpreter:
         self._written = b""
         self.unanswered_calls.clear()
         self.cancelled.clear()
-        request = {"language": "python", "code": code, "number": self._blocks}
+        request = {"code": code, "number": self._blocks}
         self.send_raw(frame(Kind.RUN, self._token, json.dumps(request).encode()))
 
     def interrupt(self) -> None:

@@ -131,8 +131,9 @@ class Supervised:
 
     def start(self, code: str, language: str = "python") -> None:
         self.numbers += 1
+        kind = Kind.RUN if language == "python" else Kind.SHELL
         request = {"language": language, "code": code, "number": self.numbers}
-        self.send(frame(Kind.RUN, json.dumps(request).encode()))
+        self.send(frame(kind, json.dumps(request).encode()))
 
     def output_until(self, mark: bytes) -> bytes:
         """Read output until ``mark`` was in it."""
@@ -152,11 +153,10 @@ class Supervised:
                 artifacts.append((json.loads(head), data))
             else:
                 assert kind == Kind.RESULT, f"{kind!r}: {payload!r}"
-                fields = json.loads(payload)
-                report = fields.pop("report")
+                head, _, report = payload.partition(b"\n")
                 return Result(
-                    **fields,
-                    report=report and json.loads(report),
+                    **json.loads(head),
+                    report=json.loads(report) if report else None,
                     output=output,
                     artifacts=artifacts,
                 )

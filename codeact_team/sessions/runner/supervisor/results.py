@@ -76,7 +76,7 @@ class Accounts:
         return Block(self._counts)
 
     def result(
-        self, block: Block, code: int | None, lost: str | None, report: str | None, *, ran: bool
+        self, block: Block, code: int | None, lost: str | None, report: bytes, *, ran: bool
     ) -> bytes:
         """The ``RESULT`` frame of a block."""
         oom_kills, fork_failures = self._counts = self._count()
@@ -86,9 +86,8 @@ class Accounts:
             "lost": lost,
             "oom_kills": _difference(oom_kills, block.counts[0]),
             "fork_failures": _difference(fork_failures, block.counts[1]),
-            "report": report,
         }
-        return frame(Kind.RESULT, encode(result).encode())
+        return frame(Kind.RESULT, encode(result).encode(), b"\n", report)
 
     def reason(self, status: int) -> str:
         """Why the interpreter has ended, which happened since the last result.

@@ -59,7 +59,8 @@ class Supervisor:
         self._block: Block | None = None
         self._lost: str | None = None
         self._from_host: dict[Kind, Callable[[bytes], None]] = {
-            Kind.RUN: self._run,
+            Kind.RUN: self._run_python,
+            Kind.SHELL: self._run_shell,
             Kind.INTERRUPT: self._interrupt,
             Kind.KILL: self._kill,
             Kind.RESTART: self._restart,
@@ -96,20 +97,14 @@ class Supervisor:
         if self._interpreter and self._interpreter.answers:
             self._flush(self._interpreter.answers)
 
-    def _run(self, payload: bytes) -> None:
+    def _begin(self) -> Block:
         self._require_idle()
-        language, code = fields_of(payload, "language", "code")
-        block = self._accounts.begin()
         if kept := self._output.begin_block():
             self._host.send(kept)
-        if language == "python":
-            self._run_python(block, payload)
-        elif language in SHELLS:
-            self._run_shell(block, language, code)
-        else:
-            raise ProtocolError(f"nothing here runs {language!r}")
+        return self._accounts.begin()
 
-    def _run_python(self, block: Block, payload: bytes) -> None:
+    def _run_python(self, payload: bytes) -> None:
+        block = self._begin()
         if self._interpreter is None:
             self._interpreter = self._try_start()
         if self._lost is not None or self._interpreter is None:
@@ -121,7 +116,11 @@ class Supervisor:
         self._interpreter.run(block.token, payload)
         self._flush(self._interpreter.commands)
 
-    def _run_shell(self, block: Block, language: str, code: str) -> None:
+    def _run_shell(self, payload: bytes) -> None:
+        language, code = fields_of(payload, "language", "code")
+        if language not in SHELLS:
+            raise ProtocolError(f"nothing here runs {language!r}")
+        block = self._begin()
         try:
             block.shell = self._shells.start(language, code)
         except OSError as error:
@@ -227,11 +226,7 @@ class Supervisor:
         self._host.send()
 
     def _report(self, block: Block, payload: bytes) -> None:
-        try:
-            report = payload.decode()
-        except UnicodeDecodeError as error:
-            raise ProtocolError(_FORGED) from error
-        self._end_block(block, None, report=report)
+        self._end_block(block, None, report=payload)
 
     def _artifact(self, block: Block, payload: bytes) -> None:
         block.add_artifact(payload)
@@ -287,7 +282,7 @@ class Supervisor:
         code: int | None,
         *,
         lost: str | None = None,
-        report: str | None = None,
+        report: bytes = b"",
         ran: bool = True,
     ) -> None:
         if block.interrupted:
