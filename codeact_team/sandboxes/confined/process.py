@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from codeact_team.aio import Incoming
 from codeact_team.sandboxes.base import Exit, Process
 
 _CHUNK = 1 << 16
@@ -30,6 +31,7 @@ class ConfinedProcess(Process):
         for fd in (self._stdin, self._output, self._status):
             os.set_blocking(fd, False)
         self._open = {self._stdin, self._output, self._status}
+        self._incoming = Incoming(self._take, self._output, self._status)
         self._exit: Exit | None = None
 
     @property
@@ -42,15 +44,18 @@ class ConfinedProcess(Process):
         return self._exit is not None
 
     async def read(self) -> bytes:
-        while True:
-            data = self._read_now()
-            if not data and self.ended:
-                # what the program wrote before its end is in the pipe by then
-                return self._read_now() or b""
-            if data:
-                return data
-            closed = data is not None
-            await readable(self._status) if closed else await readable(self._status, self._output)
+        return await self._incoming.read()
+
+    def _take(self) -> bytes | None:
+        data = self._read_now()
+        if data:
+            return data
+        if self.ended:
+            # what the program wrote before its end is in the pipe by then
+            return self._read_now() or b""
+        if data is not None:
+            self._incoming.ignore(self._output)
+        return None
 
     def _read_now(self) -> bytes | None:
         """What is there; ``None`` if nothing is yet, and nothing if nothing will be."""
@@ -79,6 +84,7 @@ class ConfinedProcess(Process):
         return self._exit
 
     async def aclose(self) -> None:
+        self._incoming.close()
         self._close(self._stdin)
         self._close(self._output)
 
