@@ -1,6 +1,4 @@
-"""What asyncio lacks: an await that is not cut short, mutual exclusion across event loops, a timer that can be stopped,
-and a reader that stays.
-"""
+"""What asyncio lacks: awaiting to the end, or until AutoGen's token cancels; turns across loops; timers; a lasting reader."""
 
 from __future__ import annotations
 
@@ -13,6 +11,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TypeVar
+
+from autogen_core import CancellationToken
 
 T = TypeVar("T")
 
@@ -34,6 +34,13 @@ async def to_the_end(work: Awaitable[T]) -> T:
             raise cancelled from failure
         raise cancelled
     return task.result()
+
+
+async def until_cancelled(work: Awaitable[T], cancellation_token: CancellationToken) -> T:
+    """Await ``work``, which the token cancels, too."""
+    waiting = asyncio.ensure_future(work)
+    cancellation_token.link_future(waiting)
+    return await waiting
 
 
 class Turns:

@@ -8,7 +8,6 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
-from typing import TypeVar
 
 from autogen_agentchat.agents import ApprovalFuncType, ApprovalRequest
 from autogen_core import CancellationToken
@@ -16,6 +15,7 @@ from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
 from autogen_core.models import LLMMessage
 
 from codeact_team.agents.tool_use import TurnTools
+from codeact_team.aio import until_cancelled
 from codeact_team.errors import CodeActTeamError
 from codeact_team.execution import (
     ExecutionResult,
@@ -27,8 +27,6 @@ from codeact_team.execution import (
 from codeact_team.observations import observe
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _TIMEOUT_EXIT_CODE = 124
 """What the ``timeout`` command exits with."""
@@ -133,7 +131,7 @@ async def _denial(
     cancellation_token: CancellationToken,
 ) -> ExecutionResult | None:
     code = "\n\n".join(_fenced(block) for block in blocks)
-    reason = await _until_cancelled(tools.denial_of(blocks), cancellation_token)
+    reason = await until_cancelled(tools.denial_of(blocks), cancellation_token)
     if reason is None and approval is not None:
         reason = await _refusal_by(approval, ApprovalRequest(code=code, context=context), cancellation_token)
     if reason is None:
@@ -150,17 +148,11 @@ async def _refusal_by(
     try:
         answer = approval(request)
         if isinstance(answer, Awaitable):
-            answer = await _until_cancelled(answer, cancellation_token)
+            answer = await until_cancelled(answer, cancellation_token)
         return None if answer.approved else answer.reason
     except Exception as error:
         logger.exception("the approval function failed, so the code is not run")
         return f"the approval function failed: {type(error).__name__}: {error}"
-
-
-async def _until_cancelled(work: Awaitable[T], cancellation_token: CancellationToken) -> T:
-    waiting = asyncio.ensure_future(work)
-    cancellation_token.link_future(waiting)
-    return await waiting
 
 
 def _fenced(block: CodeBlock) -> str:

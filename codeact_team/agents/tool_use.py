@@ -17,6 +17,7 @@ from pydantic import JsonValue
 
 from codeact_team import scope
 from codeact_team.agents.tool_settings import ToolLimits, ToolUserConfig
+from codeact_team.aio import until_cancelled
 from codeact_team.approval import ApprovalRecord, ApprovalRule, Approvals, Handler
 from codeact_team.errors import SettingError
 from codeact_team.execution import CallAnswer, CallOutcome, HostTools
@@ -84,7 +85,7 @@ class AgentTools:
         if self._toolbox is not None:
             # made outside a scope and used inside it, they belong to it all the same
             scope.register(self._toolbox)
-            offer = await self._toolbox.offer()
+            offer = await until_cancelled(self._toolbox.offer(), cancellation_token)
         return TurnTools(offer, self._limits, self._approvals, cancellation_token)
 
     def reset(self) -> None:

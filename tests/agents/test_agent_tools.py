@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from autogen_agentchat.messages import TextMessage
+from autogen_core import CancellationToken
 from autogen_core.tools import FunctionTool
+from autogen_ext.tools.mcp import McpWorkbench, StdioServerParams
 from support.agents import Foreign, answer, calls_of, contents, record_of, replay, turn
 from support.codeact import agent_of, outputs, own_session, py
 from support.openai_server import Json, ScriptedServer, Text
+from support.waiting import until
 
 from codeact_team import ApprovalRule, CallOutcome, CodeExecutorAgent, SettingError, ToolLimits
 from codeact_team.approval import Answer, Question
@@ -360,3 +364,31 @@ async def test_reflection_and_retries_see_the_tools_in_the_conversation(session:
     async with ScriptedServer(replies) as server:
         await turn(agent_of(server, session, tools=[get_order], max_retries_on_error=1))
     assert all("Look up an order." in contents(request)[0] for request in server.requests)
+
+
+def is_there(process: str) -> bool:
+    return Path("/proc", process.strip()).exists()
+
+
+@pytest.mark.parametrize("agent", ["coder", "worker"])
+async def test_a_cancellation_ends_the_wait_for_a_server_that_does_not_answer(
+    session: ConfinedSessionCodeExecutor, tmp_path: Path, agent: str
+):
+    started = tmp_path / "started"
+    # it reads who is there, and never answers
+    server = StdioServerParams(command="sh", args=["-c", f"read line; echo $$ > {started}; exec sleep 600"])
+    settings: dict[str, Any] = {"workbench": McpWorkbench(server)}
+    model, token = replay("No."), CancellationToken()
+    asked = (
+        agent_of(model, session, **settings)
+        if agent == "coder"
+        else CodeExecutorAgent("worker", session, model_client=model, **settings)
+    )
+    waiting = asyncio.ensure_future(turn(asked, token=token))
+    await until(lambda: started.exists() and started.read_text())
+    token.cancel()
+    async with asyncio.timeout(10):
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert not is_there(started.read_text())

@@ -33,6 +33,7 @@ from support.agents import (
     yes,
 )
 from support.openai_server import Json, ScriptedServer, Slow, Text
+from support.waiting import first_tick, ticking
 
 from codeact_team.agents import CodeExecutorAgent
 from codeact_team.execution import Outcome
@@ -72,20 +73,6 @@ async def finishing(token: CancellationToken) -> CodeResult:
         return await linked(token)
     except asyncio.CancelledError:
         return CodeResult(exit_code=0, output="42\n")
-
-
-async def first_tick(workspace: Path) -> None:
-    async with asyncio.timeout(5):
-        while not (workspace / "tick").exists():  # noqa: ASYNC110 - written by another process
-            await asyncio.sleep(0.01)
-
-
-async def ticking(workspace: Path) -> bool:
-    """Whether something still runs."""
-    tick = workspace / "tick"
-    before = tick.read_text() if tick.exists() else ""
-    await asyncio.sleep(0.15)
-    return tick.exists() and tick.read_text() != before
 
 
 @pytest.mark.parametrize("reflect", [True, False])

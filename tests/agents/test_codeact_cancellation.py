@@ -18,6 +18,7 @@ from autogen_core import CancellationToken
 from support.agents import RETRY, TASK, answer, calls_of, contents, no, record_of, replay, turn, user, yes
 from support.codeact import agent_of, outputs, own_session, py
 from support.openai_server import Json, ScriptedServer, Slow, Text
+from support.waiting import first_tick, ticking
 
 from codeact_team.agents import CodeActAgent
 from codeact_team.execution import Outcome
@@ -31,20 +32,6 @@ TICKS = py(
     "    pathlib.Path('tick').write_text(str(number))\n    time.sleep(0.02)"
 )
 CANCELLED = "Code execution was cancelled."
-
-
-async def ticking(workspace: Path) -> bool:
-    """Whether something still runs."""
-    tick = workspace / "tick"
-    before = tick.read_text() if tick.exists() else ""
-    await asyncio.sleep(0.15)
-    return tick.exists() and tick.read_text() != before
-
-
-async def first_tick(workspace: Path) -> None:
-    async with asyncio.timeout(30):
-        while not (workspace / "tick").exists():  # noqa: ASYNC110 - written by another process
-            await asyncio.sleep(0.01)
 
 
 async def said_in(agent: CodeActAgent) -> list[str]:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from autogen_core.code_executor import CodeBlock
 from support.executing import Kind, living_interpreters
 from support.host_tools import Offered, Pause, echo, forever
 from support.supervisor import REPORTS
+from support.waiting import until
 
 from codeact_team import Outcome, SessionResult
 from codeact_team.execution import CallAnswer, CallOutcome, ExecutionResult, HostTools
@@ -61,12 +62,6 @@ async def output(executor: InterpreterCodeExecutor, *code: str, tools: HostTools
     result = await use(executor, *code, tools=tools)
     assert result.exit_code == 0, result.output
     return result.output
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - whatever the condition is
-            await asyncio.sleep(0.005)
 
 
 async def test_code_calls_functions_of_the_host(session: InterpreterCodeExecutor) -> None:

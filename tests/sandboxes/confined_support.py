@@ -7,8 +7,7 @@ import contextlib
 import os
 import signal
 import sys
-import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -61,15 +60,6 @@ async def line(process: Process) -> bytes:
 async def python(sandbox: ConfinedSandbox, code: str, *argv: str) -> tuple[str, Exit]:
     output, exit = await run(sandbox, sandbox.python, "-c", code, *argv)
     return output.decode(), exit
-
-
-async def eventually(condition: Callable[[], bool], seconds: float = 5) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        await asyncio.sleep(0.02)
-    return True
 
 
 @contextlib.asynccontextmanager

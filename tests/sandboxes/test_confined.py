@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from sandboxes.confined_host import alive
-from sandboxes.confined_support import eventually, host, line, python, run, started
+from sandboxes.confined_support import host, line, python, run, started
+from support.waiting import until
 
 from codeact_team.errors import ConfinementError, SandboxError, SettingError
 from codeact_team.sandboxes.base import Exit
@@ -268,7 +269,7 @@ class TestStopping:
             assert len(alive(mark)) == 2
             process.kill()
             await process.wait()
-            assert await eventually(lambda: alive(mark) == [])
+            await until(lambda: alive(mark) == [])
 
     async def test_thirty_programs_leave_nothing_behind(self, tmp_path: Path) -> None:
         # each cancel leaked a thread
@@ -289,7 +290,7 @@ class TestStopping:
                 await asyncio.wait({reading})
                 await process.aclose()
             assert resources_held() == before
-            assert await eventually(lambda: supervisor_holds(supervisor) == held_before)
+            await until(lambda: supervisor_holds(supervisor) == held_before)
 
 
 def children(pid: int) -> list[int]:
@@ -386,7 +387,7 @@ class TestLifeCycle:
             assert exit.lost is not None
             await process.aclose()
             assert not sandbox.running
-            assert await eventually(lambda: not alive(mark))
+            await until(lambda: not alive(mark))
             with pytest.raises(ConfinementError, match="not running"):
                 await sandbox.spawn(["true"])
             await sandbox.kill()
@@ -411,7 +412,7 @@ async def test_a_supervising_process_that_is_killed_with_something_unread_is_kno
     # the other side is told of it by an error, and not by the end of the stream
     control = Control({})
     control.kill()
-    assert await eventually(lambda: not control.alive)
+    await until(lambda: not control.alive)
     with pytest.raises(ConfinementError, match=r"ended at its start|process is gone"):
         await control.answer()
     await control.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.host_tools import Offered, echo, forever
+from support.waiting import until
 
 from codeact_team.errors import SettingError
 from codeact_team.execution import Artifact, CallAnswer, CallOutcome, HostTools
@@ -62,12 +63,6 @@ class Answers:
         await until(lambda: len(self.came) >= count)
         assert len(self.came) == count
         return self.came
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - whatever the condition is
-            await asyncio.sleep(0.001)
 
 
 @asynccontextmanager

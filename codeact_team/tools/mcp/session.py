@@ -42,6 +42,8 @@ class McpSession:
     def __init__(self, workbench: McpWorkbench) -> None:
         self._workbench = workbench
         self._asked: set[asyncio.Future[Any]] = set()
+        self._left_to_actor: set[asyncio.Future[Any]] = set()
+        """What nobody waits for any more, and the actor still has to answer."""
 
     @property
     def is_open(self) -> bool:
@@ -98,6 +100,8 @@ class McpSession:
         if self.is_open:
             # it only forgets the actor now
             await self._workbench.stop()
+        # no actor is there any more that could crash over it
+        self._asked |= self._left_to_actor
         await self.release()
 
     async def request(
@@ -165,7 +169,8 @@ class McpSession:
         try:
             await _first_of(answer, ended)
         except asyncio.CancelledError:
-            answer.add_done_callback(_drop)
+            self._left_to_actor.add(answer)
+            answer.add_done_callback(self._drop)
             raise
         if not answer.done():
             answer.cancel()
@@ -174,6 +179,12 @@ class McpSession:
         session = inspect.getcoroutinelocals(listing)["self"]
         listing.close()
         return session
+
+    def _drop(self, answer: asyncio.Future[Any]) -> None:
+        self._left_to_actor.discard(answer)
+        self._asked.discard(answer)
+        if not answer.cancelled() and answer.exception() is None:
+            answer.result().close()
 
     def _ended(self) -> set[asyncio.Task[Any]]:
         actor = self._workbench._actor
@@ -185,11 +196,6 @@ async def _first_of(asked: asyncio.Future[Any], ended: set[asyncio.Task[Any]]) -
     await asyncio.wait({asked, *ended}, return_when=asyncio.FIRST_COMPLETED)
     if not asked.done():
         await asyncio.wait({asked}, timeout=_LAST_WORDS_SECONDS)
-
-
-def _drop(answer: asyncio.Future[Any]) -> None:
-    if not answer.cancelled() and answer.exception() is None:
-        answer.result().close()
 
 
 @contextmanager

@@ -75,9 +75,7 @@ class Accounts:
         """A block that begins now."""
         return Block(self._counts)
 
-    def result(
-        self, block: Block, code: int | None, lost: str | None, report: bytes, *, ran: bool
-    ) -> bytes:
+    def result(self, block: Block, code: int | None, lost: str | None, report: bytes, *, ran: bool) -> bytes:
         """The ``RESULT`` frame of a block."""
         oom_kills, fork_failures = self._counts = self._count()
         result = {

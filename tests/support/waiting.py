@@ -1,0 +1,31 @@
+"""Waiting for what other processes do, which nobody tells of."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+
+async def until(condition: Callable[[], object], *, seconds: float = 30) -> None:
+    """Wait until ``condition`` holds.
+
+    Raises:
+        TimeoutError: If it does not within ``seconds``.
+    """
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - whatever the condition is
+            await asyncio.sleep(0.005)
+
+
+async def first_tick(workspace: Path) -> None:
+    """Wait for code that writes to the file ``tick``."""
+    await until((workspace / "tick").exists)
+
+
+async def ticking(workspace: Path) -> bool:
+    """Whether something still writes there."""
+    tick = workspace / "tick"
+    before = tick.read_text() if tick.exists() else ""
+    await asyncio.sleep(0.15)
+    return tick.exists() and tick.read_text() != before
