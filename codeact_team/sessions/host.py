@@ -1,48 +1,26 @@
-"""The host's half of a session: asks the supervisor in a sandbox, and takes in what comes back.
-
-Everything that comes from the sandbox is data that may be forged, too large or garbage; that ends the session, and
-nothing else.
-"""
+"""The host's half of a session: asks the supervisor in a sandbox, and takes in what comes back."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 
 from pydantic import JsonValue, ValidationError
 
-from codeact_team.aio import Turns, to_the_end
+from codeact_team.aio import to_the_end
 from codeact_team.errors import SandboxError
 from codeact_team.execution import Artifact, HostTools
-from codeact_team.sandboxes.base import Exit, Process, Sandbox
-from codeact_team.sessions import shipping
+from codeact_team.sandboxes.base import Exit, Sandbox
 from codeact_team.sessions.accounts import Account, ArtifactHead, Failure, Greeting, Listing
 from codeact_team.sessions.calls import Calls, introduction
-from codeact_team.sessions.protocol import (
-    FROM_SUPERVISOR,
-    MAX_FILE_BYTES,
-    FrameReader,
-    Kind,
-    ProtocolError,
-    frame,
-)
+from codeact_team.sessions.link import GARBLED, Link
+from codeact_team.sessions.protocol import MAX_FILE_BYTES, Kind, ProtocolError, frame
 from codeact_team.sessions.watch import Watch
 
-START_TIMEOUT = 30.0
-"""Seconds for the supervisor to start; a loaded machine needs a few."""
 REQUEST_TIMEOUT = 60.0
 """Seconds for a file to be put or got, and for a fresh interpreter."""
-_LAST_WORDS = 2.0
-"""Seconds for the end of a supervisor that was killed to show."""
-_KILLED = 128 + 9
-_MAX_WORDS = 2000
-_AT_ONCE = 4096
-"""Bytes that every pipe takes as a whole."""
-_GARBLED = "it sent something that could not be understood"
-_ENDED = "its supervising process ended"
 
 # as the supervisor names what an operating system can say of a file
 _FILE_ERRORS: dict[str, type[OSError]] = {
@@ -60,30 +38,26 @@ class Session:
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
-        self._process: Process | None = None
-        self._reader = FrameReader(FROM_SUPERVISOR)
-        self._frames: deque[tuple[Kind, bytes]] = deque()
-        self._sending = Turns()
+        self._link = Link(sandbox)
         self._blocks = 0
         self._told: Sequence[Mapping[str, JsonValue]] | None = None
         """The tools that the code was told of last."""
-        self._calls: Calls | None = None
-        """Those of the block that runs."""
-        self._demanded = 0
-        """How many answers will come that nobody waits for."""
         self.busy = False
         """Whether a block runs."""
         self.timed_out = False
         """Whether the time of the last block was over before the block was."""
         self.untold_loss: str | None = None
         """Why the interpreter was lost in a block whose end nobody has read; to be cleared by whoever has told it."""
-        self.ending: Exit | None = None
-        """How it ended, once it has; what has ended between two requests shows at the next one."""
 
     @property
     def alive(self) -> bool:
         """Whether it can be asked."""
-        return self._process is not None and self.ending is None
+        return self._link.alive
+
+    @property
+    def ending(self) -> Exit | None:
+        """How it ended, once it has; what has ended between two requests shows at the next one."""
+        return self._link.ending
 
     async def start(self) -> Greeting:
         """Start the supervisor, and with it an interpreter; what it says of itself.
@@ -91,17 +65,7 @@ class Session:
         Raises:
             SandboxError: If it cannot run in this sandbox, such as where Python is missing.
         """
-        self._process = await self._sandbox.spawn(shipping.command(self._sandbox.python), supervises=True)
-        try:
-            async with asyncio.timeout(START_TIMEOUT):
-                await self._send(shipping.payload())
-                return await self._greeting(self._process)
-        except TimeoutError:
-            await to_the_end(self._end(f"it did not start within {START_TIMEOUT:g} s"))
-            raise SandboxError(f"the interpreter did not start within {START_TIMEOUT:g} s") from None
-        except BaseException:
-            await to_the_end(self._end(_ENDED))
-            raise
+        return await self._link.open()
 
     async def run(
         self,
@@ -136,12 +100,12 @@ class Session:
         else:
             kind, request = Kind.SHELL, {"code": code, "language": language}
         opening = self._introduce(tools) + frame(kind, json.dumps(request).encode())
-        watch = Watch(self._sandbox, self._send, stop=stop, deadline=deadline)
-        calls = self._calls = Calls(tools, self._send, watch.paused)
-        watch.on_expiry = calls.end
+        watch = Watch(self._sandbox, self._link.send, stop=stop, deadline=deadline)
+        calls = Calls(tools, self._link.send, watch.paused)
+        watch.on_expiry, self._link.on_end = calls.end, calls.hang_up
         self.busy = True
         try:
-            await self._send_whole(opening)
+            await self._link.send_whole(opening)
             while not isinstance(item := await self._answer_to_run(calls), Account | Exit):
                 yield item
         except BaseException:
@@ -155,13 +119,13 @@ class Session:
             finally:
                 if not calls.idle:
                     await to_the_end(self._settle(calls))
-                self._calls = None
+                self._link.on_end = None
         yield item
 
     async def demand_restart(self) -> None:
         """Like :meth:`restart`, without waiting for it: what runs ends before whatever is asked for next."""
-        self._demanded += 1
-        await self._send(frame(Kind.RESTART))
+        self._link.unwanted += 1
+        await self._link.send(frame(Kind.RESTART))
 
     async def restart(self) -> None:
         """End everything that runs inside, and start a fresh interpreter.
@@ -202,41 +166,13 @@ class Session:
         try:
             return dict(Listing.model_validate_json(listing).files)
         except ValidationError:
-            await to_the_end(self._end(_GARBLED))
-            raise SandboxError(f"the session was lost: {_GARBLED}") from None
+            await to_the_end(self._link.end(GARBLED))
+            raise SandboxError(f"the session was lost: {GARBLED}") from None
 
     async def aclose(self) -> None:
         """End it with all that runs inside."""
         if self.alive:
-            await to_the_end(self._end("it was closed"))
-
-    async def _send(self, data: bytes) -> None:
-        # a frame is never sent into the middle of another one
-        async with self._sending:
-            assert self._process is not None, "the session has been started"
-            await self._process.write(data)
-
-    async def _send_whole(self, data: bytes) -> None:
-        """Send a frame that a cancellation must not cut in half."""
-        if len(data) <= _AT_ONCE:
-            await self._send(data)
-        else:
-            await to_the_end(self._send(data))
-
-    async def _greeting(self, process: Process) -> Greeting:
-        said = b""
-        while data := await process.read():
-            said += data
-            try:
-                if (received := next(self._reader.feed(data), None)) is not None:
-                    return Greeting.model_validate_json(received[1])
-            except (ProtocolError, ValidationError):
-                # no frame: what the system has to say of a program that cannot be started
-                while len(said) < _MAX_WORDS and (data := await process.read()):
-                    said += data
-                break
-        words = said[:_MAX_WORDS].decode(errors="replace").strip() or "it ended without a word"
-        raise SandboxError(f"no interpreter can be started in the sandbox: {words}")
+            await to_the_end(self._link.end("it was closed"))
 
     def _introduce(self, tools: HostTools | None) -> bytes:
         """What tells the code of the tools, if that is not what it knows."""
@@ -253,7 +189,7 @@ class Session:
             async with asyncio.timeout(REQUEST_TIMEOUT):
                 await calls.sent()
         except TimeoutError:
-            await self._end("it did not take the answer to a call")
+            await self._link.end("it did not take the answer to a call")
 
     async def _drain(self, calls: Calls) -> None:
         """Let the block that runs, and of which nobody reads on, come to its end."""
@@ -264,7 +200,7 @@ class Session:
 
     async def _answer_to_run(self, calls: Calls) -> bytes | Artifact | Account | Exit:
         try:
-            while (received := await self._frame()) is not None:
+            while (received := await self._link.receive()) is not None:
                 match received:
                     case Kind.OUTPUT, output:
                         return output
@@ -278,10 +214,10 @@ class Session:
                     case Kind.CANCEL, payload:
                         calls.withdraw(payload)
                     case _:
-                        await self._end(_GARBLED)
+                        await self._link.end(GARBLED)
         except (ProtocolError, ValidationError):
-            await self._end(_GARBLED)
-        assert self.ending is not None
+            await self._link.end(GARBLED)
+        assert self.ending is not None, "without a frame, the session has ended"
         return self.ending
 
     async def _request(self, request: bytes, answer: Kind, path: str = "") -> tuple[bytes, bytes]:
@@ -299,8 +235,8 @@ class Session:
         content = bytearray()
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT):
-                await self._send(request)
-                while (received := await self._frame()) is not None:
+                await self._link.send(request)
+                while (received := await self._link.receive()) is not None:
                     match received:
                         case Kind.FILE, data if len(content) + len(data) <= MAX_FILE_BYTES:
                             content += data
@@ -310,47 +246,10 @@ class Session:
                         case kind, payload if kind == answer:
                             return bytes(content), payload
                         case _:
-                            await self._end(_GARBLED)
+                            await self._link.end(GARBLED)
         except ValidationError:
-            await self._end(_GARBLED)
+            await self._link.end(GARBLED)
         except TimeoutError:
-            await self._end(f"it did not answer within {REQUEST_TIMEOUT:g} s")
-        assert self.ending is not None
+            await self._link.end(f"it did not answer within {REQUEST_TIMEOUT:g} s")
+        assert self.ending is not None, "without a frame, the session has ended"
         raise SandboxError(f"the session was lost: {self.ending.lost}")
-
-    async def _frame(self) -> tuple[Kind, bytes] | None:
-        """The next frame; ``None`` once the session has ended."""
-        if self._process is None or self.ending is not None:
-            return None
-        while not self._frames:
-            data = await self._process.read()
-            if not data:
-                await self._end(_ENDED)
-                return None
-            try:
-                self._frames.extend(self._reader.feed(data))
-            except ProtocolError:
-                await self._end(_GARBLED)
-                return None
-        received = self._frames.popleft()
-        if received[0] == Kind.READY and self._demanded:
-            self._demanded -= 1
-            return await self._frame()
-        return received
-
-    async def _end(self, reason: str) -> None:
-        """End whatever runs in the sandbox, and note why."""
-        process = self._process
-        assert process is not None
-        if self.ending is None:
-            self.ending = Exit(_KILLED, lost=reason)
-            await self._sandbox.kill()
-            if self._calls is not None:
-                await self._calls.hang_up()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_LAST_WORDS):
-                    while await process.read():
-                        pass
-                    ending = await process.wait()
-                    self.ending = Exit(ending.code or _KILLED, lost=ending.lost or reason)
-            await process.aclose()
