@@ -13,6 +13,8 @@ from codeact_team.sessions.runner.supervisor.guard import Guard
 
 _END_SECONDS = 1.0
 """How long ended processes get to be gone: some hundred times what they need."""
+_LEAST_LOOKS = 20
+"""How often they are looked at in any case: a busy machine may take the time from this process, too."""
 _PAUSE = 0.001
 _ROUNDS_OF_STOPS = 8
 """How often new processes may turn up while their makers are stopped, before those that were seen are killed."""
@@ -149,11 +151,13 @@ class Family:
         """Kill the descendants that are ``chosen``, and those they start meanwhile.
 
         Returns:
-            Whether none is left. If not, no more time is given to them than about a second.
+            Whether none is left. If some are, they had a second to end, and were looked at several times.
         """
         deadline = time.monotonic() + _END_SECONDS
         killed: set[int] = set()
-        while time.monotonic() < deadline:
+        looks = 0
+        while looks < _LEAST_LOOKS or time.monotonic() < deadline:
+            looks += 1
             # one that forks and ends, again and again, may never be seen alive, but leaves something to reap
             reaped = self.reap()
             targets = self._stopped(chosen, killed)
