@@ -1,9 +1,8 @@
-"""What asyncio lacks: awaiting to the end, or until AutoGen's token cancels; turns across loops; timers; a lasting reader."""
+"""What asyncio lacks: awaiting to the end, or until AutoGen's token cancels; turns across event loops; timers that stop."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator
@@ -129,73 +128,3 @@ class Timer:
     def _fire(self) -> None:
         self._closed = True
         self._callback()
-
-
-class Incoming:
-    """Pieces of data as they come to file descriptors. Not bound to an event loop; for one reader at a time.
-
-    The loop goes on watching between two reads, as to begin and to end that takes longer than to read. Of what comes
-    meanwhile, one piece is taken in.
-
-    Args:
-        take: Reads a piece; ``None`` if there is none yet. Without waiting, and without raising.
-        fds: What to watch. These stay the caller's.
-    """
-
-    def __init__(self, take: Callable[[], bytes | None], *fds: int) -> None:
-        self._take = take
-        # a loop knows one reader for each descriptor, and others may wait for the same
-        self._watched = {fd: os.dup(fd) for fd in fds}
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._piece: bytes | None = None
-        self._waiter: asyncio.Future[None] | None = None
-
-    async def read(self) -> bytes:
-        """The next piece. One that has come is not lost by a cancellation."""
-        while (piece := self._next()) is None:
-            loop = asyncio.get_running_loop()
-            self._watch_in(loop)
-            self._waiter = loop.create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-        return piece
-
-    def ignore(self, fd: int) -> None:
-        """Watch ``fd`` no more."""
-        if (copy := self._watched.pop(fd, None)) is not None:
-            self._leave(copy)
-            os.close(copy)
-
-    def close(self) -> None:
-        """Watch nothing any more."""
-        for fd in list(self._watched):
-            self.ignore(fd)
-
-    def _next(self) -> bytes | None:
-        piece, self._piece = self._piece, None
-        return self._take() if piece is None else piece
-
-    def _watch_in(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        if loop is self._loop:
-            return
-        for copy in self._watched.values():
-            self._leave(copy)
-        self._loop = loop
-        if loop is not None:
-            for copy in self._watched.values():
-                loop.add_reader(copy, self._arrived)
-
-    def _leave(self, copy: int) -> None:
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.remove_reader(copy)
-
-    def _arrived(self) -> None:
-        if self._piece is not None:
-            # nobody wants it for now, and the loop would say so again and again
-            self._watch_in(None)
-            return
-        self._piece = self._take()
-        if self._piece is not None and self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)

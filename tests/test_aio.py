@@ -1,15 +1,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import threading
 import time
-from collections.abc import Generator
 
 import pytest
+from autogen_core import CancellationToken
 
-from codeact_team.aio import Incoming, Timer, Turns, to_the_end
+from codeact_team.aio import Timer, Turns, to_the_end, until_cancelled
 
 
 async def test_to_the_end_returns_and_raises() -> None:
@@ -19,6 +18,27 @@ async def test_to_the_end_returns_and_raises() -> None:
     assert await to_the_end(asyncio.sleep(0, "done")) == "done"
     with pytest.raises(KeyError):
         await to_the_end(fail())
+
+
+async def test_until_cancelled_returns_raises_and_heeds_the_token() -> None:
+    token, ended = CancellationToken(), asyncio.Event()
+
+    async def wait() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+
+    assert await until_cancelled(asyncio.sleep(0, "done"), token) == "done"
+    waiting = asyncio.create_task(until_cancelled(wait(), token))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    token.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert ended.is_set()
+    with pytest.raises(asyncio.CancelledError):
+        await until_cancelled(wait(), token)
 
 
 async def test_to_the_end_is_not_cut_short_by_any_number_of_cancellations() -> None:
@@ -170,115 +190,3 @@ async def test_a_timer_that_has_fired_does_so_once() -> None:
         pass
     await asyncio.sleep(0.05)
     assert called == [None]
-
-
-class Pipe:
-    """A pipe whose other end is read by an ``Incoming``."""
-
-    def __init__(self) -> None:
-        self.fd, self._writer = os.pipe()
-        os.set_blocking(self.fd, False)
-        self.taken = 0
-        self.incoming = Incoming(self.take, self.fd)
-
-    def take(self) -> bytes | None:
-        self.taken += 1
-        try:
-            return os.read(self.fd, 3)
-        except BlockingIOError:
-            return None
-
-    def write(self, data: bytes) -> None:
-        os.write(self._writer, data)
-
-    def close(self) -> None:
-        self.incoming.close()
-        os.close(self.fd)
-        os.close(self._writer)
-
-
-@pytest.fixture
-def pipe() -> Generator[Pipe]:
-    descriptors = len(os.listdir("/dev/fd"))
-    pipe = Pipe()
-    yield pipe
-    pipe.close()
-    assert len(os.listdir("/dev/fd")) <= descriptors
-
-
-async def test_pieces_come_in_order_whether_they_are_waited_for_or_not(pipe: Pipe) -> None:
-    pipe.write(b"abcdefgh")
-    assert await pipe.incoming.read() == b"abc"
-    assert await pipe.incoming.read() == b"def"
-    assert await pipe.incoming.read() == b"gh"
-    for data in (b"i", b"j"):
-        reading = asyncio.ensure_future(pipe.incoming.read())
-        await asyncio.sleep(0)
-        pipe.write(data)
-        assert await reading == data
-    pipe.write(b"klmnop")
-    await asyncio.sleep(0.01)
-    assert await pipe.incoming.read() == b"klm"
-    assert await pipe.incoming.read() == b"nop"
-
-
-async def test_a_piece_that_comes_with_a_cancellation_is_read_next(pipe: Pipe) -> None:
-    for turns in range(5):
-        reading = asyncio.ensure_future(pipe.incoming.read())
-        await asyncio.sleep(0)
-        pipe.write(b"%d" % turns)
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        reading.cancel()
-        try:
-            got = await reading
-        except asyncio.CancelledError:
-            got = await pipe.incoming.read()
-        assert got == b"%d" % turns
-
-
-async def test_what_nobody_reads_keeps_no_loop_busy(pipe: Pipe) -> None:
-    reading = asyncio.ensure_future(pipe.incoming.read())
-    await asyncio.sleep(0)
-    pipe.write(b"a" * 1000)
-    await reading
-    for _ in range(100):
-        await asyncio.sleep(0.0001)
-    assert pipe.taken < 10
-
-
-def test_one_loop_after_the_other_can_read(pipe: Pipe) -> None:
-    async def read() -> bytes:
-        asyncio.get_running_loop().call_later(0.01, pipe.write, b"a")
-        return await pipe.incoming.read()
-
-    open_loop = asyncio.new_event_loop()
-    try:
-        assert open_loop.run_until_complete(read()) == b"a"
-        assert asyncio.run(read()) == b"a"
-        assert open_loop.run_until_complete(read()) == b"a"
-        assert asyncio.run(read()) == b"a"
-    finally:
-        open_loop.close()
-
-
-async def test_a_descriptor_can_be_ignored_while_another_is_waited_for(pipe: Pipe) -> None:
-    closed, writer = os.pipe()
-    os.close(writer)
-    data: list[bytes] = []
-
-    def take() -> bytes | None:
-        incoming.ignore(closed)
-        return data.pop() if data else None
-
-    incoming = Incoming(take, closed, pipe.fd)
-    try:
-        reading = asyncio.ensure_future(incoming.read())
-        await asyncio.sleep(0.01)
-        assert not reading.done()
-        data.append(b"there")
-        pipe.write(b"a")
-        assert await reading == b"there"
-    finally:
-        incoming.close()
-        os.close(closed)

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from codeact_team.aio import Incoming
 from codeact_team.sandboxes.base import Exit, Process
 
 _CHUNK = 1 << 16
@@ -31,7 +30,6 @@ class ConfinedProcess(Process):
         for fd in (self._stdin, self._output, self._status):
             os.set_blocking(fd, False)
         self._open = {self._stdin, self._output, self._status}
-        self._incoming = Incoming(self._take, self._output, self._status)
         self._exit: Exit | None = None
 
     @property
@@ -44,18 +42,15 @@ class ConfinedProcess(Process):
         return self._exit is not None
 
     async def read(self) -> bytes:
-        return await self._incoming.read()
-
-    def _take(self) -> bytes | None:
-        data = self._read_now()
-        if data:
-            return data
-        if self.ended:
-            # what the program wrote before its end is in the pipe by then
-            return self._read_now() or b""
-        if data is not None:
-            self._incoming.ignore(self._output)
-        return None
+        while True:
+            data = self._read_now()
+            if not data and self.ended:
+                # what the program wrote before its end is in the pipe by then
+                return self._read_now() or b""
+            if data:
+                return data
+            closed = data is not None
+            await readable(self._status) if closed else await readable(self._status, self._output)
 
     def _read_now(self) -> bytes | None:
         """What is there; ``None`` if nothing is yet, and nothing if nothing will be."""
@@ -84,7 +79,6 @@ class ConfinedProcess(Process):
         return self._exit
 
     async def aclose(self) -> None:
-        self._incoming.close()
         self._close(self._stdin)
         self._close(self._output)
 

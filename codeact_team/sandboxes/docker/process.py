@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from docker.errors import DockerException, NotFound
 
-from codeact_team.aio import Incoming, to_the_end
+from codeact_team.aio import to_the_end
 from codeact_team.sandboxes.base import Exit, Process
 from codeact_team.sandboxes.docker.engine import Client
 from codeact_team.sandboxes.docker.stream import Demultiplexer, MarkedStream
@@ -49,7 +49,6 @@ class DockerProcess(Process):
         self._container = container
         self._exec_id = exec_id
         self._socket = stream
-        self._incoming = Incoming(self._take, stream.fileno())
         self._frames = Demultiplexer()
         self._output = None if mark is None else MarkedStream(mark)
         self._end_rest = end_rest
@@ -58,21 +57,17 @@ class DockerProcess(Process):
     async def read(self) -> bytes:
         marked = self._output
         while not (self._cut or (marked is not None and marked.ended)):
-            if not (data := await self._incoming.read()):
+            try:
+                data = await receive(self._socket, _CHUNK)
+            except ConnectionError:
+                data = b""
+            if not data:
                 self._cut = True
                 return b"" if marked is None else marked.finish()
             output = self._frames.feed(data)
             if output := output if marked is None else marked.feed(output):
                 return output
         return b""
-
-    def _take(self) -> bytes | None:
-        try:
-            return self._socket.recv(_CHUNK)
-        except BlockingIOError:
-            return None
-        except ConnectionError:
-            return b""
 
     async def write(self, data: bytes) -> None:
         try:
@@ -118,7 +113,6 @@ class DockerProcess(Process):
         return Exit(_KILLED if code is None else code & 0xFF, oom_kills=0)
 
     async def aclose(self) -> None:
-        self._incoming.close()
         self._socket.close()
 
 
