@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from autogen_core import CancellationToken
 from pydantic import JsonValue
 
+from codeact_team.aio import until_cancelled
 from codeact_team.parsing import make_inert
 from codeact_team.providers import did_you_mean
 from codeact_team.tools.checking import ArgumentChecker
@@ -111,11 +112,9 @@ class OfferedTool:
             ToolFailed: If it fails, in words for whoever wrote the call.
         """
         token = CancellationToken()
-        task = asyncio.ensure_future(self._run(arguments, token))
-        token.link_future(task)
         _cancel_with(cancellation_token, token)
         try:
-            return await task
+            return await until_cancelled(self._run(arguments, token), token)
         except asyncio.CancelledError:
             if not _asked_for(cancellation_token):
                 raise ToolFailed("the tool was cancelled, and not by its caller") from None
