@@ -269,7 +269,7 @@ class TestStopping:
             assert len(alive(mark)) == 2
             process.kill()
             await process.wait()
-            await until(lambda: alive(mark) == [])
+            await until(lambda: alive(mark) == [], seconds=5)
 
     async def test_thirty_programs_leave_nothing_behind(self, tmp_path: Path) -> None:
         # each cancel leaked a thread
@@ -290,7 +290,7 @@ class TestStopping:
                 await asyncio.wait({reading})
                 await process.aclose()
             assert resources_held() == before
-            await until(lambda: supervisor_holds(supervisor) == held_before)
+            await until(lambda: supervisor_holds(supervisor) == held_before, seconds=5)
 
 
 def children(pid: int) -> list[int]:
@@ -387,7 +387,7 @@ class TestLifeCycle:
             assert exit.lost is not None
             await process.aclose()
             assert not sandbox.running
-            await until(lambda: not alive(mark))
+            await until(lambda: not alive(mark), seconds=5)
             with pytest.raises(ConfinementError, match="not running"):
                 await sandbox.spawn(["true"])
             await sandbox.kill()
@@ -412,7 +412,7 @@ async def test_a_supervising_process_that_is_killed_with_something_unread_is_kno
     # the other side is told of it by an error, and not by the end of the stream
     control = Control({})
     control.kill()
-    await until(lambda: not control.alive)
+    await until(lambda: not control.alive, seconds=5)
     with pytest.raises(ConfinementError, match=r"ended at its start|process is gone"):
         await control.answer()
     await control.close()
