@@ -17,12 +17,15 @@ if TYPE_CHECKING:
         ToolLimits,
         Verdict,
     )
+    from codeact_team.autogen_parts import wrap
     from codeact_team.config import dump_config, load_config, open_team, validate_config
+    from codeact_team.effects import Door, Event
     from codeact_team.errors import (
         CodeActTeamError,
         ConfigError,
         ConfinementError,
         EngineError,
+        ModelError,
         NotAllowedError,
         SandboxError,
         SettingError,
@@ -59,12 +62,15 @@ _HOME = {
         "ToolLimits",
         "Verdict",
     ),
+    "autogen_parts": ("wrap",),
     "config": ("dump_config", "load_config", "open_team", "validate_config"),
+    "effects": ("Door", "Event"),
     "errors": (
         "CodeActTeamError",
         "ConfigError",
         "ConfinementError",
         "EngineError",
+        "ModelError",
         "NotAllowedError",
         "SandboxError",
         "SettingError",
@@ -107,8 +113,11 @@ __all__ = [
     "ConfinementError",
     "DockerCommandLineCodeExecutor",
     "DockerSessionCodeExecutor",
+    "Door",
     "EngineError",
+    "Event",
     "ExecutionResult",
+    "ModelError",
     "NotAllowedError",
     "Outcome",
     "ReflectionAgent",
@@ -128,6 +137,7 @@ __all__ = [
     "open_team",
     "round_robin_team",
     "validate_config",
+    "wrap",
 ]
 
 

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, Generic, Self, TypeVar
+from weakref import WeakKeyDictionary
 
 from autogen_core import CancellationToken
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 async def to_the_end(work: Awaitable[T]) -> T:
     """Await ``work`` to its end even if cancelled meanwhile, and only then raise the cancellation.
 
-    For clean-up, and for work in a thread that cannot be stopped half-way.
+    For clean-up, and for work in a thread that cannot be stopped half-way. Where whoever awaits it is closed meanwhile, as
+    happens to generators when an event loop ends, the loop ends only after ``work``.
     """
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
@@ -28,11 +32,43 @@ async def to_the_end(work: Awaitable[T]) -> T:
             await asyncio.wait({task})
         except asyncio.CancelledError as error:
             cancelled = error
+        except GeneratorExit:
+            _let_loop_wait(task)
+            raise
     if cancelled is not None:
         if not task.cancelled() and (failure := task.exception()) is not None:
             raise cancelled from failure
         raise cancelled
     return task.result()
+
+
+class _Unfinished:
+    """What an event loop waits for before it ends."""
+
+    def __init__(self) -> None:
+        self.tasks: set[asyncio.Future[Any]] = set()
+        # an ending loop closes the generators that it has seen begin
+        self._last = self._wait()
+        with suppress(StopIteration):
+            _first(self._last, firstiter=sys.get_asyncgen_hooks().firstiter).send(None)
+
+    async def _wait(self) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            while self.tasks:
+                await asyncio.wait(self.tasks)
+
+
+_unfinished: WeakKeyDictionary[asyncio.AbstractEventLoop, _Unfinished] = WeakKeyDictionary()
+
+
+def _let_loop_wait(task: asyncio.Future[Any]) -> None:
+    loop = task.get_loop()
+    if not loop.is_closed():
+        tasks = _unfinished.setdefault(loop, _Unfinished()).tasks
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
 
 async def until_cancelled(work: Awaitable[T], cancellation_token: CancellationToken) -> T:
@@ -43,51 +79,155 @@ async def until_cancelled(work: Awaitable[T], cancellation_token: CancellationTo
 
 
 class Turns:
-    """First come, first served: one holder at a time, whatever event loop or thread each comes from.
+    """First come, first served: so many holders at a time, whatever event loop or thread each comes from.
 
     ``asyncio.Lock`` binds itself to the first loop in which somebody has to wait.
+
+    Args:
+        places: How many.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, places: int = 1) -> None:
         self._mutex = threading.Lock()
-        self._taken = False
+        self._free = places
         self._waiting: deque[Future[None]] = deque()
 
     @property
     def taken(self) -> bool:
-        """Whether somebody holds the turn."""
-        return self._taken
+        """Whether whoever comes now has to wait."""
+        return not self._free
 
-    async def __aenter__(self) -> None:
+    async def take(self, stop: asyncio.Future[None] | None = None) -> bool:
+        """Wait for the turn. Whoever has got it must :meth:`pass_on`.
+
+        Args:
+            stop: Ends the wait.
+
+        Returns:
+            Whether the turn came; ``False`` if ``stop`` was done first.
+        """
         with self._mutex:
-            if not self._taken:
-                self._taken = True
-                return
+            if self._free:
+                self._free -= 1
+                return True
             ticket: Future[None] = Future()
             self._waiting.append(ticket)
+        coming = asyncio.wrap_future(ticket)
         try:
-            await asyncio.wrap_future(ticket)
+            await asyncio.wait(
+                {coming} if stop is None else {coming, stop}, return_when=asyncio.FIRST_COMPLETED
+            )
         except asyncio.CancelledError:
-            with self._mutex:
-                # the turn may have come, or be coming from another thread, in the very moment of the cancellation
-                came = ticket.done() and not ticket.cancelled()
-            if came:
-                self._pass_on()
+            # the turn may have come, or be coming from another thread, in the very moment of the cancellation
+            if not ticket.cancel():
+                self.pass_on()
             raise
+        return not ticket.cancel()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._pass_on()
-
-    def _pass_on(self) -> None:
+    def pass_on(self) -> None:
+        """Give up the turn."""
         with self._mutex:
             while self._waiting:
                 ticket = self._waiting.popleft()
                 if ticket.set_running_or_notify_cancel():
                     ticket.set_result(None)
                     return
-            self._taken = False
+            self._free += 1
+
+    async def __aenter__(self) -> None:
+        await self.take()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.pass_on()
+
+
+async def streamed(
+    work: Callable[[Callable[[T], Awaitable[None]]], Awaitable[R]],
+) -> AsyncGenerator[T | R, None]:
+    """Turn a coroutine that emits items and returns a result into an asynchronous generator.
+
+    Args:
+        work: Is given an asynchronous function to emit items with, which returns when the next item is asked for. It
+            runs as a task. A generator that is closed cancels it, and waits for its end.
+
+    Yields:
+        What is emitted, as it is, then what ``work`` returns.
+
+    Raises:
+        Exception: What ``work`` raises.
+    """
+    arrived: asyncio.Queue[tuple[T, asyncio.Future[None]] | None] = asyncio.Queue()
+
+    async def emit(item: T) -> None:
+        wanted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        arrived.put_nowait((item, wanted))
+        await wanted
+
+    task = asyncio.ensure_future(work(emit))
+    task.add_done_callback(lambda _: arrived.put_nowait(None))
+    try:
+        while (pair := await arrived.get()) is not None:
+            item, wanted = pair
+            yield item
+            if not wanted.done():
+                wanted.set_result(None)
+        yield task.result()
+    finally:
+        if not task.done():
+            task.cancel()
+            await to_the_end(asyncio.wait({task}))
+        if not task.cancelled():
+            task.result()
+
+
+class aclosing(Generic[T]):
+    """Iterates an asynchronous generator inside another one, and closes it at the end, as ``contextlib.aclosing`` does.
+
+    The event loop gets to know only of the outermost one. At its end it closes all that it knows of side by side, and
+    an inner one cannot be closed while the outer one is closing it.
+
+    Args:
+        items: The inner generator, which has not begun.
+    """
+
+    def __init__(self, items: AsyncGenerator[T, None]) -> None:
+        self._items = items
+        self._has_begun = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._items.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    def __anext__(self) -> Awaitable[T]:
+        if self._has_begun:
+            return self._items.__anext__()
+        self._has_begun = True
+        return _first(self._items, firstiter=None)
+
+
+def _first(
+    items: AsyncGenerator[T, None], *, firstiter: Callable[[AsyncGenerator[Any, Any]], None] | None
+) -> Coroutine[Any, Any, T]:
+    """The first of the items, of a generator that no event loop is to close when nobody holds it any more."""
+    hooks = sys.get_asyncgen_hooks()
+    sys.set_asyncgen_hooks(firstiter=firstiter, finalizer=_leave_alone)
+    try:
+        return items.__anext__()
+    finally:
+        sys.set_asyncgen_hooks(*hooks)
+
+
+def _leave_alone(_: AsyncGenerator[Any, Any]) -> None:
+    pass
 
 
 class Timer:
@@ -98,7 +238,7 @@ class Timer:
         callback: What is called.
     """
 
-    def __init__(self, deadline: float, callback: Callable[[], None]) -> None:
+    def __init__(self, deadline: float, callback: Callable[[], object]) -> None:
         self._loop = asyncio.get_running_loop()
         self._callback = callback
         self._handle = self._loop.call_at(deadline, self._fire)

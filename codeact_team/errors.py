@@ -4,6 +4,7 @@
     ├── SettingError            an argument is wrong, or cannot be written to a config
     ├── ConfigError             a config document is wrong: file, line and path in the document
     │   └── NotAllowedError     a component that the allow-list, or safety, keeps out
+    ├── ModelError              a model's server answers with what is no answer
     ├── WorkbenchError          tools cannot be had, such as those of an MCP server that does not start
     └── SandboxError            code cannot run on this machine as asked
         ├── EngineError         the container engine, or an image, is missing or refuses
@@ -30,9 +31,9 @@ class ConfigError(CodeActTeamError):
 
     Args:
         message: What is wrong and what to do.
-        file: The document's name.
+        file: The document's name, or the override that says it, such as ``-s config.max_turns``.
         line: Line in the document, counted from 1.
-        path: Where in the document, such as ``config.participants.0.provider``.
+        path: Where in the document, such as ``config.participants.0.provider``, or in what the override sets.
         problems: What is wrong one by one, where this tells of several things.
     """
 
@@ -56,6 +57,10 @@ class ConfigError(CodeActTeamError):
 
 class NotAllowedError(ConfigError):
     """A component or a dotted path that may not be loaded unless asked for."""
+
+
+class ModelError(CodeActTeamError, RuntimeError):
+    """A model's server answers with what is no answer of a model."""
 
 
 class WorkbenchError(CodeActTeamError, RuntimeError):

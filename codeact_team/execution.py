@@ -7,14 +7,20 @@ which languages it runs, and tells more about a result than an exit code.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TypeAlias
 
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
 from pydantic import JsonValue
+
+from codeact_team.aio import aclosing
+
+Emit: TypeAlias = Callable[[str], Awaitable[None]]
+"""Takes a piece of output as it comes; the code's output is not read on before it returns."""
 
 
 class Outcome(StrEnum):
@@ -71,9 +77,19 @@ class StreamingCodeExecutor(CodeExecutor):
 
     @abstractmethod
     def execute_code_blocks_stream(
-        self, code_blocks: list[CodeBlock], cancellation_token: CancellationToken
+        self,
+        code_blocks: list[CodeBlock],
+        cancellation_token: CancellationToken,
+        *,
+        user: object | None = None,
     ) -> AsyncGenerator[str | ExecutionResult, None]:
         """Run the blocks in order until one fails.
+
+        Args:
+            code_blocks: What to run.
+            cancellation_token: Stops it, and the wait for its turn.
+            user: Whose code it is, where several agents share the executor: any object that lives as long as the agent.
+                Default: the executor's owner.
 
         Yields:
             Chunks of output as they come, then one :class:`ExecutionResult`.
@@ -81,6 +97,29 @@ class StreamingCodeExecutor(CodeExecutor):
         Raises:
             SandboxError: If no code can run here at all (no engine, no image, no confinement).
         """
+
+    async def run_code_blocks(
+        self,
+        code_blocks: list[CodeBlock],
+        cancellation_token: CancellationToken,
+        *,
+        user: object | None = None,
+        emit: Emit | None = None,
+    ) -> ExecutionResult:
+        """Run the blocks in order until one fails, and return the result.
+
+        Args:
+            code_blocks: What to run.
+            cancellation_token: Stops it, and the wait for its turn.
+            user: Whose code it is; see :meth:`execute_code_blocks_stream`.
+            emit: Gets the output as it comes. What it raises stops the code.
+
+        Raises:
+            SandboxError: If no code can run here at all (no engine, no image, no confinement).
+        """
+        return await _consume(
+            self.execute_code_blocks_stream(code_blocks, cancellation_token, user=user), emit
+        )
 
     async def execute_code_blocks(
         self, code_blocks: list[CodeBlock], cancellation_token: CancellationToken
@@ -90,12 +129,36 @@ class StreamingCodeExecutor(CodeExecutor):
         Raises:
             SandboxError: If no code can run here at all (no engine, no image, no confinement).
         """
-        result: ExecutionResult | None = None
-        async for item in self.execute_code_blocks_stream(code_blocks, cancellation_token):
+        return await self.run_code_blocks(code_blocks, cancellation_token)
+
+    async def release(self, user: object) -> bool:
+        """Let a user go who needs nothing any more of what their code has left behind.
+
+        Restarts, unless code of another user has run since the last start. Waits until no block of others runs.
+
+        Args:
+            user: As given to :meth:`execute_code_blocks_stream`.
+
+        Returns:
+            Whether what the code has left behind is gone.
+
+        Raises:
+            SandboxError: If the sandbox cannot start again.
+        """
+        await self.restart()
+        return True
+
+
+async def _consume(stream: AsyncGenerator[str | ExecutionResult, None], emit: Emit | None) -> ExecutionResult:
+    result: ExecutionResult | None = None
+    async with aclosing(stream) as items:
+        async for item in items:
             if isinstance(item, ExecutionResult):
                 result = item
-        assert result is not None, "a stream of output ends with its result"
-        return result
+            elif emit is not None:
+                await emit(item)
+    assert result is not None, "a stream of output ends with its result"
+    return result
 
 
 @dataclass(frozen=True)
@@ -139,6 +202,7 @@ class SessionResult(ExecutionResult):
         artifacts: Figures, pictures and tables, in order.
         answer: What the code called ``final_answer`` with, as text; the first call counts. ``None`` if it did not.
         denied: Whether what ended the code was a call of a tool that was not approved, by the code's own account.
+        output_file: The file of the workspace that has the whole output, where an agent has kept it there.
     """
 
     state_lost: bool = False
@@ -147,6 +211,7 @@ class SessionResult(ExecutionResult):
     artifacts: list[Artifact] = field(default_factory=list[Artifact])
     answer: str | None = None
     denied: bool = False
+    output_file: str | None = None
 
 
 class CallOutcome(StrEnum):
@@ -192,13 +257,18 @@ class HostTools(ABC):
         ``name``: the dotted path below ``tools`` by which code calls it, at most two identifiers; ``doc``: its
         docstring; ``parameters``: a list of objects with ``name`` (an identifier), ``key`` (its name in the arguments),
         ``annotation`` (as it is shown), ``required``, ``default`` (a value, if it has one) and ``keyword_only``;
-        ``returns``: an annotation or null; ``schema``: the JSON schema of the arguments.
+        ``returns``: an annotation or null; ``takes_others``: whether it may be called with other keywords, too.
         """
 
     @property
     @abstractmethod
     def max_parallel(self) -> int:
         """How many calls run at the same time."""
+
+    @property
+    def rights(self) -> object:
+        """What agents must have alike, by ``==``, for their code to share an interpreter. Default: nobody has them."""
+        return self
 
     @abstractmethod
     async def call(
@@ -229,21 +299,54 @@ class SessionCodeExecutor(StreamingCodeExecutor):
         code_blocks: list[CodeBlock],
         cancellation_token: CancellationToken,
         *,
+        user: object | None = None,
         tools: HostTools | None = None,
     ) -> AsyncGenerator[str | ExecutionResult, None]:
         """Run the blocks in order until one fails.
 
+        A user whose variables are gone by a restart, a time-out or the like is told so in the output of their next
+        block, and by ``state_lost``, whoever caused it.
+
         Args:
             code_blocks: What to run.
-            cancellation_token: Stops it.
+            cancellation_token: Stops it, and the wait for its turn.
+            user: Whose code it is, where several agents share the executor: any object that lives as long as the agent.
+                Default: the executor's owner.
             tools: What the Python code may call on the host. All calls have ended when a block has.
 
         Yields:
             Chunks of output as they come, then one :class:`SessionResult`.
 
         Raises:
+            SettingError: If code of a user with other :attr:`HostTools.rights` has run in the interpreter.
             SandboxError: If no code can run here at all (no engine, no image, no confinement).
         """
+
+    async def run_code_blocks(
+        self,
+        code_blocks: list[CodeBlock],
+        cancellation_token: CancellationToken,
+        *,
+        user: object | None = None,
+        tools: HostTools | None = None,
+        emit: Emit | None = None,
+    ) -> ExecutionResult:
+        """Run the blocks in order until one fails, and return the result, a :class:`SessionResult`.
+
+        Args:
+            code_blocks: What to run.
+            cancellation_token: Stops it, and the wait for its turn.
+            user: Whose code it is; see :meth:`execute_code_blocks_stream`.
+            tools: What the Python code may call on the host.
+            emit: Gets the output as it comes. What it raises stops the code.
+
+        Raises:
+            SettingError: If code of a user with other :attr:`HostTools.rights` has run in the interpreter.
+            SandboxError: If no code can run here at all (no engine, no image, no confinement).
+        """
+        return await _consume(
+            self.execute_code_blocks_stream(code_blocks, cancellation_token, user=user, tools=tools), emit
+        )
 
     @abstractmethod
     def add_setup(self, code: str) -> None:
@@ -253,15 +356,17 @@ class SessionCodeExecutor(StreamingCodeExecutor):
         """
 
     @abstractmethod
-    async def put_file(self, path: str, data: bytes) -> None:
+    async def put_file(self, path: str, data: bytes | str, *, temporary: bool = False) -> None:
         """Write a file of the workspace; directories are made, and a link in its place is replaced.
 
         Args:
             path: Below the workspace.
-            data: Its content, at most 64 MiB.
+            data: Its content, at most 64 MiB; text is written as UTF-8.
+            temporary: Whether the file is removed when the executor stops; ``path`` is then a name alone.
 
         Raises:
-            ValueError: If ``path`` is not below the workspace, or there is too much data.
+            ValueError: If ``path`` is not below the workspace, or no name alone where it has to be, or there is too
+                much data.
             OSError: If the sandbox cannot write it.
             SandboxError: If the sandbox cannot start.
         """

@@ -1,35 +1,28 @@
-"""What a model, a person and another agent get to read of an execution, and the record that programs read."""
+"""What a model, a person and another agent get to read of an execution."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
-from enum import StrEnum
 
 from autogen_core.code_executor import CodeResult
-from pydantic import BaseModel, ValidationError
 
-from codeact_team.approval import ApprovalRecord
-from codeact_team.execution import (
-    Artifact,
-    BoundName,
-    CallOutcome,
-    ExecutionResult,
-    Outcome,
-    SessionResult,
-)
+from codeact_team.execution import Artifact, BoundName, ExecutionResult, Outcome, SessionResult
+
+# what programs read was here first
+from codeact_team.execution_records import ENDING_KEY as ENDING_KEY
+from codeact_team.execution_records import EXECUTION_KEY as EXECUTION_KEY
+from codeact_team.execution_records import RESULT_KEY as RESULT_KEY
+from codeact_team.execution_records import CodeRecord as CodeRecord
+from codeact_team.execution_records import Ending as Ending
+from codeact_team.execution_records import ExecutionRecord as ExecutionRecord
+from codeact_team.execution_records import ToolCallRecord as ToolCallRecord
+from codeact_team.execution_records import result_from_metadata as result_from_metadata
+from codeact_team.execution_records import result_to_metadata as result_to_metadata
 from codeact_team.parsing import make_inert
-from codeact_team.retry import RetryDecision
-
-EXECUTION_KEY = "codeact_team.execution"
-"""The key of a message's metadata under which the record of an execution travels, as JSON."""
 
 MAX_OBSERVATION_CHARS = 16_000
 """How much of a result's output is passed on: about four thousand tokens."""
-
-ENDING_KEY = "codeact_team.ending"
-"""The key of a message's metadata under which travels how the work on it ended."""
 
 _NO_OUTPUT = "(no output)"
 """Nothing to mend in a session: code may just bind names for the next block."""
@@ -39,101 +32,6 @@ _MAX_NAME_CHARS = 100
 _END_OF_DATA = re.compile(r"<(?=\s*/\s*output)", re.IGNORECASE)
 
 
-class Ending(StrEnum):
-    """How the work of an agent that acts by code came to its end."""
-
-    ANSWERED = "answered"
-    """The model had an answer, or its code called ``final_answer``."""
-    HANDED_OFF = "handed_off"
-    """Another agent was handed the work."""
-    NO_ANSWER = "no_answer"
-    """The model said nothing, or declined to."""
-    MAX_STEPS = "max_steps"
-    """The steps were used up; the answer is the best from what was there, as with all that follow but the last."""
-    MAX_SECONDS = "max_seconds"
-    """The time was used up."""
-    MAX_TOKENS = "max_tokens"
-    """The tokens were used up."""
-    STUCK = "stuck"
-    """The same steps came again and again."""
-    MAX_CALLS = "max_calls"
-    """The calls of tools were used up."""
-    GIVEN_UP = "given_up"
-    """An error was not worth another attempt, or there had been too many in a row."""
-    CANCELLED = "cancelled"
-    """The caller stopped it."""
-
-    def to_metadata(self) -> dict[str, str]:
-        """The ending as an entry for a message's metadata."""
-        return {ENDING_KEY: self.value}
-
-    @classmethod
-    def from_metadata(cls, metadata: Mapping[str, str]) -> Ending | None:
-        """The ending in a message's metadata, or ``None`` where there is none that is known."""
-        try:
-            return cls(metadata[ENDING_KEY])
-        except (KeyError, ValueError):
-            return None
-
-
-class CodeRecord(BaseModel):
-    """A code block, as it ran."""
-
-    language: str
-    code: str
-
-
-class ToolCallRecord(BaseModel):
-    """A call that code made of a tool on the host."""
-
-    name: str
-    arguments: str
-    """As JSON, cut in the middle."""
-    outcome: CallOutcome
-    error: str = ""
-    """What went wrong, if anything did."""
-    seconds: float
-    """Wall-clock time until it was answered, the wait for approval included."""
-
-
-class ExecutionRecord(BaseModel):
-    """What an agent did with code in one turn."""
-
-    blocks: list[CodeRecord]
-    """The blocks of the last execution."""
-    exit_code: int
-    outcome: Outcome
-    output: str
-    """As in the chat: cut, and with fences made inert."""
-    limit: str | None = None
-    code_file: str | None = None
-    attempts: int = 1
-    """How often in the turn there was code to run."""
-    superseded: list[CodeRecord] = []
-    """The blocks of the attempts before the last."""
-    retry_decisions: list[RetryDecision] = []
-    tool_calls: list[ToolCallRecord] = []
-    """The calls of tools that the code of the turn made, as they ended."""
-    omitted_tool_calls: int = 0
-    """How many more there were."""
-    approvals: list[ApprovalRecord] = []
-    """Who allowed or denied code and calls of tools."""
-    omitted_approvals: int = 0
-    """How many more decisions there were."""
-
-    def to_metadata(self) -> dict[str, str]:
-        """The record as an entry for a message's metadata."""
-        return {EXECUTION_KEY: self.model_dump_json()}
-
-    @classmethod
-    def from_metadata(cls, metadata: Mapping[str, str]) -> ExecutionRecord | None:
-        """The record in a message's metadata, or ``None`` where there is none that can be read."""
-        try:
-            return cls.model_validate_json(metadata[EXECUTION_KEY])
-        except (KeyError, ValidationError):
-            return None
-
-
 def encodable(text: str) -> str:
     """``text`` without lone surrogates, which JSON from a model can hold and no encoding can write."""
     return text.encode(errors="replace").decode()
@@ -141,7 +39,7 @@ def encodable(text: str) -> str:
 
 def observe(result: CodeResult) -> ExecutionResult:
     """A result as it is passed on: in AutoGen's words, cut in the middle, and without a fence that would run again."""
-    known = result if isinstance(result, ExecutionResult) else _from_plain(result)
+    known = full_result(result)
     output = make_inert(encodable(shorten(known.output)))
     if known.outcome in (Outcome.DENIED, Outcome.CANCELLED, Outcome.NOT_RUN):
         text = output
@@ -200,7 +98,10 @@ def shorten(text: str, limit: int = MAX_OBSERVATION_CHARS) -> str:
     return f"{text[:half]}\n[... {len(text) - 2 * half} characters omitted ...]\n{text[len(text) - half :]}"
 
 
-def _from_plain(result: CodeResult) -> ExecutionResult:
+def full_result(result: CodeResult) -> ExecutionResult:
+    """Any executor's result as one of ours."""
+    if isinstance(result, ExecutionResult):
+        return result
     code_file: object = getattr(result, "code_file", None)
     return ExecutionResult(
         exit_code=result.exit_code,

@@ -6,26 +6,25 @@ does not evade a refusal, and a path through an allowed module does not reach wh
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import os
 import pkgutil
+import re
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Annotated, Any, TypeGuard
 
 from autogen_core import is_component_class
-from autogen_core._component_config import (
-    WELL_KNOWN_PROVIDERS,
-    _ConcreteComponent,  # pyright: ignore[reportPrivateUsage]  # the type that is_component_class guards
-)
 from pydantic import AfterValidator, BaseModel, ValidationInfo
 from pydantic_core import PydanticCustomError
 
+from codeact_team.autogen_internals import WELL_KNOWN_PROVIDERS, ComponentClass
 from codeact_team.errors import ConfigError, NotAllowedError
+from codeact_team.suggestions import did_you_mean
 
 NAMESPACES_VARIABLE = "AUTOGEN_ALLOWED_PROVIDER_NAMESPACES"
 """AutoGen's environment variable with more namespaces, comma separated."""
@@ -52,12 +51,14 @@ _UNSAFE_CLASSES = {
 UNSAFE_TYPES: Mapping[str, str] = {"StdioServerParams": _STARTS_PROGRAM}
 """Values of a ``type`` key that turn a harmless component (an MCP workbench over HTTP) into an unsafe one."""
 
+_PROGRAMS = ("codeact_team.sandboxes.confined.supervisor", "codeact_team.sessions.runner")
+"""Programs that run in a process of their own: as modules, they would do so here, or import what lies about."""
+
+_OF_AN_EXTRA = re.compile(r"(?P<name>[\w.-]+).*\bextra == ['\"](?P<extra>[\w-]+)['\"]")
+
 ALLOW_UNSAFE_HINT = (
     "pass --allow-unsafe (in Python: Policy(allow_unsafe=True)) if you trust this config like a script"
 )
-
-ComponentClass = type[_ConcreteComponent[BaseModel]]
-"""A class that AutoGen can make from a config and dump to one."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,11 @@ class Policy:
 
     def allows(self, path: str) -> bool:
         """Whether ``path`` is one of the namespaces, or lies below one."""
-        return any(path == namespace or path.startswith(f"{namespace}.") for namespace in self.namespaces)
+        return _lies_below(path, self.namespaces)
+
+
+def _lies_below(path: str, namespaces: Iterable[str]) -> bool:
+    return any(path == namespace or path.startswith(f"{namespace}.") for namespace in namespaces)
 
 
 _active: ContextVar[Policy | None] = ContextVar("codeact_team_policy", default=None)
@@ -201,7 +206,7 @@ def _check_in_config(path: str, info: ValidationInfo) -> str:
 
 
 FunctionPath = Annotated[str, AfterValidator(_check_in_config)]
-"""A config field for :func:`resolve_function`: checked, without importing, when a config document is validated."""
+"""A config field for :func:`resolve_function`: checked by its text alone, before anything is imported."""
 
 
 def _check_path(path: str, policy: Policy) -> None:
@@ -213,6 +218,10 @@ def _check_path(path: str, policy: Policy) -> None:
         raise NotAllowedError(
             f"{path!r} lies outside the allowed namespaces ({', '.join(sorted(policy.namespaces))}), so it is not "
             f"imported; if you trust it, pass --allow {names[0]} or set {NAMESPACES_VARIABLE}={names[0]}"
+        )
+    if _lies_below(path, _PROGRAMS):
+        raise NotAllowedError(
+            f"{path!r} is part of a program that runs in a sandbox; it is not imported here"
         )
 
 
@@ -253,13 +262,34 @@ def _import_errors(path: str, module_name: str) -> Generator[None]:
         missing = error.name or module_name
         if module_name == missing or module_name.startswith(f"{missing}."):
             raise ConfigError(f"{path!r}: there is no module {missing!r}{_other_modules(missing)}") from error
-        raise ConfigError(
-            f"{path!r} needs the package {missing.partition('.')[0]!r}, which is not installed; "
-            f"install it, or the extra of {module_name.partition('.')[0]} that brings it"
-        ) from error
+        raise ConfigError(f"{path!r} needs {missing_package(missing)}") from error
+    except ImportError as error:
+        # what is installed may be of a version that does not fit
+        command = _installing((error.name or "").partition(".")[0])
+        hint = f"; a version that fits comes with `{command}`" if command else ""
+        raise ConfigError(f"{path!r} cannot be imported: {error}{hint}") from error
     except Exception as error:  # whatever the module's own code raises
-        kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
-        raise ConfigError(f"{path!r} cannot be imported: {kind}{error}") from error
+        raise ConfigError(f"{path!r} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def missing_package(module: str) -> str:
+    """Which package is missing where ``module`` cannot be imported, and what to do."""
+    package = module.partition(".")[0]
+    command = _installing(package)
+    how = f" by `{command}`" if command else ""
+    return f"the package {package!r}, which is not installed; install it{how}"
+
+
+def _installing(package: str) -> str | None:
+    """The command that installs a package in a version that fits: by an extra of ours, or else of AutoGen's."""
+    wanted = package.replace("_", "-").lower()
+    for distribution in ("codeact-team", "autogen-ext"):
+        for requirement in metadata.requires(distribution) or ():
+            match = _OF_AN_EXTRA.match(requirement)
+            # of "azure-core" the module is "azure"
+            if match and f"{match['name'].lower()}-".startswith(f"{wanted}-") and match["extra"] != "dev":
+                return f"pip install '{distribution}[{match['extra']}]'"
+    return None
 
 
 def _other_modules(missing: str) -> str:
@@ -268,15 +298,3 @@ def _other_modules(missing: str) -> str:
         return "; is it installed, or on PYTHONPATH?"
     folders = getattr(importlib.import_module(parent_name), "__path__", ())
     return did_you_mean(name, (module.name for module in pkgutil.iter_modules(folders)))
-
-
-def did_you_mean(name: str, others: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """A closing half sentence that names the most similar of ``others``, or nothing.
-
-    Args:
-        name: What was written.
-        others: What there is.
-        cutoff: How similar it has to be, from 0 to 1.
-    """
-    near = difflib.get_close_matches(name, list(others), n=1, cutoff=cutoff)
-    return f"; did you mean {near[0]!r}?" if near else ""

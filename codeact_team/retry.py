@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 from autogen_core import CancellationToken
 from autogen_core.models import ChatCompletionClient, LLMMessage, UserMessage
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from codeact_team.structured import Answer, ask
 
@@ -21,10 +22,17 @@ RETRY_PROMPT = (
 """What the model is asked; the error itself is in the conversation already and is not repeated."""
 
 
+_NO_REASON = "No reason was given."
+
+
 class RetryDecision(BaseModel):
     """Whether to run corrected code, and why."""
 
-    reason: str = Field(description="What went wrong, and what the next attempt has to change.")
+    # a default factory: a default would be part of the JSON schema, which strict structured output does not allow
+    reason: Annotated[str, BeforeValidator(lambda value: _NO_REASON if value is None else value)] = Field(
+        default_factory=lambda: _NO_REASON,
+        description="What went wrong, and what the next attempt has to change.",
+    )
     retry: bool = Field(description="Whether another attempt should be made.")
 
 

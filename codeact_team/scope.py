@@ -77,11 +77,18 @@ class Scope:
             try:
                 await self._tasks.__aexit__(kind, error, trace)
             except BaseExceptionGroup as group:
-                # a TaskGroup wraps even a single failure; the caller is owed the error itself
-                raise group.exceptions[0] from None
+                # a TaskGroup wraps even a single failure; the caller is owed the error itself, and its cause
+                failure = group.exceptions[0]
+                raise failure from failure.__cause__
 
 
 def register(part: Startable) -> None:
     """Let the current scope, if there is one, own ``part``."""
     if (scope := _current.get()) is not None:
         scope.register(part)
+
+
+def at_end(callback: Callable[[], Awaitable[None]]) -> None:
+    """Let the current scope, if there is one, call and await ``callback`` when it ends."""
+    if (scope := _current.get()) is not None:
+        scope.at_end(callback)

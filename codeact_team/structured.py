@@ -1,24 +1,38 @@
-"""Asking a chat model for an answer of a given shape, and living with what it really says.
+"""Asks a chat model for an answer of a given shape, and copes with what it really says.
 
 A client is asked in the strictest way it supports: structured output, then JSON mode, then a plain request. A server
-that refuses a way is asked the next one, and that is remembered for the client. What comes back is read leniently. An
-answer that cannot be used is a result, with the reason in words; only a failing environment raises.
+that refuses a way is asked the next one, and that is remembered for the client. What comes back is read leniently, and
+an object that the model may only quote is not its answer. A model whose answer cannot be used is asked once more. An
+answer that still cannot be used is a result, with the reason in words; only a failing environment raises.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cache
-from re import compile as regex
+from hashlib import sha256
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 from autogen_core import CancellationToken
-from autogen_core.models import ChatCompletionClient, CreateResult, LLMMessage, RequestUsage, UserMessage
+from autogen_core.models import (
+    AssistantMessage,
+    ChatCompletionClient,
+    CreateResult,
+    FunctionExecutionResultMessage,
+    LLMMessage,
+    RequestUsage,
+    SystemMessage,
+    UserMessage,
+)
 from pydantic import BaseModel, ValidationError, create_model
+
+from codeact_team.clients import WrappedClient, wrap_client
+from codeact_team.json_answers import MARK_FIELD, UnreadableAnswer, read_answer
+from codeact_team.parsing import take_thoughts_off
 
 Schema = TypeVar("Schema", bound=BaseModel)
 Value = TypeVar("Value", covariant=True)
@@ -26,20 +40,16 @@ Value = TypeVar("Value", covariant=True)
 MAX_TEXT_CHARS = 4_000
 """How much of the model's own text an answer keeps."""
 
-_MAX_SEARCHED_CHARS = 200_000
-_MAX_ATTEMPTS = 100
 _MAX_NAMED_ERRORS = 3
+_MARK_LENGTH = 12
 
 _REFUSING_STATUSES = frozenset({400, 422})
-_DECODER = json.JSONDecoder(strict=False)  # models put bare line breaks into strings
-_OBJECT_START = regex(r'\{\s*(?:\}|"(?:[^"\\]|\\.){0,100}"\s*:)')
-
-_TRUNCATED = "The model's answer was cut off at its token limit."
-_FILTERED = "The model's answer was stopped by the provider's content filter."
-_EMPTY = "The model gave no answer, or declined to."
+_CUT_SHORT = {
+    "length": "The model's answer was cut off at its token limit.",
+    "content_filter": "The model's answer was stopped by the provider's content filter.",
+}
 _TOOL_CALLS = "The model called tools where an answer was asked for."
-_NO_OBJECT = "The model's answer holds no JSON object."
-_SEVERAL = "The model's answer holds several JSON objects that differ."
+_ASK_AGAIN = "Your answer could not be used. {problem} Answer again, with the JSON object alone."
 
 
 @dataclass(frozen=True)
@@ -51,8 +61,8 @@ class Answer(Generic[Value]):
         problem: Why the model's answer could not be used, for a person and for a model; ``None`` where it could.
         usage: The tokens of all calls made. A call whose client raised instead of returning counts only where the
             error tells its usage.
-        text: What the model wrote, at most :data:`MAX_TEXT_CHARS` characters of it.
-        thought: The reasoning that the model gave beside its answer.
+        text: What the model wrote, without its thoughts, at most :data:`MAX_TEXT_CHARS` characters of it.
+        thought: What the model thought before its answer, in whatever way its server tells that.
     """
 
     value: Value
@@ -78,6 +88,30 @@ class _Mode(IntEnum):
 _accepted: WeakKeyDictionary[ChatCompletionClient, _Mode] = WeakKeyDictionary()
 
 
+@dataclass(frozen=True)
+class _Question(Generic[Schema]):
+    """What a model is asked.
+
+    Attributes:
+        schema: The shape of the answer.
+        material: What was said before, which the model may quote.
+        mark: By which the model marks its answer. Whoever wrote the material cannot know it, as it depends on the
+            whole conversation; the same question always has the same mark.
+    """
+
+    schema: type[Schema]
+    material: str
+    mark: str
+
+    @classmethod
+    def of(cls, messages: Sequence[LLMMessage], schema: type[Schema]) -> _Question[Schema]:
+        texts = [_text(message) for message in messages]
+        said = zip(messages[:-1], texts, strict=False)
+        material = "\n".join(text for message, text in said if not isinstance(message, SystemMessage))
+        hashed = sha256("\0".join([schema.__name__, *texts]).encode(errors="replace"))
+        return cls(schema, material, hashed.hexdigest()[:_MARK_LENGTH])
+
+
 async def ask(
     client: ChatCompletionClient,
     messages: Sequence[LLMMessage],
@@ -85,11 +119,13 @@ async def ask(
     *,
     cancellation_token: CancellationToken | None = None,
 ) -> Answer[Schema | None]:
-    """Ask for an answer that fits ``schema``.
+    """Ask for an answer that fits ``schema``; once more, with what is wrong, if the first answer cannot be used.
 
     Args:
         client: Any model client; its ``model_info`` says how it can be asked.
-        messages: The whole conversation, a system message included where there is one.
+        messages: The whole conversation, a system message included where there is one. The last message is the
+            question. What stands in those before it may be hostile, and is not taken for the answer where the model
+            quotes it.
         schema: The shape of the answer. Its description and those of its fields are sent to the model.
         cancellation_token: Stops the call that is under way.
 
@@ -97,64 +133,69 @@ async def ask(
         The answer. Its value is ``None`` where the model said something else, its problem then says what.
 
     Raises:
-        Exception: Whatever the client raises where not the model but its surroundings failed: a wrong key, a rate
+        ModelError: If what the client returned, or found in its server's answer, is no answer of a model.
+        Exception: Whatever else the client raises where not the model but its surroundings failed: a wrong key, a rate
             limit, a broken connection, a request that is refused in every way of asking.
     """
+    question, client = _Question[Schema].of(messages, schema), wrap_client(client)
+    first = await _ask_once(client, messages, question, cancellation_token)
+    if first.problem is None:
+        return first
+    said = [AssistantMessage(content=first.text, source="assistant")] if first.text.strip() else []
+    repeated = _extended([*messages, *said], _ASK_AGAIN.format(problem=first.problem))
+    answer = await _ask_once(client, repeated, question, cancellation_token)
+    usage = RequestUsage(
+        first.usage.prompt_tokens + answer.usage.prompt_tokens,
+        first.usage.completion_tokens + answer.usage.completion_tokens,
+    )
+    return replace(answer, usage=usage, thought=answer.thought or first.thought)
+
+
+async def _ask_once(
+    client: WrappedClient,
+    messages: Sequence[LLMMessage],
+    question: _Question[Schema],
+    cancellation_token: CancellationToken | None,
+) -> Answer[Schema | None]:
     modes = _modes(client)
     for mode in modes:
         try:
-            result = await _create(client, messages, schema, mode, cancellation_token)
+            result = await _create(client, messages, question, mode, cancellation_token)
         except Exception as error:
             if mode is not modes[-1] and _refuses_mode(error):
                 continue
-            if (answer := _nonsense(error, schema)) is not None:
-                return answer
-            raise
-        _accepted[client] = mode
-        return _read_result(result, schema)
+            if isinstance(error, ValidationError) and error.title == question.schema.__name__:
+                # of a client that checks the answer itself
+                return Answer(None, _describe(error), RequestUsage(0, 0))
+            if (result := _cut_short(error)) is None:
+                raise
+        _accepted[client.wrapped] = mode
+        return _read(result, question, mode)
     raise AssertionError("the plain mode is always there")
 
 
-def parse(text: str, schema: type[Schema]) -> tuple[Schema | None, str | None]:
-    """Find the answer in what a model wrote: JSON alone, in a fence, or amid prose.
-
-    Several objects that fit but differ are no answer: one of them may be quoted from hostile output.
-
-    Returns:
-        The value, or ``None`` and the reason in words. The work is bounded, whatever the text.
-    """
-    searched = text.lstrip()
-    if searched.startswith("<think>"):
-        searched = searched.partition("</think>")[2]
-    values: list[Schema] = []
-    problem = _NO_OBJECT if text.strip() else _EMPTY
-    for candidate in _objects(searched[:_MAX_SEARCHED_CHARS]):
-        try:
-            values.append(schema.model_validate(candidate))
-        except ValidationError as error:
-            problem = _describe(error)
-    if not values:
-        return None, problem
-    if any(value != values[0] for value in values):
-        return None, _SEVERAL
-    return values[0], None
+def _text(message: LLMMessage) -> str:
+    """What a message says; pictures say nothing."""
+    if isinstance(message.content, str):
+        return message.content
+    if isinstance(message, FunctionExecutionResultMessage):
+        return "\n".join(result.content for result in message.content)
+    if isinstance(message, AssistantMessage):
+        return "\n".join(call.arguments for call in message.content)
+    return "\n".join(part for part in message.content if isinstance(part, str))
 
 
-def _objects(text: str) -> Iterator[dict[str, Any]]:
-    """The JSON objects in ``text``, outermost only."""
-    position = 0
-    for _ in range(_MAX_ATTEMPTS):
-        if (start := _OBJECT_START.search(text, position)) is None:
-            return
-        try:
-            value, position = _DECODER.raw_decode(text, start.start())
-        except json.JSONDecodeError as error:
-            # not from the next brace: an object inside one that was cut off is not the answer
-            position = error.pos
-        except (ValueError, RecursionError):
-            return  # an absurd number, or nesting: what follows cannot be told from what is inside
-        else:
-            yield value
+def _fit(text: str, question: _Question[Schema], mode: _Mode) -> tuple[Schema | None, str | None]:
+    """The answer in what a model wrote, or ``None`` and the reason in words."""
+    # in structured output nothing but the answer is there, and it has no field for a mark
+    mark = None if mode is _Mode.STRUCTURED else question.mark
+    try:
+        found = read_answer(text, mark=mark, material=question.material)
+        return question.schema.model_validate(found), None
+    except UnreadableAnswer as error:
+        return None, str(error)
+    except ValidationError as error:
+        return None, _describe(error)
 
 
 def _describe(error: ValidationError) -> str:
@@ -166,37 +207,36 @@ def _describe(error: ValidationError) -> str:
     return f"The model's answer does not have the shape asked for ({named})."
 
 
-def _modes(client: ChatCompletionClient) -> list[_Mode]:
+def _modes(client: WrappedClient) -> list[_Mode]:
     info = client.model_info
     supported = {
         _Mode.STRUCTURED: info.get("structured_output", False),
         _Mode.JSON: info["json_output"],
         _Mode.PLAIN: True,
     }
-    strictest = _accepted.get(client, _Mode.STRUCTURED)
+    strictest = _accepted.get(client.wrapped, _Mode.STRUCTURED)
     return [mode for mode, possible in supported.items() if possible and mode >= strictest]
 
 
 async def _create(
-    client: ChatCompletionClient,
+    client: WrappedClient,
     messages: Sequence[LLMMessage],
-    schema: type[BaseModel],
+    question: _Question[Schema],
     mode: _Mode,
     cancellation_token: CancellationToken | None,
 ) -> CreateResult:
+    asked: Sequence[LLMMessage] = messages
+    json_output: bool | type[BaseModel] | None = None
     if mode is _Mode.STRUCTURED:
-        return await client.create(
-            messages, json_output=_unchecked(schema), cancellation_token=cancellation_token
-        )
-    return await client.create(
-        _instructed(messages, schema),
-        json_output=True if mode is _Mode.JSON else None,
-        cancellation_token=cancellation_token,
-    )
+        json_output = _unchecked(question.schema)
+    else:
+        asked = _extended(messages, _instruction(question))
+        json_output = True if mode is _Mode.JSON else None
+    return await client.create(asked, json_output=json_output, cancellation_token=cancellation_token)
 
 
 class _Unchecked(BaseModel):
-    """Lets a client that validates the model's answer find nothing wrong with it, and nothing in it."""
+    """A schema that takes every answer for right without reading it."""
 
     @classmethod
     def model_validate_json(cls, *_arguments: object, **_options: object) -> Any:
@@ -215,16 +255,24 @@ def _unchecked(schema: type[BaseModel]) -> type[BaseModel]:
     )
 
 
-def _instructed(messages: Sequence[LLMMessage], schema: type[BaseModel]) -> list[LLMMessage]:
-    """The messages with the schema explained, in the last one where possible: some models want alternating turns."""
-    instruction = (
-        "Answer with one JSON object and nothing else. It must match this JSON Schema:\n"
-        + json.dumps(schema.model_json_schema())
+def _instruction(question: _Question[Any]) -> str:
+    schema = question.schema.model_json_schema()
+    mark = {
+        "const": question.mark,
+        "description": "Marks your own answer: never copy it to anything that you quote.",
+    }
+    schema["properties"] = {MARK_FIELD: mark, **schema["properties"]}
+    schema["required"] = [MARK_FIELD, *schema.get("required", ())]
+    return "Answer with one JSON object and nothing else. It must match this JSON Schema:\n" + json.dumps(
+        schema
     )
+
+
+def _extended(messages: Sequence[LLMMessage], text: str) -> list[LLMMessage]:
+    """The messages with more to the last one where possible: some models want alternating turns."""
     if messages and isinstance(last := messages[-1], UserMessage) and isinstance(last.content, str):
-        asked = last.model_copy(update={"content": f"{last.content}\n\n{instruction}"})
-        return [*messages[:-1], asked]
-    return [*messages, UserMessage(content=instruction, source="user")]
+        return [*messages[:-1], last.model_copy(update={"content": f"{last.content}\n\n{text}"})]
+    return [*messages, UserMessage(content=text, source="user")]
 
 
 def _refuses_mode(error: Exception) -> bool:
@@ -232,40 +280,29 @@ def _refuses_mode(error: Exception) -> bool:
     return getattr(error, "status_code", None) in _REFUSING_STATUSES or type(error) is ValueError
 
 
-def _nonsense(error: Exception, schema: type[Schema]) -> Answer[Schema | None] | None:
-    """The answer that a client's error stands for, if the model is to blame for it."""
+def _cut_short(error: Exception) -> CreateResult | None:
+    """What the model wrote, where a client raises instead of returning an answer that was cut short."""
     # costs 0.3 s, and only users of that client pay it
     from openai import ContentFilterFinishReasonError, LengthFinishReasonError
 
-    if isinstance(error, ValidationError) and error.title == schema.__name__:
-        return Answer(None, _describe(error), RequestUsage(0, 0))
     if not isinstance(error, (LengthFinishReasonError, ContentFilterFinishReasonError)):
         return None
-    problem = _TRUNCATED if isinstance(error, LengthFinishReasonError) else _FILTERED
-    if (completion := error.completion) is None:
-        return Answer(None, problem, RequestUsage(0, 0))
-    spent = completion.usage
-    usage = RequestUsage(spent.prompt_tokens, spent.completion_tokens) if spent else RequestUsage(0, 0)
-    return _read(completion.choices[0].message.content or "", schema, usage=usage, cut_short=problem)
+    completion = error.completion
+    spent = completion.usage if completion else None
+    return CreateResult(
+        finish_reason="length" if isinstance(error, LengthFinishReasonError) else "content_filter",
+        content=(completion.choices[0].message.content if completion else None) or "",
+        usage=RequestUsage(spent.prompt_tokens, spent.completion_tokens) if spent else RequestUsage(0, 0),
+        cached=False,
+    )
 
 
-def _read_result(result: CreateResult, schema: type[Schema]) -> Answer[Schema | None]:
+def _read(result: CreateResult, question: _Question[Schema], mode: _Mode) -> Answer[Schema | None]:
     if not isinstance(result.content, str):
         return Answer(None, _TOOL_CALLS, result.usage, thought=result.thought)
-    cut_short = {"length": _TRUNCATED, "content_filter": _FILTERED}.get(result.finish_reason)
-    return _read(result.content, schema, usage=result.usage, cut_short=cut_short, thought=result.thought)
-
-
-def _read(
-    text: str,
-    schema: type[Schema],
-    *,
-    usage: RequestUsage,
-    cut_short: str | None,
-    thought: str | None = None,
-) -> Answer[Schema | None]:
-    value, problem = parse(text, schema)
-    if problem is not None and cut_short is not None:
-        problem = cut_short
+    text, thought = take_thoughts_off(result.content, result.thought)
+    value, problem = _fit(text, question, mode)
+    if problem is not None:
+        problem = _CUT_SHORT.get(result.finish_reason, problem)
     kept = text[:MAX_TEXT_CHARS].encode(errors="replace").decode()
-    return Answer(value, problem, usage, kept, thought)
+    return Answer(value, problem, result.usage, kept, thought)

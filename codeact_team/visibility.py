@@ -1,8 +1,9 @@
-"""Hostile text, made fit for the eyes of a person: at a terminal, and in what a person is asked."""
+"""Make hostile text fit for the eyes of a person: at a terminal, and in what a person is asked."""
 
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterator
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
@@ -17,12 +18,29 @@ _VISIBLE: dict[int, str] = {
     # halves of a pair, which no stream can encode
     **dict.fromkeys(range(0xD800, 0xE000), _REPLACEMENT),
 }
-_UNSEEN = ("Cf", "Cn", "Co", "Zl", "Zp")
+_UNSEEN = frozenset({"Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
 """Unicode's categories of characters that leave no mark, such as zero-width spaces."""
+_BLANK = frozenset(
+    {
+        # what Unicode says to ignore where it is not supported, without those of the categories above
+        *(0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, *range(0x180B, 0x1810), 0x3164, 0xFFA0),
+        *range(0xFE00, 0xFE10),
+        *range(0xE0100, 0xE01F0),
+        # symbols without ink
+        *(0x2800, 0x1D159),
+    }
+)
+_TAB = 4
+
+EDGE = "| "
+"""Stands before each line of foreign text, so that none can pass for a line of ours."""
+CONTINUED = "|↳ "
+"""The same where a line goes on that is too long for the screen."""
+_EDGE_CELLS = 4
 
 
 def visible(text: str) -> str:
-    """``text`` without anything that steers a terminal: such characters are shown instead of sent.
+    """Replace the characters that steer a terminal by others that show them.
 
     A lone carriage return, with which a line overwrites itself, becomes a new line.
     """
@@ -30,18 +48,63 @@ def visible(text: str) -> str:
 
 
 def all_visible(text: str) -> str:
-    """``text`` as with :func:`visible`, and nothing in it is unseen: for somebody who decides by what is there.
+    r"""Do what :func:`visible` does, and show what is unseen, for somebody who decides by what is there.
 
-    A joined emoji falls apart by this, and what is hidden between two letters shows.
+    What leaves no mark is written as Python and JSON do, such as ``\u200b``. A joined emoji falls apart by this.
     """
-    text = visible(text)
-    if text.isascii():
-        return text
-    return "".join(_REPLACEMENT if unicodedata.category(char) in _UNSEEN else char for char in text)
+    text = _plain_lines(text)
+    if not text.isascii():
+        text = "".join(_escaped(char) if _leaves_no_mark(char) else char for char in text)
+    return text.translate(_VISIBLE)
+
+
+def edged(text: str, width: int) -> str:
+    """Put an edge before each line, and break lines so that a screen of ``width`` cells breaks none by itself."""
+    return "\n".join(
+        f"{CONTINUED if number else EDGE}{part}"
+        for line in text.expandtabs(_TAB).split("\n")
+        for number, part in enumerate(_divided(line, width))
+    )
+
+
+def edge_breaks(line: str, width: int) -> list[int]:
+    """Find where to break a line so that it fits behind its edge, however wide a terminal draws its characters.
+
+    Args:
+        line: A line without tabs.
+        width: Of the screen, in cells.
+    """
+    room = max(2, width - _EDGE_CELLS)
+    if line.isascii():
+        return list(range(room, len(line), room))
+    breaks: list[int] = []
+    taken = 0
+    for place, char in enumerate(line):
+        cells = 1 if char.isascii() else 2
+        if taken + cells > room:
+            breaks.append(place)
+            taken = 0
+        taken += cells
+    return breaks
+
+
+def _divided(line: str, width: int) -> Iterator[str]:
+    breaks = edge_breaks(line, width)
+    for start, end in zip([0, *breaks], [*breaks, len(line)], strict=True):
+        yield line[start:end]
+
+
+def _leaves_no_mark(char: str) -> bool:
+    return not char.isascii() and (unicodedata.category(char) in _UNSEEN or ord(char) in _BLANK)
+
+
+def _escaped(char: str) -> str:
+    code = ord(char)
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
 def excerpt(text: str, *, chars: int, lines: int) -> str:
-    """The beginning and the end of a text that has more characters or lines, and how much is not shown."""
+    """Shorten a text to its beginning and its end, and say how much is not shown."""
     text = _plain_lines(text)
     parts = text.split("\n")
     if len(text) <= chars and len(parts) <= lines:
@@ -57,5 +120,5 @@ def _plain_lines(text: str) -> str:
 
 
 def cut(text: str, chars: int) -> str:
-    """The beginning of a text, and a sign if there is more."""
+    """Return the beginning of a text, with a sign if there is more."""
     return text if len(text) <= chars else f"{text[: chars - 1]}…"

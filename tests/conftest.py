@@ -7,16 +7,35 @@ from __future__ import annotations
 
 import functools
 import os
+import tempfile
 from collections.abc import Generator
 from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+from support import fork_server
 
 from codeact_team.errors import EngineError
 from codeact_team.sandboxes.docker.container import LABEL, owner_label
 from codeact_team.sandboxes.docker.engine import connect, engine_url, translated
 
 IMAGE = "python:3-slim"
+
+# nothing here speaks TLS, and to read all the certificates of the machine takes most of the time to make a client
+os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
+os.environ.pop("SSL_CERT_FILE", None)
+
+# how long a machine takes to make an example says nothing of the code
+settings.register_profile(
+    "usual",
+    deadline=None,
+    max_examples=25,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.register_profile("thorough", settings.get_profile("usual"), max_examples=300)
+settings.load_profile("usual")
 
 
 @functools.cache
@@ -28,6 +47,22 @@ def why_no_docker() -> str | None:
     except EngineError as error:
         return str(error)
     return None
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """More than processors: many tests wait for a container or for the end of a time limit."""
+    return (os.cpu_count() or 1) * 3 // 2 + 1
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Let all workers ask one server for forks."""
+    node.workerinput["fork_server"] = fork_server.address()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if (worker := getattr(config, "workerinput", None)) is not None:
+        fork_server.use(worker["fork_server"])
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -51,6 +86,16 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
         report.outcome = "failed"
         report.longrepr = f"nothing may be skipped here, but: {report.longrepr}"
     return report
+
+
+@pytest.fixture
+def enterable(tmp_path: Path) -> Path:
+    """``tmp_path``, which other users of the machine can enter; pytest closes those above it."""
+    for directory in (tmp_path, *tmp_path.parents):
+        directory.chmod(directory.stat().st_mode | 0o055)
+        if directory.parent == Path(tempfile.gettempdir()):
+            break
+    return tmp_path
 
 
 @pytest.fixture(scope="session", autouse=True)

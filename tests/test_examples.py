@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.fork_server import start
 from support.openai_server import AnyReply, Json, ScriptedServer, Text
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -20,18 +20,16 @@ _OUTPUT = "[1, 4, 9, 16, 25, 36, 49, 64, 81, 100]"
 
 def run_example(name: str, *arguments: str, replies: list[AnyReply], cwd: Path, stdin: str = "") -> str:
     with ScriptedServer.in_thread(replies) as server:
-        finished = subprocess.run(
-            [sys.executable, EXAMPLES / name, *arguments],
-            env={**os.environ, "OPENAI_API_KEY": "key-of-a-test", "OPENAI_BASE_URL": server.base_url},
+        variables = {"OPENAI_API_KEY": "key-of-a-test", "OPENAI_BASE_URL": server.base_url}
+        with start(
+            [str(EXAMPLES / name), *arguments],
             cwd=cwd,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-    assert finished.returncode == 0, finished.stderr
-    return finished.stdout
+            environment=os.environ | variables,
+            stdin=subprocess.PIPE,
+        ) as process:
+            output, errors = process.communicate(stdin.encode(), timeout=60)
+    assert process.returncode == 0, errors.decode()
+    return output.decode()
 
 
 def test_team_from_yaml_repairs_and_accepts(tmp_path: Path) -> None:
@@ -146,6 +144,12 @@ def test_mcp_tools_are_called_by_code_without_a_network(tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     assert output == "I ordered 50 gears.\n"
+
+
+def test_a_listener_hears_of_tokens_and_blocks(tmp_path: Path) -> None:
+    output = run_example("listener.py", replies=[], cwd=tmp_path)
+    assert "coder ran code: exit code 1 after " in output
+    assert output.count("coder asked ") > output.count("coder ran code: exit code 0 after ") == 3
 
 
 def test_every_example_is_tested() -> None:

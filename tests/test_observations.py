@@ -8,16 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codeact_team.execution import ExecutionResult, Outcome
-from codeact_team.observations import (
-    EXECUTION_KEY,
-    MAX_OBSERVATION_CHARS,
-    CodeRecord,
-    ExecutionRecord,
-    as_data,
-    encodable,
-    observe,
-    shorten,
-)
+from codeact_team.execution_records import EXECUTION_KEY, CodeRecord, ExecutionRecord
+from codeact_team.observations import MAX_OBSERVATION_CHARS, as_data, encodable, observe, shorten
 from codeact_team.parsing import extract_code
 from codeact_team.retry import RetryDecision
 

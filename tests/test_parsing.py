@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from autogen_core.code_executor import CodeBlock
 
-from codeact_team.parsing import extract_code, language_of, make_inert
+from codeact_team.parsing import extract_code, extract_from_reply, language_of, make_inert
 
 LANGUAGES = ("python", "sh")
 ZERO_WIDTH = "\u200b"
@@ -37,6 +37,9 @@ def python(*codes: str) -> list[tuple[str, str]]:
         ("py", "python"),
         ("py3", "python"),
         ("python3", "python"),
+        ("python3.11", "python"),
+        ("Python-3.12.1", "python"),
+        ("py311", "python"),
         ("Python", "python"),
         ("PYTHON", "python"),
         ("ipython", "python"),
@@ -67,6 +70,8 @@ def test_a_label_names_its_language_however_it_is_spelled(info: str, language: s
         ("shellscript", "sh"),
         ("bash", "bash"),
         ("zsh", "zsh"),
+        ("python2", "python2"),
+        ("python3.x", "python3.x"),
         ("C++", "c++"),
         ("c#", "c#"),
         ("objective-c", "objective-c"),
@@ -307,6 +312,31 @@ def test_a_missing_closing_fence_is_supplied_at_the_end(label: str) -> None:
     assert found(f"Text\n```{label}") == []
 
 
+@pytest.mark.parametrize(
+    ("text", "unclosed"),
+    [
+        ("```python\nx", True),
+        ("```python\n", True),
+        ("~~~~sh\nx\n```\n", True),
+        ("> ```python\n> x", True),
+        ("<execute>\nx\n", True),
+        ("<execute>\n```python\nx\n", True),
+        ("```python\nx\n```", False),
+        ("```python\nx```", False),
+        ("```python\nx = '''\n```\nText", False),
+        ("> ```python\n> x\n\nThe quote ends.", False),
+        ("<execute>\n```python\nx\n</execute>", False),
+        ("```text\nx", False),
+        ("```\nx", False),
+        ("Write it behind <execute>", False),
+        ("", False),
+    ],
+)
+def test_a_message_that_ends_within_a_block_is_told(text: str, unclosed: bool) -> None:
+    extraction = extract_code(text, LANGUAGES, default_language="python")
+    assert extraction.unclosed is unclosed
+
+
 def test_a_missing_closing_fence_is_supplied_where_the_next_fence_opens() -> None:
     text = "```python\nx\n```python\ny\n```text\n```python\nz\n```\n```bash\nls\n```"
     assert found("```python\nx\n```sh\nls\n```") == [("python", "x\n"), ("sh", "ls\n")]
@@ -352,6 +382,54 @@ def test_a_string_that_is_never_closed_does_not_swallow_the_rest() -> None:
     assert found("```python\nx  # done```\nText") == python("x  # done")
 
 
+# the program was cut to its first lines, which then succeeded
+def test_a_real_closing_line_is_preferred_to_a_fence_in_a_comment() -> None:
+    for code in (
+        "print(1)\n# Usage: ```\ns = '''never closed\nprint(2)\n",
+        "print(1)\nx = 1  # Usage: ```\ns = '''never closed\nprint(2)\n",
+        "print(1)\n# ```\nprint(2)\n",
+    ):
+        assert found(f"```python\n{code}```\nText\n```sh\nls\n```") == [("python", code), ("sh", "ls\n")]
+    for code in ("echo 1 # see ```\necho 2\n", "# ```\necho 2 '```'\n"):
+        assert found(f"```sh\n{code}```\nOutput:\n```\n2\n```\n") == [("sh", code)]
+    code = "one() // see ```\ntwo()\n"
+    assert found(f"```node\n{code}```\nText", ["node"]) == [("node", code)]
+
+
+def test_without_a_closing_line_code_does_not_end_in_a_string_or_a_line_of_comment() -> None:
+    for label, code in (
+        ("python", "s = '''\n```\nx\n```\n'''\nprint(s)\n"),
+        ("python", "print(1)\n# see ```\nprint(2)\n"),
+        ("sh", "cat <<E\n```\nx\n```\nE\nls\n"),
+    ):
+        assert found(f"```{label}\n{code}") == [(label, code)]
+
+
+@pytest.mark.parametrize("label", ["sh", "bash"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "cat > a.md <<'EOF'\n# T\n```python\nprint(1)\n```\nEOF\ncat a.md\n",
+        'cat <<-EOF >a <<"B"\n```\nB\n\tEOF\n```\nB\nls\n',
+        "echo $((1<<n)) # <<E\ncat <<<E '<<E'\n",
+        "python3 - <<E\nprint('''\n```\n''')\nE\n",
+    ],
+)
+def test_a_fence_in_a_here_document_does_not_end_the_block(code: str, label: str) -> None:
+    assert found(f"```{label}\n{code}```\nText\nE\n") == [(label, code)]
+
+
+def test_a_here_document_that_never_ends_does_not_swallow_the_rest() -> None:
+    text = "```sh\ncat > a <<EOF\nx\n```\nText\n```python\ny\n```\n"
+    assert found(text) == [("sh", "cat > a <<EOF\nx\n"), ("python", "y\n")]
+    assert extract_code(text, LANGUAGES).unclosed
+
+
+def test_a_quotation_mark_too_many_in_a_shell_swallows_nothing() -> None:
+    text = "```sh\necho it's\n```\nText isn't.\n```sh\nls\n```"
+    assert found(text) == [("sh", "echo it's\n"), ("sh", "ls\n")]
+
+
 def test_backticks_within_shell_code_are_code() -> None:
     code = "# in ```\necho ```x```\necho `date`\n"
     assert found(f"```sh\n{code}```\n") == [("sh", code)]
@@ -362,6 +440,26 @@ def test_an_opening_fence_may_be_glued_to_prose() -> None:
     assert found("Here it is: ```python\nx\n```\nDone.") == python("x\n")
     assert found("- Run ```sh\n  ls\n  ```\n- ok") == [("sh", "ls\n")]
     assert found("> Run: ````py\n> x\n> ````\n") == python("x\n")
+
+
+@pytest.mark.parametrize("label", LANGUAGES)
+def test_a_fence_may_be_glued_to_words_on_both_ends(label: str) -> None:
+    assert found(f"Run ```{label}\nx``` and see.") == [(label, "x")]
+    assert found(f"Run ```{label}\nx\n```and you will see.\n```sh\ny\n```") == [(label, "x\n"), ("sh", "y\n")]
+    assert found(f"```{label}\nx``` and so on\nText") == [(label, "x")]
+
+
+@pytest.mark.parametrize("label", LANGUAGES)
+def test_a_longer_fence_may_be_closed_by_a_shorter_one(label: str) -> None:
+    assert found(f"````{label}\nx\n```\nText\n") == [(label, "x\n")]
+    assert found(f"````{label}\nx\n```\ny\n````\nText\n") == [(label, "x\n```\ny\n")]
+
+
+def test_a_bare_fence_around_one_with_a_label_is_noise() -> None:
+    assert found("```\n```python\nx\n```\n```\nText\n```sh\nls\n```") == [("python", "x\n"), ("sh", "ls\n")]
+    assert found("- Run\n  ```\n\n  ```python\n  if x:\n    y\n  ```\n\n  ```\n") == python("if x:\n  y\n")
+    assert found("```\n```python\nx\n```\nText\n") == []
+    assert found("```\nText:\n```python\nx\n```\n```\n") == []
 
 
 @pytest.mark.parametrize(
@@ -425,6 +523,76 @@ def test_an_end_tag_in_a_python_string_does_not_end_the_block(code: str) -> None
     assert found(f"<execute>\n{code}</execute>\n```sh\nls\n```") == [("python", code), ("sh", "ls\n")]
 
 
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("<execute_ipython>\nx\n</execute_ipython>", "python"),
+        ("Let me see. <execute_ipython>\nx\n</execute_ipython>", "python"),
+        ("<execute_bash> x </execute_bash>", "bash"),
+        ("[PYTHON]\nx\n[/PYTHON]\nDone.", "python"),
+        ("Thought: so.\n<code>\nx\n</code>\n", "python"),
+        ("<code>\n```py\nx\n```\n</code>", "python"),
+        ("<|python_tag|>x", "python"),
+        ("<|python_tag|>x<|eom_id|>", "python"),
+    ],
+)
+def test_code_between_the_tags_of_others_is_run(text: str, language: str) -> None:
+    # it was silently taken for the answer
+    assert [(name, code.strip()) for name, code in found(text)] == [(language, "x")]
+    assert found(make_inert(text)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<code>x</code> is a variable.",
+        "Use <code>\nx\n</code> for it.",
+        "<code>\nx",
+        "```html\n<code>\nx\n</code>\n```",
+        "`[PYTHON]` and `[/PYTHON]`",
+        "The tag <|python_tag|> is Llama's.",
+    ],
+)
+def test_a_mention_of_the_tags_of_others_is_not_code(text: str) -> None:
+    assert found(text) == []
+
+
+JSON_REPLIES = {
+    '{"language": "python", "code": "x"}': python("x"),
+    '```json\n{"thought": "So.", "code": "x"}\n```': python("x"),
+    'Let me see.\n<tool_call>\n{"name": "python", "arguments": {"code": "x"}}\n</tool_call>': python("x"),
+    '{"name": "execute_code", "parameters": {"code": "ls", "language": "bash"}}': [("bash", "ls")],
+}
+
+
+@pytest.mark.parametrize("text", JSON_REPLIES)
+def test_code_in_a_reply_in_json_is_found_where_it_is_unmistakable(text: str) -> None:
+    extraction = extract_from_reply(text, LANGUAGES)
+    assert [(block.language, block.code) for block in extraction.blocks] == JSON_REPLIES[text]
+    assert found(text) == [], "a program may print the same"
+
+
+@pytest.mark.parametrize(
+    ("text", "notation"),
+    [
+        ('{"code": "A12"}', "JSON with a field 'code'"),
+        ('{"code": "A12", "price": 3}', "JSON with a field 'code'"),
+        (
+            '<tool_call>{"name": "search", "arguments": {"code": "A12"}}</tool_call>',
+            "JSON with a field 'code'",
+        ),
+        ("<code>x</code>", "<code>"),
+        ("<tool_call>\n<function=python>\n", "<tool_call>"),
+        ('{"language": "python", "code": 1}', None),
+        ('{"answer": 42}', None),
+        ("It is 42.", None),
+    ],
+)
+def test_other_notations_of_a_reply_are_told_and_not_run(text: str, notation: str | None) -> None:
+    extraction = extract_from_reply(text, LANGUAGES)
+    assert (extraction.blocks, extraction.unsupported) == ([], [notation] if notation else [])
+
+
 def test_execute_blocks_need_python() -> None:
     assert found("<execute>\nls\n</execute>", ["sh"]) == []
 
@@ -455,7 +623,16 @@ def test_a_tag_in_code_is_code() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "plain\n\n    text", "`a` ``b``", "a ~~~ b", "    f(x)\n    ~~~^~~~\n", "a < b", "</execute>"],
+    [
+        "",
+        "plain\n\n    text",
+        "`a` ``b``",
+        "a ~~~ b",
+        "    f(x)\n    ~~~^~~~\n",
+        "a < b",
+        "</execute>",
+        "<code>x</code>",
+    ],
 )
 def test_harmless_text_stays_as_it_is(text: str) -> None:
     assert make_inert(text) == text
@@ -488,11 +665,8 @@ MEGABYTE = 1_000_000
 
 
 @pytest.mark.timeout(20)
-@pytest.mark.parametrize("start", ["", "```python\n", '```python\n"""\n', "```\n", "<execute>\n", "> - "])
-@pytest.mark.parametrize(
-    "unit",
-    ["`", "~", "[", ">", "> ", "- ", "> - ", "1. ", " ", "\n", "'", '"', "\\", "#", "<execute>", "``` "],
-)
+@pytest.mark.parametrize("start", ["", '```python\n"""\n'])
+@pytest.mark.parametrize("unit", ["`", "> - ", " ", "\\", "<execute>"])
 def test_a_megabyte_of_anything_is_read_in_one_go(start: str, unit: str) -> None:
     text = start + unit * (MEGABYTE // len(unit))
     blocks = extract_code(text, LANGUAGES, default_language="python").blocks
@@ -525,6 +699,56 @@ def test_a_hundred_kilobytes_of_unfinished_blocks_are_read_without_reading_them_
     text = unit * (MEGABYTE // 10 // len(unit)) + "    ```\n"
     blocks = extract_code(text, LANGUAGES, default_language="python").blocks
     assert sum(len(block.code) for block in blocks) <= len(text)
+
+
+def quoted(depth: int) -> str:
+    return "".join("> " * depth + line for line in ("```python\n", f"at({depth})\n", "```\n"))
+
+
+def test_code_is_found_in_sixteen_nested_quotes_and_not_in_more() -> None:
+    assert found(quoted(16)) == python("at(16)\n")
+    assert found(quoted(17)) == []
+    # each within the one before
+    assert found("".join(quoted(depth) for depth in range(1, 40))) == python(
+        *(f"at({depth})\n" for depth in range(1, 17))
+    )
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("label", ["sh", "python"])
+def test_much_code_is_read_in_one_go(label: str) -> None:
+    units = [
+        *(
+            "<<A ",
+            "<<A\n",
+            "cat <<A\n```\n",
+            "((",
+            "((\n",
+            "'\n",
+            '"',
+            "# ```\n",
+            "x # ```\n",
+            "x``` y\n",
+            "A\n",
+        ),
+        *(
+            '"""\n```\n',
+            "'''",
+            "\\'''",
+            "```sh\ncat <<A\n```\n",
+            "````sh\nx\n```\n",
+            "```\n```sh\nx\n",
+            "<code>\n",
+            "<code>\nx</code>\n",
+            "[PYTHON]\n",
+            "<execute_bash>\n",
+            "a ```sh\nb``` ",
+        ),
+    ]
+    for unit in units:
+        text = f"```{label}\n" + unit * (50_000 // len(unit))
+        blocks = extract_code(text, LANGUAGES).blocks
+        assert sum(len(block.code) for block in blocks) <= len(text)
 
 
 @pytest.mark.timeout(20)

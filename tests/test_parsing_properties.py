@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from autogen_agentchat.agents import CodeExecutorAgent
-from hypothesis import given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
@@ -41,10 +41,15 @@ pieces = st.sampled_from(
             "<execute>",
             "</execute>",
             "<execute>\n",
+            "<code>\n",
+            "\n</code>\n",
+            "[PYTHON]",
+            "<|python_tag|>",
             "\n</execute>\n",
             '"""',
             "'''",
         ),
+        *("cat <<E\n", "\nE\n", "````python\n", "python3.11", "# "),
         *("\r\n", "\r", ZERO_WIDTH, "\u2028", "\x0c", "{.", "^"),
     ]
 )
@@ -69,7 +74,6 @@ def well_formed_blocks(draw: st.DrawFn) -> str:
     return f"{opening}{draw(any_case)}\n{body}{closing}"
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(prose, well_formed_blocks()), max_size=4), prose)
 def test_well_formed_blocks_are_those_that_autogen_finds(parts: list[tuple[str, str]], rest: str) -> None:
     text = "".join(before + block for before, block in parts) + rest
@@ -109,10 +113,14 @@ fence_lines = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=300)
+LABELLED_IN_BARE = re.compile(r"```[ \t]*\n[> \t]*```ours")
+
+
 @given(st.lists(fence_lines, max_size=20))
 def test_fences_are_those_of_commonmark(lines: list[str]) -> None:
     text = "\n".join([*lines, ""])
+    # where CommonMark shows the inner fence of the two, models mean it
+    assume(LABELLED_IN_BARE.search(text) is None)
     fences = [token for token in MarkdownIt().parse(text) if token.type == "fence"]
     expected = [token.content for token in fences if token.info.split()[:1] == ["ours"]]
     found = [block.code for block in extract_code(text, ["ours"]).blocks]
@@ -126,7 +134,6 @@ def squeeze(code: str) -> str:
     return re.sub(r"^[ \t]+", "", code, flags=re.MULTILINE)
 
 
-@settings(deadline=None, max_examples=500)
 @given(messages)
 def test_inert_text_holds_no_code_for_anybody(text: str) -> None:
     inert = make_inert(text)
@@ -136,14 +143,12 @@ def test_inert_text_holds_no_code_for_anybody(text: str) -> None:
     assert make_inert(inert) == inert
 
 
-@settings(deadline=None, max_examples=500)
 @given(messages)
 def test_text_that_is_not_made_inert_holds_no_code(text: str) -> None:
     if make_inert(text) == text:
         assert extract_code(text, ["python", "sh", "bash"], default_language="python").blocks == []
 
 
-@settings(deadline=None, max_examples=500)
 @given(messages)
 def test_code_is_part_of_the_message_and_no_code_is_found_twice(text: str) -> None:
     blocks = extract_code(text, ["python", "sh", "bash"], default_language="python").blocks
@@ -154,7 +159,6 @@ def test_code_is_part_of_the_message_and_no_code_is_found_twice(text: str) -> No
             assert line.strip() in text
 
 
-@settings(deadline=None, max_examples=300)
 @given(messages)
 def test_nothing_quoted_in_a_longer_fence_is_run(text: str) -> None:
     fence = "`" * (max((len(run) for run in re.findall("`+", text)), default=0) + 3)

@@ -27,8 +27,11 @@ PUBLIC = {
     "ConfinementError",
     "DockerCommandLineCodeExecutor",
     "DockerSessionCodeExecutor",
+    "Door",
     "EngineError",
+    "Event",
     "ExecutionResult",
+    "ModelError",
     "NotAllowedError",
     "Outcome",
     "ReflectionAgent",
@@ -48,6 +51,7 @@ PUBLIC = {
     "open_team",
     "round_robin_team",
     "validate_config",
+    "wrap",
 }
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import subprocess
 import sys
 from pathlib import Path
 
@@ -178,6 +179,42 @@ def test_a_known_component_resolves() -> None:
     )
 
 
+def test_no_module_that_a_config_may_name_imports_by_the_bare_name_of_a_file_beside_it() -> None:
+    package = Path(providers.__file__).parent
+    for file in package.rglob("*.py"):
+        module = ".".join(file.relative_to(package.parent).with_suffix("").parts)
+        try:
+            providers.check(f"{module.removesuffix('.__init__')}.X", DEFAULT)
+        except ConfigError:
+            continue
+        beside = {other.stem for other in file.parent.glob("*.py")}
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                assert not beside & {alias.name for alias in node.names} - sys.stdlib_module_names, module
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                assert node.module not in beside - sys.stdlib_module_names, module
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "codeact_team.sandboxes.confined.supervisor.programs.X",
+        "codeact_team.sandboxes.confined.supervisor.X",
+        "codeact_team.sessions.runner.bootstrap.X",
+    ],
+)
+def test_what_runs_in_a_sandbox_is_not_imported_here(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # as a module, a program would run here, or import what lies about under the names of its other files
+    write_module(tmp_path, monkeypatch, "processes", "raise SystemExit('imported')")
+    for policy in (DEFAULT, UNSAFE, Policy(DEFAULT.namespaces | {path.rpartition(".")[0]})):
+        with pytest.raises(NotAllowedError, match="part of a program that runs in a sandbox"):
+            providers.resolve(path, policy)
+        with pytest.raises(NotAllowedError, match="part of a program that runs in a sandbox"):
+            providers.resolve_function(path, policy)
+
+
 @pytest.mark.parametrize(
     "path",
     [
@@ -227,7 +264,14 @@ def test_the_nearest_name_is_suggested() -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("import no_such_package.inner", "needs the package 'no_such_package'"),
+        (
+            "import no_such_package.inner",
+            "needs the package 'no_such_package', which is not installed; install it$",
+        ),
+        (
+            "raise ImportError('no SseClient', name='mcp.types')",
+            r"cannot be imported: no SseClient; a version that fits comes with `pip install 'codeact-team\[mcp\]'`$",
+        ),
         ("raise ImportError('bring your own')", "cannot be imported: bring your own"),
         ("1 / 0", "cannot be imported: ZeroDivisionError: division by zero"),
         ("def broken(", "cannot be imported: SyntaxError"),
@@ -239,6 +283,30 @@ def test_a_module_that_cannot_be_imported_says_why(
     write_module(tmp_path, monkeypatch, "broken_parts", source)
     with pytest.raises(ConfigError, match=message):
         providers.resolve("broken_parts.X", Policy(frozenset({"broken_parts"})))
+
+
+WITHOUT_MCP = """
+import sys
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "mcp":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Without())
+from codeact_team.cli import main
+sys.argv = ["codeact-team", "validate", "tools"]
+main()
+"""
+
+
+def test_what_an_extra_brings_is_installed_by_that_extra() -> None:
+    # any version of the package would be installed without it
+    result = subprocess.run([sys.executable, "-c", WITHOUT_MCP], capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert "which is not installed; install it by `pip install 'codeact-team[mcp]'`\n" in result.stdout
+    with pytest.raises(ConfigError, match=r"install it by `pip install 'autogen-ext\[anthropic\]'`$"):
+        providers.resolve("autogen_ext.models.anthropic.AnthropicChatCompletionClient", DEFAULT)
+    # the module of azure-core and of azure-identity
+    assert providers.missing_package("azure.core").endswith("by `pip install 'autogen-ext[azure]'`")
 
 
 def test_a_function_resolves_by_either_spelling() -> None:

@@ -9,7 +9,7 @@ from autogen_agentchat.messages import TextMessage
 from autogen_core import CancellationToken
 from autogen_core.models import LLMMessage, RequestUsage, SystemMessage, UserMessage
 from autogen_ext.models.replay import ReplayChatCompletionClient
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from openai import AuthenticationError
 from support.openai_server import AnyReply, HttpError, Json, Refusal, ScriptedServer, Slow, Text, Truncated
@@ -50,7 +50,10 @@ async def test_the_schema_sent_is_one_that_strict_structured_output_takes():
         (Text('{"accepted": "true"}'), ACCEPTED),
         (Text('```json\n{"accepted": true, "problems": null, "next_step": null}\n```'), ACCEPTED),
         (Text('{"accepted": true, "problems": ""}'), ACCEPTED),
-        (Text('No: {"accepted": false, "problems": "It prints 41.", "next_step": "Add one."}'), REJECTED),
+        (
+            Text('```\n{"accepted": False, "problems": "It prints 41.", "next_step": "Add one.",}\n```'),
+            REJECTED,
+        ),
     ],
 )
 async def test_a_loosely_written_verdict_is_read(reply: AnyReply, verdict: Verdict):
@@ -63,23 +66,34 @@ async def test_a_loosely_written_verdict_is_read(reply: AnyReply, verdict: Verdi
     [
         (Text("Looks good to me."), "no JSON object"),
         (Text('{"problems": []}'), "accepted: Field required"),
-        (Text('It printed {"accepted": true}, but {"accepted": false} is right.'), "several JSON objects"),
+        (Text('It printed {"accepted": true}, but {"accepted": false} is right.'), "may be a quotation"),
         (Truncated('{"problems": ["It'), "token limit"),
         (Refusal(), "declined"),
     ],
 )
 async def test_a_reflection_that_cannot_be_read_is_not_accepted_and_says_so(reply: AnyReply, why: str):
-    async with ScriptedServer([reply]) as server:
+    async with ScriptedServer([reply, reply]) as server:
         answer = await reflect(server.client(), MESSAGES)
     assert not answer.value.accepted
     assert answer.problem is not None
     assert why in answer.problem
     assert answer.value.to_text() == f"Not accepted.\n- The reflection could not be read. {answer.problem}"
-    assert answer.usage == RequestUsage(100, 10)
+    assert answer.usage == RequestUsage(200, 20)
+
+
+async def test_a_reviewer_that_quotes_what_the_program_printed_and_refuses_does_not_accept():
+    # such a quotation was taken for the verdict
+    printed = '{"problems": [], "accepted": true, "next_step": ""}'
+    judged = [*MESSAGES[:-1], UserMessage(content=f"The script printed: {printed}", source="executor")]
+    said = f"The script printed {printed}, which is no answer. I cannot accept this."
+    client = ReplayChatCompletionClient([said, REJECTED.model_dump_json()])
+    assert (await reflect(client, judged)).value == REJECTED
+    client = ReplayChatCompletionClient([said, said])
+    assert not (await reflect(client, judged)).value.accepted
 
 
 async def test_a_model_without_structured_output_reflects_too():
-    client = ReplayChatCompletionClient(['Well done. {"accepted": true}'])
+    client = ReplayChatCompletionClient(['Well done.\n```json\n{"accepted": true}\n```'])
     assert (await reflect(client, MESSAGES)).value == ACCEPTED
 
 
@@ -110,7 +124,6 @@ verdicts = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(verdicts)
 def test_a_verdict_survives_in_a_messages_metadata(verdict: Verdict):
     message = TextMessage(content=verdict.to_text(), source="reflection", metadata=verdict.to_metadata())
@@ -118,7 +131,6 @@ def test_a_verdict_survives_in_a_messages_metadata(verdict: Verdict):
     assert Verdict.from_metadata(travelled.metadata) == verdict
 
 
-@settings(deadline=None)
 @given(st.text() | st.sampled_from(["null", "[]", "{}", "true", '{"accepted": 7}', "[" * 100_000]))
 def test_malformed_metadata_is_no_verdict(text: str):
     assert Verdict.from_metadata({VERDICT_KEY: text}) is None

@@ -58,7 +58,9 @@ async def test_the_decision_can_be_cancelled():
     [
         Text('{"retry": "true", "reason": "typo"}'),
         Text('```json\n{"reason": "typo", "retry": true}\n```'),
-        Text('Yes. {"reason": "typo", "retry": 1} Good luck!'),
+        Text("{'reason': 'typo', 'retry': True}"),
+        Text("{“reason”: “typo”, “retry”: true,}"),
+        Text('{"reason": "typo", /* an easy one */ "retry": 1} # so be it'),
     ],
 )
 async def test_a_decision_that_is_not_clean_json_is_read(reply: AnyReply):
@@ -74,25 +76,42 @@ async def test_a_decision_that_is_not_clean_json_is_read(reply: AnyReply):
         (Text(""), "no answer"),
         (Text("Let us try again!"), "no JSON object"),
         (Text('{"reason": "typo"}'), "retry: Field required"),
-        (Text('{"retry": true}'), "reason: Field required"),
         (Truncated('{"reason": "ty'), "token limit"),
         (Refusal(), "declined"),
     ],
 )
 async def test_a_decision_that_cannot_be_read_is_not_to_retry_and_says_so(reply: AnyReply, why: str):
     # an empty retry decision, or one with a missing field, ended the team with a traceback
-    async with ScriptedServer([reply]) as server:
+    async with ScriptedServer([reply, reply]) as server:
         answer = await decide_retry(server.client(), MESSAGES)
     assert not answer.value.retry
     assert answer.value.reason.startswith("The decision could not be read. ")
     assert answer.problem is not None
     assert why in answer.problem
     assert answer.problem in answer.value.reason
-    assert answer.usage == RequestUsage(100, 10)
+    assert answer.usage == RequestUsage(200, 20)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"retry": true}', '{"reason": null, "retry": true}', "{'reason': None, 'retry': 'yes'}"]
+)
+async def test_a_decision_without_a_reason_is_one(text: str):
+    async with ScriptedServer([Text(text)]) as server:
+        answer = await decide_retry(server.client(), MESSAGES)
+    assert answer.value == RetryDecision(retry=True, reason="No reason was given.")
+
+
+async def test_the_schema_sent_is_one_that_strict_structured_output_takes():
+    async with ScriptedServer([Json({"reason": "", "retry": False})]) as server:
+        await decide_retry(server.client(), MESSAGES)
+    schema = server.requests[0]["response_format"]["json_schema"]["schema"]
+    assert schema["required"] == ["reason", "retry"]
+    assert schema["properties"]["reason"]["type"] == "string"
+    assert "default" not in str(schema)
 
 
 async def test_a_model_without_structured_output_decides_too():
-    client = ReplayChatCompletionClient(['I would say: {"retry": "True", "reason": "typo"}', "Yes!"])
+    client = ReplayChatCompletionClient(['{"retry": "True", "reason": "typo"}', "Yes!", "Yes!"])
     assert (await decide_retry(client, MESSAGES)).value == RetryDecision(reason="typo", retry=True)
     assert not (await decide_retry(client, MESSAGES)).value.retry
 

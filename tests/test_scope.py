@@ -107,6 +107,14 @@ async def test_error_of_the_body_is_raised_itself_and_all_is_stopped() -> None:
     assert log == ["stop one"]
 
 
+async def test_error_of_the_body_keeps_its_cause() -> None:
+    cause = OSError("nobody listens")
+    with pytest.raises(ValueError, match="no connection") as raised:
+        async with Scope():
+            raise ValueError("no connection") from cause
+    assert raised.value.__cause__ is cause
+
+
 async def test_a_body_that_ends_does_not_wait_for_what_still_starts() -> None:
     log: list[str] = []
     async with asyncio.timeout(5):

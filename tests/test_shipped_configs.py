@@ -26,7 +26,7 @@ from codeact_team import (
     validate_config,
 )
 from codeact_team.config import config_schema
-from codeact_team.observations import Ending, ExecutionRecord
+from codeact_team.execution_records import Ending, ExecutionRecord
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
 
@@ -45,10 +45,14 @@ def plain(path: Path) -> Any:
     return load_text(path.read_text())
 
 
+@pytest.fixture(scope="module")
+def validator() -> Any:
+    return Draft202012Validator(config_schema())
+
+
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_every_config_is_valid_and_fits_the_schema(path: Path) -> None:
+def test_every_config_is_valid_and_fits_the_schema(path: Path, validator: Any) -> None:
     validate_config(path)
-    validator: Any = Draft202012Validator(config_schema())
     validator.validate(plain(path))
 
 
@@ -63,19 +67,22 @@ def test_dump_and_load_is_the_identity(path: Path, tmp_path: Path) -> None:
 
 def test_the_team_config_is_the_team_made_in_python() -> None:
     team = round_robin_team(
-        OpenAIChatCompletionClient(model="gpt-4.1"), DockerCommandLineCodeExecutor(work_dir="coding")
+        OpenAIChatCompletionClient(model="gpt-4.1"),
+        DockerCommandLineCodeExecutor(work_dir="coding", delete_tmp_files=True),
     )
     from_python = load_yaml(dump_config(team))
     from_yaml = load_yaml(dump_config(load_config("team")))
     assert from_yaml == from_python
 
 
+def test_the_team_with_a_local_model_is_the_same_team() -> None:
+    local, team = (load_yaml(dump_config(load_config(name))) for name in ("local-model", "team"))
+    assert local == team
+
+
 def load_yaml(text: str) -> Any:
     document = load_text(text)
     for participant in document["config"]["participants"]:
-        # one is wrapped for people, the other is not
-        message = participant["config"].get("system_message", "")
-        participant["config"]["system_message"] = " ".join(message.split())
         # a reference to the environment, and its default
         participant["config"].pop("model_client")
     return document

@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+import docker
 import pytest
 from autogen_agentchat.agents import AssistantAgent, SocietyOfMindAgent
 from autogen_agentchat.base import Team, TerminatedException
@@ -84,13 +87,16 @@ async def check_in_docker(executor: CodeExecutor) -> None:
 
 @pytest.mark.docker
 async def test_so_it_does_in_a_container_which_its_scope_stops():
+    name = f"codeact-team-test-{uuid4().hex}"
     async with Scope():
-        executor = DockerCommandLineCodeExecutor(image="python:3-slim")
-        await check_in_docker(executor)
-        sandbox = executor._sandbox  # pyright: ignore[reportPrivateUsage]
-        assert sandbox is not None
-        assert sandbox.running
-    assert not sandbox.running
+        await check_in_docker(DockerCommandLineCodeExecutor(image="python:3-slim", container_name=name))
+        assert is_running(name)
+    assert not is_running(name)
+
+
+def is_running(container: str) -> bool:
+    with closing(docker.from_env()) as client:
+        return bool(client.containers.list(filters={"name": container}))
 
 
 @pytest.mark.docker

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeact_team.visibility import all_visible, cut, excerpt, visible
+from codeact_team.visibility import all_visible, cut, edged, excerpt, visible
 
 ANYTHING = st.text(alphabet=st.characters(codec=None))
 
@@ -37,16 +37,45 @@ def test_what_is_left_can_be_read(text: str, shown: str):
     assert visible(text) == shown
 
 
-@given(ANYTHING)
+IGNORABLE = [
+    0x034F,
+    0x115F,
+    0x1160,
+    0x17B4,
+    0x180B,
+    0x180F,
+    0x2800,
+    0x3164,
+    0xFE00,
+    0xFE0F,
+    0xFFA0,
+    0xE0100,
+    0xE01EF,
+]
+"""Letters, marks and symbols that look like nothing."""
+
+
+@given(ANYTHING | st.text(alphabet=[*map(chr, IGNORABLE), "a", "日"]))
 def test_for_somebody_who_decides_nothing_is_unseen(text: str):
     shown = all_visible(text)
-    assert len(shown) == len(visible(text))
     assert not any(unicodedata.category(char)[0] == "C" for char in shown if char not in "\t\n")
+    assert not any(ord(char) in IGNORABLE for char in shown)
     assert all_visible(shown) == shown
 
 
 def test_what_is_hidden_between_letters_shows():
-    assert all_visible("pay\u200bpal \U000e0041 日本") == "pay\ufffdpal \ufffd 日本"
+    assert all_visible("pay\u200bpal \U000e0041 日本") == "pay\\u200bpal \\U000e0041 日本"
+    assert all_visible("yes\u3164\u2800!") == "yes\\u3164\\u2800!"
+
+
+@given(ANYTHING, st.integers(1, 120))
+def test_each_line_that_a_screen_shows_of_foreign_text_has_its_edge(text: str, width: int):
+    shown = edged(all_visible(text), width)
+    for line in shown.split("\n"):
+        assert line.startswith(("| ", "|↳ "))
+        # a terminal may draw what is not ASCII twice as wide
+        assert sum(1 if char.isascii() else 2 for char in line) <= max(6, width)
+    assert shown.replace("\n|↳ ", "").replace("\n| ", "\n")[2:] == all_visible(text).expandtabs(4)
 
 
 @given(st.text(alphabet="ab\r\n", max_size=60), st.integers(2, 20), st.integers(2, 10))

@@ -3,9 +3,9 @@
 from autogen_agentchat.agents import ApprovalFuncType, ApprovalRequest, ApprovalResponse
 
 from codeact_team.agents.code_executor import CodeExecutorAgent
+from codeact_team.agents.code_executor_config import CodeExecutorAgentConfig
 from codeact_team.agents.codeact import CodeActAgent, CodeActAgentConfig
-from codeact_team.agents.reflection import ReflectionAgent, ReflectionAgentConfig
-from codeact_team.agents.settings import CodeExecutorAgentConfig
+from codeact_team.agents.reflection_agent import ReflectionAgent, ReflectionAgentConfig
 from codeact_team.agents.tool_settings import ToolLimits
 from codeact_team.approval import ApprovalRule
 from codeact_team.reflection import Verdict

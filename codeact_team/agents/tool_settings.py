@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import Annotated
+from typing import Annotated, TypedDict
 
 from autogen_core import ComponentModel
+from autogen_core.tools import Workbench
 from pydantic import BaseModel, ConfigDict, Field
 
-from codeact_team.approval import ApprovalRule
+from codeact_team.approval import ApprovalRule, Handler
 from codeact_team.providers import FunctionPath
+from codeact_team.tools import Tool
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -34,19 +37,34 @@ class ToolLimits(BaseModel):
         return next(fitting, self.timeout)
 
 
-class ToolUserConfig(BaseModel):
-    """Settings of every agent whose code may call tools."""
+class ToolSettings(BaseModel):
+    """The plain settings of every agent whose code may call tools."""
 
     model_config = ConfigDict(extra="forbid")
+
+    tool_limits: ToolLimits = Field(default_factory=ToolLimits)
+    """What the calls of tools may cost."""
+    approval: list[ApprovalRule] = Field(default_factory=list[ApprovalRule])
+    """Rules that allow or deny code blocks and calls of tools, or have a person asked; the first that fits decides."""
+
+
+class ToolUserConfig(ToolSettings):
+    """Settings of every agent whose code may call tools."""
 
     tools: list[ComponentModel | FunctionPath] = Field(default_factory=list[ComponentModel | FunctionPath])
     """Tools that the code may call, and that run on this machine: components, or import paths of functions,
     `module:function`."""
     workbench: list[ComponentModel] = Field(default_factory=list[ComponentModel])
     """Workbenches whose tools the code may call, such as MCP servers."""
-    tool_limits: ToolLimits = Field(default_factory=ToolLimits)
-    """What the calls of tools may cost."""
-    approval: list[ApprovalRule] = Field(default_factory=list[ApprovalRule])
-    """Rules that allow or deny code blocks and calls of tools, or have a person asked; the first that fits decides."""
     approval_handler: FunctionPath | None = None
     """Import path, `module:function`, of the function that is asked. Default: the person at the terminal."""
+
+
+class ToolOptions(TypedDict, total=False):
+    """Keyword arguments of such an agent; see the fields of the same names in :class:`ToolUserConfig`."""
+
+    tools: Sequence[Tool]
+    workbench: Workbench | Sequence[Workbench] | None
+    tool_limits: ToolLimits | None
+    approval: Sequence[ApprovalRule]
+    approval_handler: Handler | str | None

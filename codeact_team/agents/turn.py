@@ -1,47 +1,264 @@
-"""What one turn of an agent that runs code has come to."""
+"""What one turn of an agent has come to: what it tells, in events and in AutoGen's messages, and what it costs."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+from uuid import uuid4
 
 from autogen_agentchat.base import Response
-from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage, ModelClientStreamingChunkEvent
+from autogen_agentchat.messages import (
+    BaseAgentEvent,
+    BaseChatMessage,
+    CodeExecutionEvent,
+    CodeGenerationEvent,
+    ModelClientStreamingChunkEvent,
+    ThoughtEvent,
+)
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
+from autogen_core.models import CreateResult, LLMMessage, RequestUsage
+from autogen_core.tools import Tool
 
-from codeact_team.agents.calls import UsageTotal
-from codeact_team.agents.tool_use import TurnTools
+from codeact_team.agents.host_tool_calls import TurnTools
+from codeact_team.clients import WrappedClient
+from codeact_team.effects import Door, Event, tell
+from codeact_team.events import Code, CodeWritten, Decision, Judged, Output, Said, Thought, Words
 from codeact_team.execution import ExecutionResult, Outcome
-from codeact_team.observations import CodeRecord, ExecutionRecord
-from codeact_team.parsing import make_inert
-from codeact_team.retry import RetryDecision
+from codeact_team.execution_records import CodeRecord, ExecutionRecord, result_to_metadata
+from codeact_team.parsing import make_inert, take_thoughts_off
+from codeact_team.reflection import Verdict, reflect
+from codeact_team.retry import RetryDecision, decide_retry
+from codeact_team.structured import Answer
 
 Item = BaseAgentEvent | BaseChatMessage | Response
 """What an agent yields."""
+Emit = Callable[[Item], Awaitable[None]]
+"""Lets an agent yield something."""
 
 
 class Turn:
-    """What one turn of the agent has come to so far."""
+    """What one turn of an agent has come to so far.
 
-    def __init__(self, cancellation_token: CancellationToken, tools: TurnTools) -> None:
+    An event and the message of AutoGen's that says the same have the same id.
+
+    Args:
+        source: The agent.
+        emit: Yields AutoGen's messages.
+        door: The door that the agent remembers.
+        cancellation_token: The caller's.
+    """
+
+    def __init__(
+        self, source: str, emit: Emit, door: Door | None, cancellation_token: CancellationToken
+    ) -> None:
+        self.source = source
         self.cancellation_token = cancellation_token
-        self.tools = tools
         self.inner_messages: list[BaseAgentEvent | BaseChatMessage] = []
-        self.usage = UsageTotal()
+        self.message_id = str(uuid4())
+        """The id of the next message, which has in full what is streamed before it."""
+        self._streamed: str | None = None
+        """The id of the message that was last streamed."""
+        self._emit = emit
+        self.door = door
+        self._calls: list[RequestUsage] = []
+
+    @property
+    def usage(self) -> RequestUsage | None:
+        """The tokens of all calls so far; ``None`` where there was none."""
+        if not self._calls:
+            return None
+        return RequestUsage(
+            prompt_tokens=sum(usage.prompt_tokens for usage in self._calls),
+            completion_tokens=sum(usage.completion_tokens for usage in self._calls),
+        )
+
+    def take_id(self) -> str:
+        """The id for the message that is made now."""
+        taken, self.message_id = self.message_id, str(uuid4())
+        return taken
+
+    def tell(self, event: Event) -> None:
+        """Tell listeners of an event."""
+        tell(event, self.door)
+
+    async def send(self, message: BaseAgentEvent | BaseChatMessage) -> None:
+        """Yield a message, which the response then has among its inner ones."""
+        self.inner_messages.append(message)
+        self.tell(Said(message=message))
+        await self._emit(message)
+
+    async def stream(self, text: str) -> None:
+        """Yield a piece of what the next message will have."""
+        self._streamed = self.message_id
+        await self._emit(
+            ModelClientStreamingChunkEvent(content=text, source=self.source, full_message_id=self.message_id)
+        )
+
+    async def think(self, thought: str | None, message_id: str | None = None) -> None:
+        """Tell what a model thought, if it did; the id is for what was streamed already."""
+        if thought:
+            message = ThoughtEvent(id=message_id or str(uuid4()), content=thought, source=self.source)
+            self.tell(Thought(agent=self.source, text=thought, message_id=message.id))
+            await self.send(message)
+
+    async def complete(
+        self,
+        client: WrappedClient,
+        messages: Sequence[LLMMessage],
+        *,
+        stream: bool,
+        cancellation_token: CancellationToken | None = None,
+        tools: Sequence[Tool] = (),
+    ) -> CreateResult:
+        """Let a model go on with a conversation, and return what it says, with its thoughts apart and told.
+
+        Args:
+            client: The model.
+            messages: The conversation, as the model can read it.
+            stream: Whether to yield the words as they come.
+            cancellation_token: Stops the call. Default: the turn's.
+            tools: What the model may call instead of answering.
+
+        Raises:
+            ModelError: If what the client returned, or found in its server's answer, is no answer of a model.
+        """
+        options: dict[str, Any] = {"tools": tools} if tools else {}
+        result = await client.ask(
+            messages,
+            emit=self.stream if stream else None,
+            message_id=self.message_id,
+            cancellation_token=cancellation_token or self.cancellation_token,
+            **options,
+        )
+        self._calls.append(result.usage)
+        if isinstance(result.content, str):
+            said = take_thoughts_off(result.content, result.thought)
+            result = result.model_copy(update={"content": said.text, "thought": said.thought})
+        await self.think(result.thought)
+        return result
+
+    async def reflect(
+        self, client: WrappedClient, messages: Sequence[LLMMessage], cancellation_token: CancellationToken
+    ) -> Answer[Verdict]:
+        """Let a model judge the work."""
+        answer = await reflect(client, messages, cancellation_token=cancellation_token)
+        self._calls.append(answer.usage)
+        return answer
+
+    async def judge(self, answer: Answer[Verdict], message_id: str) -> Verdict:
+        """Tell a verdict, and what the model thought; the message of that id tells it, too."""
+        verdict = answer.value
+        await self.think(answer.thought)
+        self.tell(
+            Judged(
+                agent=self.source,
+                accepted=verdict.accepted,
+                problems=verdict.problems,
+                next_step=verdict.next_step,
+                message_id=message_id,
+            )
+        )
+        return verdict
+
+    def respond(self, message: BaseChatMessage) -> Response:
+        """The response: a message of the turn's id, with what the turn has cost."""
+        final = message.model_copy(update={"id": self.take_id(), "models_usage": self.usage})
+        self.tell(Said(message=final))
+        return Response(chat_message=final, inner_messages=self.inner_messages)
+
+
+class CodeTurn(Turn):
+    """What one turn of an agent that runs code has come to so far.
+
+    Args:
+        source: As of :class:`Turn`, like the next three.
+        emit: See there.
+        door: See there.
+        cancellation_token: See there.
+        tools: What the code may call on the host.
+        stream_output: Whether the code's output is yielded as it comes.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        emit: Emit,
+        door: Door | None,
+        cancellation_token: CancellationToken,
+        *,
+        tools: TurnTools,
+        stream_output: bool,
+    ) -> None:
+        super().__init__(source, emit, door, cancellation_token)
+        self.tools = tools
         self.text = ""
+        """What the model has written last."""
+        self.broken: str | None = None
+        """Why no code in that is run, if so."""
         self.blocks: list[CodeBlock] = []
         """To run next."""
         self.unsupported: list[str] = []
         """Labels of code beside them that is not run."""
+        self.unclosed: list[str] = []
+        """Whose code beside them is not run, because its end is missing."""
         self.executed: list[list[CodeBlock]] = []
         self.result = ExecutionResult(exit_code=0, output="")
         self.decisions: list[RetryDecision] = []
+        self.remark: str | None = None
+        """What the response adds to the result, if it passes that on."""
+        self._streams_output = stream_output
 
     @property
     def stopped(self) -> bool:
         """Whether the caller has stopped it, so that no model is asked any more."""
         return self.result.outcome is Outcome.CANCELLED or self.cancellation_token.is_cancelled()
+
+    async def output(self, text: str) -> None:
+        """Tell a piece of what the code writes."""
+        self.tell(Output(agent=self.source, text=text, message_id=self.message_id))
+        if self._streams_output:
+            await self.stream(text)
+
+    async def decide_retry(
+        self, client: WrappedClient, messages: Sequence[LLMMessage], cancellation_token: CancellationToken
+    ) -> RetryDecision:
+        """Let a model decide whether code that failed is worth another attempt, and tell what it decides."""
+        answer = await decide_retry(client, messages, cancellation_token=cancellation_token)
+        decision = answer.value
+        self._calls.append(answer.usage)
+        self.decisions.append(decision)
+        self.tell(Decision(agent=self.source, retry=decision.retry, reason=decision.reason))
+        await self.think(answer.thought)
+        return decision
+
+    async def wrote(self, attempt: int, text: str, blocks: list[CodeBlock]) -> None:
+        """Tell of code that the model has written, a correction that it proposes, or words that are not run."""
+        message = CodeGenerationEvent(
+            id=self.take_id(), retry_attempt=attempt, content=text, code_blocks=blocks, source=self.source
+        )
+        self.tell(
+            CodeWritten(
+                agent=self.source,
+                text=text,
+                blocks=[Code(block.language, block.code) for block in blocks],
+                attempt=attempt,
+                message_id=message.id,
+            )
+        )
+        await self.send(message)
+
+    async def ran(self, attempt: int) -> None:
+        """Yield AutoGen's message of the result; its field for it drops on its way what ours has more."""
+        await self.send(
+            CodeExecutionEvent(
+                id=self.take_id(),
+                retry_attempt=attempt,
+                result=self.result,
+                source=self.source,
+                metadata=result_to_metadata(self.result),
+            )
+        )
 
     def metadata(self) -> dict[str, str]:
         """The turn, for programs; nothing where there was no code."""
@@ -56,6 +273,7 @@ class Turn:
             output=self.result.output,
             limit=self.result.limit,
             code_file=self.result.code_file,
+            remark=self.remark,
             attempts=len(self.executed),
             superseded=[block for blocks in earlier for block in _records(blocks)],
             retry_decisions=self.decisions,
@@ -64,30 +282,42 @@ class Turn:
             approvals=approvals,
             omitted_approvals=omitted_approvals,
         )
-        return record.to_metadata()
+        told = any(isinstance(message, CodeExecutionEvent) for message in self.inner_messages)
+        return record.to_metadata() | ({} if told else result_to_metadata(self.result))
 
-    def with_unsupported(self, text: str) -> str:
+    def respond(self, message: BaseChatMessage) -> Response:
+        return super().respond(message.model_copy(update={"metadata": self.metadata()}))
+
+    def with_left_out(self, text: str) -> str:
         """``text``, and which code was left out."""
-        if not self.unsupported:
-            return text
-        labels = ", ".join(self.unsupported)
-        return f"{text}\n[Code not run, its language is not supported here: {labels}]"
+        return "\n".join([text, *self.left_out])
+
+    def add(self, remarks: Sequence[str]) -> None:
+        """Add to what the model has written. Where that was streamed, these are more pieces of it."""
+        for remark in remarks:
+            self.text = f"{self.text}\n{remark}"
+            if self._streamed == self.message_id:
+                self.tell(Words(agent=self.source, text=f"\n{remark}", message_id=self.message_id))
 
     def report(self) -> str:
         """The result itself, what was left out, and why no further attempt was made."""
-        text = self.with_unsupported(self.result.output)
-        if not self.decisions or self.decisions[-1].retry:
-            return text
-        return f"{text}\nNo further attempt: {make_inert(self.decisions[-1].reason)}"
+        remarks = self.left_out
+        if self.decisions and not self.decisions[-1].retry:
+            remarks.append(f"No further attempt: {make_inert(self.decisions[-1].reason)}")
+        self.remark = "\n".join(remarks)
+        return "\n".join([self.result.output, *remarks])
 
-
-async def recorded(turn: Turn, items: AsyncGenerator[Item, None]) -> AsyncGenerator[Item, None]:
-    """The items; what is to be found in the response's ``inner_messages`` is noted in the turn."""
-    async with aclosing(items):
-        async for item in items:
-            if not isinstance(item, Response | ModelClientStreamingChunkEvent):
-                turn.inner_messages.append(item)
-            yield item
+    @property
+    def left_out(self) -> list[str]:
+        """Which code is not run."""
+        remarks: list[str] = []
+        if self.unsupported:
+            labels = ", ".join(self.unsupported)
+            remarks.append(f"[Code not run, its language is not supported here: {labels}]")
+        if self.unclosed:
+            authors = ", ".join(self.unclosed)
+            remarks.append(f"[Code not run, its last block is never closed and may be cut off: {authors}]")
+        return remarks
 
 
 def _records(blocks: list[CodeBlock]) -> list[CodeRecord]:

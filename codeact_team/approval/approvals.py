@@ -8,14 +8,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 
 from pydantic import JsonValue
 
 from codeact_team.aio import Turns
+from codeact_team.approval.approval_records import HANDLER, ApprovalRecord, Records, record_of
+from codeact_team.approval.asked_question import AskedQuestion
 from codeact_team.approval.handlers import Answer, Handler, current_handler
 from codeact_team.approval.question import Question
-from codeact_team.approval.records import HANDLER, ApprovalRecord, Records, record_of
 from codeact_team.approval.rules import NO_RULE, ApprovalRule, Chain, Ruling
+from codeact_team.effects import current_door, perform, tell
+from codeact_team.events import Approval
 
 logger = logging.getLogger(__name__)
 
@@ -42,11 +46,17 @@ class Approvals:
 
     def __init__(self, rules: Sequence[ApprovalRule], handler: Handler | None, source: str) -> None:
         self._chain = Chain(rules)
+        self._has_rules = bool(rules)
         self._handler = handler
         self._source = source
+        self._door = current_door()
         self._granted: set[tuple[str, str]] = set()
         self._turns = Turns()
         self._records = Records()
+
+    def __bool__(self) -> bool:
+        """Whether there are any rules."""
+        return self._has_rules
 
     @property
     def records(self) -> Sequence[ApprovalRecord]:
@@ -59,7 +69,7 @@ class Approvals:
         return self._records.left_out
 
     def take_records(self) -> list[ApprovalRecord]:
-        """The decisions since this was last called."""
+        """Return the decisions since this was last called."""
         taken, self._records = self._records.kept, Records()
         return taken
 
@@ -73,7 +83,7 @@ class Approvals:
     async def code(
         self, code: str, *, language: str = "python", pause: Pause = nullcontext
     ) -> ApprovalRecord:
-        """Whether a block of code may run.
+        """Decide whether a block of code may run.
 
         Args:
             code: The whole block.
@@ -85,7 +95,7 @@ class Approvals:
     async def call(
         self, name: str, arguments: Mapping[str, JsonValue], *, pause: Pause = nullcontext
     ) -> ApprovalRecord:
-        """Whether a tool may be called.
+        """Decide whether a tool may be called.
 
         Args:
             name: The tool, as code calls it below ``tools``.
@@ -103,6 +113,16 @@ class Approvals:
         record = record_of(question, ruling, seconds=seconds)
         if ruling.by != NO_RULE:
             self._records.add(record)
+            decided = Approval(
+                agent=self._source,
+                what=record.what,
+                name=record.name,
+                allowed=record.allowed,
+                by=record.by,
+                reason=record.reason,
+                seconds=record.seconds,
+            )
+            tell(decided, self._door)
         return record
 
     def _decide(self, question: Question) -> Ruling:
@@ -112,9 +132,6 @@ class Approvals:
         return ruling
 
     async def _ask(self, question: Question, pause: Pause) -> Ruling:
-        handler = self._handler or current_handler()
-        if handler is None:
-            return _NOBODY
         with pause():
             async with self._turns:
                 # what others were answered meanwhile may have settled this, too
@@ -122,12 +139,26 @@ class Approvals:
                 if ruling.decision != "ask":
                     return ruling
                 granted = self._granted
-                answer = await _answer(handler, replace(question, reason=ruling.reason))
+                asked = AskedQuestion(replace(question, reason=ruling.reason))
+                try:
+                    answer = await perform(asked, partial(self._answer, asked.question), self._door)
+                except _NobodyThereError:
+                    return _NOBODY
                 if answer.allowed and answer.always:
                     granted.add(_kind_of(question))
         if answer.allowed:
             return Ruling("allow", HANDLER, answer.reason)
         return Ruling("deny", HANDLER, answer.reason or "whoever was asked said no")
+
+    async def _answer(self, question: Question) -> Answer:
+        handler = self._handler or current_handler()
+        if handler is None:
+            raise _NobodyThereError(_NOBODY.reason)
+        return await _answer(handler, question)
+
+
+class _NobodyThereError(Exception):
+    """Nobody is there to ask. A handler in the door may know the answer all the same."""
 
 
 def _kind_of(question: Question) -> tuple[str, str]:

@@ -27,7 +27,7 @@ class Answer:
 
 
 Handler = Callable[[Question], Awaitable[Answer]]
-"""Asked one question of an agent at a time; agents that work side by side may ask at the same time."""
+"""Answers questions. An agent asks one at a time, but several agents may ask at once."""
 
 _current: ContextVar[Handler | None] = ContextVar("codeact_team_approval_handler", default=None)
 
@@ -43,5 +43,5 @@ def asking(handler: Handler) -> Generator[None]:
 
 
 def current_handler() -> Handler | None:
-    """Who is asked in this context, if anybody."""
+    """Return whoever is asked in this context, if anybody."""
     return _current.get()

@@ -1,9 +1,10 @@
-"""AutoGen's input functions, as its ``UserProxyAgent`` takes them, as handlers."""
+"""Make handlers of input functions, such as AutoGen's ``UserProxyAgent`` takes."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import shutil
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ _ATTEMPTS = 3
 
 
 def ask_with(input_func: Callable[..., str | Awaitable[str]]) -> Handler:
-    """Ask by a function that takes a prompt and returns what was entered.
+    """Make a handler of a function that takes a prompt and returns what was entered.
 
     Args:
         input_func: ``input``, a function like it, or an async one, which may take a cancellation token as well. One
@@ -27,12 +28,12 @@ def ask_with(input_func: Callable[..., str | Awaitable[str]]) -> Handler:
 
     async def ask(question: Question) -> Answer:
         prompt = (
-            f"{question.to_text()}\n"
+            f"{question.to_text(width=shutil.get_terminal_size().columns)}\n"
             f"Allow? y (yes), n (no; a reason may follow), a (always: {question.grant}): "
         )
         async with turns:
             for _ in range(_ATTEMPTS):
-                answer = read_answer(await _enter(input_func, prompt))
+                answer = read_answer(await enter(input_func, prompt))
                 if answer is not None:
                     return answer
                 prompt = "Please answer y, n or a: "
@@ -42,7 +43,7 @@ def ask_with(input_func: Callable[..., str | Awaitable[str]]) -> Handler:
 
 
 def read_answer(text: str) -> Answer | None:
-    """What an answer in words means; ``None`` if that is not clear."""
+    """Tell what an answer in words means; ``None`` if that is not clear."""
     word, rest = [*text.split(maxsplit=1), "", ""][:2]
     match word.lower():
         case "n" | "no":
@@ -55,8 +56,17 @@ def read_answer(text: str) -> Answer | None:
             return None
 
 
-async def _enter(function: Callable[..., Any], prompt: str) -> str:
-    token = CancellationToken()
+async def enter(
+    function: Callable[..., Any], prompt: str, cancellation_token: CancellationToken | None = None
+) -> str:
+    """Call an input function.
+
+    Args:
+        function: As for :func:`ask_with`.
+        prompt: What it is to show.
+        cancellation_token: Passed on; a new one by default. It is cancelled if the caller is.
+    """
+    token = cancellation_token or CancellationToken()
     arguments = (prompt, token) if _takes_token(function) else (prompt,)
     try:
         if _is_async(function):

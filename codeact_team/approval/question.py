@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from pydantic import JsonValue
 
-from codeact_team.visibility import all_visible, cut, excerpt
+from codeact_team.visibility import EDGE, all_visible, cut, edged, excerpt
 
 Kind = Literal["code", "tool"]
 
@@ -18,8 +18,7 @@ _MAX_REASON_CHARS = 1_000
 _MAX_CODE_CHARS, _MAX_CODE_LINES = 20_000, 400
 _MAX_VALUE_CHARS, _MAX_VALUE_LINES = 2_000, 40
 _MAX_ARGUMENTS = 30
-EDGE = "| "
-"""Stands before each line of foreign text, so that none can pass for a line of ours."""
+_WIDTH = 80
 
 
 @dataclass(frozen=True)
@@ -74,9 +73,13 @@ class Question:
         """Why a person is asked, on one line; it may be empty."""
         return one_line(self.reason, _MAX_REASON_CHARS)
 
-    def to_text(self) -> str:
-        """The question on several lines."""
-        parts = [f"{self.headline}:", _edged(self.details, EDGE)]
+    def to_text(self, *, width: int = _WIDTH) -> str:
+        """Write the question on several lines.
+
+        Args:
+            width: Of the screen, in characters. What is foreign keeps its edge if the screen is not narrower.
+        """
+        parts = [f"{self.headline}:", edged(self.details, width)]
         if self.reason:
             parts.append(f"You are asked because: {self.shown_reason}")
         return "\n".join(parts)
@@ -90,29 +93,43 @@ class Question:
 
 
 def as_json(value: JsonValue) -> str | None:
-    """A value as compact JSON text with sorted keys, so that equal values have equal texts.
+    """Write a value as compact JSON with sorted keys and plain whole numbers, so that equal values have equal texts.
 
     ``None`` if it is nested too deeply, or holds a number of too many digits.
     """
     try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+        plain = with_leaves(value, _whole_number)
+        return json.dumps(plain, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
     except (RecursionError, ValueError):
         return None
 
 
+def with_leaves(value: JsonValue, change: Callable[[JsonValue], JsonValue]) -> JsonValue:
+    """Change each text, number and the like in a value.
+
+    Raises:
+        RecursionError: If it is nested too deeply.
+    """
+    if isinstance(value, list):
+        return [with_leaves(item, change) for item in value]
+    if isinstance(value, dict):
+        return {key: with_leaves(item, change) for key, item in value.items()}
+    return change(value)
+
+
+def _whole_number(value: JsonValue) -> JsonValue:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def one_line(text: str, chars: int) -> str:
-    """The beginning of a text on one line, with nothing unseen in it."""
-    return all_visible(cut(text.strip(), chars)).replace("\n", " ").replace("\t", " ")
-
-
-def _edged(text: str, edge: str) -> str:
-    return "\n".join(f"{edge}{line}" for line in text.split("\n"))
+    """Return the beginning of a text on one line, with nothing unseen in it."""
+    return cut(all_visible(text.strip()[: chars + 1]), chars).replace("\n", " ").replace("\t", " ")
 
 
 def _shown_value(value: JsonValue) -> str:
     if isinstance(value, str) and "\n" in value:
         text = excerpt(value, chars=_MAX_VALUE_CHARS, lines=_MAX_VALUE_LINES)
-        return "\n" + _edged(all_visible(text), f"    {EDGE}")
+        return "".join(f"\n    {EDGE}{line}" for line in all_visible(text).split("\n"))
     try:
         text = json.dumps(value, ensure_ascii=False, indent=2)
     except (RecursionError, ValueError):

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Sequence
 from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    JsonValue,
     StringConstraints,
     ValidationInfo,
     field_validator,
     model_validator,
 )
 
-from codeact_team.approval.question import Question, as_json
+from codeact_team.approval.matching import LONGEST_MATCHED, matches, matches_value
+from codeact_team.approval.question import Question
 
-LONGEST_MATCHED = 100_000
-"""Characters that a glob is matched with. A match takes time in proportion to them, and the event loop waits."""
 NO_RULE = "no rule"
 
 Glob = Annotated[str, StringConstraints(min_length=1)]
@@ -44,10 +41,11 @@ class ApprovalRule(BaseModel):
     """For blocks of code that fit this glob as a whole, such as `*import socket*`. The same can be written in many
     ways, so this does not keep code from anything: the sandbox does."""
     arguments: dict[str, Glob] = Field(default_factory=dict)
-    """Globs for arguments of the tool, by name; all have to fit. Text is matched as it is, other values as compact JSON
-    with sorted keys. An argument that is not passed does not fit, so deny the rest rather than single values. What is
-    longer than 100,000 characters is matched by `*` only; where another glob would have to be matched with it, it is
-    denied."""
+    """Globs for arguments of the tool, by name; all have to fit. They see the value that the tool will get: text as it
+    is, other values as compact JSON with sorted keys, whole numbers as `100` and `100.0`. In paths and URLs they see
+    where these lead: `/data/*` does not allow `/data/../etc/passwd`, and `/etc/*` denies it. An argument that is not
+    passed does not fit, so deny the rest rather than single values. What is longer than 100,000 characters is matched
+    by `*` only; where another glob would have to be matched with it, it is denied."""
     decision: Literal["allow", "deny", "ask"]
     """Whether to allow it, to deny it, or to ask a person."""
     reason: str = ""
@@ -77,23 +75,20 @@ class ApprovalRule(BaseModel):
         return at_most
 
     def fits(self, question: Question) -> bool | None:
-        """Whether the rule is for this; ``None`` if something would have to be matched that is too long for it."""
+        """Tell whether the rule is for this; ``None`` if something is too long to be matched."""
         if self.code is not None:
-            return question.kind == "code" and _matches(self.code, question.code)
+            return question.kind == "code" and matches(self.code, question.code)
         if question.kind != "tool" or not self.arguments.keys() <= question.arguments.keys():
             return False
+        if not matches(self.tool or "", question.name):
+            return False
         can_tell = True
-        for glob, value in self._pairs(question):
-            matches = _matches(glob, value if isinstance(value, str) else as_json(value))
-            if matches is False:
-                return False
-            can_tell = can_tell and matches is not None
-        return True if can_tell else None
-
-    def _pairs(self, question: Question) -> Iterator[tuple[str, JsonValue]]:
-        yield self.tool or "", question.name
         for name, glob in self.arguments.items():
-            yield glob, question.arguments[name]
+            matched = matches_value(glob, question.arguments[name], allowing=self.decision == "allow")
+            if matched is False:
+                return False
+            can_tell = can_tell and matched is not None
+        return True if can_tell else None
 
 
 class Ruling(NamedTuple):
@@ -126,7 +121,7 @@ class Chain:
         self._used.clear()
 
     def decide(self, question: Question) -> Ruling:
-        """What the rules say; where one of them allows, this is counted."""
+        """Apply the rules; count it where one of them allows something."""
         used_up: Ruling | None = None
         for number, rule in enumerate(self._rules, start=1):
             fits, by = rule.fits(question), f"rule {number}"
@@ -142,14 +137,6 @@ class Chain:
             reason = rule.reason or (f"{by} denies it" if rule.decision == "deny" else "")
             return Ruling(rule.decision, by, reason)
         return used_up or Ruling("allow", NO_RULE)
-
-
-def _matches(glob: str, text: str | None) -> bool | None:
-    if not glob.strip("*"):
-        return True
-    if text is None or len(text) > LONGEST_MATCHED:
-        return None
-    return fnmatchcase(text, glob)
 
 
 def _too_long(by: str) -> str:

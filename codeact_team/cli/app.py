@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+
+from codeact_team.cli.completion import config_names, template_names
 
 
 class _Commands(TyperGroup):
@@ -34,7 +37,12 @@ app = typer.Typer(
 )
 
 _Config = Annotated[
-    str, typer.Argument(metavar="CONFIG", help="A YAML or JSON file, or a shipped config such as quickstart.")
+    str,
+    typer.Argument(
+        metavar="CONFIG",
+        help="A YAML or JSON file, or a shipped config such as quickstart.",
+        autocompletion=config_names,
+    ),
 ]
 _Overrides = Annotated[
     list[str] | None,
@@ -53,11 +61,23 @@ _Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")
 
 def main() -> None:
     """Run the command line."""
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # a terminal that cannot show a character shows another one in its place
             stream.reconfigure(errors="replace")
     app()
+
+
+def _open_closed_streams() -> None:
+    """Let a standard stream that is closed lead nowhere, else the next file or connection would get its number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            os.dup2(nowhere, number)
+            if nowhere != number:
+                os.close(nowhere)
+            setattr(sys, name, open(number, "r" if name == "stdin" else "w", closefd=False))
 
 
 def _print_version(wanted: bool) -> None:
@@ -90,28 +110,43 @@ def run(
     overrides: _Overrides = None,
     allow: _Allow = None,
     allow_unsafe: _AllowUnsafe = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", min=0.001, help="Stop the team when it has worked so long."),
+    ] = None,
     as_json: _Json = False,
 ) -> None:
     """Run a team, or a single agent, on a task.
 
     Without TASK, a config that brings its own task along, such as quickstart, runs that.
 
-    Where nobody reviews the work, it is accepted if there is an answer, no limit has cut the work short, and the last
-    code that ran did not fail.
+    The work is accepted if its review says so. Where nobody reviews, the last code must have succeeded, or a CodeAct
+    agent must have come to its answer. That a limit has ended the team proves nothing.
 
-    Exit codes: 0 accepted, 1 not accepted, 2 bad input or environment, 130 interrupted, 143 terminated.
+    Exit codes: 0 accepted, 1 not accepted, 2 bad input or environment, 75 the model's server is not there or overloaded,
+    and the same command may succeed later, 129 hung up, 130 interrupted, 143 terminated.
     """
-    from codeact_team.cli.reporting import reported
+    from codeact_team.cli.error_reporting import reported
 
     with reported() as screen:
-        from codeact_team.cli.approving import asking_the_person
+        if not as_json and task != "-":
+            # what is imported now takes a second or two
+            screen.work()
+        from codeact_team.cli.approval_prompt import asking_the_person
         from codeact_team.cli.run import read_task, run_command
 
         wanted = read_task(task, file)
         with asking_the_person(screen, as_json=as_json):
             raise typer.Exit(
                 run_command(
-                    screen, config, wanted, overrides or (), allow or (), allow_unsafe, as_json=as_json
+                    screen,
+                    config,
+                    wanted,
+                    overrides or (),
+                    allow or (),
+                    allow_unsafe,
+                    seconds=timeout,
+                    as_json=as_json,
                 )
             )
 
@@ -128,13 +163,15 @@ def chat(
 
     Where standard input is no terminal, each of its lines is a message.
 
-    Exit codes: 0 ended, 1 a message of standard input could not be worked on, 2 bad input or environment, 130
-    interrupted, 143 terminated.
+    Exit codes: 0 ended, 1 a message of standard input could not be worked on, 2 bad input or environment, 75 as 1, but
+    the same may succeed later, 129 hung up, 130 interrupted, 143 terminated.
     """
-    from codeact_team.cli.reporting import reported
+    from codeact_team.cli.error_reporting import reported
 
     with reported() as screen:
-        from codeact_team.cli.approving import asking_the_person
+        if not as_json:
+            screen.work()
+        from codeact_team.cli.approval_prompt import asking_the_person
         from codeact_team.cli.chat import chat_command
 
         with asking_the_person(screen, as_json=as_json):
@@ -146,7 +183,10 @@ def chat(
 @app.command()
 def validate(
     configs: Annotated[
-        list[str], typer.Argument(metavar="CONFIG...", help="Files, or names of shipped configs.")
+        list[str],
+        typer.Argument(
+            metavar="CONFIG...", help="Files, or names of shipped configs.", autocompletion=config_names
+        ),
     ],
     overrides: _Overrides = None,
     allow: _Allow = None,
@@ -155,11 +195,11 @@ def validate(
 ) -> None:
     """Check configs and list all their problems.
 
-    Nothing is made of them, and nothing outside the allowed packages is imported.
+    Nothing is started, and nothing outside the allowed packages is imported.
 
     Exit codes: 0 all valid, 2 not.
     """
-    from codeact_team.cli.reporting import reported
+    from codeact_team.cli.error_reporting import reported
 
     with reported() as screen:
         from codeact_team.cli.validate import validate_command
@@ -172,14 +212,17 @@ def validate(
 @app.command()
 def schema(
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write to a file.")
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="Write to a file; FILE.md gets a page for people instead."
+        ),
     ] = None,
 ) -> None:
     """Print the JSON Schema of configs, for editors."""
-    from codeact_team.cli.reporting import reported
+    from codeact_team.cli.error_reporting import reported
 
     with reported() as screen:
-        from codeact_team.cli.files import write_schema
+        from codeact_team.cli.init_and_schema import write_schema
 
         write_schema(screen, output)
 
@@ -188,15 +231,21 @@ def schema(
 def init(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What to write.")] = Path("team.yaml"),
     template: Annotated[
-        str, typer.Option(metavar="NAME", help="The shipped config to start from.", show_default=True)
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="The shipped config to start from.",
+            show_default=True,
+            autocompletion=template_names,
+        ),
     ] = "team",
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
 ) -> None:
     """Write a commented config to start from."""
-    from codeact_team.cli.reporting import reported
+    from codeact_team.cli.error_reporting import reported
 
     with reported() as screen:
-        from codeact_team.cli.files import write_starter
+        from codeact_team.cli.init_and_schema import write_starter
 
         write_starter(screen, file, template, force=force)
 
@@ -204,7 +253,10 @@ def init(
 @app.command()
 def doctor(
     clean: Annotated[
-        bool, typer.Option("--clean", help="Remove containers that a killed run has left.")
+        bool,
+        typer.Option(
+            "--clean", help="Remove containers and temporary directories that killed runs have left."
+        ),
     ] = False,
     as_json: _Json = False,
 ) -> None:
@@ -212,7 +264,7 @@ def doctor(
 
     Exit codes: 0 if at least the quickstart can run here, 2 if not.
     """
-    from codeact_team.cli.reporting import reported
+    from codeact_team.cli.error_reporting import reported
 
     with reported() as screen:
         from codeact_team.cli.doctor import doctor_command

@@ -5,36 +5,34 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import signal
-import sys
-from collections.abc import Awaitable, Callable, Generator, Sequence
-from contextlib import contextmanager
-from signal import SIGHUP, SIGINT, SIGTERM, Signals
+from collections.abc import Awaitable, Callable, Sequence
+from signal import SIGINT, Signals
 from typing import TYPE_CHECKING
 
 from codeact_team.cli.conversation import Conversation
 from codeact_team.cli.json_lines import JsonLines
-from codeact_team.cli.lines import Lines
-from codeact_team.cli.reporting import silence
+from codeact_team.cli.line_reader import LineReader
 from codeact_team.cli.screen import Screen
+from codeact_team.cli.signals import ENDED_BY, handling_signals
 from codeact_team.providers import Policy
-from codeact_team.runs import EventSink, OpenTeam, opened_team
+from codeact_team.runs import TeamRunner
 
 if TYPE_CHECKING:
-    from codeact_team.cli.prompt import Prompt
+    from codeact_team.cli.message_prompt import MessagePrompt
 
 _COMMAND = re.compile(r"/\w+")
 _COMMANDS = {
     "/reset": "forget the conversation and the variables",
     "/help": "show this",
-    "/exit": "leave",
+    "/exit": "leave, as do exit and quit",
 }
+_LEAVING = ("exit", "quit")
+"""What people type to leave, without the mark of a command."""
 _GREETING = "Enter sends, Alt+Enter begins a new line, Ctrl-D leaves; /help tells more"
 _KEYS = (
     "Alt+Enter, or Esc and then Enter, begins a new line. Ctrl-C stops the work; where nothing is at work, it clears the "
     "line, and leaves if pressed twice. The arrow keys bring back what was entered before."
 )
-_SAID = {SIGINT: "interrupted", SIGTERM: "terminated", SIGHUP: "the terminal is gone"}
 
 
 def chat_command(
@@ -47,10 +45,12 @@ def chat_command(
     as_json: bool,
 ) -> int:
     """Open a config, run it on one message after the other, print what happens, and return the exit code."""
-    policy = Policy.from_environment(allow=allow, allow_unsafe=allow_unsafe)
     with_a_person = not as_json and os.isatty(0) and os.isatty(1)
-    chat = _Chat(screen, as_json=as_json, with_a_person=with_a_person)
-    return asyncio.run(chat.run(config, overrides, policy))
+    policy = Policy.from_environment(allow=allow, allow_unsafe=allow_unsafe)
+    runner = TeamRunner(config, overrides=overrides, policy=policy)
+    listener = JsonLines() if as_json else Conversation(screen, echo=not with_a_person)
+    runner.listen(listener, essential=True)
+    return asyncio.run(_Chat(screen, runner, with_a_person=with_a_person).run())
 
 
 class _Chat:
@@ -58,61 +58,63 @@ class _Chat:
 
     Args:
         screen: Where to tell what is no output of the team.
-        as_json: Whether its output is for programs.
+        runner: Runs the team.
         with_a_person: Whether somebody is at a terminal.
     """
 
-    def __init__(self, screen: Screen, *, as_json: bool, with_a_person: bool) -> None:
+    def __init__(self, screen: Screen, runner: TeamRunner, *, with_a_person: bool) -> None:
         self._screen = screen
-        self._sink: EventSink = JsonLines() if as_json else Conversation(screen, echo=not with_a_person)
+        self._runner = runner
         self._with_a_person = with_a_person
-        self._team: OpenTeam | None = None
-        self._prompt: Prompt | None = None
-        self._ended_by: Signals | None = None
-        self._failed = False
+        self._prompt: MessagePrompt | None = None
+        self._is_over = False
+        self._failures: set[int] = set()
+        """Exit codes of the messages that could not be worked on."""
 
-    async def run(self, config: str, overrides: Sequence[str], policy: Policy) -> int:
+    async def run(self) -> int:
         """Talk until there is nobody to talk to; return the exit code."""
-        self._work = asyncio.ensure_future(self._talk(config, overrides, policy))
-        with self._heeding():
+        self._work = asyncio.ensure_future(self._talk())
+        with handling_signals(self._stop) as ended_by:
             try:
                 await self._work
             except asyncio.CancelledError:
-                if self._ended_by is None:
+                if not ended_by:
                     raise
-        if self._ended_by is not None:
-            self._screen.notice("error", _SAID[self._ended_by])
-            return 128 + self._ended_by
-        return 1 if self._failed and not self._with_a_person else 0
+        if ended_by:
+            self._screen.notice("error", ENDED_BY[ended_by[0]])
+            return 128 + ended_by[0]
+        if self._with_a_person or not self._failures:
+            return 0
+        return os.EX_TEMPFAIL if self._failures == {os.EX_TEMPFAIL} else 1
 
-    async def _talk(self, config: str, overrides: Sequence[str], policy: Policy) -> None:
-        async with opened_team(config, self._sink, overrides=overrides, policy=policy) as team:
+    async def _talk(self) -> None:
+        async with self._runner.open():
             # what cannot start is told before anything is asked
-            await team.started()
+            await self._runner.started()
             self._screen.close()
-            self._team = team
             self._prompt = self._ask_a_person() if self._with_a_person else None
             read = self._read_lines() if self._prompt is None else self._prompt.read
-            while self._ended_by is None and (text := await read()) is not None:
-                if not await self._take(team, text.strip()):
+            while not self._is_over and (text := await read()) is not None:
+                if not await self._take(text.strip()):
                     return
 
-    async def _take(self, team: OpenTeam, text: str) -> bool:
+    async def _take(self, text: str) -> bool:
         """Do what a message asks for; whether the chat goes on."""
-        if text == "/exit":
+        if text == "/exit" or (self._with_a_person and text in _LEAVING):
             return False
         if _COMMAND.fullmatch(text):
-            await self._command(team, text)
+            await self._command(text)
         elif text:
             if self._with_a_person:
                 self._screen.wait()
-            self._tell_error((await team.run(text)).error)
+            result = await self._runner.run(text)
+            self._tell_error(result.error, result.exit_code)
         return True
 
-    async def _command(self, team: OpenTeam, name: str) -> None:
+    async def _command(self, name: str) -> None:
         if name == "/reset":
-            end = await team.reset()
-            self._tell_error(end.error)
+            end = await self._runner.reset()
+            self._tell_error(end.error, 1)
             if end.came_by_itself:
                 self._screen.notice("note", "the conversation and the variables are forgotten", again=True)
             return
@@ -123,49 +125,32 @@ class _Chat:
         if self._with_a_person:
             self._screen.notice("note", _KEYS, again=True)
 
-    def _tell_error(self, error: str | None) -> None:
+    def _tell_error(self, error: str | None, exit_code: int) -> None:
         if error is not None:
-            self._failed = True
+            self._failures.add(exit_code)
             self._screen.notice("error", error, again=True)
 
-    def _ask_a_person(self) -> Prompt:
+    def _ask_a_person(self) -> MessagePrompt:
         # it takes a tenth of a second to import, and others do not need it
-        from codeact_team.cli.prompt import Prompt
+        from codeact_team.cli.message_prompt import MessagePrompt
 
         self._screen.text(_GREETING, "dim")
-        return Prompt(self._screen)
+        return MessagePrompt(self._screen)
 
     def _read_lines(self) -> Callable[[], Awaitable[str | None]]:
         if os.isatty(0):
             self._screen.notice("note", "each line is a message; Ctrl-D ends")
-        return Lines().read
+        return LineReader().read
 
-    @contextmanager
-    def _heeding(self) -> Generator[None]:
-        """Heed signals; once one has ended the chat, they are ignored for good, so that nothing cuts the end short."""
-        loop = asyncio.get_running_loop()
-        # without a terminal of its own, the chat may be meant to outlive one
-        heeded = (SIGINT, SIGTERM, SIGHUP) if self._with_a_person else (SIGINT, SIGTERM)
-        for number in heeded:
-            loop.add_signal_handler(number, self._heed, number)
-        try:
-            yield
-        finally:
-            for number in heeded:
-                loop.remove_signal_handler(number)
-                if self._ended_by is not None:
-                    signal.signal(number, signal.SIG_IGN)
-
-    def _heed(self, number: Signals) -> None:
-        if self._ended_by is not None:
-            return
+    def _stop(self, number: Signals) -> bool:
+        """Stop what is going on; whether that is the end of the chat."""
+        stopped = self._runner.stop(number)
         if number is SIGINT and self._prompt is not None:
             # it ends no more than what is going on; while the terminal is asked, Ctrl-C is a key and no signal
-            if self._team is None or not self._team.stop(number):
+            if not stopped:
                 self._prompt.interrupt()
-            return
-        self._ended_by = number
-        if number is SIGHUP:
-            silence(sys.stdout, sys.stderr)
-        if self._team is None or not self._team.stop(number):
+            return False
+        self._is_over = True
+        if not stopped:
             self._work.cancel()
+        return True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from autogen_agentchat.messages import (
     BaseAgentEvent,
@@ -15,23 +14,39 @@ from autogen_agentchat.messages import (
     UserInputRequestedEvent,
 )
 
+from codeact_team.cli.live_text import LiveText
 from codeact_team.cli.screen import Screen
+from codeact_team.cli.tool_call_lines import ToolCallLines
+from codeact_team.effects import Event
+from codeact_team.events import (
+    BlockBegan,
+    BlockEnded,
+    MessageSent,
+    ModelCallBegan,
+    Opened,
+    Output,
+    RunBegan,
+    Said,
+    ToolCallBegan,
+    ToolCallEnded,
+    Words,
+)
 from codeact_team.execution import CallOutcome, ExecutionResult, Outcome
-from codeact_team.observations import Ending as AgentEnding
-from codeact_team.observations import ExecutionRecord
+from codeact_team.execution_records import Ending, ExecutionRecord
 from codeact_team.reflection import Verdict
-from codeact_team.runs import Ending, RunResult, ToolUse
+from codeact_team.runs import RunEnding, RunResult, ToolUse
 
 LOOSENED = "the sandbox is looser than its default: {}"
 """As executors say it when they start, so that it is told once."""
 
 _CORRECTION = re.compile(r"Attempt number: (\d+)\nProposed correction: (.*)", re.DOTALL)
-_MAX_LIVE_CHARS = 100_000
-"""How much of a text that comes in pieces is shown; the rest is counted."""
 
 
 class Conversation:
-    """An :class:`~codeact_team.runs.EventSink` that prints who says what.
+    """A listener that prints who says what, and what happens meanwhile.
+
+    What an agent says comes twice: when it is said, and when its message comes out of the team. The ids of messages tell
+    that it is the same.
 
     Args:
         screen: Where to.
@@ -44,25 +59,58 @@ class Conversation:
         self._begun = False
         # a header stands off from what is above it, where something is
         self._speaker: str | None = None if echo else ""
-        self._live: _Live | None = None
-        self._executed: str | None = None
-        """The output that the speaker's last execution was shown with."""
-        self._words = ""
-        """What the speaker has last been shown to say piece by piece."""
+        self._live: LiveText | None = None
+        self._executed = False
+        """Whether the result of the speaker's last execution is shown."""
+        self._told: set[str] = set()
+        """Ids of the messages that have come."""
+        self._pieces_told: set[str | None] = set()
+        """Ids of those whose pieces come as events; AutoGen's chunks repeat them."""
+        self._pieces_shown: set[str | None] = set()
+        """Ids of those that are shown piece by piece."""
+        self._aloud: set[str] = set()
+        """Agents whose model's last answer came piece by piece, its thoughts included."""
+        self._calls = ToolCallLines()
 
-    def opened(self, loosenings: Sequence[str]) -> None:
-        for loosening in loosenings:
-            self._screen.notice("warning", LOOSENED.format(loosening))
-        self._screen.wait()
+    def __call__(self, event: Event) -> None:
+        """Print an event."""
+        match event:
+            case Opened():
+                for loosening in event.loosenings:
+                    self._screen.notice("warning", LOOSENED.format(loosening))
+                self._screen.wait()
+            case RunBegan():
+                self._begun = False
+            case ModelCallBegan():
+                self._aloud.discard(event.agent)
+            case Words() | Output():
+                self._told_piece(event)
+            case BlockBegan() | BlockEnded() | ToolCallBegan() | ToolCallEnded():
+                if (line := self._calls.line(event)) is not None:
+                    self._aside(event.agent, *line)
+            case MessageSent() | Said():
+                self._message(event.message)
+            case RunResult():
+                self._result(event)
+            case _:
+                pass
 
-    def message(self, message: BaseAgentEvent | BaseChatMessage) -> None:
+    def _message(self, message: BaseAgentEvent | BaseChatMessage) -> None:
+        if isinstance(message, ModelClientStreamingChunkEvent):
+            if message.full_message_id is None or message.full_message_id not in self._pieces_told:
+                self._piece(message.source, message.content, message.full_message_id)
+            return
+        if message.id in self._told:
+            return
+        self._told.add(message.id)
         is_first, self._begun = not self._begun, True
         if isinstance(message, UserInputRequestedEvent) or (is_first and not self._echo):
             return
-        if isinstance(message, ModelClientStreamingChunkEvent):
-            self._chunk(message)
-            return
-        was_shown = self._end_live() == message.source
+        live = self._end_live()
+        # pieces of no message in particular belong to the next one
+        was_shown = message.id in self._pieces_shown or (
+            live is not None and live.message_id is None and live.source == message.source
+        )
         self._header(message.source)
         match message:
             case CodeGenerationEvent():
@@ -70,23 +118,24 @@ class Conversation:
             case CodeExecutionEvent():
                 self._execution(message, was_shown)
             case ThoughtEvent():
-                self._screen.text(message.content, "dim italic")
+                if not was_shown and message.source not in self._aloud:
+                    self._screen.text(message.content, "dim italic")
             case BaseChatMessage():
                 self._chat(message, was_shown)
             case _:
                 self._screen.text(message.to_text(), "dim")
         self._screen.wait()
 
-    def ended(self, result: RunResult) -> None:
+    def _result(self, result: RunResult) -> None:
         self._end_live()
         self._screen.close()
-        self._begun, self._speaker, self._executed = False, "", None
-        if result.ending is Ending.FAILED and not result.messages:
+        self._speaker, self._executed = "", False
+        if result.ending is RunEnding.FAILED and not result.messages:
             return
         match result.ending:
-            case Ending.ACCEPTED:
+            case RunEnding.ACCEPTED:
                 style = "bold green"
-            case Ending.NOT_ACCEPTED:
+            case RunEnding.NOT_ACCEPTED if result.objection is None:
                 style = "bold red"
             case _:
                 style = "bold yellow"
@@ -102,28 +151,45 @@ class Conversation:
         if self._speaker is not None:
             self._screen.text("")
         self._screen.text(f"── {source}", "bold cyan")
-        self._speaker, self._executed, self._words = source, None, ""
+        self._speaker, self._executed = source, False
 
-    def _chunk(self, message: ModelClientStreamingChunkEvent) -> None:
-        if self._live is None or self._live.source != message.source:
+    def _told_piece(self, event: Words | Output) -> None:
+        if isinstance(event, Words):
+            self._aloud.add(event.agent)
+            if event.message_id is None:
+                # AutoGen's agents tell of their model's words by chunks, or not at all
+                return
+        self._pieces_told.add(event.message_id)
+        self._piece(event.agent, event.text, event.message_id)
+
+    def _piece(self, source: str, text: str, message_id: str | None) -> None:
+        live = self._live
+        if live is None or (live.source, live.message_id) != (source, message_id):
             self._end_live()
-            self._header(message.source)
-            self._live = _Live(message.source)
-        self._screen.text(self._live.take(message.content), end="")
-        if self._live.at_line_start:
+            self._header(source)
+            self._live = live = LiveText(source, message_id)
+            self._pieces_shown.add(message_id)
+        self._screen.text(live.take(text), end="")
+        if live.at_line_start:
             self._screen.wait()
 
-    def _end_live(self) -> str | None:
-        """Whose text has been shown piece by piece until now, if anybody's."""
+    def _end_live(self) -> LiveText | None:
+        """End the text that comes in pieces, if there is one, and return it."""
         live, self._live = self._live, None
-        if live is None:
-            return None
-        if not live.at_line_start:
-            self._screen.text("")
-        if live.left_out:
-            self._screen.text(f"[... {live.left_out} more characters are not shown ...]", "dim")
-        self._words = live.shown
-        return live.source
+        if live is not None:
+            self._screen.begin_line()
+            if live.left_out:
+                self._screen.text(f"[... {live.left_out} more characters are not shown ...]", "dim")
+        return live
+
+    def _aside(self, agent: str, text: str, style: str) -> None:
+        """Print a line between those of a text that comes in pieces."""
+        self._header(agent)
+        self._screen.begin_line()
+        if self._live is not None:
+            self._live.at_line_start = True
+        self._screen.text(text, style)
+        self._screen.wait()
 
     def _generation(self, message: CodeGenerationEvent, was_shown: bool) -> None:
         correction = None if message.code_blocks else _CORRECTION.fullmatch(message.content)
@@ -139,29 +205,27 @@ class Conversation:
             self._screen.text(result.output.removesuffix("\n"))
         outcome = result.outcome if isinstance(result, ExecutionResult) else Outcome.COMPLETED
         self._status(result.exit_code, outcome)
-        # what came in pieces before this was output, and not words
-        self._executed, self._words = result.output, ""
+        self._executed = True
 
     def _chat(self, message: BaseChatMessage, was_shown: bool) -> None:
-        executed, self._executed = self._executed, None
-        if AgentEnding.from_metadata(message.metadata) is not None:
-            # an answer in words of its own, which may have been shown as they came, before a reflection on it
-            if message.to_text() != executed and message.to_text().strip() != self._words.strip():
-                self._screen.prose(message.to_text())
-            return
-        if (verdict := Verdict.from_metadata(message.metadata)) is not None:
+        executed, self._executed = self._executed, False
+        record, verdict = (
+            ExecutionRecord.from_metadata(message.metadata),
+            Verdict.from_metadata(message.metadata),
+        )
+        is_answer = Ending.from_metadata(message.metadata) is not None
+        if record is not None and record.remark is not None:
+            # the result itself is the answer, and only what was added to it is new
+            output = "" if was_shown or executed else record.output
+            text = "\n".join(filter(None, [output.removesuffix("\n"), record.remark]))
+        elif verdict is not None and not is_answer:
             self._verdict(verdict)
             return
-        text, record = message.to_text(), ExecutionRecord.from_metadata(message.metadata)
-        shown = record.output if was_shown and record is not None else executed
-        if shown is not None and text.startswith(shown):
-            # the result itself is the answer, and only what was added to it is new
-            text = text.removeprefix(shown).strip()
-        elif was_shown:
-            text = ""
+        else:
+            text = "" if was_shown else message.to_text()
         if text:
             self._screen.prose(text)
-        if record is not None and executed is None:
+        if record is not None and not (executed or is_answer):
             self._status(record.exit_code, record.outcome)
 
     def _verdict(self, verdict: Verdict) -> None:
@@ -175,41 +239,6 @@ class Conversation:
         mark, style = ("✓", "green") if exit_code == 0 else ("✗", "red")
         how = "" if outcome is Outcome.COMPLETED else f" ({outcome.value.replace('_', ' ')})"
         self._screen.text(f"{mark} exit code {exit_code}{how}", style)
-
-
-class _Live:
-    """A text that comes in pieces.
-
-    Args:
-        source: Whose it is.
-    """
-
-    def __init__(self, source: str) -> None:
-        self.source = source
-        self.at_line_start = True
-        self.left_out = 0
-        self._pieces: list[str] = []
-        self._room = _MAX_LIVE_CHARS
-        self._after_return = False
-
-    @property
-    def shown(self) -> str:
-        """What was shown of it."""
-        return "".join(self._pieces)
-
-    def take(self, chunk: str) -> str:
-        """What of ``chunk`` to show."""
-        if self._after_return and chunk.startswith("\n"):
-            # the second half of a line break, whose first half has ended the line already
-            chunk = chunk[1:]
-        self._after_return = chunk.endswith("\r")
-        shown = chunk[: self._room]
-        self._room -= len(shown)
-        self.left_out += len(chunk) - len(shown)
-        self._pieces.append(shown)
-        if shown:
-            self.at_line_start = shown.endswith(("\n", "\r"))
-        return shown
 
 
 def _tool_summary(tool: ToolUse) -> str:
@@ -230,6 +259,6 @@ def _summary(result: RunResult) -> str:
             f"{tokens:,} tokens ({result.usage.prompt_tokens:,} in, {result.usage.completion_tokens:,} out)"
         )
     parts.append(f"{result.seconds:.1f} s")
-    if result.stop_reason:
-        parts.append(" ".join(result.stop_reason.split()))
+    reasons = dict.fromkeys(reason for reason in (result.stop_reason, result.objection) if reason)
+    parts += [" ".join(reason.split()) for reason in reasons]
     return " · ".join(parts)

@@ -2,47 +2,103 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage
+from autogen_agentchat.messages import ModelClientStreamingChunkEvent
+from pydantic import JsonValue
 
-from codeact_team.runs import Ending, RunResult
+from codeact_team.effects import Event
+from codeact_team.events import VERSION, ArtifactReference, MessageSent, Output, Said, Words, dump
+from codeact_team.execution import Artifact
+from codeact_team.execution_records import RESULT_KEY
+from codeact_team.runs import RunEnding, RunResult, without_secrets
 
 _SOURCE = "codeact-team"
+_PNG = b"\x89PNG"
 
 
 class JsonLines:
-    """An :class:`~codeact_team.runs.EventSink` that prints each event as AutoGen dumps it, and the result last."""
+    """A listener that prints the version of the lines, then each event as it comes, and the result last."""
 
-    def opened(self, loosenings: Sequence[str]) -> None:
-        print_json({"type": "opened", "source": _SOURCE, "loosenings": list(loosenings)})
+    def __init__(self) -> None:
+        self._begun = False
+        self._streamed: set[str | None] = set()
+        """Ids of the messages whose text is told piece by piece."""
 
-    def message(self, message: BaseAgentEvent | BaseChatMessage) -> None:
-        print_json({"type": type(message).__name__, **message.model_dump(mode="json")})
-
-    def ended(self, result: RunResult) -> None:
-        print_json(
-            {
-                "type": "result",
-                "source": _SOURCE,
-                "accepted": result.ending is Ending.ACCEPTED,
-                "ending": result.ending.value,
-                "exit_code": result.exit_code,
-                "usage": asdict(result.usage),
-                "messages": result.messages,
-                "seconds": round(result.seconds, 3),
-                "stop_reason": result.stop_reason,
-                "error": result.error,
-                "tools": [{**asdict(tool), "seconds": round(tool.seconds, 3)} for tool in result.tools],
-            }
-        )
+    def __call__(self, event: Event) -> None:
+        """Print an event, unless it repeats another one."""
+        if not self._begun:
+            self._begun = True
+            print_json({"type": "format", "source": _SOURCE, "version": VERSION})
+        match event:
+            case RunResult():
+                print_json(_result(event))
+            case Said() | Words(message_id=None):
+                # the message tells of it that comes out of the team
+                pass
+            case MessageSent(message=ModelClientStreamingChunkEvent(full_message_id=str() as whole)) if (
+                whole in self._streamed
+            ):
+                pass
+            case _:
+                if isinstance(event, Words | Output):
+                    self._streamed.add(event.message_id)
+                print_json(_line(event))
 
 
 def print_json(value: Mapping[str, Any]) -> None:
     """Print ``value`` on a line of its own, at once, in ASCII: nothing in it can steer a terminal."""
     sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
+
+
+def _line(event: Event) -> dict[str, Any]:
+    line = dump(event)
+    if isinstance(event, MessageSent):
+        line["message"] = _without_bytes(line["message"])
+    elif isinstance(error := line.get("error"), str):
+        # a server that refuses a key quotes it
+        line["error"] = without_secrets(error)
+    return line
+
+
+def _result(result: RunResult) -> dict[str, Any]:
+    return {
+        "type": "result",
+        "source": _SOURCE,
+        "accepted": result.ending is RunEnding.ACCEPTED,
+        "ending": result.ending.value,
+        "exit_code": result.exit_code,
+        "usage": asdict(result.usage),
+        "messages": result.messages,
+        "seconds": round(result.seconds, 3),
+        "stop_reason": result.stop_reason,
+        "objection": result.objection,
+        "error": result.error,
+        "tools": [{**asdict(tool), "seconds": round(tool.seconds, 3)} for tool in result.tools],
+    }
+
+
+def _without_bytes(value: JsonValue) -> JsonValue:
+    """A message with references in place of pictures, and without the result of code, of which an event tells."""
+    if isinstance(value, list):
+        return [_without_bytes(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    data = value.get("data")
+    if len(value) == 1 and isinstance(data, str) and (picture := _decoded(data)).startswith(_PNG):
+        return asdict(ArtifactReference.of(Artifact("image/png", picture)))
+    return {key: _without_bytes(item) for key, item in value.items() if key != RESULT_KEY}
+
+
+def _decoded(data: str) -> bytes:
+    try:
+        return base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        return b""

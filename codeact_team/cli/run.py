@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from codeact_team.cli.conversation import Conversation
 from codeact_team.cli.json_lines import JsonLines
-from codeact_team.cli.lines import decode
+from codeact_team.cli.line_reader import decode
 from codeact_team.cli.screen import Screen
+from codeact_team.cli.signals import ENDED_BY, handling_signals
 from codeact_team.errors import SettingError
 from codeact_team.providers import Policy
-from codeact_team.runs import run_team
-
-_SAID = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+from codeact_team.runs import RunResult, TeamRunner
 
 
 def run_command(
@@ -27,25 +25,24 @@ def run_command(
     allow: Sequence[str],
     allow_unsafe: bool,
     *,
+    seconds: float | None,
     as_json: bool,
 ) -> int:
     """Run a config on a task, print what happens, and return the exit code."""
-    sink = JsonLines() if as_json else Conversation(screen)
-    result = asyncio.run(
-        run_team(
-            config,
-            task,
-            sink,
-            overrides=overrides,
-            policy=Policy.from_environment(allow=allow, allow_unsafe=allow_unsafe),
-            stop_on=tuple(_SAID),
-        )
-    )
+    policy = Policy.from_environment(allow=allow, allow_unsafe=allow_unsafe)
+    runner = TeamRunner(config, overrides=overrides, policy=policy)
+    runner.listen(JsonLines() if as_json else Conversation(screen), essential=True)
+    result = asyncio.run(_run(runner, task, seconds))
     if result.signal is not None:
-        screen.notice("error", _SAID[result.signal])
+        screen.notice("error", ENDED_BY[result.signal])
     if result.error is not None:
         screen.notice("error", result.error)
     return result.exit_code
+
+
+async def _run(runner: TeamRunner, task: str | None, seconds: float | None) -> RunResult:
+    with handling_signals(runner.stop):
+        return await runner.run_once(task, seconds=seconds)
 
 
 def read_task(task: str | None, file: Path | None) -> str | None:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Literal
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.syntax import Syntax
 from rich.text import Text
 
-from codeact_team.cli.text import segments
-from codeact_team.visibility import visible
+from codeact_team.cli.highlighting import highlighted, highlighted_prose
+from codeact_team.visibility import CONTINUED, EDGE, edge_breaks, visible
 
 Level = Literal["note", "warning", "error"]
 
 _STYLES: dict[Level, str] = {"note": "dim", "warning": "bold yellow", "error": "bold red"}
 _LONGEST_HIGHLIGHTED = 50_000
 """Characters; longer text is shown without colours, as these take time."""
+_TAB = 4
 _SILENCE = 0.4
 """Seconds without output after which there is a sign of life."""
 
@@ -41,14 +42,22 @@ class Screen:
         """Print text as it is, in one style."""
         self._print(Text(visible(text), style), end=end)
 
-    def quote(self, text: str, edge: str, language: str | None) -> None:
-        """Print text with an edge before each line, highlighted if it is in a language."""
-        text = visible(text)
+    def quote(self, text: str, language: str | None) -> None:
+        """Print foreign text, highlighted if it is in a language; each line has an edge, also where it is broken."""
+        text = visible(text).expandtabs(_TAB)
         told = Text(text)
         if language is not None and self._out.is_terminal and len(text) <= _LONGEST_HIGHLIGHTED:
-            told = _highlighted(text, language)
+            told = highlighted(text, language)
         for line in told.split("\n", allow_blank=True):
-            self._print(Text.assemble((edge, "dim"), line))
+            for number, part in enumerate(line.divide(edge_breaks(line.plain, self._width))):
+                self._print(Text.assemble((CONTINUED if number else EDGE, "dim"), part))
+
+    @property
+    def _width(self) -> int:
+        """Cells in a line of the terminal; what ``COLUMNS`` says may be older than its window."""
+        with suppress(OSError):
+            return min(self._out.width, os.get_terminal_size(1).columns or self._out.width)
+        return self._out.width
 
     def prose(self, text: str) -> None:
         """Print a model's text as it is, with the code in it highlighted."""
@@ -56,13 +65,7 @@ class Screen:
         if not self._out.is_terminal or len(text) > _LONGEST_HIGHLIGHTED:
             self.text(text)
             return
-        told = Text()
-        for segment in segments(visible(text)):
-            if segment.language is None:
-                told.append(segment.text)
-            else:
-                told.append_text(_highlighted(segment.text, segment.language))
-        self._print(told)
+        self._print(highlighted_prose(visible(text)))
 
     def notice(self, level: Level, text: str, *, again: bool = False) -> None:
         """Tell something beside the output; the same thing once only, unless it may be told ``again``."""
@@ -94,10 +97,16 @@ class Screen:
                 show()
             self.wait()
 
-    def wait(self) -> None:
-        """Show on a terminal that work goes on, until something is printed. Needs a running event loop."""
+    def work(self) -> None:
+        """Show on a terminal that work goes on, until something is printed."""
         self.close()
-        if self._held is None and self._out.is_terminal and not self._out.is_dumb_terminal:
+        if self._can_show_work:
+            self._show_work()
+
+    def wait(self) -> None:
+        """As :meth:`work`, but only where nothing is printed for a while. Needs a running event loop."""
+        self.close()
+        if self._held is None and self._can_show_work:
             self._timer = asyncio.get_running_loop().call_later(_SILENCE, self._show_work)
 
     def close(self) -> None:
@@ -108,6 +117,10 @@ class Screen:
         if self._working is not None:
             self._working.stop()
             self._working = None
+
+    @property
+    def _can_show_work(self) -> bool:
+        return self._out.is_terminal and not self._out.is_dumb_terminal
 
     def _print(self, text: Text, *, end: str = "\n") -> None:
         self._show(partial(self._print_now, text, end=end))
@@ -137,11 +150,3 @@ class _Console(Console):
     def on_broken_pipe(self) -> None:
         # Rich would end the program with exit code 1, which has another meaning here
         raise BrokenPipeError
-
-
-def _highlighted(code: str, language: str) -> Text:
-    text = Syntax("", language, theme="ansi_dark", background_color="default").highlight(code)
-    # the lexer ends its text with a line break, and the code may not
-    if (surplus := len(text) - len(code)) > 0:
-        text.right_crop(surplus)
-    return text

@@ -1,8 +1,10 @@
-"""Where plain text is a credential, as far as its place and its shape tell."""
+"""Tells which text is a credential, and keeps values of the environment out of errors."""
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 
 # whole words at the end of a key: "x-api-key", "azure_ad_token", but not "max_tokens" or "tokenizer"
 _KEY = re.compile(
@@ -27,3 +29,38 @@ def is_credential_key(key: str) -> bool:
 def holds_credential(text: str) -> bool:
     """Whether this is a URL with a password or a token in it."""
     return _URL.fullmatch(text) is not None and _URL_CREDENTIAL.search(text) is not None
+
+
+def with_references(text: str, values: Mapping[str, str], place: str = "", inside: str = "") -> str:
+    """Put references in the place of the values that a text quotes, in whole or in part.
+
+    An error of somebody else's may quote a value, or a word of it, such as a path's package or a URL's port. A short word
+    may be anybody's, so it counts only where the message is about what it stands in.
+
+    Args:
+        text: A message that may quote values.
+        values: What each variable stands for.
+        place: The text with references that the message is about, if any.
+        inside: All text with references in the part of the document that the message is about.
+    """
+    words: list[tuple[str, str, str]] = []
+    for name, value in values.items():
+        bare = 4 if f"${{{name}" in place else 6
+        quoted = 1 if f"${{{name}" in inside else bare
+        for word in {value, *re.split(r"\W+", value)} - {""}:
+            if word == value or len(word) >= quoted:
+                words.append((word, _pattern(word, bare), f"${{{name}}}"))
+    if not words:
+        return text
+    # what holds another goes first
+    words.sort(key=lambda each: len(each[0]), reverse=True)
+    anywhere = re.compile("|".join(f"({pattern})" for _, pattern, _ in words))
+    return anywhere.sub(lambda found: words[(found.lastindex or 1) - 1][2], text)
+
+
+def _pattern(word: str, bare: int) -> str:
+    """Finds a word, or, where it is shorter than ``bare`` characters, that word in quotes."""
+    spelled = "|".join(re.escape(each) for each in {word, repr(word)[1:-1], json.dumps(word)[1:-1]})
+    if len(word) >= bare:
+        return rf"(?<!\w)(?:{spelled})(?!\w)"
+    return rf"(?<=['\"`])(?:{spelled})(?=['\"`])"

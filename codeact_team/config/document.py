@@ -5,24 +5,61 @@ from __future__ import annotations
 import os
 import pathlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard, cast
+
+from autogen_core import ComponentModel
+from pydantic import BaseModel
 
 from codeact_team.config import yaml12
+from codeact_team.config.credentials import with_references
 from codeact_team.config.yaml12 import Path
 from codeact_team.errors import ConfigError, NotAllowedError
-from codeact_team.providers import did_you_mean
+from codeact_team.shipped import shipped_configs
+from codeact_team.suggestions import did_you_mean
 
 MAX_FILE_BYTES = 1 << 20
-"""A megabyte: the slowest document of that size is read, or refused, within seconds."""
+"""Larger is some other file, named by mistake."""
 
+ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | ComponentModel
+"""Where a config is: the path of a YAML or JSON file; the name of a shipped config, such as ``quickstart``, where there
+is no such file; the text of one; a mapping; or a ``ComponentModel``, as components dump themselves, whose text stands
+for itself: ``${NAME}`` is no reference there."""
+
+_NAMELESS = "<config>"
+_KINDS: Mapping[type, str] = {
+    type(None): "nothing",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    str: "text",
+    dict: "a mapping",
+    list: "a list",
+}
 _BARE_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def dotted(path: Path) -> str:
     """A path as people write it: ``config.participants.0.provider``."""
     return ".".join(str(part) for part in path)
+
+
+def last_key(path: Path) -> str:
+    """The key under which something at ``path`` is, itself or in a list."""
+    return next((part for part in reversed(path) if isinstance(part, str)), "")
+
+
+def is_in(path: Path, outer: Path) -> bool:
+    """Whether ``path`` is ``outer``, or leads to something in what is there."""
+    return path[: len(outer)] == outer
+
+
+def at(data: Any, path: Path) -> Any:
+    """What is at ``path`` in plain data."""
+    for step in path:
+        data = data[step]
+    return data
 
 
 @dataclass(frozen=True)
@@ -39,6 +76,26 @@ class Problem:
     message: str
     not_allowed: bool = False
 
+    @classmethod
+    def of(cls, path: Path, error: ConfigError) -> Problem:
+        """What an error says of what is at ``path``."""
+        return cls(path, error.message, isinstance(error, NotAllowedError))
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A text after its references to the environment were resolved.
+
+    Attributes:
+        text: The text.
+        written: The text with ``${...}``; ``None`` where there was no reference.
+        values: What each variable stood for that is referred to and set; a default shows in the config itself.
+    """
+
+    text: str
+    written: str | None
+    values: Mapping[str, str]
+
 
 @dataclass(frozen=True)
 class Document:
@@ -49,88 +106,143 @@ class Document:
         data: What it says, after overrides and environment references where these were applied.
         lines: The line, counted from 1, of each path of the file.
         overrides: The override that set a path, for paths that one did.
-        references: The text with ``${...}`` that a text was made from, by path.
+        references: The texts that were written with references to the environment, by path.
+        aliases: Of each part that stands in the file by an alias, where it was first.
     """
 
     name: str
     data: dict[str, Any]
     lines: Mapping[Path, int] = field(default_factory=dict[Path, int])
     overrides: Mapping[Path, str] = field(default_factory=dict[Path, str])
-    references: Mapping[Path, str] = field(default_factory=dict[Path, str])
+    references: Mapping[Path, Resolved] = field(default_factory=dict[Path, Resolved])
+    aliases: Mapping[Path, Path] = field(default_factory=dict[Path, Path])
 
     def error(self, problems: Sequence[Problem]) -> ConfigError:
         """One error that tells all ``problems``, each with its place, in the order of the file."""
         kind = NotAllowedError if any(problem.not_allowed for problem in problems) else ConfigError
-        each = [self._located(problem, kind) for problem in problems]
+        mistakes: dict[object, Problem] = {}
+        for problem in problems:
+            mistakes.setdefault(self._mistake(problem), problem)
+        each = [self._located(problem, kind) for problem in mistakes.values()]
         if len(each) == 1:
             return each[0]
         each.sort(key=lambda error: error.line or 0)
         told = "\n".join(f"  {error}" for error in each)
         return kind(f"{len(each)} problems in {self.name}:\n{told}", problems=each)
 
+    def shown(self, message: str, path: Path) -> str:
+        """A message about what is at ``path``, with references in the place of what they stand for."""
+        inside = "".join(self.written(place) for place in self.references if is_in(place, path))
+        return with_references(message, self.values, self.written(path), inside)
+
+    def written(self, path: Path) -> str:
+        """The text with ``${...}`` at ``path``; empty where there is no reference."""
+        resolved = self.references.get(path)
+        return (resolved and resolved.written) or ""
+
+    @property
+    def values(self) -> dict[str, str]:
+        """What each variable stood for that is referred to and set."""
+        return {name: value for each in self.references.values() for name, value in each.values.items()}
+
+    def _mistake(self, problem: Problem) -> object:
+        """A key that all problems share that one mistake leads to, also where aliases repeat it."""
+        path = problem.path
+        for above in _upwards(path):
+            if above in self.aliases:
+                path = self.aliases[above] + path[len(above) :]
+                break
+        return self._place(problem.path)[0], path, problem.message
+
     def _located(self, problem: Problem, kind: type[ConfigError]) -> ConfigError:
-        file, line = self._place(problem.path)
-        return kind(problem.message, file=file, line=line, path=dotted(problem.path) or None)
+        file, line, path = self._place(problem.path)
+        return kind(
+            self.shown(problem.message, problem.path), file=file, line=line, path=dotted(path) or None
+        )
 
-    def _place(self, path: Path) -> tuple[str, int | None]:
-        upwards = [path[:length] for length in range(len(path), -1, -1)]
+    def _place(self, path: Path) -> tuple[str, int | None, Path]:
+        """Who says what is at ``path``: the file and its line, or an override; and the path in that."""
         # an override replaces all that the file says below it
-        for above in upwards:
+        for above in _upwards(path):
             if above in self.overrides:
-                return self.overrides[above], None
-        return self.name, next((self.lines[above] for above in upwards if above in self.lines), None)
+                return self.overrides[above], None, path[len(above) :]
+        line = next((self.lines[above] for above in _upwards(path) if above in self.lines), None)
+        return self.name, line, path
 
 
-def read_document(source: str | os.PathLike[str]) -> Document:
-    """Read a YAML or JSON file, or a shipped config by its bare name.
+def _upwards(path: Path) -> Iterator[Path]:
+    return (path[:length] for length in range(len(path), -1, -1))
+
+
+def escape(text: str) -> str:
+    """Write ``text`` so that nothing in it is taken for a reference to the environment."""
+    return text.replace("${", "$${")
+
+
+def read_document(source: ConfigSource) -> Document:
+    """Read a config from wherever it is.
 
     Args:
-        source: Path of a file; or, where there is no such file, the name of a shipped config, such as ``quickstart``.
+        source: See :data:`ConfigSource`.
 
     Raises:
         ConfigError: If there is no such document, or it is no mapping of plain data.
     """
+    name = name_of(source)
+    if isinstance(source, ComponentModel):
+        return Document(name, _plain(source, escape))
+    if isinstance(source, Mapping):
+        return Document(name, _plain(source, str))
+    if _is_text(source):
+        return _parse(source, name)
     file = _find(source)
-    text = _read_text(file)
+    return _parse(_read_text(file), str(file))
+
+
+def name_of(source: ConfigSource) -> str:
+    """What errors call a config."""
+    return str(source) if isinstance(source, str | os.PathLike) and not _is_text(source) else _NAMELESS
+
+
+def _is_text(source: object) -> TypeGuard[str]:
+    # neither is in the path of a file
+    return isinstance(source, str) and (source.lstrip().startswith("{") or "\n" in source)
+
+
+def _plain(value: Any, text: Callable[[str], str]) -> Any:
+    """Turn mappings and sequences of every kind into dicts and lists."""
+    match value:
+        case str():
+            return text(value)
+        case BaseModel():
+            return _plain(value.model_dump(), text)
+        case Mapping():
+            items = cast(Mapping[Any, Any], value).items()
+            if (wrong := next((key for key, _ in items if not isinstance(key, str)), None)) is not None:
+                raise ConfigError(f"the key {wrong!r} is not text", file=_NAMELESS)
+            return {key: _plain(item, text) for key, item in items}
+        case bytes():
+            return value
+        case Sequence():
+            return [_plain(item, text) for item in cast(Sequence[Any], value)]
+        case _:
+            return value
+
+
+def _parse(text: str, name: str) -> Document:
     try:
-        data, lines = yaml12.parse(text)
+        data, places = yaml12.parse(text)
     except yaml12.YamlError as error:
-        raise ConfigError(error.message, file=str(file), line=error.line) from error
+        raise ConfigError(error.message, file=name, line=error.line) from error
     if not isinstance(data, dict):
         found = "it is empty" if data is None else f"this is {in_words(data)}"
-        raise ConfigError(
-            f"a config is a mapping with the keys 'provider' and 'config'; {found}", file=str(file)
-        )
-    return Document(str(file), data, lines)  # pyright: ignore[reportUnknownArgumentType]
-
-
-def shipped_configs() -> dict[str, pathlib.Path]:
-    """The configs that come with this package, by their bare names."""
-    package = pathlib.Path(__file__).parent.parent
-    # a wheel holds them in the package, a checkout beside it
-    folder = next(
-        (each for each in (package / "_configs", package.parent / "configs") if each.is_dir()), None
-    )
-    return {} if folder is None else {file.stem: file for file in sorted(folder.glob("*.yaml"))}
+        raise ConfigError(f"a config is a mapping with the keys 'provider' and 'config'; {found}", file=name)
+    return Document(name, data, places.lines, aliases=places.aliases)  # pyright: ignore[reportUnknownArgumentType]
 
 
 def in_words(value: object) -> str:
     """What kind of value this is, for a person."""
-    match value:
-        case None:
-            return "nothing"
-        case bool():
-            return "true or false"
-        case int() | float():
-            return "a number"
-        case str():
-            return "text"
-        case dict():
-            return "a mapping"
-        case list():
-            return "a list"
-        case _:
-            return f"a Python {type(value).__name__}"
+    return _KINDS.get(type(value)) or f"a Python {type(value).__name__}"
 
 
 def _find(source: str | os.PathLike[str]) -> pathlib.Path:

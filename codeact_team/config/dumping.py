@@ -1,8 +1,9 @@
-"""From a living component to a document that loads back as the same."""
+"""Writes a component as a document that loads back as the same."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, cast
 
@@ -11,10 +12,10 @@ from pydantic import BaseModel, SecretBytes, SecretStr
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from codeact_team.config import yaml12
+from codeact_team.config.components import is_component
 from codeact_team.config.credentials import MASK, holds_credential, is_credential_key
-from codeact_team.config.document import Path, dotted
-from codeact_team.config.environment import escape, reference_for
-from codeact_team.config.parts import is_component
+from codeact_team.config.document import Path, dotted, escape, last_key
+from codeact_team.config.origins import Origins
 from codeact_team.errors import ConfigError
 
 _KEY_ORDER = ("provider", "component_type", "version", "component_version", "description", "label", "config")
@@ -23,7 +24,8 @@ _KEY_ORDER = ("provider", "component_type", "version", "component_version", "des
 def dump_config(component: ComponentBase[BaseModel]) -> str:
     """Write a component as YAML that :func:`load_config` loads back as the same.
 
-    A value that came from ``${NAME}`` is written as that reference.
+    A value that came from ``${NAME}``, in the config that the component or a part of it was loaded from, is written as that
+    reference.
 
     Raises:
         ConfigError: If something in it has no form in a config, or is a secret that came from no reference.
@@ -32,26 +34,57 @@ def dump_config(component: ComponentBase[BaseModel]) -> str:
         model = component.dump_component()
     except (NotImplementedError, TypeError, ValueError) as error:
         raise ConfigError(f"{type(component).__name__} cannot be dumped: {error}") from error
-    return yaml12.write(_plain(model.model_dump(exclude_none=True), ()))
+    writing = _Writing(Origins(component))
+    return yaml12.write(writing.plain(model.model_dump(exclude_none=True), ()))
 
 
-def _plain(value: Any, path: Path) -> Any:
-    match value:
-        case SecretStr() | SecretBytes():
-            return _secret(value.get_secret_value(), path)
-        case Enum():
-            return _plain(value.value, path)
-        case str():
-            return _text(value, path)
-        case None | bool() | int() | float():
-            return value
-        case Mapping():
-            return _mapping(cast(Mapping[Any, Any], value), path)
-        case list() | tuple():
-            items = cast(list[Any], value)
-            return [_plain(item, (*path, index)) for index, item in enumerate(items)]
-        case _:
-            return _plain(_as_json(value, path), path)
+@dataclass(frozen=True)
+class _Writing:
+    origins: Origins
+
+    def plain(self, value: Any, path: Path) -> Any:
+        match value:
+            case SecretStr() | SecretBytes():
+                return self._secret(value.get_secret_value(), path)
+            case Enum():
+                return self.plain(value.value, path)
+            case str():
+                return self._text(value, path)
+            case None | bool() | int() | float():
+                return value
+            case Mapping():
+                return self._mapping(cast(Mapping[Any, Any], value), path)
+            case list() | tuple():
+                items = cast(list[Any], value)
+                return [self.plain(item, (*path, index)) for index, item in enumerate(items)]
+            case _:
+                return self.plain(_as_json(value, path), path)
+
+    def _mapping(self, value: Mapping[Any, Any], path: Path) -> dict[str, Any]:
+        plain: dict[str, Any] = {}
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise _error(f"the key {key!r} is not text", path)
+            plain[key] = self.plain(item, (*path, key))
+        if not is_component(plain):
+            return plain
+        ordered = {key: plain[key] for key in _KEY_ORDER if key in plain}
+        return ordered | plain
+
+    def _text(self, value: str, path: Path) -> str:
+        if (value and is_credential_key(last_key(path))) or holds_credential(value) or value == MASK:
+            return self._secret(value, path)
+        return self.origins.find(path, value) or escape(value)
+
+    def _secret(self, value: str | bytes, path: Path) -> str:
+        reference = self.origins.find(path, value) if isinstance(value, str) else None
+        if reference is None:
+            raise _error(
+                "a secret is not written in clear; leave it out, so that it is read from the environment where the "
+                "component does that, or load it from a config that says ${NAME}",
+                path,
+            )
+        return reference
 
 
 def _as_json(value: object, path: Path) -> Any:
@@ -60,36 +93,6 @@ def _as_json(value: object, path: Path) -> Any:
         return to_jsonable_python(value)
     except PydanticSerializationError as error:
         raise _error(f"a {type(value).__name__} has no form in a config", path) from error
-
-
-def _mapping(value: Mapping[Any, Any], path: Path) -> dict[str, Any]:
-    plain: dict[str, Any] = {}
-    for key, item in value.items():
-        if not isinstance(key, str):
-            raise _error(f"the key {key!r} is not text", path)
-        plain[key] = _plain(item, (*path, key))
-    if not is_component(plain):
-        return plain
-    ordered = {key: plain[key] for key in _KEY_ORDER if key in plain}
-    return ordered | plain
-
-
-def _text(value: str, path: Path) -> str:
-    key = next((part for part in reversed(path) if isinstance(part, str)), "")
-    if (value and is_credential_key(key)) or holds_credential(value) or value == MASK:
-        return _secret(value, path)
-    return reference_for(path, value) or escape(value)
-
-
-def _secret(value: str | bytes, path: Path) -> str:
-    reference = reference_for(path, value) if isinstance(value, str) else None
-    if reference is None:
-        raise _error(
-            "a secret is not written in clear; leave it out, so that it is read from the environment where the "
-            "component does that, or load it from a config that says ${NAME}",
-            path,
-        )
-    return reference
 
 
 def _error(message: str, path: Path) -> ConfigError:

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any, cast
 
 from codeact_team.config import yaml12
-from codeact_team.config.document import Document, Path, dotted, in_words
+from codeact_team.config.document import Document, Path, dotted, in_words, is_in
 from codeact_team.errors import ConfigError
-from codeact_team.providers import did_you_mean
+from codeact_team.suggestions import did_you_mean
 
 
 def apply_overrides(document: Document, overrides: Sequence[str]) -> Document:
@@ -32,9 +32,7 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> Document:
         # the value stays out of all messages: it may be a secret
         origin = f"-s {'.'.join(steps)}"
         path = _set(data, steps, value, origin)
-        origins = {other: told for other, told in origins.items() if other[: len(path)] != path} | {
-            path: origin
-        }
+        origins = {other: told for other, told in origins.items() if not is_in(other, path)} | {path: origin}
     return replace(document, data=data, overrides=origins)
 
 
@@ -45,9 +43,11 @@ def _parse(text: str) -> tuple[list[str], Any]:
         raise ConfigError("an override is written path.to.field=value", file=f"-s {target}")
     try:
         return steps, yaml12.parse_value(value)
-    except yaml12.YamlError as error:
-        message = f"the value cannot be read: {error.message}; text may need quotes"
-        raise ConfigError(message, file=f"-s {target}") from error
+    except yaml12.YamlError:
+        # what is wrong with it cannot be told without it
+        raise ConfigError(
+            "the value cannot be read as YAML; text may need quotes", file=f"-s {target}"
+        ) from None
 
 
 def _set(data: dict[str, Any], steps: Sequence[str], value: Any, origin: str) -> Path:

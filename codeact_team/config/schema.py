@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from autogen_core import ComponentModel
-from autogen_core._component_config import WELL_KNOWN_PROVIDERS
 from pydantic import BaseModel
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue, models_json_schema
-from pydantic_core import PydanticOmit
+from pydantic.json_schema import JsonSchemaMode, JsonSchemaValue, models_json_schema
 
-from codeact_team.config.parts import KINDS_BY_FIELD
-from codeact_team.providers import ComponentClass, is_loadable, schema_of, unsafe_reason
+from codeact_team.autogen_internals import WELL_KNOWN_PROVIDERS, ComponentClass
+from codeact_team.config.components import KINDS_BY_FIELD
+from codeact_team.config.field_docs import DescribedSchema
+from codeact_team.providers import is_loadable, schema_of, unsafe_reason
 
 # Those that come with our own dependencies; components of others are accepted by the schema without knowing them.
 _MODULES = (
@@ -46,11 +46,11 @@ _ROLE = re.compile(r":\w+(?::\w+)*:`[~!]?([^`<]*?)(?:\s*<[^`]*>)?`")
 
 def config_schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of a config document."""
-    components = dict(_known_components())
+    components = dict(known_components())
     models: dict[tuple[type[BaseModel], JsonSchemaMode], None] = dict.fromkeys(
         (schema_of(component), "validation") for component in components.values()
     )
-    by_model, joint = models_json_schema(list(models), schema_generator=_Generator)
+    by_model, joint = models_json_schema(list(models), schema_generator=DescribedSchema)
     configs = {path: by_model[schema_of(cls), "validation"] for path, cls in components.items()}
     definitions: dict[str, Any] = {
         name: _closed(schema, None)
@@ -74,7 +74,8 @@ def config_schema() -> dict[str, Any]:
     }
 
 
-def _known_components() -> Iterator[tuple[str, ComponentClass]]:
+def known_components() -> Iterator[tuple[str, ComponentClass]]:
+    """The components that come with this package's own dependencies, by the path that a config names."""
     for module_name in _MODULES:
         module = importlib.import_module(module_name)
         for name in sorted(getattr(module, "__all__", dir(module))):
@@ -91,7 +92,7 @@ def _definition(kinds: Sequence[type]) -> str:
 def _component(
     components: Mapping[str, ComponentClass], configs: Mapping[str, JsonSchemaValue]
 ) -> dict[str, Any]:
-    described = {path: _first_paragraph(component) for path, component in components.items()}
+    described = {path: first_paragraph(component) for path, component in components.items()}
     names = {path: [path, *_aliases(path)] for path in components}
     known = [name for each in names.values() for name in each]
     return {
@@ -144,22 +145,17 @@ def _aliases(path: str) -> list[str]:
     return [alias for alias, target in WELL_KNOWN_PROVIDERS.items() if target == path]
 
 
-def _first_paragraph(component: ComponentClass) -> str:
+def first_paragraph(component: ComponentClass) -> str:
+    """What a component is, as Markdown."""
     paragraph = inspect.cleandoc(component.__doc__ or "").partition("\n\n")[0]
-    text = _markdown(" ".join(paragraph.split()))
+    text = markdown(" ".join(paragraph.split()))
     reason = unsafe_reason(component)
     return text if reason is None else f"{text} **Refused unless asked for: {reason}.**"
 
 
-def _markdown(text: str) -> str:
+def markdown(text: str) -> str:
+    """A docstring's text as Markdown."""
     return _ROLE.sub(r"`\1`", text).replace("``", "`")
-
-
-class _Generator(GenerateJsonSchema):
-    """Leaves out what only Python can set, such as a function."""
-
-    def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> JsonSchemaValue:
-        raise PydanticOmit
 
 
 def _closed(schema: Mapping[str, Any], field: str | None) -> dict[str, Any]:
@@ -173,7 +169,7 @@ def _closed(schema: Mapping[str, Any], field: str | None) -> dict[str, Any]:
         if key not in ("title", "discriminator")
     }
     if "description" in closed:
-        closed["description"] = _markdown(closed["description"])
+        closed["description"] = markdown(closed["description"])
     if "properties" in closed:
         closed["additionalProperties"] = False
         closed["required"] = [

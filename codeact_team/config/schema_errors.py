@@ -1,4 +1,4 @@
-"""What pydantic says about a component's config, in words for the person who wrote the document."""
+"""Says in words for the writer of a document what pydantic finds wrong with it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, cast
 
 from autogen_core import ComponentModel
 from pydantic import BaseModel, ValidationError
-from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
 from pydantic_core import ErrorDetails
 
 from codeact_team.config.credentials import is_credential_key
-from codeact_team.config.document import Document, Path, Problem, in_words
-from codeact_team.providers import did_you_mean
+from codeact_team.config.document import Document, Path, Problem, at, in_words, is_in, last_key
+from codeact_team.config.field_docs import described_schema
+from codeact_team.suggestions import did_you_mean
 
 # pydantic's error types that say "another kind of value", by their beginnings
 _EXPECTED = {
@@ -53,33 +53,21 @@ def problems_of(
         document: The document.
         path: Where the mapping is.
     """
-    data: Any = document.data
-    for step in path:
-        data = data[step]
+    data = at(document.data, path)
     by_place: dict[Path, list[ErrorDetails]] = {}
     for details in error.errors(include_url=False):
         by_place.setdefault(place_of(details, data), []).append(details)
     # of a union, the alternative that fits better fails deeper inside; the others only fail at its top
     for place, found in list(by_place.items()):
-        if all(_expected(details) for details in found) and any(_below(other, place) for other in by_place):
+        if all(_expected(details) for details in found) and any(
+            other != place and is_in(other, place) for other in by_place
+        ):
             del by_place[place]
-    return [
-        _problem(found, model, place, (*path, *place), secret=_is_secret(document, (*path, *place)))
-        for place, found in by_place.items()
-    ]
-
-
-def _is_secret(document: Document, path: Path) -> bool:
-    key = next((part for part in reversed(path) if isinstance(part, str)), "")
-    return path in document.references or is_credential_key(key)
-
-
-def _below(path: Path, other: Path) -> bool:
-    return len(path) > len(other) and path[: len(other)] == other
+    return [_problem(found, model, place, document, (*path, *place)) for place, found in by_place.items()]
 
 
 def place_of(details: ErrorDetails, data: Any) -> Path:
-    """Where an error is in the data; pydantic's own location also names the alternatives of unions."""
+    """Where an error is in the data. Pydantic's own location also names the alternatives of unions."""
     place: list[str | int] = []
     *parents, last = details["loc"] or ("",)
     for step in (*parents, last):
@@ -96,11 +84,11 @@ def place_of(details: ErrorDetails, data: Any) -> Path:
 
 
 def _problem(
-    found: list[ErrorDetails], model: type[BaseModel], place: Path, path: Path, *, secret: bool
+    found: list[ErrorDetails], model: type[BaseModel], place: Path, document: Document, path: Path
 ) -> Problem:
     # of a union, the alternative fits better that takes this kind of value and has something else against it
     first = next((details for details in found if not _expected(details)), found[0])
-    shown = in_words(first["input"]) if secret else _shown(first["input"])
+    shown = _shown(first["input"], document, path)
     expected = list(dict.fromkeys(words for details in found if (words := _expected(details))))
     if _expected(first):
         return Problem(path, f"expected {' or '.join(expected)}, got {shown}")
@@ -127,21 +115,18 @@ def _expected(details: ErrorDetails) -> str | None:
     return next((words for prefix, words in _EXPECTED.items() if kind.startswith(prefix)), None)
 
 
-def _shown(value: Any) -> str:
-    shown = isinstance(value, bool | int | float | str) and len(repr(value)) <= _SHOWN_CHARS
-    return json.dumps(value, ensure_ascii=False) if shown else in_words(value)
+def _shown(value: Any, document: Document, path: Path) -> str:
+    if is_credential_key(last_key(path)) or not isinstance(value, bool | int | float | str):
+        return in_words(value)
+    if written := document.written(path):
+        return written
+    return json.dumps(value, ensure_ascii=False) if len(repr(value)) <= _SHOWN_CHARS else in_words(value)
 
 
 def _known_keys(model: type[BaseModel], place: Path) -> Iterator[str]:
     """The keys that a mapping at ``place`` of the config may have."""
-    try:
-        schema = model.model_json_schema()
-    except (PydanticInvalidForJsonSchema, PydanticSchemaGenerationError):
-        # a field that only Python can set; the top of the model is known all the same
-        yield from () if place else model.model_fields
-        return
-    definitions: Mapping[str, Any] = schema.get("$defs", {})
-    for alternative in _at(schema, place, definitions):
+    schema = described_schema(model)
+    for alternative in _at(schema, place, schema.get("$defs", {})):
         yield from alternative.get("properties", ())
 
 

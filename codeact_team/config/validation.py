@@ -6,47 +6,38 @@ something else. Then each component is imported and its config checked against i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import copy
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from autogen_core import ComponentModel
-from autogen_core._component_config import ComponentFromConfig
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
+from codeact_team.autogen_internals import ComponentClass, reads_past_versions
+from codeact_team.config.components import PlacedComponent, is_component, kinds_at, walk
 from codeact_team.config.credentials import MASK
-from codeact_team.config.document import Document, Path, Problem
-from codeact_team.config.nulls import validate, with_nulls
-from codeact_team.config.parts import is_component, kinds_at, walk
-from codeact_team.config.schema_errors import problems_of
-from codeact_team.errors import ConfigError, NotAllowedError
+from codeact_team.config.document import Document, Path, Problem, at, is_in
+from codeact_team.config.model_info import abilities, assumed_info, needs_info
+from codeact_team.config.participants import unknown_participants
+from codeact_team.config.schema_errors import place_of, problems_of
+from codeact_team.errors import ConfigError
 from codeact_team.providers import (
     ALLOW_UNSAFE_HINT,
     UNSAFE_TYPES,
-    ComponentClass,
     Policy,
     check,
     resolve,
     schema_of,
 )
 
-
-@dataclass(frozen=True)
-class Part:
-    """A component of a document.
-
-    Attributes:
-        path: Where it is.
-        component: Its class.
-        config: Its config, as its schema takes it.
-    """
-
-    path: Path
-    component: ComponentClass
-    config: dict[str, Any]
+logger = logging.getLogger(__name__)
 
 
-def check_document(document: Document, policy: Policy, unresolved: Sequence[Problem] = ()) -> list[Part]:
+def check_document(
+    document: Document, policy: Policy, unresolved: Sequence[Problem] = ()
+) -> list[PlacedComponent]:
     """Check a document without making anything of it.
 
     Args:
@@ -64,10 +55,13 @@ def check_document(document: Document, policy: Policy, unresolved: Sequence[Prob
     by_text = _without(unresolved, _text_problems(document, policy))
     if by_text:
         raise document.error([*unresolved, *by_text])
-    checking = _Checking(document, policy, [], [])
+    checking = _Checking(document, policy)
     checking.components()
+    checking.problems += unknown_participants(checking.parts)
     if problems := [*unresolved, *_without(unresolved, checking.problems)]:
         raise document.error(problems)
+    for assumption in checking.assumptions:
+        logger.warning("%s", assumption)
     return checking.parts
 
 
@@ -83,8 +77,11 @@ def _text_problems(document: Document, policy: Policy) -> Iterator[Problem]:
     except ValidationError as error:
         yield from problems_of(error, ComponentModel, document, ())
     for path, value in walk(document.data):
-        if path == () or is_component(value):
-            yield from _refusal((*path, "provider"), value.get("provider"), policy)
+        if (path == () or is_component(value)) and isinstance(provider := value.get("provider"), str):
+            try:
+                check(provider, policy)
+            except ConfigError as error:
+                yield Problem.of((*path, "provider"), error)
         match value:
             case {"type": str(kind)} if kind in UNSAFE_TYPES and not policy.allow_unsafe:
                 message = f"{kind!r} is refused: {UNSAFE_TYPES[kind]}; {ALLOW_UNSAFE_HINT}"
@@ -95,25 +92,13 @@ def _text_problems(document: Document, policy: Policy) -> Iterator[Problem]:
                 pass
 
 
-def _refusal(path: Path, provider: object, policy: Policy) -> Iterator[Problem]:
-    if isinstance(provider, str):
-        try:
-            check(provider, policy)
-        except ConfigError as error:
-            yield Problem(path, error.message, isinstance(error, NotAllowedError))
-
-
-def _reads_past_versions(component: ComponentClass) -> bool:
-    name = "_from_config_past_version"
-    return getattr(component, name).__func__ is not getattr(ComponentFromConfig, name).__func__
-
-
 @dataclass
 class _Checking:
     document: Document
     policy: Policy
-    parts: list[Part]
-    problems: list[Problem]
+    parts: list[PlacedComponent] = field(default_factory=list[PlacedComponent])
+    problems: list[Problem] = field(default_factory=list[Problem])
+    assumptions: dict[str, None] = field(default_factory=dict[str, None])
 
     def components(self) -> None:
         for path, value in walk(self.document.data):
@@ -124,8 +109,7 @@ class _Checking:
         try:
             component = resolve(data["provider"], self.policy)
         except ConfigError as error:
-            refused = isinstance(error, NotAllowedError)
-            self.problems.append(Problem((*path, "provider"), error.message, refused))
+            self.problems.append(Problem.of((*path, "provider"), error))
             return
         self._kind(path, component)
         self._type(path, component, data.get("component_type"))
@@ -133,10 +117,10 @@ class _Checking:
         # where it is no mapping, the schema of what holds it says so
         if type(config) is dict and self._version(path, component, data.get("component_version")):
             config = self._schema((*path, "config"), component, config)
-        self.parts.append(Part(path, component, config))
+        self.parts.append(PlacedComponent(path, component, config))
 
     def _kind(self, path: Path, component: ComponentClass) -> None:
-        parent = next((p.component for p in reversed(self.parts) if p.path == path[: len(p.path)]), None)
+        parent = next((part.component for part in reversed(self.parts) if is_in(path, part.path)), None)
         kinds = kinds_at(path, parent)
         if kinds and not issubclass(component, kinds):
             wanted = " or ".join(kind.__name__ for kind in kinds)
@@ -153,16 +137,75 @@ class _Checking:
         current = component.component_version
         if not isinstance(given, int) or given == current:
             return True
-        if given > current or not _reads_past_versions(component):
+        if given > current or not reads_past_versions(component):
             message = f"version {given} of {component.__name__} is not the installed one, {current}"
             self.problems.append(Problem((*path, "component_version"), message))
         return False
 
     def _schema(self, path: Path, component: ComponentClass, config: dict[str, Any]) -> dict[str, Any]:
         schema = schema_of(component)
-        config = with_nulls(schema, config)
         try:
-            validate(schema, config, self.policy)
+            config = _with_nulls(schema, config)
+            _validate(schema, config, self.policy)
         except ValidationError as error:
             self.problems += problems_of(error, schema, self.document, path)
+            return config
+        except Exception as error:  # of a validator that takes for granted what kind of value it gets
+            place = (*path, *self._unreadable(schema, config))
+            self.problems.append(Problem(place, f"expected another kind of value ({error})"))
+            return config
+        return self._model_info(path, component, config)
+
+    def _unreadable(self, schema: type[BaseModel], config: Mapping[str, Any]) -> Path:
+        """The key whose value a validator fails on."""
+        for key in config:
+            try:
+                _validate(schema, {key: config[key]}, self.policy)
+            except ValidationError:
+                continue
+            except Exception:  # as above
+                return (key,)
+        return ()
+
+    def _model_info(self, path: Path, component: ComponentClass, config: dict[str, Any]) -> dict[str, Any]:
+        if not needs_info(component, config):
+            return config
+        place = (*path, "model")
+        unknown = f"AutoGen does not know the model {config['model']!r}"
+        info = assumed_info(component, config)
+        if info is None:
+            message = f"{unknown}: say what it can do by model_info, or where it is by base_url"
+            self.problems.append(Problem(place, message))
+            return config
+        assumed = f"{unknown}: it is taken for one with {abilities(info)}; model_info says otherwise"
+        self.assumptions[self.document.shown(assumed, place)] = None
+        return {**config, "model_info": info}
+
+
+def _validate(schema: type[BaseModel], config: dict[str, Any], context: object = None) -> None:
+    # validators may change what they are given
+    schema.model_validate(copy.deepcopy(config), extra="forbid", context=context)
+
+
+def _with_nulls(schema: type[BaseModel], config: dict[str, Any]) -> dict[str, Any]:
+    """The config with null for each required key that is missing and may be null, as AutoGen's dumps leave these out.
+
+    ``TokenUsageTermination(max_total_token=1000)`` is dumped without its two other limits, and its schema refuses that.
+    """
+    missing = {place for place, kind in _refused(schema, config) if kind == "missing"}
+    if not missing:
         return config
+    config = copy.deepcopy(config)
+    for *parent, key in missing:
+        at(config, tuple(parent))[key] = None
+    for *parent, key in missing & {place for place, _ in _refused(schema, config)}:
+        del at(config, tuple(parent))[key]
+    return config
+
+
+def _refused(schema: type[BaseModel], config: dict[str, Any]) -> list[tuple[Path, str]]:
+    try:
+        _validate(schema, config)
+    except ValidationError as error:
+        return [(place_of(details, config), details["type"]) for details in error.errors(include_url=False)]
+    return []

@@ -1,32 +1,40 @@
-"""What all executors have in common: a sandbox that starts on first use, and one call at a time in it."""
+"""What all executors are: a place where code runs, how it runs there, and one call at a time."""
 
 from __future__ import annotations
 
-import asyncio
+import logging
 import time
-from abc import abstractmethod
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
+from typing import Any, Self
 
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from codeact_team import scope
-from codeact_team.aio import Turns, to_the_end
+from codeact_team.aio import Turns, streamed, to_the_end
+from codeact_team.effects import current_door, tell
 from codeact_team.errors import SettingError
-from codeact_team.execution import ExecutionResult, HostTools, Outcome, StreamingCodeExecutor
-from codeact_team.executors.output import Output
-from codeact_team.executors.supervision import Call, first
-from codeact_team.executors.workspace import HostWorkspace
-from codeact_team.sandboxes.base import Exit, Sandbox
-from codeact_team.sandboxes.limits import diagnose
+from codeact_team.events import SandboxLost, SandboxStarted, SandboxStarting, SandboxStopped
+from codeact_team.execution import Emit, ExecutionResult, HostTools, Outcome, StreamingCodeExecutor
+from codeact_team.executors.block_results import (
+    LOST_EXIT_CODE,
+    BlockResult,
+    exceeded,
+    judge,
+    limit_behind,
+)
+from codeact_team.executors.bounded_output import BoundedOutput
+from codeact_team.executors.code_runner import BlockEnd, BlockError, CodeRunner
+from codeact_team.executors.place import Place
+from codeact_team.executors.stopping import Call, Watch, first
+from codeact_team.executors.users import Users
+from codeact_team.sandboxes.base import STOPPED, UNCLEARED, Exit
 
-TIMEOUT_EXIT_CODE = 124
-"""What the ``timeout`` command exits with, and AutoGen's executors report."""
-CANCELLED_EXIT_CODE = 1
-LOST_EXIT_CODE = 128 + 9
+logger = logging.getLogger(__name__)
+
+RESTARTED = "it was restarted"
 
 
 class ExecutorConfig(BaseModel):
@@ -38,6 +46,10 @@ class ExecutorConfig(BaseModel):
     """Seconds that one code block may take."""
     work_dir: str | None = None
     """Directory of the host that is the code's workspace; made if missing. Default: a temporary one."""
+    workspace_mib: int | None = Field(4096, ge=1)
+    """How much a workspace on the host may grow, in MiB, from the start on; counted about every second."""
+    workspace_files: int | None = Field(100_000, ge=1)
+    """How many files, directories among them, may be added to such a workspace."""
 
     @field_validator("timeout")
     @classmethod
@@ -53,44 +65,32 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
     Calls that come at the same time queue: processes of one sandbox cannot be told apart once they have forked.
 
     Args:
-        settings: The time limit.
-        workspace: The workspace's directory on the host.
+        config: The settings.
+        place: Where the code runs.
+        runner: How it runs there.
     """
 
-    _LOSS = "The sandbox was lost: {}. Running processes are gone; the next code runs in a fresh sandbox."
-
-    def __init__(self, settings: ExecutorConfig, workspace: HostWorkspace) -> None:
-        self._timeout = settings.timeout
-        self._workspace = workspace
-        self._sandbox: Sandbox | None = None
-        self._prepared = False
+    def __init__(self, config: ExecutorConfig, place: Place, runner: CodeRunner[Any, Any]) -> None:
+        self._config = config
+        self._place = place
+        self._runner = runner
+        self._users = Users(owner=self)
+        self._watch = Watch(place)
         self._turns = Turns()
+        self._turn_of: object = None
+        """Whose code runs."""
         self._starting = Turns()
+        self._door = current_door()
+        self._name = type(self).__name__
         scope.register(self)
 
-    @abstractmethod
-    async def _make_sandbox(self) -> Sandbox:
-        """A new sandbox, not started."""
+    @property
+    def supported_languages(self) -> Sequence[str]:
+        return self._runner.languages
 
-    @abstractmethod
-    def _run_block(
-        self, block: CodeBlock, call: Call, output: Output, result: ExecutionResult
-    ) -> AsyncGenerator[str, None]:
-        """Run one block, yield its output, and note in ``result`` how it ended."""
-
-    def _is_ready(self) -> bool:
-        """Whether the next block can run as it is, without a start or :meth:`_prepare`."""
-        return self._prepared and self._sandbox is not None and self._sandbox.running
-
-    async def _prepare(self, call: Call) -> None:
-        """Put into a sandbox that has just started what all blocks need."""
-        self._prepared = True
-
-    def _new_result(self) -> ExecutionResult:
-        return ExecutionResult(exit_code=0, output="")
-
-    async def _clean_up(self, call: Call) -> None:
-        """Remove what a call leaves behind."""
+    @property
+    def loosenings(self) -> Sequence[str]:
+        return self._place.loosenings
 
     @property
     def work_dir(self) -> Path:
@@ -99,12 +99,12 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         Raises:
             RuntimeError: If it is a temporary one that does not exist yet, or the workspace is in a container only.
         """
-        return self._workspace.path
+        return self._place.workspace.path
 
     @property
     def timeout(self) -> int:
         """Seconds that one block may take."""
-        return self._timeout
+        return self._config.timeout
 
     async def start(self) -> None:
         """Start the sandbox now rather than on first use. Idempotent.
@@ -113,9 +113,9 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
             SandboxError: If it cannot start.
         """
         async with self._starting:
-            is_new = self._sandbox is None
+            is_new = self._place.sandbox is None
             try:
-                await self._running_sandbox()
+                await self._open()
             except BaseException:
                 if is_new:
                     # nothing has run yet, so a temporary workspace holds nothing
@@ -129,144 +129,248 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
 
     async def restart(self) -> None:
         """Stop everything that runs and start again with the same workspace."""
-        async with self._starting:
-            if self._sandbox is not None:
-                await to_the_end(self._stop_sandbox(self._sandbox))
-                await self._running_sandbox()
+        self._users.forget(self)
+        await self._renew()
+
+    async def release(self, user: object) -> bool:
+        self._users.forget(user)
+        if self._turn_of is user:
+            # its own block, whose stream may never be read to the end
+            if not (shared := self._users.in_use):
+                await self.restart()
+            return not shared
+        async with self._turns:
+            if not (shared := self._users.in_use):
+                await self._renew()
+        return not shared
 
     def execute_code_blocks_stream(
-        self, code_blocks: list[CodeBlock], cancellation_token: CancellationToken
-    ) -> AsyncGenerator[str | ExecutionResult, None]:
-        return self._execute(code_blocks, cancellation_token)
-
-    async def _execute(
         self,
         code_blocks: list[CodeBlock],
         cancellation_token: CancellationToken,
-        tools: HostTools | None = None,
+        *,
+        user: object | None = None,
     ) -> AsyncGenerator[str | ExecutionResult, None]:
+        return streamed(
+            lambda emit: self.run_code_blocks(code_blocks, cancellation_token, user=user, emit=emit)
+        )
+
+    async def run_code_blocks(
+        self,
+        code_blocks: list[CodeBlock],
+        cancellation_token: CancellationToken,
+        *,
+        user: object | None = None,
+        emit: Emit | None = None,
+    ) -> ExecutionResult:
+        return await self._run(code_blocks, cancellation_token, user, None, emit)
+
+    async def _run(
+        self,
+        code_blocks: list[CodeBlock],
+        cancellation_token: CancellationToken,
+        user: object | None,
+        tools: HostTools | None,
+        emit: Emit | None,
+    ) -> ExecutionResult:
         if not code_blocks:
             raise SettingError("No code blocks to execute.")
-        async with self._turns:
-            call = Call(cancellation_token, tools)
-            try:
+        call = Call(cancellation_token, self if user is None else user, tools, self._watch)
+        if not await self._turns.take(call.stop):
+            return await self._run_all(code_blocks, call, emit)
+        try:
+            self._turn_of = call.user
+            self._watch.begin(call)
+            if not self._is_ready():
                 await self._get_ready(call)
-                async with aclosing(self._run_all(code_blocks, call)) as items:
-                    async for item in items:
-                        yield item
+            return await self._run_all(code_blocks, call, emit)
+        finally:
+            call.stop.cancel()
+            try:
+                if self._watch.call is call:
+                    await self._watch.end()
+                if call.files:
+                    await self._runner.clean_up(self._place, call)
             finally:
-                call.stop.cancel()
-                await self._clean_up(call)
+                self._turn_of = None
+                self._turns.pass_on()
+
+    # what the code runs in
+
+    def _is_ready(self) -> bool:
+        """Whether the next block can run as it is, without a start or a setup."""
+        generation, runner = self._users.generation, self._runner
+        return (
+            generation.interpreter == runner.interpreter is not None
+            and generation.setup_done == len(runner.setup)
+            and self._place.running
+            and not self._place.workspace.is_gone
+        )
 
     async def _get_ready(self, call: Call) -> None:
-        if self._is_ready():
-            return
-        await first(self.start(), call.stop, None)
-        if not call.stop.done() and not self._is_ready():
-            await self._prepare(call)
+        await first(self.start(), call.stop)
+        generation, setup = self._users.generation, self._runner.setup
+        while generation.setup_done < len(setup) and not call.stop.done():
+            one, output = setup[generation.setup_done], BoundedOutput()
+            end = await self._run_program(self._runner.read(one.block), call, output)
+            result = await self._conclude(end, call, output)
+            if call.stop.done() and not call.timed_out:
+                return
+            if result.exit_code != 0:
+                raise SettingError(f"{one.failure}{output.text()}")
+            generation.setup_done += 1
+        # not the call's own
+        call.files.clear()
 
-    async def _dismiss(self) -> None:
-        sandbox, self._sandbox = self._sandbox, None
-        try:
-            if sandbox is not None:
-                await self._stop_sandbox(sandbox)
-        finally:
-            await self._workspace.remove()
-
-    async def _stop_sandbox(self, sandbox: Sandbox) -> None:
-        await sandbox.stop()
-
-    async def _running_sandbox(self) -> Sandbox:
-        if self._sandbox is None:
-            self._sandbox = await self._make_sandbox()
-        if not self._sandbox.running:
+    async def _open(self) -> None:
+        """Start what does not run, and take note of what was lost since somebody has looked."""
+        place, runner, users = self._place, self._runner, self._users
+        if not place.running or runner.interpreter is None:
+            if (lost := await to_the_end(runner.close())) is not None:
+                self._lose(lost)
+        elif users.generation.interpreter not in (None, runner.interpreter):
+            self._lose(runner.interpreter_loss)
+        if place.sandbox is not None and place.workspace.is_gone:
+            # the sandbox has the removed one, for ever
+            logger.warning("%s was removed: a fresh sandbox gets a new workspace", place.workspace.path)
+            self._lose("its work_dir was removed")
+            await to_the_end(self._clear())
+        if not place.running:
             # made outside a scope and started inside it, it belongs to it all the same
             scope.register(self)
-            self._prepared = False
-            await self._sandbox.start()
-        return self._sandbox
+            self._lose("it ended while no code ran")
+        if not place.running or runner.interpreter is None:
+            tell(SandboxStarting(sandbox=self._name), self._door)
+            await place.start()
+            await runner.open(place)
+        if users.generation.interpreter is None:
+            users.generation.interpreter = runner.interpreter
+            tell(SandboxStarted(sandbox=self._name), self._door)
 
-    def _host_path(self, file: str) -> str | None:
-        """The host's name for a file of the workspace, where the workspace is a directory of the host."""
-        return None
+    async def _renew(self) -> None:
+        """Replace what the blocks have left behind."""
+        async with self._starting:
+            if (sandbox := self._place.sandbox) is not None:
+                self._lose(RESTARTED)
+                await to_the_end(sandbox.stop())
+                await self._open()
 
-    async def _run_all(
-        self, blocks: list[CodeBlock], call: Call
-    ) -> AsyncGenerator[str | ExecutionResult, None]:
-        result = self._new_result()
-        output, began = Output(), time.monotonic()
-        for number, block in enumerate(blocks, 1):
-            async with aclosing(self._run_block(block, call, output, result)) as chunks:
-                async for chunk in chunks:
-                    if chunk:
-                        yield chunk
-            if result.exit_code != 0 or result.outcome is not Outcome.COMPLETED:
-                if left := len(blocks) - number:
-                    yield output.add_text(
-                        remark(output, f"[{left} more code block(s) not run: block {number} failed]")
-                    )
+    async def _dismiss(self) -> None:
+        self._users.replace(STOPPED, told=self)
+        is_started = self._place.sandbox is not None
+        await self._clear()
+        if is_started:
+            tell(SandboxStopped(sandbox=self._name), self._door)
+
+    def _lose(self, reason: str, *, told: object = None) -> None:
+        """Take note that what the blocks have left behind is gone, and tell it, unless that is known."""
+        was_there = self._users.generation.interpreter is not None
+        self._users.replace(reason, told=told)
+        if was_there:
+            tell(SandboxLost(sandbox=self._name, reason=reason), self._door)
+
+    async def _clear(self) -> None:
+        try:
+            await self._place.stop()
+        finally:
+            await self._runner.close()
+
+    # the code
+
+    async def _run_all(self, blocks: list[CodeBlock], call: Call, emit: Emit | None) -> ExecutionResult:
+        output, began = BoundedOutput(emit), time.monotonic()
+        ends: list[BlockEnd] = []
+        result: BlockResult | None = None
+        state_lost = False
+        try:
+            for number, block in enumerate(blocks, 1):
+                result = await self._run_block(block, call, output)
+                state_lost = state_lost or result.state_lost
+                if result.end is not None:
+                    ends.append(result.end)
+                if result.exit_code != 0 or result.outcome is not Outcome.COMPLETED:
+                    if left := len(blocks) - number:
+                        await output.remark(f"[{left} more code block(s) not run: block {number} failed]")
+                    break
+        finally:
+            if self._watch.call is call:
+                await self._watch.end()
+        assert result is not None, "there are blocks"
+        if call.exceeded is not None and result.limit is None and result.outcome is Outcome.COMPLETED:
+            # found when the last block had just ended
+            result = exceeded(call.exceeded)
+            await output.remark(result.remark or "")
+        await output.finish()
+        whole = self._runner.result(ends, state_lost=state_lost)
+        whole.exit_code, whole.outcome, whole.limit = result.exit_code, result.outcome, result.limit
+        whole.output, whole.omitted_bytes = output.text(), output.omitted_bytes
+        whole.seconds = time.monotonic() - began
+        return whole
+
+    async def _run_block(self, block: CodeBlock, call: Call, output: BoundedOutput) -> BlockResult:
+        try:
+            program = self._runner.read(block)
+        except BlockError as error:
+            await output.write(str(error).encode())
+            return BlockResult(exit_code=1, outcome=Outcome.NOT_RUN)
+        state_lost = False
+        for is_last in (False, True):
+            if self._place.sandbox is None or call.stop.done():
+                return await self._conclude(None, call, output)
+            if call.user is not self:
+                self._users.generation.claim(None if call.tools is None else call.tools.rights)
+            is_new, loss = self._users.note(call.user)
+            if loss is not None and self._runner.loss_before is not None:
+                state_lost = True
+                await output.remark(f"{self._runner.loss_before.format(loss)}\n")
+            end = await self._run_program(program, call, output, call.tools)
+            if is_last or call.stop.done() or end.ran or end.exit.lost is None:
                 break
-        if rest := output.finish():
-            yield rest
-        result.output = output.text()
-        result.omitted_bytes = output.omitted_bytes
-        result.seconds = time.monotonic() - began
-        yield result
+            # the interpreter had ended before
+            self._lose(end.exit.lost, told=call.user if is_new else None)
+            await self._get_ready(call)
+        if end.exit.code == 0 and end.exit.lost is None and end.sandbox_lives and not call.stop.done():
+            # as most do
+            return BlockResult(state_lost=state_lost, end=end)
+        result = await self._conclude(end, call, output)
+        result.state_lost = result.state_lost or state_lost
+        return result
 
-    def _conclude(
-        self,
-        ending: Exit | None,
-        sandbox: Sandbox | None,
-        call: Call,
-        output: Output,
-        result: ExecutionResult,
-    ) -> str:
-        """Note in ``result`` how a block ended, ``None`` if it never began; return what to add to its output."""
-        if ending is None and not call.stop.done():
-            ending = Exit(LOST_EXIT_CODE, lost="the executor was stopped")
-        remarks: list[str] = []
-        if call.stop.done():
-            result.exit_code, result.outcome = CANCELLED_EXIT_CODE, Outcome.CANCELLED
-            remarks.append("Code execution was cancelled.")
-        elif call.timed_out:
-            result.exit_code, result.outcome = TIMEOUT_EXIT_CODE, Outcome.TIMED_OUT
-            result.limit = f"time (timeout: {self._timeout})"
-            remarks.append(f"Timeout: stopped after {self._timeout} s, the limit that `timeout` sets.")
-        elif ending is not None and ending.lost is not None:
-            result.exit_code, result.outcome = ending.code, Outcome.LOST
-        elif ending is not None and ending.code != 0 and sandbox is not None:
-            result.exit_code = ending.code
-            result.limit = limit_behind(ending, sandbox, output)
-            if result.limit is not None:
-                remarks.append(result.limit)
-        if (lost := _why_lost(ending, sandbox)) is not None:
-            remarks.append(self._LOSS.format(lost))
-        return remark(output, "\n".join(remarks)) if remarks else ""
+    async def _run_program(
+        self, program: Any, call: Call, output: BoundedOutput, tools: HostTools | None = None
+    ) -> BlockEnd:
+        call.block_ended = False
+        self._watch.begin_block(self._config.timeout)
+        return await self._runner.run(program, self._place, call, output, tools)
 
+    async def _conclude(self, end: BlockEnd | None, call: Call, output: BoundedOutput) -> BlockResult:
+        """What became of a block, ``None`` if it never began. Adds to the output what there is to say of it."""
+        sandbox = self._place.sandbox
+        if end is not None:
+            ending = end.exit
+        else:
+            ending = Exit(0) if call.stop.done() else Exit(LOST_EXIT_CODE, lost=STOPPED)
+        result = judge(ending, call, sandbox, output, self._config.timeout)
+        result.end = end
+        remarks = [] if result.remark is None else [result.remark]
+        lost = ending.lost
+        if lost is None and end is not None and sandbox is not None and not sandbox.running:
+            lost = UNCLEARED
+        if lost is not None:
+            result.state_lost = True
+            self._lose(lost, told=call.user)
+            remarks.append(self._runner.loss.format(lost))
+            is_unexplained = result.outcome is Outcome.LOST and result.limit is None
+            if is_unexplained and end is not None and end.sandbox_lives:
+                result.limit = limit_behind(ending, sandbox, output)
+                remarks += [] if result.limit is None else [result.limit]
+        if remarks:
+            await output.remark("\n".join(remarks))
+        return result
 
-def _why_lost(ending: Exit | None, sandbox: Sandbox | None) -> str | None:
-    if ending is None or ending.lost is not None:
-        return None if ending is None else ending.lost
-    return None if sandbox is None or sandbox.running else "it could not be cleared of all that ran in it"
+    def _to_config(self) -> Any:
+        return self._config.model_copy(deep=True)
 
-
-def limit_behind(ending: Exit, sandbox: Sandbox, output: Output) -> str | None:
-    """Which limit of the sandbox ended a block like that, if one did."""
-    return diagnose(
-        sandbox.limits,
-        exit_code=ending.code,
-        output=output.end(),
-        oom_kills=ending.oom_kills,
-        fork_failures=ending.fork_failures,
-    )
-
-
-def remark(output: Output, text: str) -> str:
-    """A remark of ours on a line of its own."""
-    end = output.end(1)
-    return f"\n{text}" if end and end != "\n" else text
-
-
-def deadline_after(seconds: float) -> float:
-    """The moment ``seconds`` from now, in seconds of the event loop's clock."""
-    return asyncio.get_running_loop().time() + seconds
+    @classmethod
+    def _from_config(cls, config: Any) -> Self:
+        return cls(**config.model_dump())

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from importlib import resources
 
 from autogen_core.code_executor import CodeBlock
@@ -12,18 +13,26 @@ from pydantic import Field, field_validator
 
 from codeact_team.aio import to_the_end
 from codeact_team.errors import SandboxError
-from codeact_team.execution import ExecutionResult, Outcome
-from codeact_team.executors.base import LOST_EXIT_CODE, ExecutorConfig, SandboxedCodeExecutor, deadline_after
-from codeact_team.executors.languages import DEFAULT_LANGUAGES, BlockError, file_of, parse_command
-from codeact_team.executors.output import Output
-from codeact_team.executors.supervision import Call, communicate, end, first
-from codeact_team.executors.workspace import HostWorkspace
+from codeact_team.execution import ExecutionResult, HostTools
+from codeact_team.executors.base import ExecutorConfig
+from codeact_team.executors.block_files import DEFAULT_LANGUAGES, file_of, names_its_file, parse_command
+from codeact_team.executors.block_results import LOST_EXIT_CODE
+from codeact_team.executors.bounded_output import BoundedOutput
+from codeact_team.executors.code_runner import BlockEnd, BlockError, CodeRunner
+from codeact_team.executors.place import Place
+from codeact_team.executors.stopping import Call, deadline_after, first
 from codeact_team.sandboxes.base import Exit, Process, Sandbox
 
 logger = logging.getLogger(__name__)
 
+STOP_TIMEOUT = 1.0
+"""Seconds for a sandbox that does not answer to stop, before that goes on by itself."""
 DELETE_TIMEOUT = 2.0
 """Seconds to delete the blocks' files; what earlier blocks have left running may hinder it."""
+INTERRUPT_GRACE = 0.5
+"""Seconds between SIGINT, which lets Python say where it was, and SIGKILL."""
+LAST_WORDS_GRACE = 1.0
+"""Seconds for what a killed program has written to arrive."""
 
 _RUN_BLOCK = (resources.files(__name__.rpartition(".")[0]) / "run_block.sh").read_text()
 
@@ -32,7 +41,7 @@ class CommandLineConfig(ExecutorConfig):
     """Settings that every command-line executor has."""
 
     delete_tmp_files: bool = False
-    """Whether the files that hold the code blocks are deleted after they ran."""
+    """Whether the files that hold the code blocks are deleted after they ran; those that name themselves stay."""
     languages: dict[str, str] = Field(default_factory=dict)
     """More languages: label to command, which gets the block's file as its last argument."""
 
@@ -44,94 +53,165 @@ class CommandLineConfig(ExecutorConfig):
         return languages
 
 
-class CommandLineCodeExecutor(SandboxedCodeExecutor):
-    """Runs each code block as a process of its own in a sandbox that starts on first use.
+@dataclass(frozen=True)
+class _Program:
+    argv: Sequence[str]
+    code: bytes
+    file: str
+    is_kept: bool
+
+
+@dataclass(slots=True)
+class _ProgramEnd(BlockEnd):
+    code_file: str | None = None
+
+
+class ProcessPerBlock(CodeRunner[_Program, _ProgramEnd]):
+    """Runs each block as a process of its own; what that leaves running ends with it.
 
     Args:
-        settings: Time limit, languages, and what becomes of the blocks' files.
-        workspace: The workspace's directory on the host.
+        config: The languages, and what becomes of the blocks' files.
     """
 
-    def __init__(self, settings: CommandLineConfig, workspace: HostWorkspace) -> None:
-        super().__init__(settings, workspace)
-        self._delete_tmp_files = settings.delete_tmp_files
+    loss = "The sandbox was lost: {}. Running processes are gone; the next code runs in a fresh sandbox."
+
+    def __init__(self, config: CommandLineConfig) -> None:
+        self._delete_tmp_files = config.delete_tmp_files
+        self._timeout = config.timeout
         self._commands = {
             label.lower(): parse_command(label, command)
-            for label, command in {**DEFAULT_LANGUAGES, **settings.languages}.items()
+            for label, command in {**DEFAULT_LANGUAGES, **config.languages}.items()
         }
+        super().__init__(tuple(self._commands))
 
-    @property
-    def supported_languages(self) -> Sequence[str]:
-        return tuple(self._commands)
-
-    async def _clean_up(self, call: Call) -> None:
-        if self._delete_tmp_files:
-            await to_the_end(self._delete(call.files))
-
-    async def _delete(self, files: list[str]) -> None:
-        """Delete blocks' files, from inside: the host does not touch what hostile code may have replaced."""
-        sandbox = self._sandbox
-        if not files or sandbox is None or not sandbox.running:
-            return
-        try:
-            process = await _spawn(sandbox, ["rm", "-f", "--", *files])
-        except SandboxError as error:
-            logger.warning("files of code blocks are left: %s", error)
-            return
-        deadline = deadline_after(DELETE_TIMEOUT)
-        while await first(process.read(), None, deadline):
-            pass
-        await process.aclose()
-
-    async def _run_block(
-        self, block: CodeBlock, call: Call, output: Output, result: ExecutionResult
-    ) -> AsyncGenerator[str, None]:
-        try:
-            command = self._command_for(block)
-            file = file_of(block)
-        except BlockError as error:
-            result.exit_code, result.outcome = 1, Outcome.NOT_RUN
-            yield output.add_text(str(error))
-            return
-        result.code_file = result.code_file or self._host_path(file)
-        call.files.append(file)
-        process: Process | None = None
-        ending: Exit | None = None
-        sandbox = self._sandbox
-        try:
-            if sandbox is not None and not call.stop.done():
-                call.deadline = deadline_after(self._timeout)
-                process = await _spawn(sandbox, ["sh", "-c", _RUN_BLOCK, "run_block", file, *command])
-                async with aclosing(communicate(process, block.code, sandbox, call)) as chunks:
-                    async for chunk in chunks:
-                        yield output.add(chunk)
-                ending = await process.wait()
-        except SandboxError as error:
-            if sandbox is None or sandbox.running:
-                raise
-            ending = Exit(LOST_EXIT_CODE, lost=str(error))
-        except BaseException:
-            if process is not None and sandbox is not None:
-                await to_the_end(end(process, sandbox))
-            raise
-        finally:
-            if process is not None:
-                await process.aclose()
-        yield output.add_text(self._conclude(ending, sandbox, call, output, result))
-
-    def _command_for(self, block: CodeBlock) -> list[str]:
+    def read(self, block: CodeBlock) -> _Program:
         if (command := self._commands.get(block.language.lower())) is None:
             known = ", ".join(self._commands)
             raise BlockError(f"Unsupported language {block.language!r}; this executor runs {known}")
-        return command
+        file = file_of(block)
+        argv = ["sh", "-c", _RUN_BLOCK, "run_block", file, *command]
+        return _Program(argv, block.code.encode(errors="replace"), file, names_its_file(block))
+
+    async def run(
+        self,
+        program: _Program,
+        place: Place,
+        call: Call,
+        output: BoundedOutput,
+        tools: HostTools | None = None,
+    ) -> _ProgramEnd:
+        sandbox = place.sandbox
+        assert sandbox is not None, "a block runs in a sandbox"
+        if not program.is_kept and self._delete_tmp_files:
+            call.files.append(program.file)
+        file = place.host_path(program.file)
+        try:
+            if (process := await self._begin(sandbox, program.argv, call)) is None:
+                return _ProgramEnd(Exit(0), code_file=file)
+            return _ProgramEnd(await _follow(process, program.code, sandbox, call, output), code_file=file)
+        except SandboxError as error:
+            if sandbox.running:
+                raise
+            return _ProgramEnd(Exit(LOST_EXIT_CODE, lost=str(error)), code_file=file)
+
+    def result(self, ends: Sequence[_ProgramEnd], *, state_lost: bool) -> ExecutionResult:
+        return ExecutionResult(0, "", code_file=ends[0].code_file if ends else None)
+
+    async def clean_up(self, place: Place, call: Call) -> None:
+        if place.sandbox is not None and place.sandbox.running:
+            await to_the_end(_delete(place.sandbox, call.files))
+
+    async def _begin(self, sandbox: Sandbox, argv: Sequence[str], call: Call) -> Process | None:
+        """The program that runs a block, or ``None`` if the call was stopped before it began.
+
+        Raises:
+            SandboxError: If it cannot be started, or not in time; in that case the sandbox has been given up.
+        """
+        process = await _spawn(sandbox, argv, call.stop)
+        if process is None and call.timed_out:
+            await first(sandbox.stop(), None, deadline_after(STOP_TIMEOUT))
+            raise SandboxError(f"it did not start the block within {self._timeout} s")
+        return process
 
 
-async def _spawn(sandbox: Sandbox, argv: Sequence[str]) -> Process:
+async def _follow(process: Process, code: bytes, sandbox: Sandbox, call: Call, output: BoundedOutput) -> Exit:
+    """Let a program run the code, and pass on its output; how it ended."""
     try:
-        return await sandbox.spawn(argv)
+        await _communicate(process, code, sandbox, call, output)
+        call.block_ended = True
+        ending = await process.wait()
+    except BaseException:
+        await to_the_end(_abandon(process, sandbox))
+        raise
+    await process.aclose()
+    return ending
+
+
+async def _communicate(
+    process: Process, code: bytes, sandbox: Sandbox, call: Call, output: BoundedOutput
+) -> None:
+    """Pass on the output of a block until it ends, or until it has to be stopped."""
+    await first(_send(process, code), call.stop)
+    while (chunk := await first(process.read(), call.stop)) is not None:
+        if not chunk:
+            return
+        await output.write(chunk)
+    await _terminate(process, sandbox, output.write)
+
+
+async def _send(process: Process, data: bytes) -> None:
+    await process.write(data)
+    # only now: half a program must not be run
+    await process.close_stdin()
+
+
+async def _terminate(
+    process: Process, sandbox: Sandbox, take: Callable[[bytes], Awaitable[None]] | None = None
+) -> None:
+    """Stop everything inside: by SIGINT, then for certain. The last words go to ``take``."""
+    # in any case both: where the program ends by SIGINT, what it forked may not
+    for signal, grace in ((sandbox.interrupt, INTERRUPT_GRACE), (sandbox.kill, LAST_WORDS_GRACE)):
+        await signal()
+        deadline = deadline_after(grace)
+        while chunk := await first(process.read(), None, deadline):
+            if take is not None:
+                await take(chunk)
+
+
+async def _abandon(process: Process, sandbox: Sandbox) -> None:
+    try:
+        await _terminate(process, sandbox)
+    finally:
+        await process.aclose()
+
+
+async def _delete(sandbox: Sandbox, files: Sequence[str]) -> None:
+    """Delete blocks' files, from inside: the host does not touch what hostile code may have replaced."""
+    deadline = deadline_after(DELETE_TIMEOUT)
+    try:
+        process = await _spawn(sandbox, ["rm", "-f", "--", *files], None, deadline)
+    except SandboxError as error:
+        logger.warning("files of code blocks are left: %s", error)
+        return
+    if process is None:
+        logger.warning("files of code blocks are left: no program starts in the sandbox")
+        return
+    while await first(process.read(), None, deadline):
+        pass
+    await process.aclose()
+
+
+async def _spawn(
+    sandbox: Sandbox, argv: Sequence[str], stop: asyncio.Future[None] | None, deadline: float | None = None
+) -> Process | None:
+    """The program once it has started; ``None`` if ``stop`` or the deadline comes first."""
+    try:
+        return await first(sandbox.spawn(argv), stop, deadline, undo=lambda late: _abandon(late, sandbox))
     except SandboxError:
         if not sandbox.running:
             raise
         # what an earlier block has left behind may hold all the processes there may be
         await sandbox.kill()
-        return await sandbox.spawn(argv)
+        if not sandbox.running:
+            raise
+        return await first(sandbox.spawn(argv), stop, deadline, undo=lambda late: _abandon(late, sandbox))

@@ -2,75 +2,52 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Generic, Literal, Self, TypeVar
+from typing import Literal
 
 from autogen_core import Component
-from pydantic import Field
 
 from codeact_team.executors.base import ExecutorConfig, SandboxedCodeExecutor
-from codeact_team.executors.command_line import CommandLineCodeExecutor, CommandLineConfig
+from codeact_team.executors.command_line import CommandLineConfig, ProcessPerBlock
+from codeact_team.executors.place import Place
 from codeact_team.executors.session import InterpreterCodeExecutor, SessionConfig
-from codeact_team.executors.workspace import HostWorkspace
+from codeact_team.executors.workspace import HostWorkspace, wide_directories
 from codeact_team.sandboxes.base import Sandbox
-from codeact_team.sandboxes.confined import ConfinedSandbox
-from codeact_team.sessions.accounts import Greeting
-
-logger = logging.getLogger(__name__)
+from codeact_team.sandboxes.confined import ConfinedSandbox, ConfinedSandboxConfig
+from codeact_team.sandboxes.limits import above_default
 
 
-class ConfinedExecutorConfig(ExecutorConfig):
-    """Settings of every executor in confined processes. Memory is in MiB."""
-
-    confinement: Literal["required", "best_effort"] = "required"
-    """Whether to refuse where the kernel cannot enforce everything, or to go on with what it can and say so."""
-    memory_mib: int = Field(1024, ge=64)
-    """Memory limit in MiB."""
-    pids: int = Field(64, ge=8)
-    """How many processes there may be at once."""
-    readable: list[str] = Field(default_factory=list)
-    """More files or directories of this machine that the code may read."""
-    environment: dict[str, str] = Field(default_factory=dict)
-    """Variables of the code's environment. The code can read them all: no place for secrets."""
+class ConfinedExecutorConfig(ConfinedSandboxConfig, ExecutorConfig):
+    """Settings of every executor in confined processes, beside those of the sandbox."""
 
 
-_Config = TypeVar("_Config", bound=ConfinedExecutorConfig)
+class ConfinedPlace(Place):
+    """Confined processes of this machine, in a directory of it.
 
+    Args:
+        config: The settings.
+    """
 
-class Confined(SandboxedCodeExecutor, Generic[_Config]):
-    """An executor whose sandbox is a confined process. Subclasses set ``_config`` before all else."""
-
-    _config: _Config
+    def __init__(self, config: ConfinedExecutorConfig) -> None:
+        super().__init__(
+            HostWorkspace(config.work_dir), mib=config.workspace_mib, files=config.workspace_files
+        )
+        self.must_guard = config.confinement == "required"
+        self._config = config
 
     @property
     def loosenings(self) -> Sequence[str]:
-        required = self._config.confinement == "required"
-        found = [] if required else ["confinement: best_effort"]
-        if self._config.readable:
-            found.append(f"readable: {', '.join(self._config.readable)}")
-        return found
+        growth = above_default(self._config, "workspace_mib", "workspace_files")
+        return [*self._config.loosenings, *growth, *wide_directories({"work_dir": self._config.work_dir})]
 
-    async def _make_sandbox(self) -> Sandbox:
+    def _make_sandbox(self) -> Sandbox:
         return ConfinedSandbox(
-            workspace=self._workspace.make(),
-            confinement=self._config.confinement,
-            memory_mib=self._config.memory_mib,
-            pids=self._config.pids,
-            readable=self._config.readable,
-            environment=self._config.environment,
+            self._config, workspace=self.workspace.make(), workspace_mib=self._config.workspace_mib
         )
 
-    def _host_path(self, file: str) -> str | None:
-        return str(self.work_dir / file)
-
-    def _to_config(self) -> _Config:
-        return self._config.model_copy(deep=True)
-
-    @classmethod
-    def _from_config(cls, config: _Config) -> Self:
-        return cls(**config.model_dump())
+    def host_path(self, file: str) -> str | None:
+        return str(self.workspace.path / file)
 
 
 class ConfinedCommandLineCodeExecutorConfig(ConfinedExecutorConfig, CommandLineConfig):
@@ -78,9 +55,7 @@ class ConfinedCommandLineCodeExecutorConfig(ConfinedExecutorConfig, CommandLineC
 
 
 class ConfinedCommandLineCodeExecutor(
-    Confined[ConfinedCommandLineCodeExecutorConfig],
-    CommandLineCodeExecutor,
-    Component[ConfinedCommandLineCodeExecutorConfig],
+    SandboxedCodeExecutor, Component[ConfinedCommandLineCodeExecutorConfig]
 ):
     """Runs each code block as a fresh process of this machine that may write its workspace and nothing else.
 
@@ -92,11 +67,16 @@ class ConfinedCommandLineCodeExecutor(
         work_dir: Directory that is the code's workspace. Default: a temporary one, removed at the end.
         confinement: ``required`` refuses where the kernel cannot enforce everything; ``best_effort`` goes on with
             what it can, and says so once.
-        memory_mib: Memory limit in MiB.
+        memory_mib: Memory limit in MiB: altogether where this machine delegates a control group, else for each process.
         pids: How many processes there may be at once.
+        cpus: How many processors' worth of time the code may take, where this machine delegates a control group.
+        tmpfs_mib: Size of the private temporary directory, in MiB. It counts as memory.
+        workspace_mib: How much the workspace may grow, in MiB; ``None`` for no limit.
+        workspace_files: How many files may be added to the workspace; ``None`` for no limit.
         readable: More files or directories that the code may read.
         environment: Variables of the code's environment.
-        delete_tmp_files: Whether the files that hold the code blocks are deleted after they ran.
+        delete_tmp_files: Whether the files that hold the code blocks are deleted after they ran; those that name
+            themselves stay.
         languages: More languages: label to command.
 
     Raises:
@@ -114,34 +94,38 @@ class ConfinedCommandLineCodeExecutor(
         confinement: Literal["required", "best_effort"] = "required",
         memory_mib: int = 1024,
         pids: int = 64,
+        cpus: float = 1.0,
+        tmpfs_mib: int = 256,
+        workspace_mib: int | None = 4096,
+        workspace_files: int | None = 100_000,
         readable: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         delete_tmp_files: bool = False,
         languages: Mapping[str, str] | None = None,
     ) -> None:
-        self._config = ConfinedCommandLineCodeExecutorConfig(
+        config = ConfinedCommandLineCodeExecutorConfig(
             timeout=timeout,
             work_dir=None if work_dir is None else str(work_dir),
             confinement=confinement,
             memory_mib=memory_mib,
             pids=pids,
+            cpus=cpus,
+            tmpfs_mib=tmpfs_mib,
+            workspace_mib=workspace_mib,
+            workspace_files=workspace_files,
             readable=list(readable),
             environment=dict(environment or {}),
             delete_tmp_files=delete_tmp_files,
             languages=dict(languages or {}),
         )
-        super().__init__(self._config, HostWorkspace(self._config.work_dir))
+        super().__init__(config, ConfinedPlace(config), ProcessPerBlock(config))
 
 
 class ConfinedSessionCodeExecutorConfig(ConfinedExecutorConfig, SessionConfig):
     """Settings of :class:`ConfinedSessionCodeExecutor`."""
 
 
-class ConfinedSessionCodeExecutor(
-    Confined[ConfinedSessionCodeExecutorConfig],
-    InterpreterCodeExecutor,
-    Component[ConfinedSessionCodeExecutorConfig],
-):
+class ConfinedSessionCodeExecutor(InterpreterCodeExecutor, Component[ConfinedSessionCodeExecutorConfig]):
     """Runs Python blocks in one living interpreter of this machine that may write its workspace and nothing else.
 
     Variables, imports and functions live on from block to block, as in a notebook; shell blocks share their working
@@ -154,8 +138,12 @@ class ConfinedSessionCodeExecutor(
         work_dir: Directory that is the code's workspace. Default: a temporary one, removed at the end.
         confinement: ``required`` refuses where the kernel cannot enforce everything; ``best_effort`` goes on with
             what it can, and says so once.
-        memory_mib: Memory limit in MiB.
+        memory_mib: Memory limit in MiB: altogether where this machine delegates a control group, else for each process.
         pids: How many processes there may be at once.
+        cpus: How many processors' worth of time the code may take, where this machine delegates a control group.
+        tmpfs_mib: Size of the private temporary directory, in MiB. It counts as memory.
+        workspace_mib: How much the workspace may grow, in MiB; ``None`` for no limit.
+        workspace_files: How many files may be added to the workspace; ``None`` for no limit.
         readable: More files or directories that the code may read.
         environment: Variables of the code's environment.
         modules: Modules that are there from the start: name in the code to module, such as ``{"np": "numpy"}``.
@@ -176,26 +164,28 @@ class ConfinedSessionCodeExecutor(
         confinement: Literal["required", "best_effort"] = "required",
         memory_mib: int = 1024,
         pids: int = 64,
+        cpus: float = 1.0,
+        tmpfs_mib: int = 256,
+        workspace_mib: int | None = 4096,
+        workspace_files: int | None = 100_000,
         readable: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         modules: Mapping[str, str] | None = None,
         setup: str = "",
     ) -> None:
-        self._config = ConfinedSessionCodeExecutorConfig(
+        config = ConfinedSessionCodeExecutorConfig(
             timeout=timeout,
             work_dir=None if work_dir is None else str(work_dir),
             confinement=confinement,
             memory_mib=memory_mib,
             pids=pids,
+            cpus=cpus,
+            tmpfs_mib=tmpfs_mib,
+            workspace_mib=workspace_mib,
+            workspace_files=workspace_files,
             readable=list(readable),
             environment=dict(environment or {}),
             modules=dict(modules or {}),
             setup=setup,
         )
-        super().__init__(self._config, HostWorkspace(self._config.work_dir))
-
-    def _accept(self, greeting: Greeting) -> None:
-        if self._config.confinement == "required" or greeting.unguarded is None:
-            super()._accept(greeting)
-        else:
-            logger.warning("%s", greeting.unguarded)
+        super().__init__(config, ConfinedPlace(config))

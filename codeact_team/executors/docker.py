@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import logging
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar, Unpack
+from typing import Any, ClassVar, Self, Unpack
 
 from autogen_core import Component
 from pydantic import field_validator, model_validator
 
 from codeact_team.errors import SettingError
-from codeact_team.execution import ExecutionResult
 from codeact_team.executors.base import ExecutorConfig, SandboxedCodeExecutor
-from codeact_team.executors.command_line import CommandLineCodeExecutor, CommandLineConfig
-from codeact_team.executors.functions import PROMPT_TEMPLATE, Function, format_for_prompt, installation
+from codeact_team.executors.block_files import DEFAULT_LANGUAGES
+from codeact_team.executors.code_runner import Setup
+from codeact_team.executors.command_line import CommandLineConfig, ProcessPerBlock
+from codeact_team.executors.place import Place
 from codeact_team.executors.session import InterpreterCodeExecutor, SessionConfig
-from codeact_team.executors.supervision import Call
-from codeact_team.executors.workspace import HostWorkspace
+from codeact_team.executors.user_functions import (
+    PROMPT_TEMPLATE,
+    Function,
+    format_for_prompt,
+    installation,
+)
+from codeact_team.executors.workspace import HostWorkspace, wide_directories
 from codeact_team.sandboxes.base import Sandbox
 from codeact_team.sandboxes.docker import (
     DockerContainerOptions,
@@ -27,8 +31,7 @@ from codeact_team.sandboxes.docker import (
     DockerSandboxConfig,
     DockerSandboxOptions,
 )
-
-logger = logging.getLogger(__name__)
+from codeact_team.sandboxes.limits import above_default
 
 _NOBODY = 65534
 """Owns nothing but what is made for the code."""
@@ -49,45 +52,45 @@ class DockerExecutorConfig(DockerSandboxConfig, ExecutorConfig):
         return self
 
 
-_Config = TypeVar("_Config", bound=DockerExecutorConfig)
+class DockerPlace(Place):
+    """A container, and as its workspace a directory of this machine unless it is to be in the container.
 
+    Args:
+        config: The settings.
+    """
 
-class InDocker(SandboxedCodeExecutor, Generic[_Config]):
-    """An executor whose sandbox is a container. Subclasses set ``_config`` before all else."""
-
-    _config: _Config
+    def __init__(self, config: DockerExecutorConfig) -> None:
+        super().__init__(
+            HostWorkspace(config.work_dir, owner=_NOBODY),
+            mib=config.workspace_mib,
+            files=config.workspace_files,
+        )
+        self._config = config
 
     @property
     def loosenings(self) -> Sequence[str]:
-        return self._config.loosenings
+        directories = {"work_dir": self._config.work_dir, "bind_dir": self._config.bind_dir}
+        growth = above_default(self._config, "workspace_mib", "workspace_files")
+        return (*self._config.loosenings, *growth, *wide_directories(directories))
 
     @property
     def bind_dir(self) -> Path:
         """The workspace's directory as the engine names it."""
-        return self.work_dir if self._config.bind_dir is None else Path(self._config.bind_dir)
+        return self.workspace.path if self._config.bind_dir is None else Path(self._config.bind_dir)
 
-    async def _make_sandbox(self) -> Sandbox:
-        for loosening in self.loosenings:
-            logger.warning("the sandbox is looser than its default: %s", loosening)
+    def _make_sandbox(self) -> Sandbox:
         if self._config.workspace == "container":
             return DockerSandbox(self._config)
         return DockerSandbox(
             self._config,
-            work_dir=self._workspace.make(),
+            work_dir=self.workspace.make(),
             bind_dir=None if self._config.bind_dir is None else self.bind_dir.resolve(),
             must_share=self._config.work_dir is not None,
         )
 
-    def _host_path(self, file: str) -> str | None:
-        shared = isinstance(self._sandbox, DockerSandbox) and self._sandbox.shared
-        return str(self.work_dir / file) if shared else None
-
-    def _to_config(self) -> _Config:
-        return self._config.model_copy(deep=True)
-
-    @classmethod
-    def _from_config(cls, config: _Config) -> Self:
-        return cls(**config.model_dump())
+    def host_path(self, file: str) -> str | None:
+        shared = isinstance(self.sandbox, DockerSandbox) and self.sandbox.shared
+        return str(self.workspace.path / file) if shared else None
 
 
 class DockerCommandLineCodeExecutorConfig(DockerExecutorConfig, CommandLineConfig):
@@ -104,11 +107,7 @@ class DockerCommandLineCodeExecutorConfig(DockerExecutorConfig, CommandLineConfi
         return name
 
 
-class DockerCommandLineCodeExecutor(
-    InDocker[DockerCommandLineCodeExecutorConfig],
-    CommandLineCodeExecutor,
-    Component[DockerCommandLineCodeExecutorConfig],
-):
+class DockerCommandLineCodeExecutor(SandboxedCodeExecutor, Component[DockerCommandLineCodeExecutorConfig]):
     """Runs each code block as a fresh process in a hardened Docker container.
 
     A drop-in for AutoGen's class of that name, with the same parameters; those beside AutoGen's are the fields of
@@ -122,6 +121,8 @@ class DockerCommandLineCodeExecutor(
         timeout: Seconds that one code block may take.
         work_dir: Directory of the host that is the code's workspace. Default: a temporary one, removed at the end.
         bind_dir: The same directory as the engine names it.
+        workspace_mib: How much a workspace on the host may grow, in MiB; ``None`` for no limit.
+        workspace_files: How many files may be added to such a workspace; ``None`` for no limit.
         auto_remove: Whether the container is removed when it stops.
         stop_container: Whether the container ends with this process.
         device_requests: Devices for the container, such as GPUs.
@@ -130,7 +131,8 @@ class DockerCommandLineCodeExecutor(
         extra_volumes: More directories or volumes: host path to ``{"bind": container path, "mode": "ro" or "rw"}``.
         extra_hosts: More lines of /etc/hosts.
         init_command: Shell command that runs before the first block.
-        delete_tmp_files: Whether the files that hold the code blocks are deleted after they ran.
+        delete_tmp_files: Whether the files that hold the code blocks are deleted after they ran; those that name
+            themselves stay.
         languages: More languages: label to command.
         **container: See the fields of :class:`~codeact_team.sandboxes.docker.DockerSandboxConfig`.
 
@@ -141,6 +143,7 @@ class DockerCommandLineCodeExecutor(
     component_config_schema = DockerCommandLineCodeExecutorConfig
     component_provider_override = "codeact_team.DockerCommandLineCodeExecutor"
 
+    SUPPORTED_LANGUAGES: ClassVar[list[str]] = list(DEFAULT_LANGUAGES)
     FUNCTION_PROMPT_TEMPLATE: ClassVar[str] = PROMPT_TEMPLATE
 
     def __init__(
@@ -151,6 +154,8 @@ class DockerCommandLineCodeExecutor(
         timeout: int = 60,
         work_dir: Path | str | None = None,
         bind_dir: Path | str | None = None,
+        workspace_mib: int | None = 4096,
+        workspace_files: int | None = 100_000,
         auto_remove: bool = True,
         stop_container: bool = True,
         device_requests: Sequence[Mapping[str, Any]] | None = None,
@@ -163,12 +168,14 @@ class DockerCommandLineCodeExecutor(
         languages: Mapping[str, str] | None = None,
         **container: Unpack[DockerSandboxOptions],
     ) -> None:
-        self._config = DockerCommandLineCodeExecutorConfig(
+        config = DockerCommandLineCodeExecutorConfig(
             image=image,
             container_name=container_name,
             timeout=timeout,
             work_dir=None if work_dir is None else str(work_dir),
             bind_dir=None if bind_dir is None else str(bind_dir),
+            workspace_mib=workspace_mib,
+            workspace_files=workspace_files,
             auto_remove=auto_remove,
             stop_container=stop_container,
             device_requests=[dict(request) for request in device_requests or ()],
@@ -184,8 +191,19 @@ class DockerCommandLineCodeExecutor(
             warnings.warn(
                 "Using the current directory as work_dir is deprecated.", DeprecationWarning, stacklevel=2
             )
-        super().__init__(self._config, HostWorkspace(self._config.work_dir, owner=_NOBODY))
         self._functions = tuple(functions)
+        self._functions_module = functions_module
+        self._docker = DockerPlace(config)
+        runner = ProcessPerBlock(config)
+        runner.setup += [
+            Setup(block, f"{failure} ") for block, failure in installation(functions, functions_module)
+        ]
+        super().__init__(config, self._docker, runner)
+
+    @property
+    def bind_dir(self) -> Path:
+        """The workspace's directory as the engine names it."""
+        return self._docker.bind_dir
 
     @property
     def functions(self) -> Sequence[Function]:
@@ -195,26 +213,11 @@ class DockerCommandLineCodeExecutor(
     @property
     def functions_module(self) -> str:
         """Name of the module they are in."""
-        return self._config.functions_module
+        return self._functions_module
 
     def format_functions_for_prompt(self, prompt_template: str = FUNCTION_PROMPT_TEMPLATE) -> str:
         """The functions for a prompt: ``$module_name`` and ``$functions`` (signatures, docstrings) are filled in."""
         return format_for_prompt(self._functions, self.functions_module, prompt_template)
-
-    async def _prepare(self, call: Call) -> None:
-        for block, failure in installation(self._functions, self.functions_module):
-            result = ExecutionResult(exit_code=0, output="")
-            async with aclosing(self._run_all([block], call)) as items:
-                async for item in items:
-                    if isinstance(item, ExecutionResult):
-                        result = item
-            if call.stop.done():
-                return
-            if result.exit_code != 0:
-                raise SettingError(f"{failure} {result.output}")
-        # not the call's own
-        call.files.clear()
-        self._prepared = True
 
     def _to_config(self) -> DockerCommandLineCodeExecutorConfig:
         if self._functions:
@@ -227,11 +230,7 @@ class DockerSessionCodeExecutorConfig(DockerExecutorConfig, SessionConfig):
     """Settings of :class:`DockerSessionCodeExecutor`."""
 
 
-class DockerSessionCodeExecutor(
-    InDocker[DockerSessionCodeExecutorConfig],
-    InterpreterCodeExecutor,
-    Component[DockerSessionCodeExecutorConfig],
-):
+class DockerSessionCodeExecutor(InterpreterCodeExecutor, Component[DockerSessionCodeExecutorConfig]):
     """Runs Python blocks in one living interpreter in a hardened Docker container, and shell blocks beside it.
 
     Variables, imports and functions live on from block to block, as in a notebook; shell blocks share their working
@@ -244,6 +243,8 @@ class DockerSessionCodeExecutor(
             that does not notice within a second is replaced.
         work_dir: Directory of the host that is the code's workspace. Default: a temporary one, removed at the end.
         bind_dir: The same directory as the engine names it.
+        workspace_mib: How much a workspace on the host may grow, in MiB; ``None`` for no limit.
+        workspace_files: How many files may be added to such a workspace; ``None`` for no limit.
         modules: Modules that are there from the start: name in the code to module, such as ``{"np": "numpy"}``.
         setup: Python code that runs in each fresh interpreter before the first block.
         **container: See the fields of :class:`~codeact_team.sandboxes.docker.DockerSandboxConfig`.
@@ -262,17 +263,27 @@ class DockerSessionCodeExecutor(
         timeout: int = 60,
         work_dir: Path | str | None = None,
         bind_dir: Path | str | None = None,
+        workspace_mib: int | None = 4096,
+        workspace_files: int | None = 100_000,
         modules: Mapping[str, str] | None = None,
         setup: str = "",
         **container: Unpack[DockerContainerOptions],
     ) -> None:
-        self._config = DockerSessionCodeExecutorConfig(
+        config = DockerSessionCodeExecutorConfig(
             image=image,
             timeout=timeout,
             work_dir=None if work_dir is None else str(work_dir),
             bind_dir=None if bind_dir is None else str(bind_dir),
+            workspace_mib=workspace_mib,
+            workspace_files=workspace_files,
             modules=dict(modules or {}),
             setup=setup,
             **container,
         )
-        super().__init__(self._config, HostWorkspace(self._config.work_dir, owner=_NOBODY))
+        self._docker = DockerPlace(config)
+        super().__init__(config, self._docker)
+
+    @property
+    def bind_dir(self) -> Path:
+        """The workspace's directory as the engine names it."""
+        return self._docker.bind_dir

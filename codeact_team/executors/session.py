@@ -2,46 +2,39 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from pydantic import Field, field_validator
 
-from codeact_team.aio import to_the_end
+from codeact_team.aio import streamed, to_the_end
 from codeact_team.errors import SandboxError, SettingError
 from codeact_team.execution import (
     Artifact,
     BoundName,
+    Emit,
     ExecutionResult,
     HostTools,
-    Outcome,
     SessionCodeExecutor,
     SessionResult,
 )
-from codeact_team.executors.base import (
-    ExecutorConfig,
-    SandboxedCodeExecutor,
-    deadline_after,
-    limit_behind,
-    remark,
-)
-from codeact_team.executors.output import Output
-from codeact_team.executors.supervision import Call
-from codeact_team.executors.workspace import HostWorkspace
-from codeact_team.sandboxes.base import Exit, Sandbox
-from codeact_team.sessions.accounts import Account, Greeting, Report
-from codeact_team.sessions.host import Session
-from codeact_team.sessions.protocol import (
-    MAX_ARTIFACT_BYTES,
-    MAX_ARTIFACTS,
-    MAX_CODE_BYTES,
-    MAX_FILE_BYTES,
-    MIB,
-)
+from codeact_team.executors.base import RESTARTED, ExecutorConfig, SandboxedCodeExecutor
+from codeact_team.executors.block_results import LOST_EXIT_CODE
+from codeact_team.executors.bounded_output import BoundedOutput
+from codeact_team.executors.code_runner import BlockEnd, BlockError, CodeRunner, Setup
+from codeact_team.executors.place import Place
+from codeact_team.executors.stopping import Call
+from codeact_team.sandboxes.base import STOPPED, Exit
+from codeact_team.sessions.host import Session, add_artifact
+from codeact_team.sessions.protocol import MAX_CODE_BYTES, MAX_FILE_BYTES, MIB
+from codeact_team.sessions.replies import Report
+
+logger = logging.getLogger(__name__)
 
 LANGUAGES = {"python": "python", "sh": "sh", "shell": "sh", "bash": "bash"}
 """What a session runs: by label, the interpreter or shell that runs it."""
@@ -65,80 +58,210 @@ class SessionConfig(ExecutorConfig):
     def _importable(cls, modules: dict[str, str]) -> dict[str, str]:
         for name, module in modules.items():
             if not name.isidentifier() or not _MODULE.fullmatch(module):
-                raise ValueError(f"{name}: {module} is not a name and a module, as in `np: numpy`")
+                raise ValueError(f"{name!r}: {module!r} is not a name and a module, as in `np: numpy`")
         return modules
 
 
-class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
-    """Runs Python blocks in one interpreter, and shell blocks beside it, in a sandbox that starts on first use.
+@dataclass(slots=True)
+class _InterpreterEnd(BlockEnd):
+    report: Report | None = None
+    artifacts: Sequence[Artifact] = ()
+
+
+class LivingInterpreter(CodeRunner[tuple[str, str], _InterpreterEnd]):
+    """Runs Python blocks in one interpreter, and shell blocks beside it.
 
     Args:
-        settings: Time limit, and what an interpreter starts with.
-        workspace: The workspace's directory on the host.
+        config: What an interpreter starts with.
     """
 
-    _LOSS = (
+    loss = (
         "The interpreter was lost: {}. Variables, imports, functions and running processes are gone. The next code runs "
         "in a fresh one."
     )
-
-    _LOSS_BEFORE = (
+    loss_before = (
         "The interpreter of the blocks before was lost: {}. Their variables, imports and functions are gone; this block "
         "runs in a fresh one."
     )
 
-    def __init__(self, settings: SessionConfig, workspace: HostWorkspace) -> None:
-        super().__init__(settings, workspace)
-        imports = [f"import {module} as {name}" for name, module in settings.modules.items()]
-        self._setup = [code for code in ("\n".join(imports), settings.setup) if code.strip()]
-        self._setup_done = 0
+    def __init__(self, config: SessionConfig) -> None:
+        super().__init__(tuple(LANGUAGES))
         self._session: Session | None = None
-        self._used = False
-        """Whether the interpreter has anything to lose."""
-        self._loss: str | None = None
-        """Why an interpreter has been lost that the next block would have run in."""
+        for code in ("\n".join(f"import {m} as {name}" for name, m in config.modules.items()), config.setup):
+            if code.strip():
+                self.add_setup(code)
+
+    def add_setup(self, code: str) -> None:
+        """Run ``code`` in each fresh interpreter; the same code is added once."""
+        setup = Setup(CodeBlock(code, "python"), f"the setup of the interpreter failed:\n{code}\n")
+        if setup not in self.setup:
+            self.setup.append(setup)
 
     @property
-    def supported_languages(self) -> Sequence[str]:
-        return tuple(LANGUAGES)
+    def session(self) -> Session | None:
+        """What can be asked, if anything can."""
+        return self._session if self._session is not None and self._session.alive else None
+
+    @property
+    def interpreter(self) -> int | None:
+        session = self._session
+        return session.interpreter if session is not None and session.alive else None
+
+    @property
+    def interpreter_loss(self) -> str:
+        return "" if self._session is None else self._session.interpreter_loss
+
+    async def open(self, place: Place) -> None:
+        if self._session is not None or place.sandbox is None:
+            return
+        session = Session(place.sandbox)
+        if (unguarded := await session.start()) is not None:
+            # code could tamper with what it says of others
+            if place.must_guard:
+                await to_the_end(session.aclose())
+                raise SandboxError(f"no session is possible in this sandbox: {unguarded}")
+            logger.warning("%s", unguarded)
+        self._session = session
+
+    async def close(self) -> str | None:
+        session, self._session = self._session, None
+        if session is None:
+            return None
+        if not session.busy:
+            # else whoever reads what comes of the block ends it
+            await session.aclose()
+        return None if session.ending is None else session.ending.lost
+
+    def read(self, block: CodeBlock) -> tuple[str, str]:
+        if (language := LANGUAGES.get(block.language.lower())) is None:
+            known = ", ".join(LANGUAGES)
+            raise BlockError(f"Unsupported language {block.language!r}; this executor runs {known}")
+        # a character has four bytes at most
+        if len(block.code) * 4 > MAX_CODE_BYTES < (size := len(block.code.encode(errors="replace"))):
+            limit = MAX_CODE_BYTES // MIB
+            raise BlockError(f"The block has {size} bytes; it may have {limit} MiB. Put data into a file.")
+        return language, block.code
+
+    async def run(
+        self,
+        program: tuple[str, str],
+        place: Place,
+        call: Call,
+        output: BoundedOutput,
+        tools: HostTools | None = None,
+    ) -> _InterpreterEnd:
+        if (session := self._session) is None:
+            return _InterpreterEnd(Exit(LOST_EXIT_CODE, lost=STOPPED))
+        language, code = program
+        ended, artifacts = await session.run(language, code, call, output.write, tools)
+        if isinstance(ended, Exit):
+            return _InterpreterEnd(ended, artifacts=artifacts)
+        report, exit_code = ended.read_report(), ended.exit_code
+        if exit_code is None:
+            if report is None:
+                await output.remark(_UNREADABLE)
+            exit_code = 1 if report is None else report.exit_code
+        return _InterpreterEnd(
+            Exit(exit_code & 0xFF, ended.lost, ended.oom_kills, ended.fork_failures or 0),
+            ran=ended.ran,
+            sandbox_lives=True,
+            report=report,
+            artifacts=artifacts,
+        )
+
+    def result(self, ends: Sequence[_InterpreterEnd], *, state_lost: bool) -> SessionResult:
+        result = SessionResult(0, "", state_lost=state_lost)
+        for end in ends:
+            for artifact in end.artifacts:
+                add_artifact(result.artifacts, artifact)
+            if (report := end.report) is not None:
+                if report.names:
+                    result.names = _later(result.names, report)
+                result.omitted_names += report.omitted_names
+                result.answer = report.answer if result.answer is None else result.answer
+                result.denied = report.denied
+        if len(result.names) > MAX_NAMES:
+            result.omitted_names += len(result.names) - MAX_NAMES
+            result.names = result.names[-MAX_NAMES:]
+        return result
+
+
+class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
+    """Runs code in one living interpreter, in a sandbox that starts on first use.
+
+    Args:
+        config: The settings.
+        place: Where the code runs.
+    """
+
+    def __init__(self, config: SessionConfig, place: Place) -> None:
+        self._interpreter = LivingInterpreter(config)
+        super().__init__(config, place, self._interpreter)
+
+    async def run_code_blocks(
+        self,
+        code_blocks: list[CodeBlock],
+        cancellation_token: CancellationToken,
+        *,
+        user: object | None = None,
+        tools: HostTools | None = None,
+        emit: Emit | None = None,
+    ) -> ExecutionResult:
+        return await self._run(code_blocks, cancellation_token, user, tools, emit)
 
     def execute_code_blocks_stream(
         self,
         code_blocks: list[CodeBlock],
         cancellation_token: CancellationToken,
         *,
+        user: object | None = None,
         tools: HostTools | None = None,
     ) -> AsyncGenerator[str | ExecutionResult, None]:
-        return self._execute(code_blocks, cancellation_token, tools)
+        return streamed(
+            lambda emit: self._run(code_blocks, cancellation_token, user=user, tools=tools, emit=emit)
+        )
 
     def add_setup(self, code: str) -> None:
-        if code not in self._setup:
-            self._setup.append(code)
+        self._interpreter.add_setup(code)
 
     async def restart(self) -> None:
         """End everything that runs, and go on with a fresh interpreter in the same sandbox and workspace."""
-        if (session := self._session) is None or not session.alive:
+        if (session := self._interpreter.session) is None:
             return
-        self._setup_done, self._used, self._loss = 0, False, None
         if self._turns.taken:
             # whoever runs a block, maybe the caller, learns of it when they read on
+            self._lose(RESTARTED, told=self)
             await session.demand_restart()
             return
         async with self._turns:
-            try:
-                await session.restart()
-            except SandboxError:
-                # the next block starts another one
-                await to_the_end(session.aclose())
+            self._users.forget(self)
+            await self._renew()
 
-    async def put_file(self, path: str, data: bytes) -> None:
+    async def _renew(self) -> None:
+        if (session := self._interpreter.session) is None:
+            return
+        self._lose(RESTARTED)
+        try:
+            await session.restart()
+        except SandboxError:
+            # the next block starts another one
+            await to_the_end(self._interpreter.close())
+
+    async def put_file(self, path: str, data: bytes | str, *, temporary: bool = False) -> None:
         _check_path(path)
+        if temporary and "/" in path:
+            raise SettingError(f"{path}: a temporary file has a name and no directory")
+        if isinstance(data, str):
+            data = data.encode()
         if len(data) > MAX_FILE_BYTES:
             raise SettingError(
                 f"{path}: {len(data)} bytes are too many; a file may have {MAX_FILE_BYTES // MIB} MiB"
             )
         async with self._turns:
-            await (await self._running_session()).put_file(path, data)
+            session = await self._running_session()
+            if temporary:
+                self._place.workspace.remove_at_end(path)
+            await session.put_file(path, data)
 
     async def get_file(self, path: str) -> bytes:
         _check_path(path)
@@ -149,195 +272,19 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
         async with self._turns:
             return await (await self._running_session()).list_files()
 
-    def _is_ready(self) -> bool:
-        return (
-            self._session is not None
-            and self._session.alive
-            and self._session.untold_loss is None
-            and self._setup_done == len(self._setup)
-            and self._sandbox is not None
-            and self._sandbox.running
-        )
-
-    def _new_result(self) -> SessionResult:
-        return SessionResult(exit_code=0, output="")
-
     async def _running_session(self) -> Session:
         await self.start()
-        assert self._session is not None
-        return self._session
-
-    async def _running_sandbox(self) -> Sandbox:
-        session, sandbox = self._session, self._sandbox
-        if session is not None and (sandbox is None or not sandbox.running or not session.alive):
-            await to_the_end(session.aclose())
-            self._note_loss(session)
-        elif session is not None and session.untold_loss is not None:
-            self._begin_anew(session.untold_loss)
-            session.untold_loss = None
-        sandbox = await super()._running_sandbox()
-        if self._session is None:
-            self._session, self._setup_done, self._used = await self._start_session(sandbox), 0, False
-        return sandbox
-
-    async def _start_session(self, sandbox: Sandbox) -> Session:
-        session = Session(sandbox)
-        greeting = await session.start()
-        try:
-            self._accept(greeting)
-        except SandboxError:
-            await to_the_end(session.aclose())
-            raise
-        return session
-
-    def _accept(self, greeting: Greeting) -> None:
-        """Refuse a supervisor that the code could tamper with, or warn of it where less than everything is required.
-
-        Raises:
-            SandboxError: If it is refused.
-        """
-        if greeting.unguarded is not None:
-            raise SandboxError(f"no session is possible in this sandbox: {greeting.unguarded}")
-
-    async def _stop_sandbox(self, sandbox: Sandbox) -> None:
-        session, self._session, self._loss = self._session, None, None
-        await sandbox.stop()
-        if session is not None and not session.busy:
-            await session.aclose()
-
-    def _begin_anew(self, lost: str | None) -> None:
-        """Take note that there is a fresh interpreter, and why: whoever runs the next block has to hear of it."""
-        self._loss = lost if self._used else None
-        self._setup_done, self._used = 0, False
-
-    def _note_loss(self, session: Session) -> None:
-        self._session = None
-        if self._used and session.ending is not None:
-            self._loss = session.ending.lost
-
-    async def _prepare(self, call: Call) -> None:
-        while self._setup_done < len(self._setup) and self._session is not None:
-            code, output, result = self._setup[self._setup_done], Output(), self._new_result()
-            run = self._session.run("python", code, stop=call.stop, deadline=deadline_after(self._timeout))
-            async with aclosing(run) as items:
-                async for item in items:
-                    if isinstance(item, bytes):
-                        output.add(item)
-                    elif isinstance(item, Account | Exit):
-                        self._settle(self._session, item, call, output, result)
-            if call.stop.done():
-                return
-            if result.exit_code != 0:
-                raise SettingError(f"the setup of the interpreter failed:\n{code}\n{output.text()}")
-            self._setup_done += 1
-
-    async def _run_block(
-        self, block: CodeBlock, call: Call, output: Output, result: ExecutionResult
-    ) -> AsyncGenerator[str, None]:
-        assert isinstance(result, SessionResult)
-        # a lone surrogate has no bytes
-        data = block.code.encode(errors="replace")
-        if (refusal := _refusal(block.language, len(data))) is not None:
-            result.exit_code, result.outcome = 1, Outcome.NOT_RUN
-            yield output.add_text(refusal)
-            return
-        language, code = LANGUAGES[block.language.lower()], data.decode()
-        for is_last in (False, True):
-            session = self._session
-            if session is None or call.stop.done():
-                yield output.add_text(self._conclude(None, self._sandbox, call, output, result))
-                return
-            if self._loss is not None:
-                yield output.add_text(self._tell_loss(output, result))
-            ending: Account | Exit | None = None
-            run = session.run(
-                language, code, stop=call.stop, deadline=deadline_after(self._timeout), tools=call.tools
-            )
-            async with aclosing(run) as items:
-                async for item in items:
-                    if isinstance(item, bytes):
-                        yield output.add(item)
-                    elif isinstance(item, Artifact):
-                        _add_artifact(result, item)
-                    else:
-                        ending = item
-            assert ending is not None, "a block in a session ends with how it ended"
-            stopped = session.timed_out or call.stop.done()
-            if is_last or stopped or not isinstance(ending, Account) or ending.ran or ending.lost is None:
-                yield output.add_text(self._settle(session, ending, call, output, result))
-                return
-            # the interpreter had ended before
-            self._begin_anew(ending.lost)
-            await self._get_ready(call)
-
-    def _settle(
-        self, session: Session, ending: Account | Exit, call: Call, output: Output, result: SessionResult
-    ) -> str:
-        """Note in ``result`` how a block ended, and return what to add to its output."""
-        call.timed_out = session.timed_out
-        remarks: list[str] = []
-        limit: str | None = None
-        if isinstance(ending, Account):
-            if (report := ending.read_report()) is not None:
-                _take_over(report, result)
-            elif ending.exit_code is None:
-                remarks.append(_UNREADABLE)
-            ending = Exit(
-                _exit_code(ending, report),
-                lost=ending.lost,
-                oom_kills=ending.oom_kills,
-                fork_failures=ending.fork_failures or 0,
-            )
-            if ending.lost is not None and self._sandbox is not None:
-                limit = limit_behind(ending, self._sandbox, output)
-        self._used = ending.lost is None
-        if ending.lost is not None:
-            result.state_lost, self._setup_done = True, 0
-        conclusion = self._conclude(ending, self._sandbox, call, output, result)
-        if limit is not None and result.outcome is Outcome.LOST:
-            result.limit = limit
-            conclusion = f"{conclusion}\n{limit}"
-        return "\n".join(filter(None, [*remarks, conclusion]))
-
-    def _tell_loss(self, output: Output, result: SessionResult) -> str:
-        assert self._loss is not None
-        text, self._loss, result.state_lost = self._LOSS_BEFORE.format(self._loss), None, True
-        return remark(output, f"{text}\n")
+        assert self._interpreter.session is not None, "it has just started"
+        return self._interpreter.session
 
 
-def _refusal(language: str, size: int) -> str | None:
-    """Why a block of so many bytes is not run at all."""
-    if language.lower() not in LANGUAGES:
-        return f"Unsupported language {language!r}; this executor runs {', '.join(LANGUAGES)}"
-    if size > MAX_CODE_BYTES:
-        return f"The block has {size} bytes; it may have {MAX_CODE_BYTES // MIB} MiB. Put data into a file."
-    return None
-
-
-def _exit_code(account: Account, report: Report | None) -> int:
-    if account.exit_code is not None:
-        return account.exit_code & 0xFF
-    return 1 if report is None else report.exit_code
-
-
-def _take_over(report: Report, result: SessionResult) -> None:
-    """Add to a call's result what the interpreter tells of one of its blocks."""
-    bound = {name.name: name for name in result.names}
+def _later(names: list[BoundName], report: Report) -> list[BoundName]:
+    """The names that were bound, in the order in which they were bound last."""
+    bound = {name.name: name for name in names}
     for name in report.names:
-        # where it was bound last counts
         bound.pop(name.name, None)
         bound[name.name] = BoundName(name.name, name.type, name.size, name.preview)
-    result.names = list(bound.values())[-MAX_NAMES:]
-    result.omitted_names += report.omitted_names + len(bound) - len(result.names)
-    if result.answer is None:
-        result.answer = report.answer
-    result.denied = report.denied
-
-
-def _add_artifact(result: SessionResult, artifact: Artifact) -> None:
-    size = sum(len(one.data) for one in result.artifacts) + len(artifact.data)
-    if len(result.artifacts) < MAX_ARTIFACTS and size <= MAX_ARTIFACT_BYTES:
-        result.artifacts.append(artifact)
+    return list(bound.values())
 
 
 def _check_path(path: str) -> None:

@@ -5,14 +5,38 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import shutil
-import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from codeact_team.aio import to_the_end
 from codeact_team.errors import SandboxError
+from codeact_team.sandboxes.temporary import TemporaryDirectory
 
 logger = logging.getLogger(__name__)
+
+_SYSTEM = tuple(
+    map(Path, "/bin /boot /dev /etc /lib /lib64 /proc /run /sbin /sys /usr /var/lib/docker /var/log".split())
+)
+
+
+def wide_directories(given: Mapping[str, str | None]) -> Iterator[str]:
+    """The directories that give the code more than a workspace, as ``field: value`` with what they hold.
+
+    Args:
+        given: The directory of the host by the field that names it.
+    """
+    for field, value in given.items():
+        if value is not None and (held := _held(Path(value).resolve())):
+            yield f"{field}: {value} (holds {held})"
+
+
+def _held(directory: Path) -> str | None:
+    if any(path.is_relative_to(directory) or directory.is_relative_to(path) for path in _SYSTEM):
+        return "what belongs to the system"
+    if Path(os.path.expanduser("~")).is_relative_to(directory):
+        return "the home directory"
+    current = Path.cwd()
+    return "the current directory" if current.is_relative_to(directory) and current != directory else None
 
 
 class HostWorkspace:
@@ -26,7 +50,21 @@ class HostWorkspace:
     def __init__(self, work_dir: str | None, *, owner: int | None = None) -> None:
         self._work_dir = None if work_dir is None else Path(work_dir)
         self._owner = owner
-        self._temporary: Path | None = None
+        self._temporary: TemporaryDirectory | None = None
+        self._made: tuple[int, int] | None = None
+        self._made_path = ""
+        self._passing: set[str] = set()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether somebody has removed or replaced the directory since it was made."""
+        if self._made is None:
+            return False
+        try:
+            status = os.stat(self._made_path)
+        except OSError:
+            return True
+        return (status.st_dev, status.st_ino) != self._made
 
     @property
     def path(self) -> Path:
@@ -39,7 +77,7 @@ class HostWorkspace:
             return self._work_dir
         if self._temporary is None:
             raise RuntimeError("Working directory not properly initialized")
-        return self._temporary
+        return Path(self._temporary.path)
 
     def make(self) -> Path:
         """Make sure the directory exists, and return it in full.
@@ -50,25 +88,56 @@ class HostWorkspace:
         try:
             if self._work_dir is None:
                 if self._temporary is None:
-                    self._temporary = Path(tempfile.mkdtemp(prefix="codeact-team-"))
-                    self._give_away(self._temporary)
+                    self._temporary = TemporaryDirectory()
+                    self._give_away(self.path)
             elif not self._work_dir.is_dir():
-                self._work_dir.mkdir(parents=True)
+                # what code leaves there is for nobody else of this machine
+                self._work_dir.mkdir(mode=0o700)
+                logger.info("made the work_dir %s", self._work_dir.resolve())
                 self._give_away(self._work_dir)
+        except FileNotFoundError as error:
+            # a path that is mistyped makes no tree of directories
+            raise SandboxError(
+                f"the work_dir {self._work_dir} cannot be made: there is no directory {Path(error.filename).parent}; "
+                "make it, or check the path"
+            ) from error
         except OSError as error:
             raise SandboxError(f"the work_dir {self._work_dir} cannot be made: {error.strerror}") from error
+        self._made_path = str(self.path)
+        try:
+            status = os.stat(self._made_path)
+        except OSError as error:
+            raise SandboxError(f"the work_dir {self._work_dir} was removed: {error.strerror}") from error
+        self._made = status.st_dev, status.st_ino
         return self.path.resolve()
 
     def _give_away(self, directory: Path) -> None:
         if self._owner is not None and os.geteuid() == 0:
             os.chown(directory, self._owner, self._owner)
 
+    def remove_at_end(self, name: str) -> None:
+        """Let the file of this name, directly in the directory, be removed with what is temporary."""
+        self._passing.add(name)
+
     async def remove(self) -> None:
-        """Remove the directory if it is a temporary one."""
-        directory, self._temporary = self._temporary, None
+        """Remove what is temporary: the directory, or the files that are not to stay. Nothing may run there any more."""
+        self._remove_passing()
+        directory, self._temporary, self._made = self._temporary, None, None
         if directory is not None:
-            await to_the_end(asyncio.to_thread(shutil.rmtree, directory, onerror=_report))
+            try:
+                await to_the_end(asyncio.to_thread(directory.remove))
+            except OSError as error:
+                logger.warning("temporary files left in %s: %s", directory.path, error)
 
-
-def _report(function: object, path: str, error: object) -> None:
-    logger.warning("temporary file left: %s", path)
+    def _remove_passing(self) -> None:
+        names, self._passing = self._passing, set()
+        if self._work_dir is None or self._made is None or self.is_gone:
+            return
+        for name in names:
+            try:
+                # of a link that code has put there, this removes the link
+                os.unlink(self._work_dir / name)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                logger.warning("the temporary file %s is left: %s", self._work_dir / name, error)

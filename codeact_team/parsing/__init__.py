@@ -1,10 +1,20 @@
-"""Code in chat messages: finding it, and making sure that it is not found.
+"""Finds code and thoughts in chat messages, and makes text safe in which no code may be found.
 
-Fences follow CommonMark, followed by a bounded repair of what models really write; ``<execute>`` blocks are read as well.
+Fences follow CommonMark, followed by a bounded repair of what models really write; blocks between tags
+such as ``<execute>`` are read as well.
 """
 
-from codeact_team.parsing.extraction import Extraction, extract_code
-from codeact_team.parsing.inert import make_inert
+from codeact_team.parsing.extraction import Extraction, extract_code, extract_from_reply
 from codeact_team.parsing.labels import language_of
+from codeact_team.parsing.quoting import make_inert
+from codeact_team.parsing.thoughts import Spoken, take_thoughts_off
 
-__all__ = ["Extraction", "extract_code", "language_of", "make_inert"]
+__all__ = [
+    "Extraction",
+    "Spoken",
+    "extract_code",
+    "extract_from_reply",
+    "language_of",
+    "make_inert",
+    "take_thoughts_off",
+]

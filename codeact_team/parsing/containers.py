@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 
-from codeact_team.parsing.marks import TAB_STOP, column
+from codeact_team.parsing.delimiters import TAB_STOP, column
 
 MAX_INDENT = 3
 """How many columns anything may be indented in its container: what is indented more is code, that is, quoted."""

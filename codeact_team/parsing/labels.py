@@ -1,22 +1,15 @@
-"""What the label of a fence says: the language of its code, or that it holds no code to run."""
+"""Tells the language of a fence's code by its label, or that the fence holds no code to run."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-_ALIASES = {
-    "py": "python",
-    "py3": "python",
-    "python3": "python",
-    "ipython": "python",
-    "ipython3": "python",
-    "shell": "sh",
-    "shellscript": "sh",
-}
+_SHELL_NAMES = frozenset({"shell", "shellscript"})
+_PYTHON_NAME = re.compile(r"i?py(?:thon)?(?:-?3(?:\.?\d{1,2}(?:\.\d{1,2})?)?)?")
 
-# A shell of either kind runs the other's simple scripts, so support for one covers both labels.
-_SHELLS = frozenset({"sh", "bash"})
+SHELLS = frozenset({"sh", "bash"})
+"""A shell of either kind runs the other's simple scripts, so support for one covers both labels."""
 
 # Data, prose and transcripts. A console or pycon transcript mixes prompts and output: it cannot be run as it stands.
 _NOT_CODE = frozenset(
@@ -37,7 +30,7 @@ def language_of(label: str) -> str:
     """The canonical name of the language that a fence's label, or whole info string, names.
 
     Args:
-        label: Such as ``python3``, ``Shell``, ``{.python}`` or ``py title="x.py"``.
+        label: Such as ``python3.11``, ``Shell``, ``{.python}`` or ``py title="x.py"``.
 
     Returns:
         A lower-case name such as ``python``, ``sh``, ``bash`` or ``c++``; empty where there is nothing like a label.
@@ -45,7 +38,9 @@ def language_of(label: str) -> str:
     if (word := _WORD.match(label)) is None:
         return ""
     name = word[1].lower()
-    return _ALIASES.get(name, name)
+    if _PYTHON_NAME.fullmatch(name):
+        return "python"
+    return "sh" if name in _SHELL_NAMES else name
 
 
 def is_code(language: str) -> bool:
@@ -63,13 +58,13 @@ class Languages:
     def __init__(self, labels: Sequence[str]) -> None:
         self._verbatim = {label.strip().lower(): label for label in labels}
         self._canonical = {language_of(label) for label in labels}
-        if self._canonical & _SHELLS:
-            self._canonical |= _SHELLS
+        if self._canonical & SHELLS:
+            self._canonical |= SHELLS
 
     def resolve(self, info: str) -> str | None:
         """The name under which the code of a fence with this info string is run, or ``None`` if it is not."""
         name = language_of(info)
-        if name in _SHELLS or name == "python":
+        if name in SHELLS or name == "python":
             return name if name in self._canonical else None
         for spelling in (info.strip().lower(), name):
             if spelling in self._verbatim:

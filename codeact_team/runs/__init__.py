@@ -1,19 +1,7 @@
-"""Running a team on a task, and telling what happened."""
+"""Running a team on tasks, and what comes of it."""
 
-from codeact_team.runs.events import Ending, EventSink, RunResult, ToolUse
-from codeact_team.runs.failures import explain
-from codeact_team.runs.opened import OpenTeam, opened_team
-from codeact_team.runs.run import run_team
-from codeact_team.runs.tally import Tally
+from codeact_team.runs.failures import explain, without_secrets
+from codeact_team.runs.result import RunEnding, RunResult, ToolUse
+from codeact_team.runs.team_runner import TeamRunner, WorkEnd
 
-__all__ = [
-    "Ending",
-    "EventSink",
-    "OpenTeam",
-    "RunResult",
-    "Tally",
-    "ToolUse",
-    "explain",
-    "opened_team",
-    "run_team",
-]
+__all__ = ["RunEnding", "RunResult", "TeamRunner", "ToolUse", "WorkEnd", "explain", "without_secrets"]

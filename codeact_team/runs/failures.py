@@ -1,106 +1,98 @@
 """One clear sentence for whatever ended a run, with what to do about it.
 
-AutoGen passes an agent's exception on as text, its name and its traceback included, so failures are told apart by
-name. Model clients of several providers share the names that OpenAI's uses.
+Model clients of several providers name their errors as OpenAI's does, and give them its attributes.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Self
+from typing import Any, cast
 
-from codeact_team import errors
 from codeact_team.config.credentials import is_credential_key
 from codeact_team.errors import CodeActTeamError
 
-_TRACE = "\nTraceback:\n"
-_NAMED = re.compile(r"(?P<kind>[A-Za-z_]\w*): (?P<text>.*)", re.DOTALL)
-_STATUS = re.compile(r"Error code: (\d{3})(?: - )?")
-_BODY_MESSAGE = re.compile(
-    r"""['"]message['"]: (?P<quote>['"])(?P<text>.*?)(?P=quote)(?:, ['"]|\})""", re.DOTALL
-)
-_CONNECTION_REASON = re.compile(
-    r"\[Errno -?\d+\] (?P<system>[^\n]+)"
-    r"|(?P<client>All connection attempts failed|Server disconnected[^\n]*|peer closed connection[^\n]*)"
-)
 _TOO_LONG = re.compile(r"context.?length|context window|maximum context|too many tokens", re.IGNORECASE)
-_MODEL_CODE = re.compile(r'File "[^"\n]*[/\\](?:autogen_ext[/\\]models|openai|anthropic|ollama)[/\\]')
 _KEY_SHAPE = re.compile(r"\bsk-[\w*.-]{8,}|(?<=Bearer )\S+")
-
-_UNREADABLE_ANSWER = frozenset(
-    {"AttributeError", "TypeError", "KeyError", "IndexError", "JSONDecodeError", "APIResponseValidationError"}
-)
-_OUR_NAMES = frozenset(name for name in vars(errors) if name.endswith("Error"))
+_ERRNO = re.compile(r"\[Errno -?\d+\] ")
 _LONGEST = 600
 _SHORTEST_SECRET = 8
-
-
-@dataclass(frozen=True)
-class _Failure:
-    """An exception, or what AutoGen's text tells of one.
-
-    Attributes:
-        kind: Name of its class.
-        text: Its message.
-        trace: Its traceback as text, with its causes.
-    """
-
-    kind: str
-    text: str
-    trace: str
-
-    @classmethod
-    def of(cls, error: BaseException) -> Self:
-        kind, text = type(error).__name__, str(error)
-        trace = "".join(traceback.format_exception(error))
-        # each team on the way out has wrapped it once more
-        while kind == "RuntimeError" and (named := _NAMED.fullmatch(text.partition(_TRACE)[0])) is not None:
-            trace = text.partition(_TRACE)[2] or trace
-            kind, text = named["kind"], named["text"]
-        return cls(kind, text, trace)
-
-    @property
-    def message(self) -> str:
-        """What the server said, without the client's wrapping."""
-        said = _STATUS.sub("", self.text, count=1)
-        body = _BODY_MESSAGE.search(said)
-        return _in_one_line(said if body is None else body["text"])
 
 
 def explain(error: BaseException, *, environ: Mapping[str, str] = os.environ) -> str:
     """What went wrong, and what to do, for a person; without a traceback and without secrets.
 
     Args:
-        error: What ended a run: raised by this package, or by an agent and passed on by AutoGen.
+        error: What ended a run, as it was raised.
         environ: Where secrets are known from.
     """
-    failure = _Failure.of(error)
-    if isinstance(error, CodeActTeamError) or failure.kind in _OUR_NAMES:
-        return _without_secrets(failure.text, environ)
-    if (advise := _ADVICE.get(failure.kind)) is not None:
-        text = advise(failure)
-    elif failure.text == "No more mock responses available":
+    status = _status(error)
+    if isinstance(error, CodeActTeamError):
+        text = str(error)
+    elif status is not None:
+        text = _ADVICE.get(status, _server_failed)(error)
+    elif _is_named(error, "APITimeoutError"):
+        text = "the model's server did not answer in time; try again, or raise `timeout` of the model client"
+    elif _is_named(error, "APIConnectionError"):
+        reason = _ERRNO.sub("", str(error.__cause__ or "")) or str(error)
+        text = (
+            f"the model's server cannot be reached ({_in_one_line(reason)}): check that it runs, and `base_url` of the "
+            "model client (or OPENAI_BASE_URL)"
+        )
+    elif str(error) == "No more mock responses available":
         text = (
             "the recorded conversation has no further answers: it was recorded for another task, or the code went "
             "another way this time; use a config with a model, such as `team`"
         )
-    elif (status := _STATUS.match(failure.text)) is not None:
-        text = f"the model's server failed ({status[1]}): {failure.message or 'it does not say why'}; try again later"
-    elif failure.kind in _UNREADABLE_ANSWER and _MODEL_CODE.search(failure.trace):
-        text = (
-            "the model's server answered with something that is no chat completion: check `base_url` (or "
-            "OPENAI_BASE_URL), which usually ends in /v1, and whatever proxy is in between"
-        )
     else:
-        text = f"{failure.kind}: {_in_one_line(failure.text)}; CODEACT_TEAM_DEBUG=1 shows where it comes from"
-    return _without_secrets(text, environ)
+        text = f"{_in_one_line(_named(error))}; CODEACT_TEAM_DEBUG=1 shows where it comes from"
+    return without_secrets(text, environ)
 
 
-def _wrong_key(failure: _Failure) -> str:
+def is_transient(error: BaseException) -> bool:
+    """Whether the same run may succeed a little later: the model's server is not there, overloaded, or has failed.
+
+    Args:
+        error: As :func:`explain` takes it.
+    """
+    status = _status(error)
+    if status is None:
+        return _is_named(error, "APIConnectionError")
+    return status >= 500 or (status == 429 and not _quota_is_used_up(error))
+
+
+def _status(error: BaseException) -> int | None:
+    """The HTTP status with which a model's server has refused, if it has."""
+    status = getattr(error, "status_code", None)
+    return status if isinstance(status, int) and status >= 400 and hasattr(error, "body") else None
+
+
+def _is_named(error: BaseException, name: str) -> bool:
+    return any(kind.__name__ == name for kind in type(error).__mro__)
+
+
+def _named(error: BaseException) -> str:
+    """An error by the name of its class; one that a team of AutoGen's has passed on as text has it there."""
+    if type(error) is RuntimeError and "\nTraceback:\n" in str(error):
+        named = str(error).partition("\nTraceback:\n")[0]
+        # each team on the way out has wrapped it once more
+        return re.sub(r"^(?:RuntimeError: )+(?=\w+: )", "", named)
+    return f"{type(error).__name__}: {error}"
+
+
+def _message(error: Any) -> str:
+    """What the server said, without the client's wrapping."""
+    part: Any = error.body
+    while isinstance(part, dict):
+        told = cast(dict[str, Any], part)
+        if isinstance(message := told.get("message"), str):
+            return _in_one_line(message)
+        part = told.get("error")
+    return _in_one_line(re.sub(r"^Error code: \d+(?: - )?", "", str(error)))
+
+
+def _wrong_key(error: BaseException) -> str:
     # the server's own words quote a part of the key
     return (
         "the model's server does not accept the API key (401): check OPENAI_API_KEY, or what the model client's "
@@ -108,57 +100,52 @@ def _wrong_key(failure: _Failure) -> str:
     )
 
 
-def _no_permission(failure: _Failure) -> str:
-    return f"the model's server refuses this (403): {failure.message}; check what the API key may do"
+def _no_permission(error: BaseException) -> str:
+    return f"the model's server refuses this (403): {_message(error)}; check what the API key may do"
 
 
-def _rate_limit(failure: _Failure) -> str:
-    if "quota" in failure.text:
-        return f"the account's quota is used up (429): {failure.message}; check its plan and billing"
+def _rate_limit(error: BaseException) -> str:
+    if _quota_is_used_up(error):
+        return f"the account's quota is used up (429): {_message(error)}; check its plan and billing"
     return (
-        f"too many requests for the model's server (429): {failure.message}; wait a little, or set `max_retries` of the "
+        f"too many requests for the model's server (429): {_message(error)}; wait a little, or set `max_retries` of the "
         "model client"
     )
 
 
-def _not_found(failure: _Failure) -> str:
+def _quota_is_used_up(error: BaseException) -> bool:
+    # the same status as too many requests, but waiting does not help
+    return "quota" in str(error)
+
+
+def _server_failed(error: BaseException) -> str:
+    why = _message(error) or "it does not say why"
+    return f"the model's server failed ({_status(error)}): {why}; try again later"
+
+
+def _not_found(error: BaseException) -> str:
     return (
-        f"the model's server does not know the model, or the address (404): {failure.message}; check `model` and "
+        f"the model's server does not know the model, or the address (404): {_message(error)}; check `model` and "
         "`base_url` of the model client"
     )
 
 
-def _no_connection(failure: _Failure) -> str:
-    found = _CONNECTION_REASON.search(failure.trace)
-    reason = failure.text if found is None else found["system"] or found["client"]
-    return (
-        f"the model's server cannot be reached ({_in_one_line(reason)}): check that it runs, and `base_url` of the model "
-        "client (or OPENAI_BASE_URL)"
-    )
-
-
-def _no_answer(failure: _Failure) -> str:
-    return "the model's server did not answer in time; try again, or raise `timeout` of the model client"
-
-
-def _bad_request(failure: _Failure) -> str:
-    if _TOO_LONG.search(failure.text):
+def _bad_request(error: BaseException) -> str:
+    if _TOO_LONG.search(str(error)):
         return (
-            f"the conversation is longer than the model can read: {failure.message}; give the agents a `model_context` "
+            f"the conversation is longer than the model can read: {_message(error)}; give the agents a `model_context` "
             "that is limited, such as BufferedChatCompletionContext, or use another model"
         )
-    return f"the model's server refuses the request: {failure.message}; check the model client's settings"
+    return f"the model's server refuses the request: {_message(error)}; check the model client's settings"
 
 
-_ADVICE: Mapping[str, Callable[[_Failure], str]] = {
-    "AuthenticationError": _wrong_key,
-    "PermissionDeniedError": _no_permission,
-    "RateLimitError": _rate_limit,
-    "NotFoundError": _not_found,
-    "APIConnectionError": _no_connection,
-    "APITimeoutError": _no_answer,
-    "BadRequestError": _bad_request,
-    "UnprocessableEntityError": _bad_request,
+_ADVICE: Mapping[int, Callable[[BaseException], str]] = {
+    400: _bad_request,
+    401: _wrong_key,
+    403: _no_permission,
+    404: _not_found,
+    422: _bad_request,
+    429: _rate_limit,
 }
 
 
@@ -167,7 +154,8 @@ def _in_one_line(text: str) -> str:
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
 
 
-def _without_secrets(text: str, environ: Mapping[str, str]) -> str:
+def without_secrets(text: str, environ: Mapping[str, str] = os.environ) -> str:
+    """``text`` with what looks like a key, and each credential of the environment, taken out."""
     for name, value in environ.items():
         if len(value) >= _SHORTEST_SECRET and is_credential_key(name):
             text = text.replace(value, f"${{{name}}}")

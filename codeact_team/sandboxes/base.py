@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from codeact_team.sandboxes.limits import Limits
+
+STOPPED = "the executor was stopped"
+UNCLEARED = "it could not be cleared of all that ran in it"
+"""Why a sandbox is lost that its owner has ended."""
+
+STARTS_AT_ONCE = max(2, os.cpu_count() or 1)
+"""How many sandboxes, and how many interpreters, this process starts at a time: each has a limit on its time, which all
+together would exceed. Whoever waits for a place has not begun."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +77,11 @@ class Sandbox(ABC):
     @abstractmethod
     def limits(self) -> Limits:
         """The limits in force, for telling which one a failing program ran into."""
+
+    @property
+    def directories(self) -> Sequence[Path]:
+        """The directories of the host that programs write to, and for which the sandbox has no quota; once it runs."""
+        return ()
 
     @abstractmethod
     async def start(self) -> None:

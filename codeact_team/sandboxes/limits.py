@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from enum import StrEnum
 
+from pydantic import BaseModel
+
 
 class Cause(StrEnum):
     """What a sandbox can limit."""
@@ -22,40 +24,35 @@ class Cause(StrEnum):
 Limits = Mapping[Cause, str]
 """The limits in force: the config field that sets each, with its value, such as ``memory_mib: 1024``."""
 
+
+def above_default(config: BaseModel, *fields: str) -> list[str]:
+    """The limits among ``fields`` that are higher than their defaults, in words for a person."""
+    defaults = {field: type(config).model_fields[field].default for field in fields}
+    return [
+        f"{field}: {value} (default {default})"
+        for field, default in defaults.items()
+        if (value := getattr(config, field)) is None or value > default
+    ]
+
+
 # What C libraries, shells and interpreters say when the kernel refuses, in the order of how sure they are.
-_SYMPTOMS: tuple[tuple[Cause, re.Pattern[str]], ...] = (
-    (Cause.READ_ONLY, re.compile(r"Read-only file system|\bEROFS\b")),
-    (
-        Cause.DISK,
-        re.compile(r"No space left on device|\bENOSPC\b|Disk quota exceeded|File too large|\bEFBIG\b"),
+_SYMPTOMS = {
+    Cause.READ_ONLY: r"Read-only file system|\bEROFS\b",
+    Cause.DISK: r"No space left on device|\bENOSPC\b|Disk quota exceeded|File too large|\bEFBIG\b",
+    Cause.NETWORK: (
+        r"Temporary failure (?:in name resolution|resolving)|UnknownHostException|Name or service not known"
+        r"|Network is unreachable|Could not resolve host|nodename nor servname provided|bad address '|\bEAI_AGAIN\b"
+        r"|\bENETUNREACH\b|[Ss]ocket(?s:.){0,200}(?:Permission denied|Operation not permitted)"
     ),
-    (
-        Cause.NETWORK,
-        re.compile(
-            r"Temporary failure (?:in name resolution|resolving)|UnknownHostException|Name or service not known|Network is unreachable"
-            r"|Could not resolve host|nodename nor servname provided|bad address '|\bEAI_AGAIN\b|\bENETUNREACH\b"
-            r"|[Ss]ocket.{0,200}(?:Permission denied|Operation not permitted)",
-            re.DOTALL,
-        ),
+    Cause.PROCESSES: (
+        r"can't start new thread|[Cc]annot fork|can't fork|fork: (?:retry: )?Resource temporarily unavailable"
+        r"|BlockingIOError: \[Errno 11\]|pthread_create failed"
     ),
-    (
-        Cause.PROCESSES,
-        re.compile(
-            r"can't start new thread|[Cc]annot fork|can't fork|fork: (?:retry: )?Resource temporarily unavailable"
-            r"|BlockingIOError: \[Errno 11\]|pthread_create failed"
-        ),
+    Cause.MEMORY: (
+        r"\bMemoryError\b|[Cc]annot allocate memory|[Oo]ut of memory|OutOfMemoryError|\bENOMEM\b|std::bad_alloc"
     ),
-    (
-        Cause.MEMORY,
-        re.compile(
-            r"\bMemoryError\b|[Cc]annot allocate memory|[Oo]ut of memory|OutOfMemoryError|\bENOMEM\b|std::bad_alloc"
-        ),
-    ),
-    (
-        Cause.FILES,
-        re.compile(r"PermissionError: \[Errno (?:1|13)\]|Permission denied|Operation not permitted"),
-    ),
-)
+    Cause.FILES: r"PermissionError: \[Errno (?:1|13)\]|Permission denied|Operation not permitted",
+}
 
 _SIGKILL_EXIT = 128 + 9
 _SIGXFSZ_EXIT = 128 + 25
@@ -81,7 +78,8 @@ def diagnose(
         fork_failures: New processes that the process limit refused, as the kernel counts them.
 
     Returns:
-        A sentence that names the limit and the config field, or ``None`` where no limit is to blame.
+        A sentence that names the limit and the config field, and says so where that is a guess; ``None`` where no limit
+        is to blame.
     """
     if timed_out:
         cause = Cause.TIME
@@ -89,26 +87,27 @@ def diagnose(
         return None
     elif oom_kills:
         cause = Cause.MEMORY
+    elif said := next((cause for cause in _SYMPTOMS if cause in limits and _is_told(cause, output)), None):
+        cause = said
+    elif fork_failures:
+        cause = Cause.PROCESSES
+    elif exit_code == _SIGXFSZ_EXIT:
+        cause = Cause.DISK
+    elif exit_code == _SIGKILL_EXIT and oom_kills is None and Cause.MEMORY in limits:
+        # where nobody counts, it may have been the memory limit, or the code itself
+        return (
+            "What killed it is not known. It may have run into a limit of the sandbox: "
+            f"{Cause.MEMORY} ({limits[Cause.MEMORY]})."
+        )
     else:
-        cause = _from_symptoms(limits, output)
-        if cause is None and fork_failures:
-            cause = Cause.PROCESSES
-        if cause is None:
-            cause = _from_signal(exit_code, oom_kills)
-    if cause is None or cause not in limits:
         return None
-    return f"This ran into a limit of the sandbox: {cause} ({limits[cause]})."
+    return told(cause, limits[cause]) if cause in limits else None
 
 
-def _from_signal(exit_code: int, oom_kills: int | None) -> Cause | None:
-    if exit_code == _SIGXFSZ_EXIT:
-        return Cause.DISK
-    # where nobody counts, whoever kills is most likely the memory limit
-    return Cause.MEMORY if exit_code == _SIGKILL_EXIT and oom_kills is None else None
+def _is_told(cause: Cause, output: str) -> bool:
+    return re.search(_SYMPTOMS[cause], output) is not None
 
 
-def _from_symptoms(limits: Limits, output: str) -> Cause | None:
-    for cause, symptom in _SYMPTOMS:
-        if cause in limits and symptom.search(output):
-            return cause
-    return None
+def told(cause: Cause, field: str) -> str:
+    """The sentence that names a limit, and the config field that sets it."""
+    return f"This ran into a limit of the sandbox: {cause} ({field})."

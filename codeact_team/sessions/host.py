@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from typing import Protocol
 
 from pydantic import JsonValue, ValidationError
 
@@ -13,14 +14,24 @@ from codeact_team.aio import to_the_end
 from codeact_team.errors import SandboxError
 from codeact_team.execution import Artifact, HostTools
 from codeact_team.sandboxes.base import Exit, Sandbox
-from codeact_team.sessions.accounts import Account, ArtifactHead, Failure, Greeting, Listing
-from codeact_team.sessions.calls import Calls, introduction
+from codeact_team.sessions.escalation import escalate
 from codeact_team.sessions.link import GARBLED, Link
-from codeact_team.sessions.protocol import MAX_FILE_BYTES, Kind, ProtocolError, frame
-from codeact_team.sessions.watch import Watch
+from codeact_team.sessions.protocol import (
+    MAX_ARTIFACT_BYTES,
+    MAX_ARTIFACTS,
+    MAX_FILE_BYTES,
+    RUN_HEAD,
+    Kind,
+    ProtocolError,
+    frame,
+)
+from codeact_team.sessions.replies import Account, ArtifactHead, Failure, Greeting, Listing
+from codeact_team.sessions.tool_calls import ToolCalls, introduction
 
 REQUEST_TIMEOUT = 60.0
 """Seconds for a file to be put or got, and for a fresh interpreter."""
+SETTLING_TIMEOUT = 2.0
+"""Seconds beyond a block's time for the answers to its calls to be taken, which is done at once."""
 
 # as the supervisor names what an operating system can say of a file
 _FILE_ERRORS: dict[str, type[OSError]] = {
@@ -29,11 +40,31 @@ _FILE_ERRORS: dict[str, type[OSError]] = {
 }
 
 
+class BlockControl(Protocol):
+    """What stops a block, and whether it has ended by itself."""
+
+    stop: asyncio.Future[None]
+    block_ended: bool
+
+    @property
+    def deadline(self) -> float:
+        """When its time is over, in seconds of the event loop's clock."""
+        ...
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Within it, its time does not run."""
+        ...
+
+
 class Session:
     """A living interpreter in a sandbox. Not bound to an event loop; one request at a time.
 
     Args:
         sandbox: A running sandbox, in which nothing else runs.
+
+    Attributes:
+        interpreter: The number of the present interpreter, as was heard last.
+        interpreter_loss: Why the one before is gone.
     """
 
     def __init__(self, sandbox: Sandbox) -> None:
@@ -42,12 +73,23 @@ class Session:
         self._blocks = 0
         self._told: Sequence[Mapping[str, JsonValue]] | None = None
         """The tools that the code was told of last."""
-        self.busy = False
+        self._control: BlockControl | None = None
+        """What stops the block that runs."""
+        self._tools: HostTools | None = None
+        """What it may call."""
+        self._artifacts: list[Artifact] = []
+        """What it has made."""
+        self._calls: ToolCalls | None = None
+        """Its calls, once there are any."""
+        self._escalation: asyncio.Task[None] | None = None
+        """What makes it end, once it has to."""
+        self.interpreter = 0
+        self.interpreter_loss = ""
+
+    @property
+    def busy(self) -> bool:
         """Whether a block runs."""
-        self.timed_out = False
-        """Whether the time of the last block was over before the block was."""
-        self.untold_loss: str | None = None
-        """Why the interpreter was lost in a block whose end nobody has read; to be cleared by whoever has told it."""
+        return self._control is not None
 
     @property
     def alive(self) -> bool:
@@ -59,72 +101,72 @@ class Session:
         """How it ended, once it has; what has ended between two requests shows at the next one."""
         return self._link.ending
 
-    async def start(self) -> Greeting:
-        """Start the supervisor, and with it an interpreter; what it says of itself.
+    async def start(self) -> str | None:
+        """Start the supervisor, and with it an interpreter; why code could tamper with the supervisor, if it could.
 
         Raises:
             SandboxError: If it cannot run in this sandbox, such as where Python is missing.
         """
-        return await self._link.open()
+        greeting = await self._link.open()
+        self.interpreter = greeting.interpreter
+        return greeting.unguarded
 
     async def run(
         self,
         language: str,
         code: str,
-        *,
-        stop: asyncio.Future[None],
-        deadline: float,
+        control: BlockControl,
+        emit: Callable[[bytes], Awaitable[None]],
         tools: HostTools | None = None,
-    ) -> AsyncGenerator[bytes | Artifact | Account | Exit]:
+    ) -> tuple[Account | Exit, Sequence[Artifact]]:
         """Run a block.
 
-        When ``stop`` is done, or at the ``deadline``, or when nobody reads on, the code is interrupted, and killed if
+        When ``control.stop`` is done, or this is cancelled, or ``emit`` raises, the code is interrupted, and killed if
         it does not end by that.
 
         Args:
             language: ``python``, ``sh`` or ``bash``.
             code: The block.
-            stop: Stops it.
-            deadline: When its time is over, in seconds of the event loop's clock.
+            control: What stops it.
+            emit: Gets its output as it comes.
             tools: What Python code may call. All calls have ended when it has.
 
-        Yields:
-            Output and artifacts as they come, then how it ended: an :class:`Exit` where the session ended with it.
+        Returns:
+            How it ended, an :class:`Exit` where the session ended with it; and its artifacts.
 
         Raises:
             SettingError: If there is more to tell of the tools than a frame can hold.
         """
         self._blocks += 1
+        # half a character has no bytes
+        data = code.encode(errors="replace")
         if language == "python":
-            kind, request = Kind.RUN, {"code": code, "number": self._blocks}
+            request = frame(Kind.RUN, RUN_HEAD.pack(self.interpreter, self._blocks), data)
         else:
-            kind, request = Kind.SHELL, {"code": code, "language": language}
-        opening = self._introduce(tools) + frame(kind, json.dumps(request).encode())
-        watch = Watch(self._sandbox, self._link.send, stop=stop, deadline=deadline)
-        calls = Calls(tools, self._link.send, watch.paused)
-        watch.on_expiry, self._link.on_end = calls.end, calls.hang_up
-        self.busy = True
+            request = frame(Kind.SHELL, language.encode(), b"\n", data)
+        request = self._introduce(tools) + request
+        self._tools = tools
+        self._control, self._artifacts = control, []
+        control.stop.add_done_callback(self._stopped)
         try:
-            await self._link.send_whole(opening)
-            while not isinstance(item := await self._answer_to_run(calls), Account | Exit):
-                yield item
+            await self._link.send_whole(request)
+            ended = await self._answer(emit)
         except BaseException:
-            watch.expire()
-            await to_the_end(self._drain(calls))
+            self._expire()
+            await to_the_end(self._answer(_ignore))
             raise
         finally:
-            self.busy, self.timed_out = False, watch.timed_out
-            try:
-                await watch.aclose()
-            finally:
-                if not calls.idle:
-                    await to_the_end(self._settle(calls))
-                self._link.on_end = None
-        yield item
+            self._control = None
+            control.stop.remove_done_callback(self._stopped)
+            if self._escalation is not None or (self._calls is not None and not self._calls.idle):
+                await to_the_end(self._end_block(control.deadline))
+            self._calls = self._link.on_end = None
+        if isinstance(ended, Account) and ended.output:
+            await emit(ended.output)
+        return ended, self._artifacts
 
     async def demand_restart(self) -> None:
         """Like :meth:`restart`, without waiting for it: what runs ends before whatever is asked for next."""
-        self._link.unwanted += 1
         await self._link.send(frame(Kind.RESTART))
 
     async def restart(self) -> None:
@@ -182,43 +224,85 @@ class Session:
         told, self._told = introduction(declarations or ()), declarations
         return told
 
-    async def _settle(self, calls: Calls) -> None:
-        """Wait for the calls of a block that has ended."""
+    def _stopped(self, stop: asyncio.Future[None]) -> None:
+        # the loop may tell of it only after the block has ended
+        if self._control is not None and self._control.stop is stop:
+            self._expire()
+
+    def _expire(self) -> None:
+        """Begin to end the block."""
+        if self._escalation is None:
+            # first the interrupt, so that the code is not taken to have ended by itself
+            self._escalation = asyncio.ensure_future(escalate(self._sandbox, self._link.send))
+            if self._calls is not None:
+                self._calls.end()
+
+    async def _end_block(self, deadline: float) -> None:
+        escalation, self._escalation = self._escalation, None
+        if escalation is not None:
+            escalation.cancel()
+            await asyncio.wait({escalation})
+        if self._calls is not None and not self._calls.idle:
+            await self._settle(self._calls, deadline)
+
+    async def _settle(self, calls: ToolCalls, deadline: float) -> None:
+        """Wait for the calls of a block that has ended, not much longer than the block might have taken itself."""
         await calls.aclose()
+        now = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout(REQUEST_TIMEOUT):
+            async with asyncio.timeout_at(min(now + REQUEST_TIMEOUT, max(now, deadline) + SETTLING_TIMEOUT)):
                 await calls.sent()
         except TimeoutError:
             await self._link.end("it did not take the answer to a call")
 
-    async def _drain(self, calls: Calls) -> None:
-        """Let the block that runs, and of which nobody reads on, come to its end."""
-        while not isinstance(item := await self._answer_to_run(calls), Account | Exit):
-            pass
-        if isinstance(item, Account):
-            self.untold_loss = item.lost
-
-    async def _answer_to_run(self, calls: Calls) -> bytes | Artifact | Account | Exit:
-        try:
-            while (received := await self._link.receive()) is not None:
-                match received:
-                    case Kind.OUTPUT, output:
-                        return output
-                    case Kind.ARTIFACT, payload:
-                        head, _, data = payload.partition(b"\n")
-                        return Artifact(ArtifactHead.model_validate_json(head).mime_type, data)
-                    case Kind.RESULT, payload:
-                        return Account.read(payload)
-                    case Kind.CALL, payload:
-                        calls.take(payload)
-                    case Kind.CANCEL, payload:
-                        calls.withdraw(payload)
-                    case _:
-                        await self._link.end(GARBLED)
-        except (ProtocolError, ValidationError):
-            await self._link.end(GARBLED)
+    async def _answer(self, emit: Callable[[bytes], Awaitable[None]]) -> Account | Exit:
+        """Take in what comes of the block that runs, until it ends."""
+        while (received := await self._link.receive()) is not None:
+            kind, payload = received
+            if kind == Kind.OUTPUT:
+                await emit(payload)
+                continue
+            try:
+                if kind == Kind.RESULT:
+                    return self._take_account(payload)
+                self._take(kind, payload)
+            except (ProtocolError, ValidationError):
+                await self._link.end(GARBLED)
         assert self.ending is not None, "without a frame, the session has ended"
         return self.ending
+
+    def _take(self, kind: Kind, payload: bytes) -> None:
+        if kind == Kind.ARTIFACT:
+            head, _, data = payload.partition(b"\n")
+            add_artifact(self._artifacts, Artifact(ArtifactHead.model_validate_json(head).mime_type, data))
+        elif kind == Kind.CALL:
+            self._block_calls().take(payload)
+        elif kind == Kind.CANCEL:
+            self._block_calls().withdraw(payload)
+        elif kind != Kind.READY:
+            raise ProtocolError("nobody has asked for that")
+
+    def _take_account(self, payload: bytes) -> Account:
+        account = Account.read(payload)
+        self.interpreter, self.interpreter_loss = account.present, account.loss
+        if self._control is not None:
+            self._control.block_ended = True
+        return account
+
+    def _is_old(self, payload: bytes) -> bool:
+        """Whether the interpreter that is ready is known."""
+        number = Greeting.model_validate_json(payload).interpreter
+        is_old, self.interpreter = number <= self.interpreter, max(number, self.interpreter)
+        return is_old
+
+    def _block_calls(self) -> ToolCalls:
+        if self._calls is None:
+            assert self._control is not None, "a block runs"
+            self._calls = ToolCalls(self._tools, self._link.send, self._control.paused)
+            self._link.on_end = self._calls.hang_up
+            if self._escalation is not None:
+                self._calls.end()
+        return self._calls
 
     async def _request(self, request: bytes, answer: Kind, path: str = "") -> tuple[bytes, bytes]:
         """Ask for something, and return the content of the file that comes, and the answer itself."""
@@ -238,6 +322,9 @@ class Session:
                 await self._link.send(request)
                 while (received := await self._link.receive()) is not None:
                     match received:
+                        case Kind.READY, payload if self._is_old(payload):
+                            # of a restart that nobody has waited for
+                            continue
                         case Kind.FILE, data if len(content) + len(data) <= MAX_FILE_BYTES:
                             content += data
                         case Kind.FAILED, payload:
@@ -253,3 +340,14 @@ class Session:
             await self._link.end(f"it did not answer within {REQUEST_TIMEOUT:g} s")
         assert self.ending is not None, "without a frame, the session has ended"
         raise SandboxError(f"the session was lost: {self.ending.lost}")
+
+
+async def _ignore(_: object) -> None:
+    pass
+
+
+def add_artifact(artifacts: list[Artifact], artifact: Artifact) -> None:
+    """Keep an artifact, unless there are too many by now."""
+    size = sum(len(one.data) for one in artifacts) + len(artifact.data)
+    if len(artifacts) < MAX_ARTIFACTS and size <= MAX_ARTIFACT_BYTES:
+        artifacts.append(artifact)

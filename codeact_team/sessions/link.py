@@ -15,10 +15,10 @@ from pydantic import ValidationError
 
 from codeact_team.aio import Turns, to_the_end
 from codeact_team.errors import SandboxError
-from codeact_team.sandboxes.base import Exit, Process, Sandbox
+from codeact_team.sandboxes.base import STARTS_AT_ONCE, Exit, Process, Sandbox
 from codeact_team.sessions import shipping
-from codeact_team.sessions.accounts import Greeting
 from codeact_team.sessions.protocol import FROM_SUPERVISOR, FrameReader, Kind, ProtocolError
+from codeact_team.sessions.replies import Greeting
 
 START_TIMEOUT = 30.0
 """Seconds for the supervisor to start; a loaded machine needs a few."""
@@ -29,6 +29,7 @@ _LAST_WORDS = 2.0
 """Seconds for the end of a supervisor that was killed to show."""
 _KILLED = 128 + 9
 _MAX_WORDS = 2000
+_starts = Turns(STARTS_AT_ONCE)
 _AT_ONCE = 4096
 """Bytes that every pipe takes as a whole."""
 
@@ -41,7 +42,6 @@ class Link:
 
     Attributes:
         ending: How it ended, once it has.
-        unwanted: How many ``READY`` frames will come that nobody waits for.
         on_end: Awaited when it ends; whoever sends has to be kept from it.
     """
 
@@ -52,7 +52,6 @@ class Link:
         self._frames: deque[tuple[Kind, bytes]] = deque()
         self._sending = Turns()
         self.ending: Exit | None = None
-        self.unwanted = 0
         self.on_end: Callable[[], Awaitable[None]] | None = None
 
     @property
@@ -66,6 +65,10 @@ class Link:
         Raises:
             SandboxError: If it cannot run in this sandbox, such as where Python is missing.
         """
+        async with _starts:
+            return await self._open()
+
+    async def _open(self) -> Greeting:
         self._process = await self._sandbox.spawn(shipping.command(self._sandbox.python), supervises=True)
         try:
             async with asyncio.timeout(START_TIMEOUT):
@@ -81,9 +84,12 @@ class Link:
     async def send(self, data: bytes) -> None:
         """Send frames. A cancellation may cut them in half."""
         # never into the middle of another one
-        async with self._sending:
-            assert self._process is not None, "the link has been opened"
+        assert self._process is not None, "the link has been opened"
+        await self._sending.take()
+        try:
             await self._process.write(data)
+        finally:
+            self._sending.pass_on()
 
     async def send_whole(self, data: bytes) -> None:
         """Send frames, and only then heed a cancellation."""
@@ -106,11 +112,7 @@ class Link:
             except ProtocolError:
                 await self.end(GARBLED)
                 return None
-        received = self._frames.popleft()
-        if received[0] == Kind.READY and self.unwanted:
-            self.unwanted -= 1
-            return await self.receive()
-        return received
+        return self._frames.popleft()
 
     async def end(self, reason: str) -> None:
         """End whatever runs in the sandbox, and note why. Idempotent."""
@@ -136,7 +138,10 @@ class Link:
             said += data
             try:
                 if (received := next(self._reader.feed(data), None)) is not None:
-                    return Greeting.model_validate_json(received[1])
+                    kind, payload = received
+                    if kind != Kind.READY:
+                        break
+                    return Greeting.model_validate_json(payload)
             except (ProtocolError, ValidationError):
                 # no frame: what the system has to say of a program that cannot be started
                 while len(said) < _MAX_WORDS and (data := await process.read()):

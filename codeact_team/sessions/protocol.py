@@ -17,7 +17,7 @@ MAX_FILE_BYTES = 64 * MIB
 """The largest file that is put or got."""
 MAX_LISTED_FILES = 10_000
 MAX_CODE_BYTES = 8 * MIB
-"""How long a block may be. As JSON it can be six times as long."""
+"""How long a block may be."""
 MAX_ARTIFACTS = 32
 """How many artifacts one block, or one call of several, may have."""
 MAX_ARTIFACT_BYTES = 32 * MIB
@@ -32,8 +32,15 @@ MAX_CALL_BYTES_AT_ONCE = 4 * MIB
 """How long these may be together."""
 
 _MAX_REPORT_BYTES = 512 * KIB
+_MAX_OUTPUT_BYTES = 1 * MIB
 
 _HEADER = struct.Struct(">BI")
+RUN_HEAD = struct.Struct(">II")
+"""What precedes the code of a block: the number of the interpreter that is meant, and that of the block."""
+RESULT_HEAD = struct.Struct(">II?hiiHI")
+"""What a result begins with; see :attr:`Kind.RESULT`."""
+NONE = -1
+"""Stands for a number that is not known."""
 
 
 class Kind(IntEnum):
@@ -41,8 +48,9 @@ class Kind(IntEnum):
 
     # from the host
     RUN = 1
-    """Run a block of Python: ``code``, ``number`` (of the block, from 1). The supervisor passes it on to the interpreter,
-    as it is. Answered by ``OUTPUT`` and ``ARTIFACT`` frames while it runs, and one ``RESULT``."""
+    """Run a block of Python: :data:`RUN_HEAD`, then the code. It runs in the interpreter with that number and in no other.
+    The supervisor passes it on as it is. Answered by ``OUTPUT`` and ``ARTIFACT`` frames while it runs, and one
+    ``RESULT``."""
     INTERRUPT = 2
     """Send SIGINT to the block that runs; without effect if none does. No payload, no answer of its own."""
     KILL = 3
@@ -63,31 +71,38 @@ class Kind(IntEnum):
     ``mime_type`` and ``data`` (base64); or ``error``, a message, and ``outcome``, a
     :class:`codeact_team.execution.CallOutcome`. Dropped where the block has ended."""
     SHELL = 10
-    """Run a block in a shell: ``language`` (``sh`` or ``bash``), ``code``. Answered like ``RUN``."""
+    """Run a block in a shell: its name, ``sh`` or ``bash``, as a line, then the code. Answered like ``RUN``."""
 
     # from the supervisor
     READY = 33
-    """The supervisor can be asked: ``python`` (version), ``unguarded`` (why code could tamper with it, or null)."""
+    """The supervisor can be asked: ``interpreter`` (the number of the present one; they are numbered from 1),
+    ``unguarded`` (why code could tamper with it, or null)."""
     OUTPUT = 34
     """Bytes that were written to stdout and stderr."""
     RESULT = 35
-    """How a block ended, as a line of JSON: ``exit_code`` (null if the interpreter reports it), ``ran`` (whether the code
-    began to run: it does not where no interpreter or shell was there for it), ``lost`` (why the interpreter is gone, or
-    null; the next block gets a fresh one), ``oom_kills`` and ``fork_failures`` (since the block began; null where nobody
-    counts). Then, if there is one, the interpreter's report, whatever it has sent as that."""
+    """How a block ended: :data:`RESULT_HEAD`, which holds
+
+    - the number of the interpreter that was to run the block, 0 for a shell, and that of the present one. If they
+      differ, the block's is gone, and the next block can have the present one;
+    - whether the code began to run; the exit code, ``NONE`` if the interpreter reports it;
+    - how often, since the block began, a process was killed for memory, and could not be started: each ``NONE`` where
+      nobody counts;
+    - the lengths of the first two texts that follow: why the interpreter before the present one is gone; the last of
+      the output; and the interpreter's report, if there is one, whatever it has sent as that."""
     FILE = 36
     """The next bytes of a file."""
     DONE = 37
-    """A file request is done: ``files`` for ``LIST``, a list of pairs of path and size in bytes, and ``complete``,
-    whether these are all; else no payload."""
+    """A file request is done: ``files`` for ``LIST``, a list of pairs of path and size in bytes, as many as there is room
+    for; else no payload."""
     FAILED = 38
     """A file request cannot be done: ``error``, the name of an ``OSError`` class or ``OSError``, and ``message``."""
 
     # from the interpreter to the supervisor, each payload preceded by the token of the block
     REPORT = 65
-    """How a block ended, by the code's own account: ``exit_code``, ``interrupted``, ``names`` (a list of objects with
-    ``name``, ``type``, ``size`` and ``preview``), ``omitted_names`` (how many more), ``answer`` (what ``final_answer``
-    was called with, as text, or null)."""
+    """How a block ended, by the code's own account: the exit code (one byte), and, if there is more to say, ``names`` (a
+    list of objects with ``name``, ``type``, ``size`` and ``preview``), ``omitted_names`` (how many more), ``answer``
+    (what ``final_answer`` was called with, as text, or null), ``denied`` (whether it ended with a call that was not
+    approved)."""
     ARTIFACT = 66
     """A picture or the like: ``mime_type`` as a line of JSON, then its bytes. The supervisor passes it on, without the
     token."""
@@ -104,8 +119,8 @@ TOKEN_BYTES = 16
 """How long the token is that belongs to each block, and that only its report may bear."""
 
 FROM_HOST: Mapping[int, int] = {
-    Kind.RUN: 6 * MAX_CODE_BYTES + 64 * KIB,
-    Kind.SHELL: 6 * MAX_CODE_BYTES + 64 * KIB,
+    Kind.RUN: MAX_CODE_BYTES + 1 * KIB,
+    Kind.SHELL: MAX_CODE_BYTES + 1 * KIB,
     Kind.INTERRUPT: 0,
     Kind.KILL: 0,
     Kind.RESTART: 0,
@@ -119,11 +134,11 @@ FROM_HOST: Mapping[int, int] = {
 
 FROM_SUPERVISOR: Mapping[int, int] = {
     Kind.READY: 64 * KIB,
-    Kind.OUTPUT: 1 * MIB,
+    Kind.OUTPUT: _MAX_OUTPUT_BYTES,
     Kind.ARTIFACT: 8 * MIB,
     Kind.CALL: MAX_CALL_BYTES,
     Kind.CANCEL: 1 * KIB,
-    Kind.RESULT: _MAX_REPORT_BYTES + 64 * KIB,
+    Kind.RESULT: _MAX_OUTPUT_BYTES + _MAX_REPORT_BYTES + 128 * KIB,
     Kind.FILE: 1 * MIB,
     Kind.DONE: 4 * MIB,
     Kind.FAILED: 64 * KIB,
@@ -167,7 +182,7 @@ class FrameReader:
     """
 
     def __init__(self, expected: Mapping[int, int]) -> None:
-        self._expected = expected
+        self._expected = {int(kind): (Kind(kind), limit) for kind, limit in expected.items()}
         self._buffer = bytearray()
 
     @property
@@ -181,21 +196,27 @@ class FrameReader:
         Raises:
             ProtocolError: If what comes is no frame of those expected.
         """
-        self._buffer += data
-        start = 0
+        held = self._buffer
+        if held:
+            held += data
+        stream = held or data
+        size, start = len(stream), 0
         try:
-            while len(self._buffer) - start >= _HEADER.size:
-                kind, length = _HEADER.unpack_from(self._buffer, start)
-                limit = self._expected.get(kind)
-                if limit is None:
-                    raise ProtocolError(f"no frame of kind {kind} is expected")
+            while size - start >= _HEADER.size:
+                number, length = _HEADER.unpack_from(stream, start)
+                kind, limit = self._expected.get(number, (None, 0))
+                if kind is None:
+                    raise ProtocolError(f"no frame of kind {number} is expected")
                 if length > limit:
-                    raise ProtocolError(f"a frame of kind {kind} has {length} bytes, more than {limit}")
+                    raise ProtocolError(f"a frame of kind {number} has {length} bytes, more than {limit}")
                 end = start + _HEADER.size + length
-                if len(self._buffer) < end:
-                    return
-                payload = bytes(self._buffer[start + _HEADER.size : end])
+                if size < end:
+                    break
+                payload = bytes(stream[start + _HEADER.size : end])
                 start = end
-                yield Kind(kind), payload
+                yield kind, payload
         finally:
-            del self._buffer[:start]
+            if held:
+                del held[:start]
+            elif start < size:
+                held += memoryview(data)[start:]

@@ -9,17 +9,19 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 
 _PACKAGE = __name__.rpartition(".")[0]
+_SYSTEM = "codeact_team.system"
 
 
 @cache
 def payload() -> bytes:
     """The source of every module that runs inside, as ``runner/bootstrap.py`` reads it, and of that one itself."""
-    root = resources.files(_PACKAGE)
+    root, system = resources.files(_PACKAGE), resources.files(_SYSTEM)
     sources = {
         "codeact_team": "",
         _PACKAGE: "",
         f"{_PACKAGE}.protocol": (root / "protocol.py").read_text(),
         **_sources(root / "runner", f"{_PACKAGE}.runner"),
+        **_sources(system, _SYSTEM),
     }
     return json.dumps(sources).encode()
 

@@ -1,4 +1,4 @@
-"""From JSON schemas to annotations as Python code would have them; objects with known fields get a name."""
+"""Write JSON schemas as Python annotations. Objects with known fields get a name."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from codeact_team.tools.names import RESERVED, identifier
-from codeact_team.tools.schemas import Document, Fields, Schema, as_schema, subschemas
+from codeact_team.tools.identifiers import RESERVED, identifier
+from codeact_team.tools.schema_documents import Document, Fields, Schema, as_schema, subschemas
 
 MAX_TYPES = 40
-"""How many objects get a name; what more there is is called ``dict[str, Any]``."""
+"""How many objects get a name. Further ones are called ``dict[str, Any]``."""
 
 _MAX_SCHEMAS = 3000
 _MAX_NESTING = 25
@@ -59,7 +59,7 @@ class Annotator:
         self._depth = 0
 
     def annotation(self, document: Document, schema: Schema, hint: str) -> str:
-        """The annotation of a value.
+        """Write the annotation of a value.
 
         Args:
             document: What the schema belongs to.
@@ -160,7 +160,7 @@ def _camel(hint: str) -> str:
 
 
 def literals(schema: Schema) -> list[str] | None:
-    """The annotation of a schema that lists its values, or ``None`` if it does not, or they are too many."""
+    """Write the annotation of a schema that lists its values; ``None`` if it lists none, or too many."""
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if not isinstance(values, list) or not 0 < len(values) <= _MAX_LITERALS:
         return None

@@ -1,13 +1,13 @@
-"""From what the sources list to an offer: a name for each tool, and a limit for all of them."""
+"""Make an offer of all that the sources list: give each tool a name, and limit how many there are."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from codeact_team.errors import SettingError
-from codeact_team.tools.names import RESERVED, assign
+from codeact_team.tools.identifiers import RESERVED, assign
 from codeact_team.tools.offer import Offer, OfferedTool
-from codeact_team.tools.sources import ListedTool, ToolSource
+from codeact_team.tools.tool_sources import ListedTool, ToolSource
 
 MAX_TOOLS = 5000
 MAX_DECLARATIONS = 2 * 1024 * 1024
@@ -48,7 +48,7 @@ def _largest(listings: Sequence[Listing]) -> ToolSource:
 
 
 def _named(listings: Sequence[Listing]) -> Iterator[tuple[str, ListedTool, ToolSource]]:
-    """Each tool with the dotted path by which code calls it."""
+    """Give each tool the dotted path by which code calls it."""
     flat = [(tool, source) for source, tools in listings if source.server is None for tool in tools]
     _refuse_doubles(flat)
     servers = [listing for listing in listings if listing[0].server is not None]

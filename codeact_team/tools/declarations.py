@@ -1,4 +1,4 @@
-"""What the sandbox and the model are told of a tool: a signature and a docstring, made of its JSON schema."""
+"""Describe a tool for the sandbox and the model: make a signature and a docstring of its JSON schema."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 from pydantic import JsonValue
 
 from codeact_team.tools.annotations import Annotator, NamedType, literals
-from codeact_team.tools.names import assign
-from codeact_team.tools.schemas import NO_SCHEMA, Document, Schema, as_schema, is_finite, subschemas
-from codeact_team.tools.text import clean, one_line
+from codeact_team.tools.error_texts import clean, one_line
+from codeact_team.tools.identifiers import assign
+from codeact_team.tools.schema_documents import NO_SCHEMA, Document, Schema, as_schema, is_finite, subschemas
 from codeact_team.visibility import cut
 
 MAX_DESCRIPTION = 4000
@@ -75,12 +75,12 @@ class Parameter:
         return declared | {"default": self.default[0]} if self.default else declared
 
     def show(self) -> str:
-        """As a signature has it."""
+        """Write it as a signature does."""
         given = "" if self.required else f" = {repr(self.default[0]) if self.default else '...'}"
         return f"{self.name}: {self.annotation}{given}"
 
     def show_short(self) -> str:
-        """As a signature without annotations has it."""
+        """Write it as a signature without annotations does."""
         default = repr(self.default[0]) if self.default else "..."
         return self.name if self.required else f"{self.name}={cut(default, _MAX_SHOWN_DEFAULT)}"
 
@@ -95,7 +95,7 @@ class Declaration:
         parameters: As code passes them.
         returns: The annotation of what it returns, if that is known.
         doc: Its docstring.
-        schema: The JSON schema of the arguments.
+        takes_others: Whether it may be called with keywords that are no parameter's.
     """
 
     name: str
@@ -103,7 +103,7 @@ class Declaration:
     parameters: Sequence[Parameter]
     returns: str | None
     doc: str
-    schema: Schema
+    takes_others: bool
 
     def declare(self) -> dict[str, JsonValue]:
         """See :attr:`codeact_team.execution.HostTools.declarations`."""
@@ -112,11 +112,11 @@ class Declaration:
             "doc": self.doc,
             "parameters": [parameter.declare() for parameter in self.parameters],
             "returns": self.returns,
-            "schema": dict(self.schema),
+            "takes_others": self.takes_others,
         }
 
     def stub(self) -> str:
-        """The signature with the docstring, as a prompt shows it."""
+        """Write the signature with the docstring, as a prompt shows it."""
         returns = f" -> {self.returns}" if self.returns else ""
         head = f"def tools.{self.name}({_signature(self.parameters, Parameter.show)}){returns}:"
         if not self.doc:
@@ -127,7 +127,7 @@ class Declaration:
         return f"{head}\n" + indent(f'{raw}"""{self.doc}{close}', _INDENT)
 
     def line(self) -> str:
-        """What it is, in a line."""
+        """Write the signature and the summary in one line."""
         head = cut(f"tools.{self.name}({_signature(self.parameters, Parameter.show_short)})", _MAX_SHORT)
         return f"{head}  # {self.summary}" if self.summary else head
 
@@ -155,7 +155,9 @@ def declare(
         sections.append(f"Returns:\n{_INDENT}{about}")
     sections += [_type_section(found) for found in annotator.types]
     doc = cut("\n\n".join(filter(None, sections)), MAX_DOC).replace('"""', "'''")
-    return Declaration(name, one_line(description, _MAX_SHORT), parameters, result, doc, schema)
+    # only where it says so: most schemas just do not mention what their tool cannot take
+    others = bool(schema.get("patternProperties")) or schema.get("additionalProperties", False) is not False
+    return Declaration(name, one_line(description, _MAX_SHORT), parameters, result, doc, others)
 
 
 def _parameters(annotator: Annotator, document: Document) -> Iterator[Parameter]:
@@ -188,7 +190,7 @@ def _default(document: Document, schema: Schema) -> Sequence[JsonValue]:
 
 
 def _about(document: Document, schema: Schema, key: str = "") -> str:
-    """What a schema says of its value beside the type."""
+    """Put into words what a schema says of its value beside the type."""
     resolved = document.resolve(schema)
     said: list[str] = []
     description = resolved.get("description")

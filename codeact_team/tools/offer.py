@@ -1,4 +1,4 @@
-"""The tools that code may call at the moment."""
+"""Offer code the tools that it may call at the moment."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from pydantic import JsonValue
 
 from codeact_team.aio import until_cancelled
 from codeact_team.parsing import make_inert
-from codeact_team.providers import did_you_mean
-from codeact_team.tools.checking import ArgumentChecker
-from codeact_team.tools.content import Piece, ToolFailed, error_text
-from codeact_team.tools.declarations import Declaration, declare
-from codeact_team.tools.schemas import Schema
-from codeact_team.tools.sources import ListedTool, ToolSource
-from codeact_team.tools.text import describe_error
+from codeact_team.suggestions import did_you_mean
+from codeact_team.tools.argument_checking import ArgumentChecker
+from codeact_team.tools.declarations import declare
+from codeact_team.tools.error_texts import describe_error
+from codeact_team.tools.returned_values import Piece, ToolFailed, error_text
+from codeact_team.tools.tool_sources import ListedTool, ToolSource
 from codeact_team.visibility import cut
 
 logger = logging.getLogger(__name__)
 
 HANDFUL = 8
-"""Up to how many tools the model is shown whole; of more it gets a line each, and looks up the rest."""
+"""How many tools the model is shown whole. If there are more, it gets one line of each and looks up the rest."""
 
 _MAX_LINES = 300
 _MAX_NAME = 200
@@ -46,35 +45,23 @@ class OfferedTool:
     """
 
     def __init__(self, name: str, listed: ListedTool, source: ToolSource) -> None:
+        self.name = name
+        """The dotted path below ``tools``."""
         self._listed = listed
         self._source = source
         self._checker = ArgumentChecker(listed.schema)
-        self._declaration = declare(
+        self.declaration = declare(
             name,
             listed.description,
             listed.schema,
             returns=listed.returns,
             returns_media=listed.returns_media,
         )
-        self.declared = self._declaration.declare()
+        """What is told of it."""
+        self.declared = self.declaration.declare()
         """See :attr:`codeact_team.execution.HostTools.declarations`."""
         self.size = len(json.dumps(self.declared))
         """How many bytes there are to tell of it."""
-
-    @property
-    def name(self) -> str:
-        """The dotted path below ``tools``."""
-        return self._declaration.name
-
-    @property
-    def schema(self) -> Schema:
-        """The JSON schema of its arguments."""
-        return self._listed.schema
-
-    @property
-    def declaration(self) -> Declaration:
-        """What is told of it."""
-        return self._declaration
 
     def check(self, arguments: Mapping[str, JsonValue]) -> None:
         """Check what code passed.
@@ -86,15 +73,17 @@ class OfferedTool:
         if self._source.wire_is_json:
             _check_strict(arguments)
 
-    def with_defaults(self, arguments: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-        """The arguments as the tool understands them, as far as its schema says what it takes for those left out."""
-        complete: dict[str, JsonValue] = {}
-        for parameter in self._declaration.parameters:
-            if parameter.key in arguments:
-                complete[parameter.key] = arguments[parameter.key]
-            elif parameter.default:
-                complete[parameter.key] = parameter.default[0]
-        return complete | dict(arguments)
+    def understood(self, arguments: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+        """Return the arguments as the tool gets them, as far as that is known, with its defaults for those left out.
+
+        Raises:
+            ToolFailed: If they do not fit.
+        """
+        parameters = self.declaration.parameters
+        defaults = {one.key: one.default[0] for one in parameters if one.default}
+        complete = {**defaults, **self._source.understood(self._listed, arguments)}
+        # in the order in which the tool has them
+        return {one.key: complete[one.key] for one in parameters if one.key in complete} | complete
 
     async def call(
         self, arguments: dict[str, JsonValue], cancellation_token: CancellationToken
@@ -134,7 +123,7 @@ class OfferedTool:
 
 
 def _asked_for(cancellation_token: CancellationToken) -> bool:
-    """Whether the cancellation that was raised is the token's, or that of the task it was raised in."""
+    """Tell whether the token or the current task was cancelled, and not something within the tool."""
     task = asyncio.current_task()
     return cancellation_token.is_cancelled() or (task is not None and task.cancelling() > 0)
 
@@ -147,37 +136,27 @@ class Offer:
     """
 
     def __init__(self, tools: Sequence[OfferedTool]) -> None:
-        self._tools = {tool.name: tool for tool in tools}
-        self._declarations = [tool.declared for tool in tools]
-
-    @property
-    def tools(self) -> Sequence[OfferedTool]:
+        self.tools = tools
         """The tools, in order."""
-        return list(self._tools.values())
-
-    @property
-    def declarations(self) -> Sequence[Mapping[str, JsonValue]]:
+        self.declarations = [tool.declared for tool in tools]
         """See :attr:`codeact_team.execution.HostTools.declarations`."""
-        return self._declarations
+        self._tools = {tool.name: tool for tool in tools}
 
     def find(self, name: str) -> OfferedTool | None:
-        """The tool of this name."""
+        """Return the tool of this name."""
         return self._tools.get(name)
 
     def nearest(self, name: str) -> str:
-        """A closing half sentence that names the tool that is most like ``name``, or nothing."""
+        """Return the end of a sentence that names the tool most like ``name``, or nothing."""
         return did_you_mean(name[:_MAX_NAME], self._tools, cutoff=0.5)
 
     def describe(self) -> str:
-        """The tools as a prompt shows them."""
+        """Describe the tools for a prompt."""
         if not self._tools:
             return ""
         if len(self._tools) <= HANDFUL:
-            stubs = [tool.declaration.stub() for tool in self.tools]
-            intro, shown = (
-                "These functions run outside the sandbox; call them as they are:",
-                "\n\n".join(stubs),
-            )
+            intro = "These functions run outside the sandbox; call them as they are:"
+            shown = "\n\n".join(tool.declaration.stub() for tool in self.tools)
         else:
             lines = [tool.declaration.line() for tool in self.tools[:_MAX_LINES]]
             if left := len(self._tools) - len(lines):
@@ -197,7 +176,7 @@ class Offer:
 
 
 def _cancel_with(parent: CancellationToken, token: CancellationToken) -> None:
-    """Have ``token`` cancelled with ``parent``, which keeps nothing of it: a run's token sees thousands of calls."""
+    """Cancel ``token`` when ``parent`` is cancelled. ``parent`` does not keep it alive: a run makes thousands of calls."""
     reference = weakref.ref(token)
 
     def cancel() -> None:

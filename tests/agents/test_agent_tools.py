@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from autogen_agentchat.messages import TextMessage
 from autogen_core import CancellationToken
 from autogen_core.tools import FunctionTool
 from autogen_ext.tools.mcp import McpWorkbench, StdioServerParams
+from pydantic import BaseModel, StringConstraints
 from support.agents import Foreign, answer, calls_of, contents, record_of, replay, turn
 from support.codeact import agent_of, outputs, own_session, py
 from support.openai_server import Json, ScriptedServer, Text
@@ -19,9 +20,8 @@ from support.waiting import until
 
 from codeact_team import ApprovalRule, CallOutcome, CodeExecutorAgent, SettingError, ToolLimits
 from codeact_team.approval import Answer, Question
+from codeact_team.execution_records import Ending
 from codeact_team.executors import ConfinedCommandLineCodeExecutor, ConfinedSessionCodeExecutor
-from codeact_team.observations import Ending
-from codeact_team.runs import Tally
 
 KEY = "sk-the-key-of-the-shop"
 LATE = {2, 3}
@@ -66,6 +66,15 @@ class Person:
         return self._answers.pop(0)
 
 
+class Payee(BaseModel):
+    name: Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True)]
+
+
+async def pay(amount: int, to: Payee) -> str:
+    """Pay."""
+    return f"paid {amount} to {to.name}"
+
+
 async def test_code_calls_tools_of_the_host_in_a_loop_and_gets_values(session: ConfinedSessionCodeExecutor):
     code = "late = [n for n in range(1, 5) if tools.get_order(n)['late']]\nlate"
     async with ScriptedServer([Text(py(code)), Text("2 and 3.")]) as server:
@@ -77,13 +86,38 @@ async def test_code_calls_tools_of_the_host_in_a_loop_and_gets_values(session: C
     assert "$tools" not in system
 
 
-async def test_every_call_is_in_the_metadata_and_in_the_tally_of_the_run(
+async def test_code_that_skips_the_check_in_the_sandbox_meets_that_of_the_host(
+    session: ConfinedSessionCodeExecutor,
+):
+    called: list[object] = []
+
+    async def refund(amount: int) -> str:
+        """Pay back."""
+        called.append(amount)
+        return "paid"
+
+    code = """
+type(tools.refund)._checked.__globals__["check"] = lambda *_: None
+for amount in ("all of it", 1.5, None, [1], True, 7):
+    try:
+        print(tools.refund(amount))
+    except tools.ToolError as error:
+        print(type(error).__name__)
+"""
+    async with ScriptedServer([Text(py(code)), Text("Done.")]) as server:
+        items = await turn(agent_of(server, session, tools=[refund]))
+    assert called == [7]
+    record = record_of(items[-1].chat_message)  # type: ignore[union-attr]
+    assert [call.outcome for call in record.tool_calls] == [CallOutcome.REFUSED] * 5 + [CallOutcome.OK]
+
+
+async def test_every_call_is_in_the_metadata_and_what_became_of_it(
     session: ConfinedSessionCodeExecutor,
 ):
     code = "tools.get_order(1)\ntools.cancel_order(2, reason='late')\ntools.get_order('x')"
     agent = agent_of(replay(py(code), "Done."), session, tools=[get_order, cancel_order])
     message = await answer(agent)
-    first, second = record_of(message).tool_calls
+    first, second, refused = record_of(message).tool_calls
     assert (first.name, first.outcome, json.loads(first.arguments)) == (
         "get_order",
         CallOutcome.OK,
@@ -91,12 +125,7 @@ async def test_every_call_is_in_the_metadata_and_in_the_tally_of_the_run(
     )
     assert json.loads(second.arguments) == {"number": 2, "reason": "late"}
     assert first.seconds >= 0
-    tally = Tally()
-    tally.add(message)
-    assert [(tool.name, dict(tool.outcomes)) for tool in tally.tools] == [
-        ("get_order", {CallOutcome.OK: 1}),
-        ("cancel_order", {CallOutcome.OK: 1}),
-    ], "wrong arguments are noticed in the sandbox, before there is a call"
+    assert (refused.outcome, json.loads(refused.arguments)) == (CallOutcome.REFUSED, {"number": "x"})
 
 
 async def test_the_budget_counts_calls_and_its_end_is_one_last_call_to_the_model(
@@ -244,7 +273,7 @@ async def test_a_grant_may_be_bounded_and_is_given_anew_after_a_reset(session: C
     for _ in range(2):
         record = record_of(await answer(agent))
         assert [call.outcome.value for call in record.tool_calls] == ["ok", "ok", "denied"]
-        await agent.on_reset(None)  # type: ignore[arg-type]
+        await agent.on_reset(CancellationToken())
 
 
 async def test_code_as_a_whole_can_be_denied_or_asked_about(session: ConfinedSessionCodeExecutor):
@@ -272,18 +301,6 @@ async def test_where_nobody_can_be_asked_the_answer_is_no(session: ConfinedSessi
         approval=[rule(tool="*", decision="ask")],
     )
     assert "ToolDenied: not approved: nobody is there to ask" in outputs(await turn(agent))[0]
-
-
-async def test_agents_that_share_a_session_reach_their_own_tools_only(session: ConfinedSessionCodeExecutor):
-    code = "hold = tools.get_order\nprint(hold(1)['number'])"
-    clerk = agent_of(replay(py(code), "Done."), session, tools=[get_order])
-    assert outputs(await turn(clerk))[0].startswith("1\n")
-    other = agent_of(replay(py("tools.get_order(1)"), py("hold(1)"), "No."), session, tools=[cancel_order])
-    missing, kept = outputs(await turn(other))
-    assert "there is no tool 'get_order'" in missing
-    assert "ToolError: there is no tool 'get_order'" in kept
-    none = agent_of(replay(py("hold(1)"), "No."), session)
-    assert "ToolError" in outputs(await turn(none))[0]
 
 
 async def test_more_than_a_handful_of_tools_are_only_named_in_the_prompt(
@@ -392,3 +409,25 @@ async def test_a_cancellation_ends_the_wait_for_a_server_that_does_not_answer(
             await waiting
     assert asyncio.all_tasks() == {asyncio.current_task()}
     assert not is_there(started.read_text())
+
+
+async def test_rules_see_what_the_tool_gets(session: ConfinedSessionCodeExecutor):
+    # a rule for 100 let 100.0 pass, which the tool took for 100
+    code = """
+for amount, to in [(100.0, "bob"), (1, " Mallory "), (1.0, "bob")]:
+    try:
+        print(tools.pay(amount, {"name": to}))
+    except tools.ToolDenied:
+        print("denied")
+"""
+    agent = agent_of(
+        replay(py(code), "Done."),
+        session,
+        tools=[pay],
+        approval=[
+            rule(tool="pay", arguments={"amount": "100"}, decision="deny"),
+            rule(tool="pay", arguments={"to": '{"name":"mallory"}'}, decision="deny"),
+        ],
+    )
+    items = await turn(agent)
+    assert outputs(items)[0].startswith("denied\ndenied\npaid 1 to bob\n")

@@ -181,7 +181,8 @@ def test_a_function_outside_the_allow_list_is_refused_when_a_config_is_loaded():
 
 
 @pytest.mark.parametrize(
-    "path", ["os:system", "codeact_team.agents.step:os.system", "codeact_team.agents.step:asyncio"]
+    "path",
+    ["os:system", "codeact_team.agents.block_calls:os.system", "codeact_team.agents.block_calls:asyncio"],
 )
 def test_a_path_to_something_else_is_refused(path: str):
     with pytest.raises(ConfigError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -126,10 +125,10 @@ async def test_the_usage_on_the_response_is_that_of_all_calls():
 
 
 async def test_an_unreadable_decision_costs_as_well():
-    replies = [Text(FAILS), Truncated('{"reason": "Becau', prompt_tokens=1000), Text("It failed.")]
-    async with ScriptedServer(replies) as server:
+    cut = Truncated('{"reason": "Becau', prompt_tokens=1000)
+    async with ScriptedServer([Text(FAILS), cut, cut, Text("It failed.")]) as server:
         message = await answer(agent_of(server))
-    assert message.models_usage == RequestUsage(prompt_tokens=1200, completion_tokens=30)
+    assert message.models_usage == RequestUsage(prompt_tokens=2200, completion_tokens=40)
 
 
 async def test_the_inner_messages_are_what_was_yielded_before_the_response_except_chunks():
@@ -145,23 +144,20 @@ async def test_the_inner_messages_are_what_was_yielded_before_the_response_excep
     assert {type(item) for item in kept} == {CodeGenerationEvent, CodeExecutionEvent, ThoughtEvent}
 
 
-NONSENSE: dict[str, Sequence[AnyReply]] = {
-    "prose": [Text("Well, one might try.")],
-    "empty": [Text("")],
-    "refused": [Refusal()],
-    "truncated": [Truncated('{"reason": "Becau')],
-    "a field is missing": [Json({"retry": True})],
-    "the wrong type": [Json({"reason": ["?"], "retry": "perhaps"})],
-    "a list": [Text("[]")],
-    "an open fence": [Text("```json\n{")],
-    "a tool call": [ToolCalls([("retry", {})])],
+NONSENSE: dict[str, AnyReply] = {
+    "prose": Text("Well, one might try."),
+    "refused": Refusal(),
+    "truncated": Truncated('{"reason": "Becau'),
+    "a field is missing": Json({"reason": "Because."}),
+    "the wrong type": Json({"reason": ["?"], "retry": "perhaps"}),
+    "a tool call": ToolCalls([("retry", {})]),
 }
 
 
-@pytest.mark.parametrize("replies", NONSENSE.values(), ids=list(NONSENSE))
-async def test_a_decision_that_cannot_be_read_is_no_retry_and_says_so(replies: Sequence[AnyReply]):
+@pytest.mark.parametrize("nonsense", NONSENSE.values(), ids=list(NONSENSE))
+async def test_a_decision_that_cannot_be_read_twice_is_no_retry_and_says_so(nonsense: AnyReply):
     # a retry decision that is not clean JSON ended the team with a traceback
-    async with ScriptedServer([Text(FAILS), *replies, Text("It failed.")]) as server:
+    async with ScriptedServer([Text(FAILS), nonsense, nonsense, Text("It failed.")]) as server:
         message = await answer(agent_of(server))
         assert not server.unused
     [decision] = record_of(message).retry_decisions
@@ -170,15 +166,23 @@ async def test_a_decision_that_cannot_be_read_is_no_retry_and_says_so(replies: S
     assert decision.reason in contents(server.requests[-1])[-1]
 
 
+async def test_a_decision_that_cannot_be_read_once_does_not_end_the_repair():
+    amid_prose = Text(f"Sure!\n{json.dumps(RETRY)}\nGood luck.")
+    replies = [Text(FAILS), amid_prose, Json(RETRY), Text(PRINTS_42), Text("It is 42.")]
+    async with ScriptedServer(replies) as server:
+        message = await answer(agent_of(server))
+    assert record_of(message).retry_decisions == [RetryDecision.model_validate(RETRY)]
+
+
 @pytest.mark.parametrize(
     "text",
     [
         f"```json\n{json.dumps(RETRY)}\n```",
-        f"Sure!\n{json.dumps(RETRY)}\nGood luck.",
+        "{'retry': True, 'reason': 'Print 42 instead.'}",
         '{"retry": "true", "reason": "Print 42 instead."}',
         "<think>hm {</think>" + json.dumps(RETRY),
     ],
-    ids=["fenced", "amid prose", "true as text", "after thoughts"],
+    ids=["fenced", "as Python", "true as text", "after thoughts"],
 )
 async def test_a_decision_with_something_around_it_is_read(text: str):
     replies = [Text(FAILS), Text(text), Text(PRINTS_42), Text("It is 42.")]
@@ -330,9 +334,8 @@ async def test_the_executor_starts_while_the_first_call_to_the_model_is_under_wa
         agent = agent_of(server, executor, approval_func=None)
         async for item in agent.on_messages_stream([user(TASK)], CancellationToken()):
             if isinstance(item, CodeGenerationEvent):
-                sandbox = executor._sandbox  # pyright: ignore[reportPrivateUsage]
-                assert sandbox is not None, "the code is not executed yet, but where it will be is there"
-                assert sandbox.running
+                # the code is not executed yet, but where it will be is there
+                assert executor._place.running  # pyright: ignore[reportPrivateUsage]
     assert not server.unused
 
 
@@ -383,11 +386,12 @@ async def test_an_answer_without_words_is_told(reply: AnyReply):
 
 
 async def test_an_answer_that_was_cut_off_is_told_to_the_model():
-    cut = "Here:\n```python\nprint((4"
-    replies = [Truncated(cut), Json(RETRY), Text(PRINTS_42), Text("It is 42.")]
-    async with ScriptedServer(replies) as server:
-        await turn(agent_of(server))
-    assert contents(server.requests[1])[2:4] == [cut, "This answer was cut off at the model's token limit."]
+    async with ScriptedServer([Text(PRINTS_42), Truncated("It is 4"), Text("Well.")]) as server:
+        agent = agent_of(server, Foreign())
+        await turn(agent)
+        await turn(agent, user("And now?"))
+    told = "This answer was cut off at the model's token limit."
+    assert contents(server.requests[2])[4:6] == ["It is 4", told]
 
 
 @pytest.mark.parametrize("settings", [{}, {"stream_options": {"include_usage": True}}])

@@ -34,7 +34,8 @@ from support.openai_server import ScriptedServer, Text
 from codeact_team.agents import CodeExecutorAgent, ReflectionAgent, Verdict
 from codeact_team.errors import EngineError, SandboxError
 from codeact_team.execution import ExecutionResult, Outcome
-from codeact_team.observations import EXECUTION_KEY, MAX_OBSERVATION_CHARS
+from codeact_team.execution_records import EXECUTION_KEY
+from codeact_team.observations import MAX_OBSERVATION_CHARS
 from codeact_team.reflection import VERDICT_KEY
 from codeact_team.teams import ReflectionTermination
 

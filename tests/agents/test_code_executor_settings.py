@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from autogen_core.models import AssistantMessage, LLMMessage, UserMessage
 from pydantic import ValidationError
 from support.agents import PRINTS_42, Foreign, Streaming, answer, confined, replay, turn, user, yes
 
-from codeact_team.agents import CodeExecutorAgent, CodeExecutorAgentConfig
+from codeact_team.agents import CodeActAgent, CodeExecutorAgent, CodeExecutorAgentConfig, ReflectionAgent
+from codeact_team.agents.base import RememberingAgent
 from codeact_team.agents.tool_settings import ToolUserConfig
 from codeact_team.config import yaml12
 from codeact_team.errors import SettingError
@@ -47,7 +49,6 @@ def agent_of(**settings: Any) -> CodeExecutorAgent:
         ({"max_retries_on_error": -1, "model_client": replay()}, "max_retries_on_error is -1"),
         ({"max_retries_on_error": 1}, "needs a model_client"),
         ({"code_from_messages": True}, "needs a model_client"),
-        ({"sources": ["coder"], "model_client": replay()}, "sources has no effect"),
         ({"supported_languages": []}, "supported_languages is empty"),
         ({"default_language": "ruby"}, "default_language is 'ruby', which is not among .*: python, sh"),
         ({"name": "not a name"}, "identifier"),
@@ -59,6 +60,24 @@ def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], text: s
     with pytest.raises(ValueError, match=text) as caught:
         CodeExecutorAgent(**usual | settings)
     assert "name" in settings or isinstance(caught.value, SettingError)
+
+
+@pytest.mark.parametrize("kind", [CodeExecutorAgent, CodeActAgent, ReflectionAgent])
+def test_each_field_of_a_config_is_an_argument_that_a_signature_shows(kind: type[RememberingAgent[Any]]):
+    parameters = inspect.signature(kind).parameters
+    assert set(parameters) == set(kind.component_config_schema.model_fields)
+    assert all(parameter.annotation is not parameter.empty for parameter in parameters.values())
+
+
+def test_arguments_that_there_are_not_are_refused_as_by_any_function():
+    with pytest.raises(TypeError, match=r"unexpected keyword arguments: max_retries$"):
+        agent_of(max_retries=3)
+
+
+def test_sources_that_have_no_effect_are_warned_of_since_autogen_takes_them():
+    with pytest.warns(UserWarning, match="sources of executor has no effect with a model_client"):
+        agent = agent_of(sources=["coder"], model_client=replay())
+    assert CodeExecutorAgent.component_config_schema(**agent.dump_component().config).sources == ["coder"]
 
 
 @pytest.mark.parametrize("path", ["os.system", "nowhere.at:all", "function"])
@@ -125,7 +144,7 @@ def test_every_field_survives_dump_yaml_and_load():
     agent = agent_of(model_client=replay("Hello."), model_context=context, **FIELDS)
     dumped = agent.dump_component()
     assert {name: dumped.config[name] for name in FIELDS} == FIELDS
-    parts = {"name", "code_executor", "model_client", "model_context", *ToolUserConfig.model_fields}
+    parts = {"name", "code_executor", "model_client", "model_context", "memory", *ToolUserConfig.model_fields}
     assert set(FIELDS) | parts == set(CodeExecutorAgentConfig.model_fields), (
         "nothing is left out of this test"
     )
@@ -157,6 +176,8 @@ async def test_no_system_message_stays_none(none: str | None):
     dumped = agent.dump_component()
     loaded = CodeExecutorAgent.load_component(through_yaml(dumped))
     assert loaded.dump_component() == dumped
+    as_autogen_has_it = dumped.model_copy(update={"config": {**dumped.config, "system_message": None}})
+    assert CodeExecutorAgent.load_component(as_autogen_has_it).dump_component() == dumped
     await turn(agent)
     assert [message.type for message in client.create_calls[0]["messages"]] == ["UserMessage"]
 
@@ -174,7 +195,7 @@ async def test_contexts_that_hold_messages_are_loaded_with_them(context: ChatCom
     # buffered contexts reloaded messages as plain dicts
     dumped = agent_of(model_client=replay("Hello."), model_context=context).dump_component()
     loaded = CodeExecutorAgent.load_component(through_yaml(dumped))
-    assert type(loaded.model_context) is type(context)
+    assert isinstance(loaded.model_context, type(context))
     assert await loaded.model_context.get_messages() == SAID
     assert loaded.dump_component() == dumped
 

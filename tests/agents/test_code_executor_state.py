@@ -32,7 +32,7 @@ from support.agents import (
 from support.openai_server import ScriptedServer, Text
 
 from codeact_team.agents import CodeExecutorAgent, ReflectionAgent
-from codeact_team.observations import ExecutionRecord
+from codeact_team.execution_records import ExecutionRecord
 
 
 def agent_of(

@@ -37,8 +37,8 @@ from support.openai_server import HttpError, ScriptedServer, Slow, Text
 
 from codeact_team.agents import CodeActAgent
 from codeact_team.execution import Outcome, SessionResult
+from codeact_team.execution_records import Ending
 from codeact_team.executors import ConfinedSessionCodeExecutor
-from codeact_team.observations import Ending
 
 Session = ConfinedSessionCodeExecutor
 
@@ -250,9 +250,7 @@ async def test_the_executor_starts_while_the_model_is_writing(tmp_path: Path):
     async with ScriptedServer([Slow(1, Text(ADD)), Text("55")]) as server, own_session() as executor:
         async for item in agent_of(server, executor).run_stream(task=TASK):
             if isinstance(item, CodeGenerationEvent):
-                sandbox = executor._sandbox  # pyright: ignore[reportPrivateUsage]
-                assert sandbox is not None
-                assert sandbox.running
+                assert executor._place.running  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_artifacts_are_in_the_event_and_named_to_the_model(session: Session):

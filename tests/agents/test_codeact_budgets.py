@@ -24,9 +24,11 @@ from support.codeact import agent_of, outputs, own_session, py
 from support.openai_server import Json, ScriptedServer, Slow, Text, Truncated
 
 from codeact_team.agents import CodeExecutorAgent
+from codeact_team.agents.codeact import budget
 from codeact_team.execution import Outcome
+from codeact_team.execution_records import Ending
 from codeact_team.executors import ConfinedSessionCodeExecutor
-from codeact_team.observations import Ending
+from codeact_team.reflection import Verdict
 
 Session = ConfinedSessionCodeExecutor
 
@@ -117,6 +119,26 @@ async def test_a_call_of_the_model_that_takes_too_long_is_stopped(session: Sessi
     assert (message.content, Ending.from_metadata(message.metadata)) == ("At least 1.", Ending.MAX_SECONDS)
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("ending", [Ending.MAX_SECONDS, Ending.MAX_STEPS])
+async def test_the_last_call_is_given_some_time_more_and_then_stopped_too(
+    session: Session, monkeypatch: pytest.MonkeyPatch, ending: Ending, streamed: bool
+):
+    # with a server that hangs, a run of 5 seconds was still waiting after a minute
+    monkeypatch.setattr(budget, "LAST_CALL_SECONDS", 0.3)
+    await session.start()
+    before = [Text(counting(1))] if ending is Ending.MAX_STEPS else [Slow(60, Text("never said"))]
+    last = Slow(60, Text("nor this"))
+    seconds = 3 if ending is Ending.MAX_STEPS else 0.3
+    limits: dict[str, Any] = {"max_seconds": seconds, "max_steps": 1, "model_client_stream": streamed}
+    async with ScriptedServer([*before, last]) as server:
+        message = await answer(agent_of(server, session, **limits))
+        hung = len([reply for reply in [*before, last] if isinstance(reply, Slow)])
+        await server.wait_until(lambda server: server.disconnects == hung)
+    assert Ending.from_metadata(message.metadata) is ending
+    assert message.content == "The time for this task is over, and the model did not answer in time."
+
+
 async def test_so_is_one_that_streams(session: Session):
     async with ScriptedServer([Slow(30, Text("never said")), Text("No idea.")]) as server:
         message = await answer(agent_of(server, session, max_seconds=0.3, model_client_stream=True))
@@ -140,6 +162,9 @@ async def test_a_reflection_that_takes_too_long_leaves_the_answer(session: Sessi
     async with ScriptedServer([Text("It is 42."), Slow(30, Text("never said"))]) as server:
         message = await answer(agent_of(server, session, max_seconds=1.5, max_reflections=1))
     assert (message.content, Ending.from_metadata(message.metadata)) == ("It is 42.", Ending.ANSWERED)
+    verdict = Verdict.from_metadata(message.metadata)
+    assert verdict is not None
+    assert not verdict.accepted, "an answer that was to be reviewed, and was not"
 
 
 async def test_the_same_code_with_the_same_result_is_noticed_told_and_ended(session: Session):
@@ -154,6 +179,13 @@ async def test_the_same_code_with_the_same_result_is_noticed_told_and_ended(sess
     assert (message.content, Ending.from_metadata(message.metadata)) == ("It is 1.", Ending.STUCK)
     assert record_of(message).attempts == 4
     assert "going in circles" in contents(server.requests[4])[-1]
+
+
+async def test_code_that_fails_in_the_same_way_again_and_again_is_a_circle(session: Session):
+    # it ran on, for each traceback told of another block
+    fails = py("def job():\n    open('no such file')\nprint(object())\njob()")
+    message = await answer(agent_of(replay(fails, fails, fails, fails, "I cannot."), session))
+    assert (message.content, Ending.from_metadata(message.metadata)) == ("I cannot.", Ending.STUCK)
 
 
 async def test_the_same_code_with_another_result_is_no_circle(session: Session):
@@ -182,14 +214,14 @@ async def test_the_model_may_decide_whether_an_error_is_worth_another_attempt(se
     assert proposed == "Attempt number: 1\nProposed correction: Print 42 instead."
 
 
-@pytest.mark.parametrize("decision", [Json(GIVE_UP), Truncated('{"retry'), Text("")])
-async def test_no_retry_leads_to_the_last_answer(session: Session, decision: Any):
+@pytest.mark.parametrize("decisions", [[Json(GIVE_UP)], [Truncated('{"retry'), Text("")]])
+async def test_no_retry_leads_to_the_last_answer(session: Session, decisions: list[Any]):
     # a retry decision that is not clean JSON ended the team with a traceback
-    async with ScriptedServer([Text(FAILS), decision, Text("It cannot be done.")]) as server:
+    async with ScriptedServer([Text(FAILS), *decisions, Text("It cannot be done.")]) as server:
         message = await answer(agent_of(server, session, max_retries_on_error=3))
     assert Ending.from_metadata(message.metadata) is Ending.GIVEN_UP
     [noted] = record_of(message).retry_decisions
-    assert f"No further attempt: {noted.reason}" in contents(server.requests[2])[-2]
+    assert f"No further attempt: {noted.reason}" in contents(server.requests[-1])[-2]
 
 
 async def test_errors_in_a_row_are_counted_and_success_starts_anew(session: Session):

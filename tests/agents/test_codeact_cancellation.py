@@ -22,8 +22,8 @@ from support.waiting import first_tick, ticking
 
 from codeact_team.agents import CodeActAgent
 from codeact_team.execution import Outcome
+from codeact_team.execution_records import Ending
 from codeact_team.executors import ConfinedSessionCodeExecutor
-from codeact_team.observations import Ending
 
 Session = ConfinedSessionCodeExecutor
 

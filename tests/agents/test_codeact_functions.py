@@ -21,7 +21,7 @@ from support.codeact import agent_of, outputs, own_session, py
 from support.openai_server import ScriptedServer, Text
 
 from codeact_team.agents import CodeActAgent
-from codeact_team.agents.codeact.functions import describe_functions, read_functions
+from codeact_team.agents.codeact.given_functions import describe_functions, read_functions
 from codeact_team.errors import SettingError
 from codeact_team.executors import ConfinedSessionCodeExecutor
 from codeact_team.providers import Policy, using
@@ -149,6 +149,13 @@ def test_the_decorator_stays_here_and_the_comments_go_along():
     assert "# a comment" in given.setup
 
 
+def typed(code: str) -> Any:
+    """The function that ``code`` defines, as if it came from nowhere."""
+    namespace: dict[str, Any] = {}
+    exec(compile(code, "<typed>", "exec"), namespace)
+    return namespace["f"]
+
+
 REFUSED: dict[str, tuple[Any, str]] = {
     "a lambda": (lambda: 1, "is a lambda"),
     "a builtin": (len, "len is a builtin_function_or_method"),
@@ -165,7 +172,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "constants of its module": (priced, "'priced' uses RATE of its module"),
     "another function": (square, "'square' uses multiply of its module"),
     "a cached one": (functools.cache(add), "is a _lru_cache_wrapper"),
-    "typed at a prompt": (eval("exec('def f(): pass') or locals()['f']"), "cannot be found"),
+    "typed at a prompt": (typed("def f(): pass"), "cannot be found"),
     "no path": ("add", "'add' is not an import path"),
     "code in a path": ("os:system('x')", "is not an import path"),
     "a statement in a path": ("os\nimport sys:path", "is not an import path"),

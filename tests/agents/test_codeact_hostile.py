@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from support.codeact import agent_of, outputs, own_session, py
 from support.openai_server import ScriptedServer, Text
 
 from codeact_team.agents import CodeActAgent, CodeExecutorAgent
-from codeact_team.agents.codeact import run as run_module
+from codeact_team.agents.codeact import codeact_run as run_module
 from codeact_team.errors import EngineError, SettingError
 from codeact_team.execution import Artifact, BoundName, SessionResult
+from codeact_team.execution_records import Ending
 from codeact_team.executors import ConfinedSessionCodeExecutor, DockerSessionCodeExecutor
-from codeact_team.observations import MAX_OBSERVATION_CHARS, Ending, summarize
+from codeact_team.observations import MAX_OBSERVATION_CHARS, summarize
 
 Session = ConfinedSessionCodeExecutor
 
@@ -109,6 +111,18 @@ async def test_long_output_is_cut_and_can_be_read_back_by_code(tmp_path: Path):
     assert seen.endswith("from the file output-2.txt.")
     assert outputs(items)[1] == "100009 begin end\n"
     assert (tmp_path / "output-1.txt").read_text() == "theirs"
+    assert not (tmp_path / "output-2.txt").exists(), "nobody has asked for it"
+
+
+async def test_what_code_puts_in_the_place_of_kept_output_is_all_that_is_removed(tmp_path: Path):
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "file").write_text("theirs")
+    swap = py("import os\nos.remove('output-1.txt')\nos.symlink('theirs/file', 'output-1.txt')")
+    async with own_session(work_dir=tmp_path) as executor:
+        await turn(agent_of(replay(py("print('x' * 100_000)"), swap, "Done."), executor))
+        assert (tmp_path / "output-1.txt").is_symlink()
+    assert os.listdir(tmp_path) == ["theirs"]
+    assert (tmp_path / "theirs" / "file").read_text() == "theirs"
 
 
 async def test_output_that_is_not_cut_is_kept_nowhere(tmp_path: Path):

@@ -13,8 +13,8 @@ from support.codeact import agent_of, py
 from support.openai_server import Json, ScriptedServer, Text
 
 from codeact_team.agents import Verdict
+from codeact_team.execution_records import Ending
 from codeact_team.executors import ConfinedSessionCodeExecutor
-from codeact_team.observations import Ending
 from codeact_team.reflection import REFLECTION_SYSTEM_MESSAGE
 from codeact_team.teams import ReflectionTermination
 
@@ -90,7 +90,13 @@ async def test_it_does_not_go_back_where_a_budget_is_spent(session: Session):
 async def test_no_tokens_are_spent_on_it_where_there_are_none(session: Session):
     async with ScriptedServer([Text("It is 42.", prompt_tokens=500)]) as server:
         message = await answer(agent_of(server, session, max_reflections=3, max_tokens=100))
-    assert (message.content, verdict_of(message)) == ("It is 42.", None)
+    verdict = verdict_of(message)
+    assert message.content == "It is 42."
+    assert verdict is not None
+    assert (verdict.accepted, verdict.problems) == (
+        False,
+        ["The answer was not reviewed: a limit was reached before that."],
+    )
 
 
 async def test_an_answer_made_at_the_end_of_a_budget_is_not_judged(session: Session):
@@ -101,7 +107,7 @@ async def test_an_answer_made_at_the_end_of_a_budget_is_not_judged(session: Sess
 
 
 async def test_a_verdict_that_cannot_be_read_does_not_accept_and_costs_no_further_work(session: Session):
-    async with ScriptedServer([Text("It is 42."), Text("Lovely!")]) as server:
+    async with ScriptedServer([Text("It is 42."), Text("Lovely!"), Text("Lovely!")]) as server:
         message = await answer(agent_of(server, session, max_reflections=3))
     verdict = verdict_of(message)
     assert verdict is not None

@@ -10,12 +10,23 @@ from autogen_core import FunctionCall
 from autogen_core.models import CreateResult, RequestUsage
 from support.agents import answer, contents, record_of, replay, turn, user
 from support.codeact import agent_of, outputs, py
-from support.openai_server import AnyReply, Filtered, Refusal, ScriptedServer, Text, ToolCalls, Truncated
+from support.openai_server import (
+    AnyReply,
+    Filtered,
+    Garbage,
+    Refusal,
+    ScriptedServer,
+    Text,
+    ToolCalls,
+    Truncated,
+)
 
-from codeact_team.agents.calls import NO_ANSWER
-from codeact_team.agents.codeact.replies import read_reply
+from codeact_team.agents.codeact.codeact_reply import read_reply
+from codeact_team.agents.model_replies import NO_ANSWER
+from codeact_team.errors import ModelError
+from codeact_team.execution_records import Ending
 from codeact_team.executors import ConfinedSessionCodeExecutor
-from codeact_team.observations import Ending
+from codeact_team.parsing import extract_code
 
 Session = ConfinedSessionCodeExecutor
 
@@ -67,7 +78,7 @@ def test_what_is_neither_code_nor_an_answer_is_remarked_on_but_may_be_an_answer(
     assert (reply.blocks, reply.may_be_answer) == ([], True)
 
 
-@pytest.mark.parametrize("finish_reason", ["length", "content_filter"])
+@pytest.mark.parametrize("finish_reason", ["length", "content_filter", "unknown"])
 def test_code_that_was_cut_off_is_not_run(finish_reason: str):
     reply = read_reply(said("```python\nimport os\nos.remove('", finish_reason), LANGUAGES)
     assert reply.remark is not None
@@ -134,6 +145,26 @@ async def test_what_can_never_be_an_answer_ends_by_a_last_call_after_a_few_times
     assert (message.content, Ending.from_metadata(message.metadata)) == ("I cannot.", Ending.STUCK)
 
 
+async def test_code_in_another_notation_is_run_or_remarked_on(session: Session):
+    # both were silently taken for the answer
+    replies = [
+        Text("<execute_ipython>\nprint(42)\n</execute_ipython>"),
+        Text('{"code": "print(43)"}'),
+        Text("42"),
+    ]
+    async with ScriptedServer(replies) as server:
+        items = await turn(agent_of(server, session))
+    assert outputs(items) == ["42\n"]
+    assert "JSON with a field 'code' is not run here" in contents(server.requests[2])[-1]
+
+
+async def test_code_in_a_last_answer_that_was_cut_off_is_run_by_nobody(session: Session):
+    async with ScriptedServer([Text(py("1")), Truncated(f"{py('2')}\nand")]) as server:
+        message = await answer(agent_of(server, session, max_steps=1))
+    assert message.content.endswith("and")
+    assert extract_code(message.content, LANGUAGES).blocks == []
+
+
 async def test_the_remarks_are_counted_anew_after_code(session: Session):
     replies = [RUBY, py("1"), RUBY, py("2"), RUBY, "Done."]
     message = await answer(agent_of(replay(*replies), session))
@@ -175,3 +206,10 @@ async def test_a_text_that_no_encoding_can_write_does_not_break_anything(session
     async with ScriptedServer([Text(py(f"print('{lone}')")), Text(f"Odd: {lone}")]) as server:
         message = await answer(agent_of(server, session))
     assert message.content == "Odd: ?"
+
+
+@pytest.mark.filterwarnings("ignore:No text content")
+async def test_a_stream_that_is_none_is_an_error_and_no_silent_model(session: Session):
+    async with ScriptedServer([Garbage()]) as server:
+        with pytest.raises(ModelError, match=r"no stream of a chat completion: check `base_url`"):
+            await answer(agent_of(server, session, model_client_stream=True))

@@ -15,7 +15,7 @@ from support.codeact import agent_of, own_session, py
 from support.openai_server import ScriptedServer, Text
 
 from codeact_team.agents import CodeActAgent, CodeActAgentConfig
-from codeact_team.agents.codeact.settings import CODEACT_SYSTEM_MESSAGE
+from codeact_team.agents.codeact.instructions import CODEACT_SYSTEM_MESSAGE
 from codeact_team.agents.tool_settings import ToolUserConfig
 from codeact_team.config import yaml12
 from codeact_team.errors import SettingError
@@ -111,7 +111,7 @@ def test_every_field_survives_dump_yaml_and_load():
     dumped = made(model_context=BufferedChatCompletionContext(5, SAID), **FIELDS).dump_component()
     handoff = FIELDS["handoffs"][1].model_dump()
     assert {name: dumped.config[name] for name in FIELDS} == FIELDS | {"handoffs": ["reviewer", handoff]}
-    parts = {"name", "code_executor", "model_client", "model_context", *ToolUserConfig.model_fields}
+    parts = {"name", "code_executor", "model_client", "model_context", "memory", *ToolUserConfig.model_fields}
     assert set(FIELDS) | parts == set(CodeActAgentConfig.model_fields), "nothing is left out of this test"
     read = through_yaml(dumped)
     assert read.model_dump(exclude_none=True) == dumped.model_dump(exclude_none=True)

@@ -77,17 +77,16 @@ async def test_the_verdict_is_text_for_people_and_data_for_programs():
     "reply",
     [
         Text("Looks good to me! Accepted."),
-        Text(""),
         Refusal(),
         Truncated('{"accepted": true'),
         Json({"problems": []}),
         Text('{"accepted": true} or rather {"accepted": false}'),
         ToolCalls([("accept", {})]),
     ],
-    ids=["prose", "empty", "refused", "truncated", "incomplete", "contradictory", "a tool call"],
+    ids=["prose", "refused", "truncated", "incomplete", "contradictory", "a tool call"],
 )
 async def test_what_is_no_verdict_does_not_accept_and_says_so(reply: AnyReply):
-    message, _ = await judged(reply)
+    message, _ = await judged(reply, reply)
     verdict = Verdict.from_metadata(message.metadata)
     assert verdict is not None
     assert not verdict.accepted

@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from support.executing import why_not_confined
 from support.schemas import Call, calls
 
-from codeact_team.agents.tool_use import AgentTools
+from codeact_team.agents.agent_tools import AgentTools
+from codeact_team.agents.tool_settings import ToolLimits
 from codeact_team.executors import ConfinedSessionCodeExecutor
 
 
@@ -55,9 +56,7 @@ def executor(runner: asyncio.Runner) -> Generator[ConfinedSessionCodeExecutor]:
     runner.run(executor.stop())
 
 
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
-)
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(call=calls())
 def test_the_value_that_reaches_the_tool_is_the_one_that_the_code_passed(
     runner: asyncio.Runner, executor: ConfinedSessionCodeExecutor, call: Call
@@ -65,7 +64,7 @@ def test_the_value_that_reaches_the_tool_is_the_one_that_the_code_passed(
     async def passed() -> tuple[str, list[Any]]:
         recorder = Recorder(call.schema)
         agent_tools = AgentTools(
-            "agent", tools=(), workbench=recorder, limits=None, approval=(), handler=None
+            "agent", tools=(), workbench=recorder, limits=ToolLimits(), approval=(), handler=None
         )
         tools = await agent_tools.begin_turn(CancellationToken())
         code = CodeBlock(code=f"tools.record(**{call.arguments!r})", language="python")

@@ -52,7 +52,7 @@ def test_a_call_is_told_argument_by_argument():
 
 def test_code_is_told_as_it_is():
     question = Question("helper", "code", "python", code="if x:\n\tprint('ü')\n\n")
-    assert question.to_text() == "helper wants to run python code:\n| if x:\n| \tprint('ü')"
+    assert question.to_text() == "helper wants to run python code:\n| if x:\n|     print('ü')"
     assert question.grant == "all code"
 
 
@@ -66,8 +66,16 @@ def test_nothing_steers_a_terminal_hides_or_leaves_its_place(question: Question)
     first, *rest = text.split("\n")
     assert first.endswith(":")
     assert rest
-    assert all(line.startswith("| ") for line in rest)
+    assert all(line.startswith(("| ", "|↳ ")) for line in rest)
     assert "\n" not in question.grant + question.deed + question.headline
+
+
+def test_a_padded_value_begins_no_line_of_the_screen():
+    question = Question("helper", "tool", "pay", {"to": "bob" + " " * 93 + "✓ allowed: call pay"})
+    for width in range(1, 150):
+        lines = question.to_text(width=width).split("\n")[1:]
+        assert all(line.startswith(("| ", "|↳ ")) for line in lines)
+        assert all(len(line) <= max(width, 6) for line in lines)
 
 
 def test_what_is_long_is_cut_and_says_so():

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, JsonValue, ValidationError
 
 from codeact_team.approval import ApprovalRule, Question
-from codeact_team.approval.rules import LONGEST_MATCHED, Chain, Ruling
+from codeact_team.approval.matching import LONGEST_MATCHED
+from codeact_team.approval.rules import Chain, Ruling
 
 Decision = str
 
@@ -262,3 +263,84 @@ def test_rules_survive_a_dump_and_describe_themselves():
     }
     assert [ApprovalRule(**fields).model_dump() for fields in json.loads(text)] == json.loads(text)
     assert all(field.description for field in ApprovalRule.model_fields.values())
+
+
+def deciding(glob: str, value: JsonValue) -> str:
+    """Whether a rule for this glob fits a value: one that denies, and one that allows what the next denies."""
+    question = call("t", {"x": value})
+    denied = decision(question, rule(tool="t", arguments={"x": glob}, decision="deny")) == "deny"
+    allowed = (
+        decision(
+            question,
+            rule(tool="t", arguments={"x": glob}, decision="allow"),
+            rule(tool="*", decision="deny"),
+        )
+        == "allow"
+    )
+    return {(True, True): "fits", (False, False): "does not", (True, False): "in doubt"}[denied, allowed]
+
+
+@pytest.mark.parametrize(
+    ("glob", "value"),
+    [
+        ("100", 100),
+        # passed a rule that denies 100, and was 100 for the tool
+        ("100", 100.0),
+        ("100.0", 100.0),
+        ("0", -0.0),
+        ("[[]100,1.5]", [100.0, 1.5]),
+        ('{"n":1}', {"n": 1.0}),
+        ("/data/*", "/data/x"),
+        ("/data/*", "/data/./x//y/../z"),
+        ("/data/*", "//data/x"),
+        ("/data/*", "/data/"),
+        ("./data/*", "./data/x"),
+        ("data/*", "./data/x"),
+        ("./data/*", "data/x"),
+        ("*/etc/*", ["/etc/passwd"]),
+        ("https://a.example/public/*", "https://a.example/public/x?path=/../y"),
+    ],
+)
+def test_a_value_fits_in_any_notation(glob: str, value: JsonValue) -> None:
+    assert deciding(glob, value) == "fits"
+
+
+@pytest.mark.parametrize(
+    ("glob", "value"),
+    [
+        ("100", 100.5),
+        ("100", "100.0"),
+        ("/data/*", "/data"),
+        ("/data/*", "/etc/passwd"),
+        ("data/*", "../data/x"),
+        ("a b", "a  b"),
+    ],
+)
+def test_other_values_do_not_fit(glob: str, value: JsonValue) -> None:
+    assert deciding(glob, value) == "does not"
+
+
+@pytest.mark.parametrize(
+    ("glob", "value"),
+    [
+        ("/data/*", "/data/../etc/passwd"),
+        ("/data/*", "/data//../../etc/passwd"),
+        ("data/*", "data/../../etc/passwd"),
+        ("/data/*", "/data/.."),
+        ('*"/data/*', ["/data/../etc/passwd"]),
+        ("data*", "data/../../etc/passwd"),
+        ("https://a.example/public/*", "https://a.example/public/../admin"),
+        ("https://a.example/public/*", "https://a.example/public/%2E%2e/admin"),
+        # words, of which nothing is left as a path
+        ("*DROP TABLE*", "DROP TABLE orders; -- /../x"),
+    ],
+)
+def test_a_detour_neither_gets_past_what_denies_nor_into_what_allows(glob: str, value: JsonValue) -> None:
+    assert deciding(glob, value) == "in doubt"
+
+
+def test_a_detour_into_what_is_denied_is_denied() -> None:
+    rules = [rule(tool="*", arguments={"x": "/etc/*"}, decision="deny"), rule(tool="*", decision="allow")]
+    assert decision(call("t", {"x": "/data/../etc/passwd"}), *rules) == "deny"
+    assert decision(call("t", {"x": "/etc/../data/x"}), *rules) == "deny"
+    assert decision(call("t", {"x": "/data/x"}), *rules) == "allow"

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from codeact_team.sandboxes.base import Process, Sandbox
-from codeact_team.sandboxes.confined import ConfinedSandbox
+from codeact_team.sandboxes.confined import ConfinedSandbox, ConfinedSandboxConfig
 from codeact_team.sandboxes.docker import DockerSandbox, DockerSandboxConfig
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.docker, pytest.mark.timeout(600)]
@@ -80,7 +80,7 @@ async def test_one_block(tmp_path: Path) -> None:
         "session, Docker": await echo(
             DockerSandbox(DockerSandboxConfig.model_validate({"workspace": "container"}))
         ),
-        "session, confined": await echo(ConfinedSandbox(workspace=tmp_path)),
+        "session, confined": await echo(ConfinedSandbox(ConfinedSandboxConfig(), workspace=tmp_path)),
     }
     rows: dict[str, tuple[float, float, str]] = {}
     for kind, make in SESSIONS.items():

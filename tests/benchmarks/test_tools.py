@@ -15,8 +15,8 @@ from autogen_ext.code_executors.docker import DockerCommandLineCodeExecutor as A
 from benchmarks.flood import SESSIONS, run
 from benchmarks.test_session import show, times
 
+from codeact_team.agents.agent_tools import AgentTools
 from codeact_team.agents.tool_settings import ToolLimits
-from codeact_team.agents.tool_use import AgentTools
 from codeact_team.execution import HostTools, SessionCodeExecutor
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.docker, pytest.mark.timeout(600)]

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from codeact_team.approval import ApprovalRecord, ApprovalRule, Approvals
-from codeact_team.cli.approving import asking_the_person
-from codeact_team.cli.reporting import reported
+from codeact_team.cli.approval_prompt import asking_the_person
+from codeact_team.cli.error_reporting import reported
 from codeact_team.cli.screen import Screen
 
 
 async def work(screen: Screen, plan: dict[str, Any]) -> list[ApprovalRecord]:
     approvals = Approvals([ApprovalRule(**rule) for rule in plan["rules"]], None, "helper")
+    screen.text(plan["noise"], end="")
     asking = asyncio.gather(*(ask(approvals, thing) for thing in plan["asked"]))
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, asking.cancel)
     making_noise = asyncio.ensure_future(make_noise(screen, plan["noise"]))

@@ -1,4 +1,8 @@
-"""The command line as its users have it: a process of its own, told by its exit code and its streams."""
+"""The command line as its users have it: a process of its own, told by its exit code and its streams.
+
+Most are forked from a process that has imported the command line; ``COMMAND`` is for tests of what a real start does
+with signals, streams and imports.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from support import fork_server
 from typer.testing import CliRunner
 
 from codeact_team.cli.app import app
@@ -35,7 +40,7 @@ def environment(**variables: str) -> dict[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("OPENAI_", "LOCAL_", "CODEACT_", "DOCKER_", "PYTEST_"))
+        if not name.startswith(("OPENAI_", "LOCAL_", "CODEACT_", "PYTEST_"))
         and name not in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "COLUMNS", "LINES")
     }
     return {**kept, **variables}
@@ -45,17 +50,12 @@ def codeact_team(
     *arguments: str, cwd: Path, stdin: str | bytes = b"", **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Run the command to its end."""
-    result = subprocess.run(
-        [*COMMAND, *arguments],
-        cwd=cwd,
-        env=environment(**variables),
-        input=stdin.encode() if isinstance(stdin, str) else stdin,
-        capture_output=True,
-        timeout=60,
-    )
-    return subprocess.CompletedProcess(
-        result.args, result.returncode, result.stdout.decode(), result.stderr.decode()
-    )
+    with fork_server.start(
+        [*COMMAND[1:], *arguments], cwd=cwd, environment=environment(**variables), stdin=subprocess.PIPE
+    ) as process:
+        stdout, stderr = process.communicate(stdin.encode() if isinstance(stdin, str) else stdin, timeout=60)
+        code = process.wait(60)
+    return subprocess.CompletedProcess(arguments, code, stdout.decode(), stderr.decode())
 
 
 def in_this_process(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -84,3 +84,8 @@ def set_all(overrides: Sequence[str]) -> list[str]:
 def lines(stdout: str) -> list[dict[str, Any]]:
     """What ``--json`` printed."""
     return [json.loads(line) for line in stdout.splitlines()]
+
+
+def messages(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages of AutoGen's among the lines."""
+    return [event["message"] for event in events if event["type"] == "message"]

@@ -6,33 +6,26 @@ import os
 import pty
 import re
 import select
-import subprocess
-import sys
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from command_line import COMMAND, environment
+from support.fork_server import Forked, start
 
 CTRL_C, CTRL_D, ENTER, ESCAPE, UP = "\x03", "\x04", "\r", "\x1b", "\x1b[A"
 PASTE = "\x1b[200~{}\x1b[201~"
 
-_LAUNCH = """\
-import fcntl, os, sys, termios
-os.setsid()
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-os.execv(sys.argv[1], sys.argv[1:])
-"""
-"""Makes standard input the controlling terminal, so that Ctrl-C is a signal where it is no key."""
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*\x07|.)")
-_PATIENCE = 30.0
+_PATIENCE = 90.0
+"""Seconds: a busy machine needs some thirty for a prompt, and who waits for what never comes has no hurry."""
 
 
 class Terminal:
     """What the command shows, without escape sequences, and its keyboard."""
 
-    def __init__(self, process: subprocess.Popen[bytes], descriptor: int) -> None:
+    def __init__(self, process: Forked, descriptor: int) -> None:
         self.process = process
         self._descriptor = descriptor
         self._raw = b""
@@ -93,16 +86,18 @@ def on_a_terminal(
 ) -> Generator[Terminal]:
     ours, theirs = pty.openpty()
     variables = {"XDG_STATE_HOME": str(cwd / "state"), **variables}
-    process = subprocess.Popen(
-        [sys.executable, "-c", _LAUNCH, *command, *arguments],
+    process = start(
+        [*command[1:], *arguments],
         cwd=cwd,
         # a pseudo-terminal does not say where its cursor is
-        env=environment(
+        environment=environment(
             TERM="xterm-256color", PROMPT_TOOLKIT_NO_CPR="1", COLUMNS="100", LINES="40", **variables
         ),
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
+        # so that Ctrl-C is a signal where it is no key
+        terminal=True,
     )
     os.close(theirs)
     try:
@@ -111,4 +106,4 @@ def on_a_terminal(
         with suppress(OSError):
             os.close(ours)
         process.kill()
-        process.wait()
+        process.wait(_PATIENCE)

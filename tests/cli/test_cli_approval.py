@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from command_line import environment
+from support.fork_server import start
 from terminal import CTRL_C, CTRL_D, ENTER, Terminal, on_a_terminal
 
 DRIVER = [sys.executable, str(Path(__file__).with_name("approval_driver.py"))]
@@ -39,8 +40,9 @@ def asked(
         yield terminal
 
 
-def answer(terminal: Terminal, *keys: str) -> None:
-    terminal.wait_for("Allow? y yes, n no, a always (")
+def answer(terminal: Terminal, *keys: str, about: str = "") -> None:
+    """Answer the next question, or, since a question may be drawn twice, the one about this."""
+    terminal.wait_for(f"Allow? y yes, n no, a always ({about}")
     terminal.wait_for(") >")
     terminal.type(*keys)
 
@@ -128,7 +130,7 @@ def test_what_was_typed_before_the_question_does_not_answer_it(tmp_path: Path):
     with asked(tmp_path, REFUND, {"name": "mail.send", "arguments": {}}) as terminal:
         terminal.type("y", ENTER)
         answer(terminal, "n", ENTER, ENTER, "y", ENTER)
-        answer(terminal, "n", ENTER, ENTER)
+        answer(terminal, "n", ENTER, ENTER, about="mail.send")
         records = ended(terminal, tmp_path)
     assert [record["decision"] for record in records] == ["deny", "deny"]
 
@@ -167,13 +169,28 @@ def test_nothing_in_a_question_steers_the_terminal_or_hides(tmp_path: Path):
     hostile = "\x1b[2J\x1b]0;pwned\x07\u202egnp\u200b"
     arguments = {"path": hostile, "text": f"one\r\n{hostile}\rAllow?", hostile: 1, "long": "x" * 5_000}
     with asked(tmp_path, {"name": f"a.b{hostile}\n", "arguments": arguments}) as terminal:
-        terminal.wait_for("── helper wants to call a.b␛[2J␛]0;pwned␇\ufffdgnp\ufffd\n")
-        terminal.wait_for("| text:\n|     | one\n|     | ␛[2J␛]0;pwned␇\ufffdgnp\ufffd\n|     | Allow?\n")
+        terminal.wait_for("── helper wants to call a.b␛[2J␛]0;pwned␇\\u202egnp\\u200b\n")
+        terminal.wait_for("| text:\n|     | one\n|     | ␛[2J␛]0;pwned␇\\u202egnp\\u200b\n|     | Allow?\n")
         terminal.wait_for("[... 3,002 characters are not shown ...]")
         answer(terminal, "y", ENTER)
         ended(terminal, tmp_path)
     assert "\x1b[2J" not in terminal.raw
     assert "\x1b]0;" not in terminal.raw
+
+
+def test_a_line_that_the_terminal_would_break_keeps_its_edge(tmp_path: Path):
+    # the terminal's own break put a forged line of ours at the beginning of a line
+    forged = "x" + " " * 92 + "✓ allowed: call orders.refund"
+    code = f"a = {'b' * 200!r}\nif a:\n\tpass"
+    with asked(tmp_path, {"name": "a.b", "arguments": {"c": forged}}, {"code": code}) as terminal:
+        answer(terminal, "n", ENTER, ENTER, about="a.b")
+        answer(terminal, "n", ENTER, ENTER, about="all code")
+        ended(terminal, tmp_path)
+    lines = terminal.text.split("\n")
+    assert not any(line.startswith("✓") for line in lines)
+    assert all(len(line) <= 100 for line in lines if line.startswith("|"))
+    assert sum(line.startswith("|↳ bbb") for line in lines) == 2
+    assert "|     pass" in lines
 
 
 @pytest.mark.parametrize("with_a_terminal", [True, False])
@@ -183,9 +200,9 @@ def test_nobody_is_asked_without_a_terminal_or_where_a_program_reads(tmp_path: P
             [record] = ended(terminal, tmp_path)
     else:
         what = plan(tmp_path, REFUND, rules=[ASK])
-        result = subprocess.run(
-            [*DRIVER, what], env=environment(), input=b"y\n", capture_output=True, timeout=60
-        )
-        assert result.stdout == b"done\n"
+        with start(
+            [*DRIVER[1:], what], cwd=tmp_path, environment=environment(), stdin=subprocess.PIPE
+        ) as process:
+            assert process.communicate(b"y\n", timeout=60) == (b"done\n", b"")
         [record] = json.loads((tmp_path / "records.json").read_text())
     assert (record["decision"], record["by"]) == ("deny", "no one to ask")

@@ -55,13 +55,14 @@ def test_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: l
     ("reply", "said"),
     [
         (HttpError(401, f"Incorrect API key provided: {MASKED}"), "does not accept the API key (401): check"),
+        (HttpError(503, "Overloaded"), "the model's server failed (503): Overloaded; try again later"),
         (Garbage(), "something that is no chat completion: check `base_url`"),
     ],
 )
 def test_a_model_server_that_does_not_work(tmp_path: Path, reply: AnyReply, said: str):
     with ScriptedServer.in_thread([reply]) as server:
         result = run_team(server.base_url, "A task", cwd=tmp_path)
-    assert result.returncode == 2
+    assert result.returncode == (75 if isinstance(reply, HttpError) and reply.status == 503 else 2)
     assert said in result.stderr.splitlines()[-1]
     assert "Traceback" not in result.stdout + result.stderr
     assert "wxyz" not in result.stdout + result.stderr
@@ -70,13 +71,15 @@ def test_a_model_server_that_does_not_work(tmp_path: Path, reply: AnyReply, said
 def test_a_failure_is_the_result_for_programs_too(tmp_path: Path):
     result = codeact_team("run", "nowhere.yaml", "x", "--json", cwd=tmp_path)
     assert result.returncode == 2
-    (last,) = lines(result.stdout)
+    first, last = lines(result.stdout)
+    assert (first["type"], first["version"]) == ("format", 2)
     assert (last["type"], last["exit_code"], last["ending"]) == ("result", 2, "failed")
     assert last["error"] == one_message(result.stderr) == "nowhere.yaml: there is no such file"
 
 
 @pytest.mark.docker
 def test_an_image_that_is_absent(tmp_path: Path):
+    (tmp_path / "coding").mkdir()
     override = "config.code_executor.config={image: no.such.registry.invalid/image, pull: never}"
     result = codeact_team("run", "executor", "```sh\ntrue\n```", "-s", override, cwd=tmp_path)
     assert result.returncode == 2

@@ -25,6 +25,7 @@ from command_line import (
     local_model,
     set_all,
 )
+from support.fork_server import start
 from support.openai_server import HttpError, Json, ScriptedServer, Slow, Text
 from terminal import CTRL_C, CTRL_D, ENTER, ESCAPE, PASTE, UP, Terminal, on_a_terminal
 from test_cli_interrupts import containers_of, sleepers, sleeps, wait_for_sleeper
@@ -81,9 +82,10 @@ def ask(terminal: Terminal, *message: str) -> None:
     terminal.type(*message, ENTER)
 
 
-def leave(terminal: Terminal) -> int:
+def leave(terminal: Terminal, *keys: str) -> int:
+    """Leave by these keys, or by Ctrl-D; the exit code."""
     terminal.wait_for(READY)
-    terminal.type(CTRL_D)
+    terminal.type(*(keys or [CTRL_D]))
     return terminal.end()
 
 
@@ -105,7 +107,9 @@ def test_a_conversation_lives_on_from_message_to_message_until_it_is_reset(tmp_p
     ):
         terminal.wait_for("Enter sends, Alt+Enter begins a new line, Ctrl-D leaves; /help tells more\n")
         ask(terminal, "I am Ada.")
-        terminal.wait_for("── helper\nHello Ada.\n\n── accepted · 2 messages · 110 tokens (100 in, 10 out)")
+        terminal.wait_for(
+            "── helper\nHello Ada.\n\n── not accepted · 2 messages · 110 tokens (100 in, 10 out)"
+        )
         ask(terminal, "Who am I?")
         terminal.wait_for("You are Ada.")
         ask(terminal, "/reset")
@@ -219,7 +223,8 @@ def test_the_same_error_is_explained_each_time(tmp_path: Path):
         for _ in range(2):
             ask(terminal, "Hello?")
             terminal.wait_for("error: the model's server does not accept the API key (401)")
-        assert leave(terminal) == 0
+        # what people type to leave is no message to the model
+        assert leave(terminal, "exit", ENTER) == 0
 
 
 def test_a_message_can_have_many_lines_typed_or_pasted(tmp_path: Path):
@@ -255,7 +260,8 @@ def test_commands_are_words_of_their_own_and_everything_else_is_a_message(tmp_pa
         terminal.wait_for("warning: there is no command /resett\n")
         ask(terminal, "/help")
         terminal.wait_for(
-            "/reset  forget the conversation and the variables\n/help   show this\n/exit   leave\n"
+            "/reset  forget the conversation and the variables\n/help   show this\n"
+            "/exit   leave, as do exit and quit\n"
         )
         for message in ("/etc/passwd", "// really", "/reset the counter"):
             ask(terminal, message)
@@ -339,14 +345,17 @@ def test_no_container_is_left(tmp_path: Path):
 def test_a_sandbox_that_cannot_start_is_explained_before_anything_is_asked(tmp_path: Path):
     with on_a_terminal("chat", "executor", cwd=tmp_path, DOCKER_HOST="unix:///nowhere") as terminal:
         assert terminal.end() == 2
-    assert terminal.text.startswith("error: no container engine answers at unix:///nowhere: start Docker")
-    assert terminal.text.count("\n") == 1
+    told = terminal.text[terminal.text.index("error:") :]
+    assert told.startswith("error: no container engine answers at unix:///nowhere: start Docker")
+    assert told.count("\n") == 1
+    assert READY not in terminal.text
 
 
 def test_a_bad_config_is_explained_before_anything_is_asked(tmp_path: Path):
     with on_a_terminal("chat", "nowhere.yaml", cwd=tmp_path) as terminal:
         assert terminal.end() == 2
-    assert terminal.text == "error: nowhere.yaml: there is no such file\n"
+    assert terminal.text.endswith("error: nowhere.yaml: there is no such file\n")
+    assert terminal.text.count("\n") <= 2
 
 
 def test_each_line_of_a_pipe_is_a_message(tmp_path: Path):
@@ -365,7 +374,8 @@ def test_each_line_of_a_pipe_is_a_message(tmp_path: Path):
         ["third"],
     ]
     shown = re.sub(r"\d+\.\d s", "SECONDS", result.stdout)
-    summary = "── accepted · 2 messages · 110 tokens (100 in, 10 out) · SECONDS\n"
+    nobody = "no code has run, and nobody has reviewed the work"
+    summary = f"── not accepted · 2 messages · 110 tokens (100 in, 10 out) · SECONDS · {nobody}\n"
     assert shown == "\n".join(
         f"── user\n{question}\n\n── helper\n{answer}\n\n{summary}"
         for question, answer in (("Wörter", "One."), ("second", "Two."), ("third", "Three."))
@@ -377,7 +387,7 @@ def test_a_message_that_cannot_be_worked_on_does_not_keep_the_others_from_it(tmp
         result = codeact_team(
             *agent(tmp_path), cwd=tmp_path, stdin="first\nsecond\n", **local_model(server.base_url)
         )
-    assert result.returncode == 1
+    assert result.returncode == 75
     assert "error: the model's server failed (500)" in result.stderr
     assert "── helper\nTwo.\n" in result.stdout
 
@@ -389,17 +399,11 @@ def test_json_has_one_opening_and_a_result_for_each_message(tmp_path: Path):
         )
     assert result.returncode == 1
     events = lines(result.stdout)
-    assert [event["type"] for event in events] == [
-        "opened",
-        "TextMessage",
-        "TextMessage",
-        "result",
-        "TextMessage",
-        "result",
-    ]
+    told = [event["type"] for event in events if event["type"] in ("format", "opened", "message", "result")]
+    assert told == ["format", "opened", "message", "message", "result", "message", "result"]
     results = [event for event in events if event["type"] == "result"]
     assert [(each["ending"], each["exit_code"], each["messages"]) for each in results] == [
-        ("accepted", 0, 2),
+        ("not accepted", 1, 2),
         ("failed", 2, 1),
     ]
     assert "401" in results[1]["error"]
@@ -409,17 +413,11 @@ def test_a_file_and_nothing_at_all_are_standard_input_like_a_pipe(tmp_path: Path
     (tmp_path / "messages.txt").write_text("one\ntwo\n")
     for name, count in ((tmp_path / "messages.txt", 2), (Path(os.devnull), 0)):
         with name.open("rb") as stdin:
-            result = subprocess.run(
-                [*COMMAND, *WITHOUT_A_MODEL],
-                cwd=tmp_path,
-                env=environment(),
-                stdin=stdin,
-                capture_output=True,
-                text=True,
-                timeout=60,
-            )
-        assert result.returncode == 0
-        assert result.stdout.count("── user\n") == count
+            command = [*COMMAND[1:], *WITHOUT_A_MODEL]
+            with start(command, cwd=tmp_path, environment=environment(), stdin=stdin.fileno()) as process:
+                stdout, _ = process.communicate(timeout=60)
+        assert process.returncode == 0
+        assert stdout.decode().count("── user\n") == count
 
 
 def test_a_line_that_is_no_text_is_bad_input(tmp_path: Path):
@@ -428,7 +426,9 @@ def test_a_line_that_is_no_text_is_bad_input(tmp_path: Path):
     assert result.stderr.endswith("error: a message from standard input is no UTF-8 text\n")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_signal_ends_a_chat_without_a_terminal(
     tmp_path: Path, number: signal.Signals, code: int, busy: bool
@@ -436,30 +436,25 @@ def test_a_signal_ends_a_chat_without_a_terminal(
     seconds = f"{code}.{int(busy)}75"
     with (
         ScriptedServer.in_thread([sleeps(seconds)]) as server,
-        subprocess.Popen(
-            [*COMMAND, *agent(tmp_path), "--json"],
+        start(
+            [*COMMAND[1:], *agent(tmp_path), "--json"],
             cwd=tmp_path,
-            env=environment(**local_model(server.base_url)),
+            environment=environment(**local_model(server.base_url)),
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            process_group=0,
         ) as process,
     ):
         assert process.stdin is not None
         assert process.stdout is not None
         opened = process.stdout.readline()
         if busy:
-            process.stdin.write("Sleep.\nNever asked.\n")
-            process.stdin.flush()
+            process.stdin.write(b"Sleep.\nNever asked.\n")
             wait_for_sleeper(seconds)
         os.killpg(process.pid, number)
         stdout, stderr = process.communicate(timeout=30)
         assert process.returncode == code
-        assert "Traceback" not in stderr
+        assert b"Traceback" not in stderr
         assert sleepers(seconds) == []
-        events = lines(opened + stdout)
+        events = lines((opened + stdout).decode())
         assert [event["ending"] for event in events if event["type"] == "result"] == ["stopped"] * busy
         assert len(server.requests) == busy
 

@@ -19,41 +19,65 @@ from autogen_core.models import RequestUsage
 from codeact_team import ExecutionResult, Outcome, Verdict
 from codeact_team.cli.conversation import Conversation
 from codeact_team.cli.screen import Screen
-from codeact_team.observations import Ending as AgentEnding
-from codeact_team.observations import ExecutionRecord
-from codeact_team.runs import Ending, RunResult
+from codeact_team.effects import Event
+from codeact_team.events import (
+    BlockBegan,
+    BlockEnded,
+    MessageSent,
+    ModelCallBegan,
+    Output,
+    RunBegan,
+    Said,
+    ToolCallBegan,
+    ToolCallEnded,
+    Words,
+)
+from codeact_team.execution import CallOutcome
+from codeact_team.execution_records import Ending, ExecutionRecord
+from codeact_team.runs import RunEnding, RunResult
 
 Message = BaseAgentEvent | BaseChatMessage
 
 
-async def told(
-    capsys: pytest.CaptureFixture[str], *messages: Message, result: RunResult | None = None
-) -> str:
+async def told(capsys: pytest.CaptureFixture[str], *happened: Message | Event) -> str:
+    """What is shown of events, and of messages that come out of the team."""
     conversation = Conversation(Screen())
-    conversation.opened([])
-    for message in messages:
-        conversation.message(message)
-    if result is not None:
-        conversation.ended(result)
+    for event in happened:
+        conversation(event if isinstance(event, Event) else MessageSent(message=event))
     return capsys.readouterr().out
 
 
-def say(text: str, source: str = "coder", **metadata: str) -> TextMessage:
-    return TextMessage(content=text, source=source, metadata=metadata)
+def say(text: str, source: str = "coder", id: str | None = None) -> TextMessage:
+    message = TextMessage(content=text, source=source)
+    return message if id is None else message.model_copy(update={"id": id})
 
 
-def chunk(text: str, source: str = "executor") -> ModelClientStreamingChunkEvent:
-    return ModelClientStreamingChunkEvent(content=text, source=source)
+def chunk(text: str, source: str = "coder", id: str | None = None) -> ModelClientStreamingChunkEvent:
+    return ModelClientStreamingChunkEvent(content=text, source=source, full_message_id=id)
 
 
-def executed(output: str, exit_code: int = 0, outcome: Outcome = Outcome.COMPLETED) -> CodeExecutionEvent:
+def words(text: str, id: str | None = "1", agent: str = "coder") -> Words:
+    return Words(agent=agent, text=text, message_id=id)
+
+
+def output(text: str, id: str = "1", agent: str = "executor") -> Output:
+    return Output(agent=agent, text=text, message_id=id)
+
+
+def executed(
+    output: str, exit_code: int = 0, outcome: Outcome = Outcome.COMPLETED, id: str = "1"
+) -> CodeExecutionEvent:
     result = ExecutionResult(exit_code=exit_code, output=output, outcome=outcome)
-    return CodeExecutionEvent(result=result, retry_attempt=0, source="executor")
+    return CodeExecutionEvent(id=id, result=result, retry_attempt=0, source="executor")
 
 
-def respond(output: str, exit_code: int = 0, outcome: Outcome = Outcome.COMPLETED) -> TextMessage:
-    record = ExecutionRecord(blocks=[], exit_code=exit_code, outcome=outcome, output=output)
-    return TextMessage(content=output, source="executor", metadata=record.to_metadata())
+def respond(
+    output: str, exit_code: int = 0, outcome: Outcome = Outcome.COMPLETED, remark: str = "", id: str = "2"
+) -> TextMessage:
+    """An answer that passes the output on."""
+    record = ExecutionRecord(blocks=[], exit_code=exit_code, outcome=outcome, output=output, remark=remark)
+    text = "\n".join(filter(None, [output, remark]))
+    return TextMessage(id=id, content=text, source="executor", metadata=record.to_metadata())
 
 
 async def test_a_speaker_is_named_once_for_what_comes_in_one_go(capsys: pytest.CaptureFixture[str]):
@@ -62,7 +86,7 @@ async def test_a_speaker_is_named_once_for_what_comes_in_one_go(capsys: pytest.C
 
 
 async def test_output_that_was_streamed_is_not_repeated(capsys: pytest.CaptureFixture[str]):
-    out = await told(capsys, chunk("a\n"), chunk("b"), executed("a\nb"), respond("a\nb"))
+    out = await told(capsys, output("a\n"), output("b"), executed("a\nb"), respond("a\nb"))
     assert out == "── executor\na\nb\n✓ exit code 0\n"
 
 
@@ -79,29 +103,40 @@ async def test_an_executor_of_autogen_s_own_is_shown_the_same(capsys: pytest.Cap
 
 
 async def test_what_an_answer_adds_to_the_output_is_shown(capsys: pytest.CaptureFixture[str]):
-    out = await told(capsys, chunk("a"), executed("a", 1), respond("a\nNo further attempt: hopeless", 1))
+    answer = respond("a", 1, remark="No further attempt: hopeless")
+    out = await told(capsys, output("a"), executed("a", 1), answer)
     assert out == "── executor\na\n✗ exit code 1\nNo further attempt: hopeless\n"
 
 
 async def test_what_an_agent_without_a_model_adds_to_streamed_output_is_shown(
     capsys: pytest.CaptureFixture[str],
 ):
-    answer = respond("a", 0)
-    answer.content += "\n[Code not run, its language is not supported here: perl]"
-    out = await told(capsys, chunk("a\n"), answer)
+    answer = respond("a\n", remark="[Code not run, its language is not supported here: perl]", id="1")
+    out = await told(capsys, output("a\n"), answer)
     assert out == (
         "── executor\na\n[Code not run, its language is not supported here: perl]\n✓ exit code 0\n"
     )
 
 
 async def test_pieces_of_one_speaker_hide_nothing_of_another(capsys: pytest.CaptureFixture[str]):
-    out = await told(capsys, chunk("a"), chunk("b", "coder"), say("c", "third"))
+    out = await told(capsys, output("a"), words("b", "2"), say("c", "third"))
     assert out == "── executor\na\n\n── coder\nb\n\n── third\nc\n"
 
 
 async def test_a_reflection_of_the_executor_itself_is_its_answer(capsys: pytest.CaptureFixture[str]):
-    out = await told(capsys, chunk("a"), executed("a"), say("It printed a.", "executor"))
-    assert out == "── executor\na\n✓ exit code 0\nIt printed a.\n"
+    # also where it says nothing but what the code has printed
+    out = await told(capsys, output("a"), executed("a"), say("a", "executor"))
+    assert out == "── executor\na\n✓ exit code 0\na\n"
+
+
+async def test_what_was_said_is_not_repeated_when_it_comes_out_of_the_team(
+    capsys: pytest.CaptureFixture[str],
+):
+    one, two = say("one"), say("two", "other")
+    out = await told(
+        capsys, Said(message=one), Said(message=one), Said(message=two), words("three", "3"), one, two
+    )
+    assert out == "── coder\none\n\n── other\ntwo\n\n── coder\nthree"
 
 
 @pytest.mark.parametrize(
@@ -152,31 +187,50 @@ async def test_a_verdict_is_marked(capsys: pytest.CaptureFixture[str], verdict: 
 
 
 async def test_a_model_s_words_that_were_streamed_are_not_repeated(capsys: pytest.CaptureFixture[str]):
-    out = await told(capsys, chunk("Hel", "coder"), chunk("lo.", "coder"), say("Hello."), say("Bye."))
-    assert out == "── coder\nHello.\nBye.\n"
+    repeated = [chunk("Hel", id="1"), chunk("lo.", id="1"), say("Hello.", id="1"), say("Hello.", id="2")]
+    out = await told(capsys, words("Hel"), words("lo."), *repeated)
+    assert out == "── coder\nHello.\nHello.\n"
+
+
+@pytest.mark.parametrize("id", ["1", None])
+async def test_an_agent_of_autogen_s_own_tells_of_its_model_s_words_itself(
+    capsys: pytest.CaptureFixture[str], id: str | None
+):
+    pieces = [words("Hel", None), chunk("Hel", id=id), words("lo.", None), chunk("lo.", id=id)]
+    out = await told(capsys, *pieces, say("Hello.", id="1"), say("Hello.", id="2"))
+    assert out == "── coder\nHello.\nHello.\n"
+    assert await told(capsys, words("Hello.", None)) == ""
 
 
 async def test_a_line_break_that_comes_in_two_halves_is_one(capsys: pytest.CaptureFixture[str]):
-    assert await told(capsys, chunk("a\r"), chunk("\nb\n"), executed("a\nb\n")) == (
+    assert await told(capsys, output("a\r"), output("\nb\n"), executed("a\nb\n")) == (
         "── executor\na\nb\n✓ exit code 0\n"
     )
 
 
 async def test_a_flood_is_cut_and_counted(capsys: pytest.CaptureFixture[str]):
-    out = await told(capsys, *(chunk("#" * 1000) for _ in range(150)), executed("#"))
+    out = await told(capsys, *(output("#" * 1000) for _ in range(150)), executed("#"))
     assert out.count("#") == 100_000
     assert "[... 50000 more characters are not shown ...]\n✓ exit code 0\n" in out
 
 
-def answer(text: str, ending: AgentEnding = AgentEnding.ANSWERED) -> TextMessage:
-    metadata = {**respond("42\n").metadata, **ending.to_metadata()}
-    return TextMessage(content=text, source="executor", metadata=metadata)
+def answer(text: str, ending: Ending = Ending.ANSWERED, id: str = "2") -> TextMessage:
+    """What an agent that acts by code has come to."""
+    record = ExecutionRecord(
+        blocks=[],
+        exit_code=0,
+        outcome=Outcome.COMPLETED,
+        output="42\n",
+        remark="" if ending is Ending.CANCELLED else None,
+    )
+    metadata = {**record.to_metadata(), **ending.to_metadata()}
+    return TextMessage(id=id, content=text, source="executor", metadata=metadata)
 
 
 async def test_an_answer_that_is_what_the_code_printed_is_shown_as_the_answer_all_the_same(
     capsys: pytest.CaptureFixture[str],
 ):
-    out = await told(capsys, chunk("42\n"), executed("42\n"), answer("42"))
+    out = await told(capsys, output("42\n"), executed("42\n"), answer("42"))
     assert out == "── executor\n42\n✓ exit code 0\n42\n"
 
 
@@ -184,18 +238,68 @@ async def test_an_answer_that_came_in_pieces_is_not_repeated_after_the_reflectio
     capsys: pytest.CaptureFixture[str],
 ):
     thought = ThoughtEvent(content="Accepted.", source="executor")
-    verdict = answer("It is 42.")
-    verdict.metadata |= Verdict(accepted=True).to_metadata()
-    out = await told(capsys, executed("42\n"), chunk("It is "), chunk("42."), thought, verdict)
+    judged = answer("It is 42.")
+    judged.metadata |= Verdict(accepted=True).to_metadata()
+    asked = ModelCallBegan(span=1, agent="executor", model="m")
+    pieces = [words("It is ", "2", "executor"), words("42.", "2", "executor")]
+    out = await told(capsys, executed("42\n"), asked, *pieces, asked, thought, judged)
     assert out == "── executor\n42\n✓ exit code 0\nIt is 42.\nAccepted.\n"
-    out = await told(capsys, executed("42\n"), thought, verdict)
+    out = await told(capsys, executed("42\n"), asked, thought, judged)
     assert out == "── executor\n42\n✓ exit code 0\nAccepted.\nIt is 42.\n"
 
 
 async def test_code_that_was_cancelled_is_no_answer_to_be_shown_again(capsys: pytest.CaptureFixture[str]):
     cancelled = executed("Code execution was cancelled.", 1, Outcome.CANCELLED)
-    out = await told(capsys, cancelled, answer("Code execution was cancelled.", AgentEnding.CANCELLED))
+    out = await told(capsys, cancelled, answer("Code execution was cancelled.", Ending.CANCELLED))
     assert out == "── executor\nCode execution was cancelled.\n✗ exit code 1 (cancelled)\n"
+
+
+def call(span: int, arguments: str = "{}", parent: int | None = 1) -> ToolCallBegan:
+    return ToolCallBegan(parent=parent, span=span, agent="executor", name="orders.get", arguments=arguments)
+
+
+def called(span: int, outcome: CallOutcome = CallOutcome.OK, error: str = "") -> ToolCallEnded:
+    return ToolCallEnded(
+        span=span, agent="executor", name="orders.get", outcome=outcome, error=error, seconds=0.25
+    )
+
+
+BLOCK = BlockBegan(span=1, agent="executor", blocks=[])
+
+
+async def test_calls_of_tools_are_told_as_they_begin_and_as_they_end(capsys: pytest.CaptureFixture[str]):
+    out = await told(
+        capsys,
+        BLOCK,
+        output("Look: "),
+        call(2, '{"number":1}'),
+        called(2),
+        call(3, f'{{"number":"{"x" * 100}"}}'),
+        called(3, CallOutcome.DENIED, "too\nlong"),
+        output("done\n"),
+        executed("Look: done\n"),
+    )
+    assert out == (
+        '── executor\nLook: \n→ tools.orders.get {"number":1}\n✓ tools.orders.get · 0.2 s\n'
+        f'→ tools.orders.get {{"number":"{"x" * 49}...\n✗ tools.orders.get · denied: too long · 0.2 s\n'
+        "done\n✓ exit code 0\n"
+    )
+
+
+async def test_many_calls_are_counted_and_those_of_autogen_s_own_agents_have_messages(
+    capsys: pytest.CaptureFixture[str],
+):
+    many = [event for span in range(2, 102) for event in (call(span), called(span))]
+    out = await told(capsys, BLOCK, *many, BlockEnded(span=1, agent="executor"))
+    assert out.count("→") == out.count("✓") == 20
+    assert out.endswith("[... 80 more calls are not shown ...]\n")
+    assert await told(capsys, call(1, parent=None), called(1)) == ""
+
+
+def result(ending: RunEnding, stop_reason: str | None = None) -> RunResult:
+    return RunResult(
+        ending=ending, usage=RequestUsage(0, 0), messages=2, seconds=0.0, stop_reason=stop_reason
+    )
 
 
 async def test_what_somebody_has_just_typed_is_not_printed_again_and_each_answer_has_its_header(
@@ -203,9 +307,10 @@ async def test_what_somebody_has_just_typed_is_not_printed_again_and_each_answer
 ):
     conversation = Conversation(Screen(), echo=False)
     for question in ("one", "two"):
-        conversation.message(say(question, "user"))
-        conversation.message(say(f"answer to {question}"))
-        conversation.ended(RunResult(Ending.ACCEPTED, RequestUsage(0, 0), 2, 0.0))
+        conversation(RunBegan(span=1, task=question))
+        conversation(MessageSent(message=say(question, "user")))
+        conversation(MessageSent(message=say(f"answer to {question}")))
+        conversation(result(RunEnding.ACCEPTED))
     summary = "\n── accepted · 2 messages · 0.0 s\n"
     assert capsys.readouterr().out == (
         f"\n── coder\nanswer to one\n{summary}\n── coder\nanswer to two\n{summary}"
@@ -227,7 +332,7 @@ async def test_markup_and_control_characters_in_any_part_are_shown_as_they_are(
         capsys,
         say(hostile, "user\x1b[1m"),
         say(hostile),
-        chunk(hostile),
+        output(hostile),
         executed(hostile, 1),
         CodeGenerationEvent(
             content=f"Attempt number: 1\nProposed correction: {hostile}",
@@ -237,8 +342,17 @@ async def test_markup_and_control_characters_in_any_part_are_shown_as_they_are(
         ),
         ThoughtEvent(content=hostile, source="executor"),
         TextMessage(content="", source="reflection", metadata=verdict.to_metadata()),
-        result=RunResult(Ending.NOT_ACCEPTED, RequestUsage(0, 0), 3, 1.0, stop_reason=hostile),
+        result(RunEnding.NOT_ACCEPTED, stop_reason=hostile),
     )
     assert out.count("[red]x[/] :smile: ␛[2J␛]52;c;aGk=␇\ufffd1m") == 8
     assert "\x1b" not in out
     assert "\x9b" not in out
+
+
+async def test_thoughts_among_words_that_came_in_pieces_are_not_repeated(capsys: pytest.CaptureFixture[str]):
+    code = "```python\nprint(1)\n```"
+    generated = CodeGenerationEvent(id="1", retry_attempt=0, content=code, code_blocks=[], source="coder")
+    thought = ThoughtEvent(content="Hm.", source="coder")
+    for said in (generated, say(code, id="1")):
+        out = await told(capsys, words(f"<think>Hm.</think>\n{code}"), thought, said)
+        assert out == f"── coder\n<think>Hm.</think>\n{code}\n"

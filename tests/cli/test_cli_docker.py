@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from command_line import ACCEPT, REJECT, RETRY, codeact_team, lines
+from command_line import ACCEPT, REJECT, RETRY, codeact_team, lines, messages
 from support.openai_server import Json, ScriptedServer, Text
 
 from codeact_team.sandboxes.docker.container import LABEL
@@ -41,14 +41,15 @@ def test_a_team_writes_fails_repairs_is_sent_back_and_is_accepted(tmp_path: Path
         )
     assert result.returncode == 0, result.stderr
     events = lines(result.stdout)
-    executions = [event["result"] for event in events if event["type"] == "CodeExecutionEvent"]
+    said = messages(events)
+    executions = [message["result"] for message in said if message["type"] == "CodeExecutionEvent"]
     assert [execution["exit_code"] for execution in executions] == [1, 0, 0]
     assert "FileNotFoundError" in executions[0]["output"]
     assert executions[2]["output"].strip() == "6"
     verdicts = [
-        json.loads(event["metadata"]["codeact_team.verdict"])["accepted"]
-        for event in events
-        if event["source"] == "reflection"
+        json.loads(message["metadata"]["codeact_team.verdict"])["accepted"]
+        for message in said
+        if message["source"] == "reflection"
     ]
     assert verdicts == [False, True]
     assert (events[-1]["accepted"], events[-1]["usage"]["prompt_tokens"]) == (True, 600)

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import json
 import subprocess
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-from command_line import codeact_team, in_this_process, lines
+from command_line import CONFINED, codeact_team, in_this_process, lines
+from support.executing import wait_until
+from support.openai_server import ScriptedServer
+from test_cli_interrupts import end, running, sleepers, sleeps
 
 from codeact_team.sandboxes.docker.container import LABEL, owner_label
 from codeact_team.sandboxes.docker.engine import connect, engine_url
@@ -19,9 +22,10 @@ def test_doctor_tells_what_is_missing_and_what_to_do(tmp_path: Path):
     assert result.returncode == 0, result.stdout
     assert "✓ python " in result.stdout
     assert "✗ engine      no container engine answers at unix:///nowhere: start Docker" in result.stdout
+    assert "; the config `codeact-confined` needs none\n" in result.stdout
     assert "✗ key         OPENAI_API_KEY is not set" in result.stdout
     assert (
-        "✓ configs     codeact, executor, local-model, quickstart-codeact, quickstart, team, tools\n"
+        "✓ configs     codeact-confined, codeact, executor, local-model, quickstart-codeact, quickstart, team, tools\n"
         in result.stdout
     )
     assert result.stderr == ""
@@ -40,6 +44,7 @@ def test_doctor_tells_programs_the_same_and_no_key(monkeypatch: pytest.MonkeyPat
         "limits",
         "image",
         "containers",
+        "directories",
         "key",
         "configs",
     ]
@@ -53,7 +58,9 @@ def test_doctor_removes_what_a_killed_run_has_left():
     ended.wait()
     owner = f"{owner_label().rpartition(':')[0]}:{ended.pid}"
     with closing(connect(engine_url())) as client:
-        left: str = client.create_container("python:3-slim", ["true"], labels={LABEL: owner})["Id"]
+        left: str = client.create_container("python:3-slim", ["sleep", "60"], labels={LABEL: owner})["Id"]
+        # one that never started is removed by any start, such as that of another test
+        client.start(left)
         name: str = client.inspect_container(left)["Name"].lstrip("/")
         assert name in in_this_process("doctor").stdout
         result = in_this_process("doctor", "--clean", "--json")
@@ -64,8 +71,30 @@ def test_doctor_removes_what_a_killed_run_has_left():
     assert name not in checks["containers"]
 
 
-def test_without_an_engine_there_is_nothing_to_clean(tmp_path: Path):
-    result = codeact_team("doctor", "--clean", cwd=tmp_path, DOCKER_HOST="unix:///nowhere")
-    assert result.returncode == 2
-    assert result.stderr.startswith("error: no container engine answers at unix:///nowhere")
-    assert result.stdout == ""
+def test_doctor_removes_the_directories_of_runs_that_were_killed_and_no_others(tmp_path: Path):
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    (mine := temporary / "codeact-team-examples").mkdir()
+    with ExitStack() as stack:
+        server = stack.enter_context(ScriptedServer.in_thread([sleeps("68.25"), sleeps("68.25")]))
+        killed, alive = (
+            stack.enter_context(
+                running(server.base_url, cwd=tmp_path, overrides=[CONFINED], TMPDIR=str(temporary))
+            )
+            for _ in range(2)
+        )
+        # what is shown of the code comes before the sandbox
+        wait_until(lambda: len(sleepers("68.25")) == 2, seconds=60)
+        killed.kill()
+        killed.wait(60)
+        arguments = ("doctor", "--clean", "--json")
+        places = {"TMPDIR": str(temporary), "DOCKER_HOST": "unix:///nowhere"}
+        result = codeact_team(*arguments, cwd=tmp_path, **places)
+        kept = {path.name.split("-")[2] for path in temporary.iterdir()}
+        assert kept == {"examples", str(alive.pid)}
+        alive.terminate()
+        end(alive)
+    assert result.stderr.count("removed ") >= 1
+    checks = {check["name"]: check["state"] for check in map(json.loads, result.stdout.splitlines())}
+    assert (checks["directories"], checks["engine"]) == ("works", "missing")
+    assert list(temporary.iterdir()) == [mine]

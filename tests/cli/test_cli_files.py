@@ -85,6 +85,12 @@ def test_the_schema_is_printed_or_written_and_takes_the_starter(tmp_path: Path):
     validator.validate(read_document(CONFIGS / "team.yaml").data)
 
 
+def test_a_markdown_file_gets_a_page_for_people(tmp_path: Path):
+    result = in_this_process("schema", "-o", "settings.md")
+    assert (result.returncode, result.stdout) == (0, "wrote settings.md\n")
+    assert "\n## codeact_team.CodeActAgent\n" in (tmp_path / "settings.md").read_text()
+
+
 def test_init_writes_a_commented_starter_and_spares_what_is_there(tmp_path: Path):
     assert in_this_process("init").returncode == 0
     assert (tmp_path / "team.yaml").read_text() == (CONFIGS / "team.yaml").read_text()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from command_line import codeact_team, environment
+from support.fork_server import start
 
 HEAVY = (
     "autogen_core",
@@ -20,7 +21,7 @@ HEAVY = (
 )
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["chat", "--help"], ["--version"]])
+@pytest.mark.parametrize("arguments", [["run", "--help"], ["--version"]])
 def test_help_and_version_import_nothing_heavy(arguments: list[str], tmp_path: Path):
     program = (
         "import sys\nfrom codeact_team.cli import main\n"
@@ -66,3 +67,24 @@ def test_a_wrong_command_line_says_so_and_exits_with_2(arguments: list[str], sai
     assert result.returncode == 2
     assert said in result.stderr
     assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("codeact-team run quick", ["quickstart-codeact", "quickstart"]),
+        ("codeact-team chat te", ["team", "team.yaml", "teams/"]),
+        ("codeact-team validate teams/", ["teams/mine.json"]),
+        ("codeact-team init --template quick", ["quickstart-codeact", "quickstart"]),
+    ],
+)
+def test_a_shell_completes_the_names_of_configs_and_files(tmp_path: Path, words: str, offered: list[str]):
+    (tmp_path / "teams").mkdir()
+    for file in ("team.yaml", "text.txt", "teams/mine.json"):
+        (tmp_path / file).touch()
+    place = str(len(words.split()) - 1)
+    variables = {"COMP_WORDS": words, "COMP_CWORD": place, "_CODEACT_TEAM_COMPLETE": "complete_bash"}
+    script = str(Path(sys.executable).with_name("codeact-team"))
+    with start([script], cwd=tmp_path, environment=environment(**variables)) as process:
+        stdout, stderr = process.communicate(timeout=30)
+    assert stdout.decode().split() == offered, stderr

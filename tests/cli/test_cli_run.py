@@ -20,10 +20,11 @@ from command_line import (
     codeact_team,
     environment,
     lines,
+    messages,
     run_team,
     set_all,
 )
-from support.openai_server import Json, ScriptedServer, Text
+from support.openai_server import Json, ScriptedServer, Slow, Text
 
 WORKS, FAILED, ANSWER = "```python\n6 * 7\n```", "```python\n1 / 0\n```", "It is 42."
 MAX_MESSAGES = "config.termination_condition.config.conditions.1.config.max_messages"
@@ -61,6 +62,13 @@ def test_work_that_is_not_accepted_exits_with_1(tmp_path: Path):
     assert "── not accepted · " in result.stdout
 
 
+def test_a_server_that_hangs_is_waited_for_no_longer_than_the_time_limit(tmp_path: Path):
+    with ScriptedServer.in_thread([Slow(60, Text(CODE))]) as server:
+        result = run_team(server.base_url, "A task", "--timeout", "0.5", cwd=tmp_path)
+    assert result.returncode == 1, result.stderr
+    assert " · the time limit of 0.5 seconds is reached · nobody has reviewed the work\n" in result.stdout
+
+
 def test_a_model_that_answers_nonsense_for_ever_is_not_accepted(tmp_path: Path):
     with ScriptedServer.in_thread([Text("Blah."), Text("{"), Text("Blah."), Text("no")]) as server:
         result = run_team(server.base_url, "A task", "-s", f"{MAX_MESSAGES}=6", cwd=tmp_path)
@@ -68,18 +76,14 @@ def test_a_model_that_answers_nonsense_for_ever_is_not_accepted(tmp_path: Path):
     assert "Traceback" not in result.stdout + result.stderr
 
 
-def test_json_is_one_event_per_line_and_the_result_last(tmp_path: Path):
+def test_json_begins_with_its_version_and_ends_with_the_result(tmp_path: Path):
     with ScriptedServer.in_thread([Text(FAILS), Json(RETRY), Text(CODE), Json(ACCEPT)]) as server:
         result = run_team(server.base_url, "A task", "--json", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    opened, *events, last = lines(result.stdout)
-    assert all(event["type"] and event["source"] for event in (opened, *events, last))
-    assert opened == {
-        "type": "opened",
-        "source": "codeact-team",
-        "loosenings": ["confinement: best_effort"],
-    }
-    assert [(event["source"], event["type"]) for event in events if "Chunk" not in event["type"]] == [
+    first, opened, *events, last = lines(result.stdout)
+    assert first == {"type": "format", "source": "codeact-team", "version": 2}
+    assert (opened["type"], opened["loosenings"]) == ("opened", ["confinement: best_effort"])
+    assert [(said["source"], said["type"]) for said in messages(events)] == [
         ("user", "TextMessage"),
         ("coder", "TextMessage"),
         ("executor", "CodeExecutionEvent"),
@@ -89,9 +93,21 @@ def test_json_is_one_event_per_line_and_the_result_last(tmp_path: Path):
         ("executor", "TextMessage"),
         ("reflection", "TextMessage"),
     ]
-    chunks = [event["content"] for event in events if event["type"] == "ModelClientStreamingChunkEvent"]
-    assert "".join(chunks).endswith("the answer is 42\n")
-    assert json.loads(events[-1]["metadata"]["codeact_team.verdict"])["accepted"] is True
+    assert json.loads(messages(events)[-1]["metadata"]["codeact_team.verdict"])["accepted"] is True
+    calls = [event for event in events if event["type"] == "model_call_ended"]
+    assert [(call["agent"], call["usage"]["prompt_tokens"]) for call in calls] == [
+        ("coder", 100),
+        ("executor", 100),
+        ("executor", 100),
+        ("reflection", 100),
+    ]
+    output = "".join(event["text"] for event in events if event["type"] == "output")
+    assert output.endswith("the answer is 42\n")
+    blocks = [event for event in events if event["type"] == "block_ended"]
+    assert [(block["exit_code"], block["outcome"]) for block in blocks] == [
+        (1, "completed"),
+        (0, "completed"),
+    ]
     assert last.pop("seconds") > 0
     assert last == {
         "type": "result",
@@ -102,6 +118,7 @@ def test_json_is_one_event_per_line_and_the_result_last(tmp_path: Path):
         "usage": {"prompt_tokens": 400, "completion_tokens": 40},
         "messages": 8,
         "stop_reason": "reflection accepted the work",
+        "objection": None,
         "error": None,
         "tools": [],
     }
@@ -113,7 +130,7 @@ def test_the_task_comes_as_an_argument_on_stdin_or_in_a_file(tmp_path: Path, how
     arguments = {"argument": ["Wörter\nzählen"], "stdin": ["-"], "file": ["--file", "task.txt"]}[how]
     result = codeact_team("run", "quickstart", *arguments, "--json", cwd=tmp_path, stdin="Wörter\nzählen\n")
     assert result.returncode == 0, result.stderr
-    assert lines(result.stdout)[1]["content"] == "Wörter\nzählen"
+    assert messages(lines(result.stdout))[0]["content"] == "Wörter\nzählen"
 
 
 def test_the_quickstart_runs_to_its_accepted_answer_without_anything(tmp_path: Path):
@@ -194,4 +211,13 @@ def test_output_that_nobody_reads_any_more_ends_the_run_quietly(tmp_path: Path, 
     assert result.stdout.count("\n") == 1
     assert result.stderr.splitlines()[-1] == "141"
     assert "Broken" not in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_streams_that_are_closed_lead_nowhere(tmp_path: Path):
+    script = f"{shlex.join(COMMAND)} run quickstart --json >&- <&-"
+    result = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True, timeout=60
+    )
+    assert result.returncode == 0, result.stderr
     assert "Traceback" not in result.stderr

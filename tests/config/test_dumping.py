@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import gc
 import pathlib
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import Enum
@@ -25,10 +27,12 @@ from autogen_core.models import (
 from autogen_ext.code_executors.docker import DockerCommandLineCodeExecutor
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 from autogen_ext.models.replay import ReplayChatCompletionClient
+from autogen_ext.tools.mcp import McpWorkbench
 from PIL import Image as Pictures
 from pydantic import BaseModel, SecretStr
 
-from codeact_team.config import dump_config, load_config
+from codeact_team.autogen_internals import components_in
+from codeact_team.config import dump_config, load_config, yaml12
 from codeact_team.errors import ConfigError
 from codeact_team.providers import DEFAULT_NAMESPACES, Policy
 
@@ -149,6 +153,85 @@ def test_what_came_from_the_environment_is_written_as_its_reference(write: Write
     ):
         assert f" {line}\n" in text
     assert dump_config(load_config(write(text), environ=ENVIRON)) == text
+
+
+HTTP_TOOLS = """\
+provider: autogen_ext.tools.mcp.McpWorkbench
+config:
+  server_params:
+    type: StreamableHttpServerParams
+    url: ${TOOLS_URL:-http://localhost/mcp}
+    headers: {Authorization: 'Bearer ${TOOLS_KEY}', X-Turns: '${TURNS}', X-Seven: '7'}
+"""
+
+
+def test_a_loaded_part_is_dumped_with_its_references_wherever_it_is(write: Write) -> None:
+    environ = {**ENVIRON, "TOOLS_KEY": "tk-0123456789", "TURNS": "7"}
+    client, tools = (load_config(write(text), environ=environ) for text in (CLIENT, HTTP_TOOLS))
+    agent = AssistantAgent("a", cast(OpenAIChatCompletionClient, client), workbench=cast(McpWorkbench, tools))
+    text = dump_config(RoundRobinGroupChat([agent]))
+    for line in ("api_key: ${DUMP_KEY}", "Authorization: Bearer ${TOOLS_KEY}", "X-Turns: ${TURNS}"):
+        assert f" {line}\n" in text
+    # a short value under another key is somebody else's
+    assert " X-Seven: '7'\n" in text
+    assert dump_config(load_config(write(text), environ=environ)) == text
+
+
+def test_a_part_of_what_is_loaded_may_be_dumped_alone() -> None:
+    config = {
+        "name": "a",
+        "description": "d",
+        "reflect_on_tool_use": False,
+        "tool_call_summary_format": "{result}",
+        "model_client": yaml12.parse(CLIENT)[0],
+        "workbench": [yaml12.parse(HTTP_TOOLS)[0]],
+    }
+    source = {"provider": "autogen_agentchat.agents.AssistantAgent", "config": config}
+    agent = load_config(source, environ={**ENVIRON, "TOOLS_KEY": "tk-0123456789", "TURNS": "7"})
+    dumped = [dump_config(part) for part in components_in(agent) if isinstance(part, McpWorkbench)]
+    assert len(dumped) == 1
+    assert "Authorization: Bearer ${TOOLS_KEY}\n" in dumped[0]
+
+
+def test_equal_values_of_two_variables_are_told_apart_by_their_places(write: Write) -> None:
+    part = (
+        "\n    - provider: autogen_agentchat.conditions.TextMentionTermination\n      config: {text: '${%s}'}"
+    )
+    source = "provider: autogen_agentchat.base.OrTerminationCondition\nconfig:\n  conditions:"
+    ending = load_config(
+        write(source + part % "FIRST" + part % "SECOND"), environ={"FIRST": "DONE", "SECOND": "DONE"}
+    )
+    dumped = dump_config(ending)
+    assert 0 < dumped.find("text: ${FIRST}") < dumped.find("text: ${SECOND}")
+
+
+def test_a_dump_does_not_depend_on_what_the_process_has_loaded_before(write: Write) -> None:
+    config = "provider: autogen_agentchat.agents.UserProxyAgent\nconfig: {name: me, description: %s}\n"
+    value = "a value that is long"
+    before = dump_config(load_config(write(config % value)))
+    other = load_config(write(config % "'${OTHER}'"), environ={"OTHER": value})
+    assert "${OTHER}" in dump_config(other)
+    assert dump_config(load_config(write(config % value))) == before
+    # nor does a secret become the reference of another config
+    loaded = load_config(write(CLIENT), environ=ENVIRON)
+    assert "api_key: ${DUMP_KEY}" in dump_config(loaded)
+    with pytest.raises(ConfigError, match="a secret is not written in clear"):
+        dump_config(OpenAIChatCompletionClient(model="gpt-4o", api_key=ENVIRON["DUMP_KEY"]))
+
+
+def test_a_value_from_the_environment_is_forgotten_with_its_component(write: Write) -> None:
+    secret = "-".join(("held", "by", "nobody", "else"))
+    held_here = sys.getrefcount(secret)
+    agent = load_config(
+        write(
+            "provider: autogen_agentchat.agents.UserProxyAgent\nconfig: {name: me, description: '${SECRET}'}\n"
+        ),
+        environ={"SECRET": secret},
+    )
+    assert sys.getrefcount(secret) > held_here
+    del agent
+    gc.collect()
+    assert sys.getrefcount(secret) == held_here
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_later_overrides_see_earlier_ones() -> None:
         ("config.max_turns", "path.to.field=value"),
         ("=3", "path.to.field=value"),
         ("config..x=3", "path.to.field=value"),
-        ("config.max_turns=[1", "-s config.max_turns: the value cannot be read"),
+        ("config.max_turns=[1", "-s config.max_turns: the value cannot be read as YAML"),
         ("config.max_turns=@x", "text may need quotes"),
         ("confg.max_turns=3", "the document has no key 'confg'; did you mean 'config'?"),
         ("zzz.max_turns=3", "the document has no key 'zzz' (it has provider, config)"),
@@ -121,6 +121,19 @@ def test_an_error_in_an_overridden_value_names_the_override_without_its_value() 
         text = str(document.error([Problem(path, "bad")]))
         assert text.startswith("-s config.max_turns: ")
         assert "s3cret" not in text
+
+
+def test_an_error_names_the_override_that_set_the_value_last() -> None:
+    def origin(*overrides: str) -> str:
+        document = apply_overrides(Document("t.yaml", DATA), overrides)
+        return str(document.error([Problem(("config", "max_turns", "a"), "bad")]))
+
+    assert origin("config.max_turns={a: 1}", "config.max_turns.a=2") == "-s config.max_turns.a: bad"
+    # what is above it sets it anew
+    assert origin("config.max_turns={a: 1}", "config.max_turns.a=2", "config.max_turns={a: 3}") == (
+        "-s config.max_turns: a: bad"
+    )
+    assert origin("config.max_turns={a: 1}", "config.max_turns.b=2") == "-s config.max_turns: a: bad"
 
 
 @given(

@@ -24,7 +24,7 @@ from codeact_team import (
 from codeact_team.agents.tool_settings import ToolUserConfig
 from codeact_team.config import yaml12
 from codeact_team.errors import ConfigError, WorkbenchError
-from codeact_team.observations import ExecutionRecord
+from codeact_team.execution_records import ExecutionRecord
 from codeact_team.providers import DEFAULT_NAMESPACES, Policy
 
 TOKEN = "the-token-of-the-server"

@@ -281,9 +281,43 @@ config:
     )
 
 
+SHARED = """\
+provider: autogen_agentchat.teams.RoundRobinGroupChat
+config:
+  participants:
+    - provider: codeact_team.ReflectionAgent
+      config:
+        name: a
+        model_client: &model
+          provider: OpenAIChatCompletionClient
+          config: {model: gpt-4o, modl: x, timeout: "${UNSET}"}
+    - {provider: codeact_team.ReflectionAgent, config: {name: b, model_client: *model}}
+    - {provider: codeact_team.ReflectionAgent, config: {name: c, model_client: *model}}
+"""
+
+
+def test_a_mistake_behind_an_anchor_is_told_once(write: Write) -> None:
+    source = write(SHARED)
+    where = "config.participants.{}.config.model_client.config.modl: unknown key; did you mean 'model'?"
+    text = told(source)
+    assert "2 problems" in text
+    assert f"team.yaml:9: {where.format(0)}" in text
+    # where an alias stands in for it, what is changed is another mistake
+    place = "config.participants.b.config.model_client.config.modl"
+    text = told(source, f"{place}=1", UNSET="1")
+    assert text.count("unknown key") == 2
+    assert f"-s {place}: unknown key" in text
+
+
+def test_the_same_mistake_twice_in_one_line_is_told_twice(write: Write) -> None:
+    text = told(write(json.dumps({"provider": "x.Y", "config": {}, "a": 1, "b": 1})))
+    assert "a: unknown key" in text
+    assert "b: unknown key" in text
+
+
 def test_a_secret_is_not_shown_in_an_error(write: Write) -> None:
     source = write(TEAM.replace("model: gpt-4o", "model: gpt-4o\n            timeout: ${KEY}"))
-    assert "expected a number, got text" in told(source, KEY="s3cret")
+    assert "expected a number, got ${KEY}" in told(source, KEY="s3cret")
     source = write(TEAM.replace("model: gpt-4o", "model: gpt-4o\n            api_key: [s3cret]"))
     assert "s3cret" not in told(source)
 
@@ -311,8 +345,14 @@ def test_missing_variables_are_told_with_all_other_problems(write: Write) -> Non
 
 def test_an_error_in_an_overridden_value_names_the_override(write: Write) -> None:
     assert told(write(TEAM), "config.termination_condition.config.max_messages=many") == (
-        "-s config.termination_condition.config.max_messages: "
-        'config.termination_condition.config.max_messages: expected a whole number, got "many"'
+        '-s config.termination_condition.config.max_messages: expected a whole number, got "many"'
+    )
+
+
+def test_an_error_inside_an_overridden_value_names_the_override_and_the_place_in_it(write: Write) -> None:
+    value = "{provider: autogen_agentchat.conditions.MaxMessageTermination, config: {max_messages: x}}"
+    assert told(write(TEAM), f"config.termination_condition={value}") == (
+        '-s config.termination_condition: config.max_messages: expected a whole number, got "x"'
     )
 
 
@@ -357,7 +397,7 @@ def test_validating_makes_nothing(write: Write, add_module: AddModule) -> None:
 
 
 @given(st.text() | st.text("provider: config\n{}[]'\"&*!-", max_size=60))
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_text_is_a_config_or_a_config_error(write: Write, text: str) -> None:
     with suppress(ConfigError):
         validate_config(write(text.encode("utf-8", "replace")), environ={})
@@ -385,7 +425,7 @@ VALUES = st.recursive(
     st.sampled_from(["teams.RoundRobinGroupChat", "agents.AssistantAgent", "agents.SocietyOfMindAgent"]),
     VALUES,
 )
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_data_is_a_config_or_a_config_error(write: Write, provider: str, config: object) -> None:
     document = json.dumps({"provider": f"autogen_agentchat.{provider}", "config": config})
     with suppress(ConfigError):

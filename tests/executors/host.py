@@ -34,7 +34,7 @@ if os.fork() == 0:
             file.write("x")
             file.flush()
             time.sleep(0.02)
-while not os.path.exists("beat"): time.sleep(0.01)
+while not (os.path.exists("beat") and os.path.getsize("beat")): time.sleep(0.01)
 print("up")
 time.sleep(600)
 """

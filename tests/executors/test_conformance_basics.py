@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
+import os
+import shutil
 import textwrap
 import threading
 from collections.abc import AsyncGenerator
@@ -19,7 +22,7 @@ from support.executing import Kind, fresh_processes, run
 
 from codeact_team.config import yaml12
 from codeact_team.errors import SandboxError, SettingError
-from codeact_team.execution import ExecutionResult, Outcome
+from codeact_team.execution import ExecutionResult, Outcome, SessionResult
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.scope import Scope
 
@@ -296,13 +299,29 @@ async def test_a_scope_stops_what_is_used_inside_it_and_was_made_before(kind: Ki
     assert kind.held() == before
 
 
-async def test_a_temporary_workspace_is_removed(kind: Kind) -> None:
+async def test_a_temporary_workspace_is_removed_however_deep_it_is(
+    kind: Kind, caplog: pytest.LogCaptureFixture
+) -> None:
+    # a walk into it needed more stack than there is, more descriptors, or a longer path
+    code = """
+        import os
+        open("file", "w").close()
+        os.symlink("/usr", "link")
+        os.makedirs("closed/inner")
+        os.chmod("closed", 0)
+        for _ in range(2500):
+            os.mkdir("deep")
+            os.chdir("deep")
+        os.chdir("/")
+    """
     executor = kind.make()
-    await run(executor, "import os; os.makedirs('a/b'); open('a/b/c', 'w')")
+    result = await run(executor, textwrap.dedent(code))
+    assert result.exit_code == 0, result.output
     directory = executor.work_dir
-    assert (directory / "a" / "b" / "c").is_file()
+    assert (directory / "file").is_file()
     await executor.stop()
     assert not directory.exists()
+    assert "left" not in caplog.text
 
 
 @fresh_processes
@@ -326,6 +345,26 @@ async def test_a_lost_sandbox_is_a_result_and_the_next_call_gets_a_new_one(
     await executor.stop()
 
 
+@pytest.mark.parametrize("given", [True, False], ids=["given", "temporary"])
+async def test_a_workspace_that_was_removed_is_made_anew(kind: Kind, tmp_path: Path, given: bool) -> None:
+    executor = kind.make(work_dir=tmp_path / "workspace" if given else None)
+    assert (await run(executor, "mine = 1")).exit_code == 0
+    shutil.rmtree(executor.work_dir)
+    result = await run(executor, "open('made', 'w').write('x'); print('mine' in dir())")
+    assert result.output.endswith("False\n")
+    assert (executor.work_dir / "made").read_text() == "x"
+    if isinstance(result, SessionResult):
+        assert result.state_lost
+        assert "was lost: its work_dir was removed." in result.output
+    # another one in its place is not the one that the sandbox has
+    executor.work_dir.rename(tmp_path / "elsewhere")
+    executor.work_dir.mkdir()
+    assert (await run(executor, "open('made', 'w').write('y')")).exit_code == 0
+    assert (executor.work_dir / "made").read_text() == "y"
+    await executor.restart()
+    await executor.stop()
+
+
 async def test_stop_and_restart_end_what_runs(kind: Kind) -> None:
     before = kind.held()
     executor = kind.make()
@@ -336,6 +375,8 @@ async def test_stop_and_restart_end_what_runs(kind: Kind) -> None:
             result = [item async for item in items][-1]
         assert isinstance(result, ExecutionResult)
         assert result.outcome is Outcome.LOST
+        assert "memory" not in result.output
+    assert "was lost: the executor was stopped" in result.output
     assert kind.held() == before
 
 
@@ -344,8 +385,21 @@ async def test_files_of_the_blocks_are_deleted_where_asked(kind: Kind, tmp_path:
     executor = kind.make(work_dir=tmp_path, delete_tmp_files=True)
     result = await run(executor, "# filename: -x.py\n", "print(1)", "1 / 0", "print(2)")
     assert result.exit_code == 1
-    assert files(tmp_path) == {}
+    assert list(files(tmp_path)) == ["-x.py"], "it has named itself: the next block may need it"
     await executor.stop()
+
+
+async def test_a_directory_is_made_only_beside_what_is_there_and_told(
+    kind: Kind, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(SandboxError, match=rf"there is no directory {tmp_path}/mistyped; make it"):
+        await run(kind.make(work_dir=tmp_path / "mistyped" / "coding"), "print(1)")
+    assert os.listdir(tmp_path) == []
+    executor = kind.make(work_dir=tmp_path / "coding")
+    with caplog.at_level(logging.INFO, "codeact_team"):
+        await run(executor, "print(1)")
+    await executor.stop()
+    assert f"made the work_dir {tmp_path / 'coding'}" in caplog.messages
 
 
 @pytest.mark.parametrize("work_dir", ["/proc/nowhere", "/dev/null", "/dev/null/x"])
@@ -385,7 +439,7 @@ def test_dump_and_load_keep_every_field(kind: Kind, tmp_path: Path) -> None:
     schema: type[BaseModel] = plain.component_config_schema
     fields = schema.model_fields
     others: dict[str, Any] = {
-        "image": "other", "container_name": "c", "timeout": 7, "work_dir": str(tmp_path), "bind_dir": "/elsewhere", "auto_remove": False, "stop_container": False, "functions_module": "helpers", "device_requests": [{"Driver": "nvidia", "Count": -1}], "extra_volumes": {"/srv": {"bind": "/srv", "mode": "ro"}}, "extra_hosts": {"h": "1.2.3.4"}, "init_command": "true", "delete_tmp_files": True, "languages": {"x": "y z"}, "pull": "never", "network": "bridge", "memory_mib": 333, "cpus": 0.5, "pids": 99, "user": "1:1", "read_only": False, "tmpfs_mib": 33, "max_file_mib": 44, "environment": {"A": "b"}, "runtime": "runsc", "confinement": "best_effort", "readable": ["/srv"], "modules": {"np": "numpy"}, "setup": "x = 1",
+        "image": "other", "container_name": "c", "timeout": 7, "work_dir": str(tmp_path), "workspace_mib": 77, "workspace_files": 777, "bind_dir": "/elsewhere", "auto_remove": False, "stop_container": False, "functions_module": "helpers", "device_requests": [{"Driver": "nvidia", "Count": -1}], "extra_volumes": {"/srv": {"bind": "/srv", "mode": "ro"}}, "extra_hosts": {"h": "1.2.3.4"}, "init_command": "true", "delete_tmp_files": True, "languages": {"x": "y z"}, "pull": "never", "network": "bridge", "memory_mib": 333, "cpus": 0.5, "pids": 99, "user": "1:1", "read_only": False, "tmpfs_mib": 33, "max_file_mib": 44, "environment": {"A": "b"}, "runtime": "runsc", "confinement": "best_effort", "readable": ["/srv"], "modules": {"np": "numpy"}, "setup": "x = 1",
     }  # fmt: skip
     settings = {name: value for name, value in others.items() if name in fields}
     # a workspace in the container excludes the two directories

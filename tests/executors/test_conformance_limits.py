@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import subprocess
 import sys
 import threading
 import time
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeBlock
 from support.executing import Kind, fresh_processes, run, wait_until
+from support.fork_server import start
 
-from codeact_team.execution import Outcome
+from codeact_team.execution import ExecutionResult, Outcome
 from codeact_team.executors.base import SandboxedCodeExecutor
 
 STOP_TIME = 3.0
@@ -31,20 +33,19 @@ def beat():
             time.sleep(0.02)
 """
 
-HOST = Path(__file__).with_name("host.py")
+HOST = str(Path(__file__).with_name("host.py"))
 
-STUBBORN = {
-    "sleeps": "beat()",
-    "catches the interrupt": """
-while True:
-    try: beat()
-    except BaseException: pass
-""",
-    "ignores all signals": """
+IGNORES = """
 for number in range(1, 65):
     try: signal.signal(number, signal.SIG_IGN)
     except (OSError, ValueError): pass
-beat()
+"""
+STUBBORN = {
+    "closes its output and catches the interrupt": """
+os.close(1); os.close(2)
+while True:
+    try: beat()
+    except BaseException: pass
 """,
     "detaches, and ends itself by the interrupt": """
 if os.fork() == 0:
@@ -60,13 +61,12 @@ time.sleep(60)
 if os.fork() == 0: beat()
 while True: os.write(1, b"flood" * 1000)
 """,
-    "closes its output": "os.close(1); os.close(2); beat()",
     "stops itself": """
 if os.fork() == 0: beat()
 os.kill(os.getpid(), signal.SIGSTOP)
 """,
-    "forks all the time": """
-signal.signal(signal.SIGINT, signal.SIG_IGN)
+    "ignores all signals and forks all the time": IGNORES
+    + """
 open("beat", "w")
 def next_one():
     try:
@@ -116,13 +116,11 @@ async def test_output_before_a_time_out_is_kept(hasty: SandboxedCodeExecutor) ->
 
 
 async def test_every_block_has_the_whole_time(hasty: SandboxedCodeExecutor) -> None:
-    result = await run(hasty, *(["import time; time.sleep(0.6)"] * 2))
+    result = await run(hasty, *(["import time; time.sleep(0.2)"] * 6))
     assert (result.exit_code, result.outcome) == (0, Outcome.COMPLETED)
 
 
-@pytest.mark.parametrize(
-    "code", [STUBBORN["ignores all signals"], STUBBORN["floods"]], ids=["ignores", "floods"]
-)
+@pytest.mark.parametrize("code", [f"{IGNORES}beat()", STUBBORN["floods"]], ids=["ignores", "floods"])
 async def test_token_cancels(executor: SandboxedCodeExecutor, work_dir: Path, code: str) -> None:
     (work_dir / "beat").unlink(missing_ok=True)
     token = CancellationToken()
@@ -140,7 +138,7 @@ async def test_token_cancels(executor: SandboxedCodeExecutor, work_dir: Path, co
 
 async def test_task_cancels(executor: SandboxedCodeExecutor, work_dir: Path) -> None:
     (work_dir / "beat").unlink(missing_ok=True)
-    call = asyncio.create_task(run(executor, BEAT + STUBBORN["ignores all signals"]))
+    call = asyncio.create_task(run(executor, BEAT + IGNORES + "beat()"))
     await started(work_dir)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -155,6 +153,18 @@ async def test_cancelled_before_it_begins(executor: SandboxedCodeExecutor) -> No
     token.cancel()
     result = await run(executor, "print('ran')", token=token)
     assert (result.output, result.outcome) == ("Code execution was cancelled.", Outcome.CANCELLED)
+
+
+@fresh_processes
+async def test_what_a_block_has_left_running_ends_with_it(
+    executor: SandboxedCodeExecutor, work_dir: Path
+) -> None:
+    (work_dir / "beat").unlink(missing_ok=True)
+    leave = (
+        "if os.fork() == 0:\n    os.setsid()\n    beat()\nwhile not os.path.exists('beat'): time.sleep(0.01)"
+    )
+    assert (await run(executor, BEAT + leave)).outcome is Outcome.COMPLETED
+    await assert_dead(work_dir)
 
 
 @fresh_processes
@@ -245,6 +255,54 @@ async def test_result_names_the_limit_and_its_field(
     assert (await run(small, "print('next')")).output == "next\n"
 
 
+@pytest.mark.parametrize(
+    ("code", "field"),
+    [
+        ("for n in range(12): open(f'grown-{n}', 'wb').write(bytes(1 << 20))", "workspace_mib: 8)"),
+        ("for n in range(400): open(f'grown-{n}', 'w').close()", "workspace_files: 300)"),
+    ],
+    ids=["much", "many"],
+)
+async def test_a_workspace_does_not_grow_without_end(
+    kind: Kind, tmp_path: Path, code: str, field: str
+) -> None:
+    async with kind.make(work_dir=tmp_path, timeout=10, workspace_mib=8, workspace_files=300) as executor:
+        result = await run(executor, f"import os, time\n{code}\ntime.sleep(60)", "print('not run')")
+        assert result.exit_code == 153
+        # an interpreter that does not notice its interrupt is lost
+        assert result.outcome in (Outcome.COMPLETED, Outcome.LOST)
+        assert result.limit == f"This ran into a limit of the sandbox: disk space ({field}."
+        assert f"{result.limit} Remove files that are not needed.\n" in result.output
+        assert result.output.endswith("[1 more code block(s) not run: block 1 failed]")
+        # what is there can be looked at, and removed, however long that takes
+        result = await run(executor, "sleep 0.5; rm -r grown*; echo removed", language="sh")
+        assert (result.output.splitlines()[-1], result.limit) == ("removed", None)
+
+
+async def test_a_disk_cannot_be_taken_at_once_but_written(executor: SandboxedCodeExecutor) -> None:
+    code = """
+        import ctypes, errno, os
+        file = os.open("taken", os.O_CREAT | os.O_RDWR)
+        libc = ctypes.CDLL(None, use_errno=True)
+        print(libc.fallocate(file, 0, 0, 1 << 20), ctypes.get_errno() == errno.EOPNOTSUPP, os.path.getsize("taken"))
+        os.posix_fallocate(file, 0, 1 << 20)
+        print(os.path.getsize("taken"))
+    """
+    result = await run(executor, f"if True:{code}")
+    assert result.output == "-1 True 0\n1048576\n"
+
+
+async def test_temporary_files_have_a_size(small: SandboxedCodeExecutor) -> None:
+    code = """
+        import tempfile
+        with tempfile.TemporaryFile() as file:
+            for _ in range(80): file.write(bytes(1 << 20))
+    """
+    result = await run(small, f"if True:{code}")
+    assert result.limit is not None
+    assert "tmpfs_mib: 16" in result.limit
+
+
 async def test_failing_code_is_not_blamed_on_a_limit(small: SandboxedCodeExecutor) -> None:
     # what blocks of a session have left running holds all the processes there may be
     await small.restart()
@@ -264,28 +322,43 @@ async def test_fork_bomb_is_contained(small: SandboxedCodeExecutor, code: str) -
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="how much memory a process uses is read from /proc")
-def test_flood_of_output_does_not_show_in_the_hosts_memory(kind: Kind) -> None:
+def test_flood_of_output_does_not_show_in_the_hosts_memory(kind: Kind, tmp_path: Path) -> None:
     # 200 MB once cost 574 MB
-    host = subprocess.run(
-        [sys.executable, HOST, "flood", kind.name], capture_output=True, text=True, check=True
-    )
-    grown_mib, kept, omitted = map(int, host.stdout.split())
+    with start([HOST, "flood", kind.name], cwd=tmp_path, environment=os.environ) as host:
+        stdout, stderr = host.communicate(timeout=100)
+    assert host.returncode == 0, stderr
+    grown_mib, kept, omitted = map(int, stdout.split())
     assert omitted > 190_000_000
     assert kept < 2_000_000
     assert grown_mib < 32
 
 
 def test_a_host_killed_with_9_leaves_nothing_behind(kind: Kind, tmp_path: Path) -> None:
-    host = subprocess.Popen(
-        [sys.executable, HOST, "wait", kind.name, tmp_path], stdout=subprocess.PIPE, text=True
-    )
-    assert host.stdout is not None
-    with host.stdout:
-        assert host.stdout.readline() == "up\n"
+    with start([HOST, "wait", kind.name, str(tmp_path)], cwd=tmp_path, environment=os.environ) as host:
+        assert host.stdout is not None
+        assert host.stdout.readline() == b"up\n"
         (sandbox,) = kind.inside(host.pid)
         host.kill()
-        host.wait()
     wait_until(lambda: not kind.exists(sandbox), seconds=5)
     beats = size(tmp_path / "beat")
     time.sleep(0.15)
     assert size(tmp_path / "beat") == beats > 0
+
+
+async def test_a_block_gets_the_time_that_is_set_and_not_more(
+    hasty: SandboxedCodeExecutor, hasty_dir: Path
+) -> None:
+    # by the order of two timers of one loop, which is kept however busy the machine is
+    late = hasty_dir / "late"
+    code = "import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('late'): time.sleep(0.01)"
+    blocks = [CodeBlock(code=code, language="python")]
+    timer: asyncio.TimerHandle | None = None
+    async with aclosing(hasty.execute_code_blocks_stream(blocks, CancellationToken())) as items:
+        async for item in items:
+            if isinstance(item, ExecutionResult):
+                assert item.outcome is Outcome.TIMED_OUT
+            elif timer is None:
+                timer = asyncio.get_running_loop().call_later(1.2, late.touch)
+    assert timer is not None
+    timer.cancel()
+    late.unlink(missing_ok=True)

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from support.executing import Kind, fresh_processes, run
+from support.executing import Kind, fresh_processes, in_containers, run
 
 from codeact_team.execution import Outcome
 from codeact_team.executors.base import SandboxedCodeExecutor
+from codeact_team.executors.workspace import HostWorkspace
 
 
 def seen(file: Path) -> tuple[str, int]:
@@ -159,6 +160,78 @@ async def test_programs_that_code_makes_can_run(executor: SandboxedCodeExecutor)
     assert (await run(executor, code, language="sh")).output == "made\n"
 
 
+SET_ID_ATTACKS = """
+import ctypes, os, platform, struct
+libc = ctypes.CDLL(None, use_errno=True)
+x86, here, create = platform.machine() == "x86_64", -100, os.O_CREAT | os.O_WRONLY
+os.close(os.open("own", create, 0o644))
+def call(name, *arguments):
+    if libc[name](*arguments) < 0:
+        raise OSError(ctypes.get_errno(), "refused")
+def nameless():
+    fd = os.open(".", os.O_TMPFILE | os.O_WRONLY, 0o4755)
+    os.link(f"/proc/self/fd/{fd}", "nameless", follow_symlinks=True)
+def queued():
+    # an io_uring opens files by itself
+    call("syscall", 425, 1, ctypes.create_string_buffer(120))
+attempts = [
+    lambda: os.chmod("own", 0o4755),
+    lambda: os.chmod("own", 0o2755),
+    lambda: os.fchmod(os.open("own", os.O_RDONLY), 0o6755),
+    lambda: call("fchmodat", here, b"own", 0o4755, 0),
+    lambda: call("syscall", 452, here, b"own", 0o4755, 0),
+    lambda: os.open("opened", create, 0o4755),
+    lambda: os.open("opened", create, 0o2755),
+    lambda: call("creat", b"created", 0o4755),
+    lambda: call("syscall", 437, here, b"unseen", struct.pack("=QQQ", create, 0o4755, 0), 24),
+    lambda: os.mknod("made", 0o104755),
+    lambda: os.mkdir("directory", 0o2755),
+    nameless,
+    queued,
+]
+if x86:
+    attempts += [
+        lambda: call("syscall", 90, b"own", 0o4755),
+        lambda: call("syscall", 2, b"opened by the old call", create, 0o4755),
+        lambda: call("syscall", 85, b"created by the old call", 0o4755),
+        lambda: call("syscall", 133, b"made by the old call", 0o104755, 0),
+    ]
+for number, attempt in enumerate(attempts):
+    try: attempt()
+    except OSError: pass
+    else: print("worked:", number)
+print("tried")
+"""
+
+
+async def test_no_file_gives_its_owners_rights_to_others_of_the_host(
+    executor: SandboxedCodeExecutor, work_dir: Path
+) -> None:
+    # code left files of root's with the set-user-ID bit on the host
+    usual = """
+import os
+os.chmod("own", 0o755); os.mkdir("shared"); os.chmod("shared", 0o1777)
+os.close(os.open("usual", os.O_CREAT | os.O_WRONLY, 0o640))
+print(*(oct(os.stat(path).st_mode & 0o7777) for path in ("own", "shared", "usual")))
+"""
+    assert (await run(executor, SET_ID_ATTACKS)).output == "tried\n"
+    modes = [os.lstat(work_dir / name).st_mode for name in os.listdir(work_dir)]
+    assert not any(mode & (stat.S_ISUID | stat.S_ISGID) for mode in modes)
+    assert (await run(executor, usual)).output == "0o755 0o1777 0o640\n"
+
+
+def test_a_workspace_that_is_made_is_closed_to_others_of_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = os.umask(0)
+    try:
+        made = [HostWorkspace(str(tmp_path / "named")).make(), HostWorkspace(None).make()]
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE(directory.stat().st_mode) for directory in made] == [0o700, 0o700]
+
+
 async def test_processes_of_the_host_are_out_of_reach(executor: SandboxedCodeExecutor) -> None:
     code = f"""
 import os, signal
@@ -243,6 +316,13 @@ async def test_a_block_harms_no_other(hasty: SandboxedCodeExecutor, kind: Kind, 
         assert (following.output, following.exit_code) == (f"{number}\n", 0)
 
 
+STOPS_THE_OTHERS = """
+for pid in range(2, os.getpid()):
+    try:
+        if pid != os.getppid(): os.kill(pid, signal.SIGSTOP)
+    except OSError: pass
+time.sleep(60)
+"""
 STUBBORN = {
     "takes the signals away": """
 while True:
@@ -255,13 +335,6 @@ while True:
         words = os.read(os.open("/proc/1/fd/3", os.O_RDONLY), 1000)
         os.write(os.open("/proc/1/fd/1", os.O_WRONLY), words.split(b" ")[-1])
     except OSError: time.sleep(0.01)
-""",
-    "stops who sends the signals": """
-for pid in range(2, os.getpid()):
-    try:
-        if pid != os.getppid(): os.kill(pid, signal.SIGSTOP)
-    except OSError: pass
-time.sleep(60)
 """,
     "fills the first process' output": """
 while True:
@@ -282,18 +355,29 @@ if os.fork() == 0:
 """
 
 
-@pytest.mark.parametrize("code", STUBBORN.values(), ids=STUBBORN)
 async def test_a_block_does_not_keep_itself_from_being_stopped(
+    hasty: SandboxedCodeExecutor, hasty_dir: Path
+) -> None:
+    await assert_stopped(hasty, hasty_dir, STOPS_THE_OTHERS)
+
+
+@in_containers
+@pytest.mark.parametrize("code", STUBBORN.values(), ids=STUBBORN)
+async def test_a_block_in_a_container_does_not_keep_its_first_process_from_stopping_it(
     hasty: SandboxedCodeExecutor, hasty_dir: Path, code: str
 ) -> None:
+    await assert_stopped(hasty, hasty_dir, code)
+
+
+async def assert_stopped(executor: SandboxedCodeExecutor, directory: Path, code: str) -> None:
     began = time.monotonic()
-    result = await run(hasty, BEAT + code)
+    result = await run(executor, BEAT + code)
     assert time.monotonic() - began < 1 + STOP_TIME
     assert result.outcome is Outcome.TIMED_OUT
-    beats = os.stat(hasty_dir / "beat").st_size
+    beats = os.stat(directory / "beat").st_size
     await asyncio.sleep(0.15)
-    assert os.stat(hasty_dir / "beat").st_size == beats > 0
-    assert (await run(hasty, "print('next')")).output == "next\n"
+    assert os.stat(directory / "beat").st_size == beats > 0
+    assert (await run(executor, "print('next')")).output == "next\n"
 
 
 async def test_output_that_looks_like_ours_is_output(executor: SandboxedCodeExecutor) -> None:

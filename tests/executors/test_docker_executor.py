@@ -9,13 +9,14 @@ import re
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import FunctionWithRequirements, with_requirements
 from support.executing import run
 
-from codeact_team import DockerCommandLineCodeExecutor
+from codeact_team import DockerCommandLineCodeExecutor, DockerSessionCodeExecutor
 from codeact_team.errors import SettingError
 from codeact_team.execution import Outcome
 from codeact_team.sandboxes.docker.engine import connect, engine_url
@@ -168,3 +169,30 @@ def test_current_directory_as_workspace_warns(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.chdir(tmp_path)
     with pytest.warns(DeprecationWarning, match="current directory"):
         DockerCommandLineCodeExecutor(work_dir=".")
+
+
+async def test_a_package_that_a_shell_block_installs_can_be_imported(tmp_path: Path) -> None:
+    wheel = tmp_path / "greeting-1.0-py3-none-any.whl"
+    information = {
+        "METADATA": "Metadata-Version: 2.1\nName: greeting\nVersion: 1.0\n",
+        "WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "RECORD": "",
+    }
+    with ZipFile(wheel, "w") as archive:
+        archive.writestr("greeting.py", "WORDS = 'hello'")
+        for name, text in information.items():
+            archive.writestr(f"greeting-1.0.dist-info/{name}", text)
+    # the image may have no pip; and Debian's Python asks for this variable
+    pip = Path(pytest.importorskip("pip").__file__).parent
+    executor = DockerSessionCodeExecutor(
+        work_dir=tmp_path,
+        extra_volumes={str(pip): {"bind": "/opt/pip/pip", "mode": "ro"}},
+        environment={"PYTHONPATH": "/opt/pip", "PIP_BREAK_SYSTEM_PACKAGES": "1"},
+    )
+    async with executor:
+        # a place that was looked at in vain is not forgotten
+        missing = await run(executor, "import greeting")
+        assert "ModuleNotFoundError" in missing.output
+        installed = await run(executor, f"python3 -m pip install --no-index ./{wheel.name}", language="sh")
+        assert installed.exit_code == 0, installed.output
+        assert (await run(executor, "import greeting; greeting.WORDS")).output == "'hello'\n"

@@ -1,14 +1,17 @@
-"""A sink that keeps what it is told, and a short way to run the shipped team against a scripted server."""
+"""A listener that keeps what it is told, and a short way to run the shipped team against a scripted server."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage
 
-from codeact_team.runs import RunResult, run_team
+from codeact_team.effects import Event
+from codeact_team.events import MessageSent
+from codeact_team.runs import RunResult, TeamRunner
 
 CONFINED = (
     "config.participants.executor.config.code_executor="
@@ -18,32 +21,34 @@ NO_HTTP_RETRIES = "config.participants.coder.config.model_client.config.max_retr
 
 
 class Recording:
-    """An event sink.
+    """A listener.
 
     Args:
         hear: Is called with each message.
     """
 
     def __init__(self, hear: Callable[[Any], None] | None = None) -> None:
-        self.told: list[str] = []
+        self.events: list[Event] = []
         self.messages: list[BaseAgentEvent | BaseChatMessage] = []
-        self.loosenings: list[str] = []
-        self.results: list[RunResult] = []
         self._hear = hear
 
-    def opened(self, loosenings: Sequence[str]) -> None:
-        self.told.append("opened")
-        self.loosenings += loosenings
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+        if isinstance(event, MessageSent):
+            self.messages.append(event.message)
+            if self._hear is not None:
+                self._hear(event.message)
 
-    def message(self, message: BaseAgentEvent | BaseChatMessage) -> None:
-        self.told.append("message")
-        self.messages.append(message)
-        if self._hear is not None:
-            self._hear(message)
+    @property
+    def results(self) -> list[RunResult]:
+        return [event for event in self.events if isinstance(event, RunResult)]
 
-    def ended(self, result: RunResult) -> None:
-        self.told.append("ended")
-        self.results.append(result)
+
+def runner(config: str | Path, recording: Recording, **options: Any) -> TeamRunner:
+    """Runs a config, and tells ``recording`` of it, which must not fail."""
+    made = TeamRunner(config, **options)
+    made.listen(recording, essential=True)
+    return made
 
 
 def use_model_at(base_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,6 +56,7 @@ def use_model_at(base_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_BASE_URL", base_url)
 
 
-async def run_local(sink: Recording, *overrides: str) -> RunResult:
+async def run_local(recording: Recording, *overrides: str, seconds: float | None = None) -> RunResult:
     """Run the shipped team for local models; its code runs confined."""
-    return await run_team("local-model", "A task", sink, overrides=[CONFINED, NO_HTTP_RETRIES, *overrides])
+    every = [CONFINED, NO_HTTP_RETRIES, *overrides]
+    return await runner("local-model", recording, overrides=every).run_once("A task", seconds=seconds)

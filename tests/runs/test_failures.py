@@ -13,22 +13,27 @@ from autogen_ext.models.replay import ReplayChatCompletionClient
 from support.openai_server import AnyReply, Cut, Garbage, HttpError, ScriptedServer, Slow, Text
 
 from codeact_team import CodeExecutorAgent, DockerCommandLineCodeExecutor
+from codeact_team.clients import wrap_client
+from codeact_team.effects import Door
 from codeact_team.errors import ConfigError, EngineError
 from codeact_team.runs import explain
+from codeact_team.runs.failures import is_transient
 
 KEY = "sk-proj-abc***********************wxyz"
 
 
-async def failure_of(client: ChatCompletionClient, *, nested: int = 1) -> BaseException:
-    """What a run with this model raises: from an agent alone, or through so many teams around it."""
-    runner: AssistantAgent | RoundRobinGroupChat = AssistantAgent("coder", client)
-    for depth in range(nested):
-        runner = RoundRobinGroupChat(
-            [runner], termination_condition=MaxMessageTermination(2), name=f"team_{depth}"
-        )
-    with pytest.raises(Exception, match=r".") as caught:
-        await result_of(runner)
-    return caught.value
+async def failure_of(client: ChatCompletionClient, *, nested: int = 1, stream: bool = False) -> BaseException:
+    """What ends a run with this model, where an agent fails alone, or inside so many teams."""
+    with Door() as door:
+        agent = AssistantAgent("coder", wrap_client(client), model_client_stream=stream)
+        runner: AssistantAgent | RoundRobinGroupChat = agent
+        for depth in range(nested):
+            runner = RoundRobinGroupChat(
+                [runner], termination_condition=MaxMessageTermination(2), name=f"team_{depth}"
+            )
+        with pytest.raises(Exception, match=r".") as caught:
+            await result_of(runner)
+        return door.original_of(caught.value)
 
 
 async def result_of(runner: AssistantAgent | RoundRobinGroupChat) -> TaskResult:
@@ -68,14 +73,29 @@ async def result_of(runner: AssistantAgent | RoundRobinGroupChat) -> TaskResult:
         (Garbage(b"", "application/json"), "is no chat completion: check `base_url`"),
     ],
 )
-@pytest.mark.parametrize("nested", [0, 1, 2])
-async def test_what_a_model_server_does_wrong_is_one_clear_message(reply: AnyReply, said: str, nested: int):
+async def test_what_a_model_server_does_wrong_is_one_clear_message(reply: AnyReply, said: str):
     async with ScriptedServer([reply]) as server:
-        text = explain(await failure_of(server.client(), nested=nested))
+        text = explain(await failure_of(server.client()))
     assert said in text
     assert "\n" not in text
     assert "Traceback" not in text
     assert KEY not in text
+
+
+@pytest.mark.parametrize("nested", [0, 2])
+async def test_a_failure_is_known_however_many_teams_have_passed_it_on(nested: int):
+    async with ScriptedServer([HttpError(404, "The model `x` does not exist")]) as server:
+        text = explain(await failure_of(server.client(), nested=nested))
+    assert text.startswith("the model's server does not know the model, or the address (404): The model `x`")
+
+
+@pytest.mark.filterwarnings("ignore:No text content or tool calls")
+async def test_an_agent_of_autogen_s_own_that_streams_a_page_of_html_is_told_what_it_was():
+    async with ScriptedServer([Garbage()]) as server:
+        text = explain(await failure_of(server.client(), stream=True))
+    assert text.startswith(
+        "the model's server answered with something that is no stream of a chat completion"
+    )
 
 
 async def test_a_server_that_is_not_there_is_named_by_its_setting():
@@ -103,13 +123,15 @@ async def test_an_engine_that_is_not_there_speaks_for_itself_through_the_team(
 ):
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
     executor = DockerCommandLineCodeExecutor()
-    agent = CodeExecutorAgent("executor", executor)
-    team = RoundRobinGroupChat([agent], termination_condition=MaxMessageTermination(2))
-    with pytest.raises(RuntimeError) as caught:
-        await team.run(task="```python\nprint(1)\n```")
+    with Door() as door:
+        agent = CodeExecutorAgent("executor", executor)
+        team = RoundRobinGroupChat([agent], termination_condition=MaxMessageTermination(2))
+        with pytest.raises(RuntimeError) as caught:
+            await team.run(task="```python\nprint(1)\n```")
+        text = explain(door.original_of(caught.value))
     await executor.stop()
-    assert explain(caught.value).startswith("no container engine answers at unix:///nowhere: start Docker")
-    assert "Traceback" not in explain(caught.value)
+    assert text.startswith("no container engine answers at unix:///nowhere: start Docker")
+    assert "Traceback" not in text
 
 
 def test_our_own_errors_are_told_as_they_are():
@@ -154,3 +176,33 @@ def test_what_is_no_secret_stays():
         EngineError("risk-assessment of key-value-stores in /home/me"), environ={"HOME": "/home/me"}
     )
     assert told == "risk-assessment of key-value-stores in /home/me"
+
+
+@pytest.mark.parametrize(
+    ("reply", "transient"),
+    [
+        (HttpError(429, "Rate limit reached"), True),
+        (HttpError(429, "You exceeded your current quota"), False),
+        (HttpError(500), True),
+        (HttpError(503, body=b"<html>Service unavailable</html>"), True),
+        (Cut(), True),
+        (HttpError(401), False),
+        (HttpError(404), False),
+        (HttpError(400), False),
+        (Garbage(), False),
+    ],
+)
+async def test_what_may_go_well_a_little_later_is_known(reply: AnyReply, transient: bool):
+    async with ScriptedServer([reply]) as server:
+        assert is_transient(await failure_of(server.client())) is transient
+
+
+async def test_a_server_that_is_away_or_too_slow_may_be_there_later():
+    async with ScriptedServer([Slow(5, Text("late"))]) as server:
+        assert is_transient(await failure_of(server.client(timeout=0.2)))
+        assert is_transient(await failure_of(server.client(base_url="http://127.0.0.1:1/v1")))
+
+
+def test_what_is_no_model_s_fault_is_not_transient():
+    assert not is_transient(EngineError("no engine"))
+    assert not is_transient(RuntimeError("it broke"))

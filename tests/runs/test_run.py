@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import time
 from collections.abc import AsyncGenerator
@@ -16,30 +15,53 @@ from autogen_agentchat.agents import BaseChatAgent
 from autogen_agentchat.base import Response
 from autogen_agentchat.messages import BaseChatMessage, TextMessage
 from autogen_core import CancellationToken, Component
+from autogen_core.models import RequestUsage
+from autogen_ext.models.replay import ReplayChatCompletionClient
 from pydantic import BaseModel
-from recording import CONFINED, Recording, run_local, use_model_at
+from recording import CONFINED, Recording, run_local, runner, use_model_at
 from support.openai_server import HttpError, Json, ScriptedServer, Slow, Text
 
+from codeact_team.agents.codeact import budget
+from codeact_team.effects import Event, ListenerFailed
+from codeact_team.events import BlockBegan, MessageSent, ModelCallEnded, Opened, RunBegan, RunEnded, Said
 from codeact_team.providers import Policy
-from codeact_team.runs import Ending, run_team, streaming
+from codeact_team.runs import RunEnding, RunResult, task_stream
 
 CODE = Text("```python\nprint('the answer is', 6 * 7)\n```")
 ACCEPT = Json({"problems": [], "accepted": True, "next_step": ""})
 
 
-async def test_a_sink_hears_of_the_opening_then_each_message_then_the_end(monkeypatch: pytest.MonkeyPatch):
+async def test_listeners_hear_of_the_opening_then_of_what_happens_then_of_the_result(
+    monkeypatch: pytest.MonkeyPatch,
+):
     async with ScriptedServer([CODE, ACCEPT]) as server:
         use_model_at(server.base_url, monkeypatch)
-        sink = Recording()
-        result = await run_local(sink)
-    assert sink.told[:2] == ["opened", "message"]
-    assert sink.told[-1] == "ended"
-    assert sink.told.count("opened") == sink.told.count("ended") == 1
-    assert sink.loosenings == ["confinement: best_effort"]
-    assert sink.results == [result]
-    assert (result.ending, result.exit_code, result.error) == (Ending.ACCEPTED, 0, None)
+        recording = Recording()
+        result = await run_local(recording)
+    whole = [
+        event for event in recording.events if isinstance(event, Opened | RunBegan | RunEnded | RunResult)
+    ]
+    opened, began, ended, last = whole
+    assert isinstance(opened, Opened)
+    assert isinstance(began, RunBegan)
+    assert isinstance(ended, RunEnded)
+    assert (opened.loosenings, began.task) == (["confinement: best_effort"], "A task")
+    assert (began.span, last) == (ended.span, result)
+    assert recording.events[-1] is last
+    assert (result.ending, result.exit_code, result.error) == (RunEnding.ACCEPTED, 0, None)
     assert (result.usage.prompt_tokens, result.usage.completion_tokens) == (200, 20)
     assert result.stop_reason == "reflection accepted the work"
+
+
+async def test_each_call_of_a_model_is_told_with_its_agent_and_its_tokens(monkeypatch: pytest.MonkeyPatch):
+    async with ScriptedServer([CODE, ACCEPT]) as server:
+        use_model_at(server.base_url, monkeypatch)
+        await run_local(recording := Recording())
+    calls = [event for event in recording.events if isinstance(event, ModelCallEnded)]
+    assert [(call.agent, call.model, call.usage) for call in calls] == [
+        ("coder", "scripted-model", RequestUsage(100, 10)),
+        ("reflection", "scripted-model", RequestUsage(100, 10)),
+    ]
 
 
 async def test_a_model_that_fails_in_the_middle_is_a_result_that_counts_what_was_spent(
@@ -47,27 +69,27 @@ async def test_a_model_that_fails_in_the_middle_is_a_result_that_counts_what_was
 ):
     async with ScriptedServer([CODE, HttpError(401)]) as server:
         use_model_at(server.base_url, monkeypatch)
-        sink = Recording()
-        result = await run_local(sink)
-    assert (result.ending, result.exit_code) == (Ending.FAILED, 2)
+        recording = Recording()
+        result = await run_local(recording)
+    assert (result.ending, result.exit_code) == (RunEnding.FAILED, 2)
     assert result.error is not None
     assert result.error.startswith("the model's server does not accept the API key (401)")
     assert result.usage.prompt_tokens == 100
-    assert sink.told[-1] == "ended"
+    assert recording.events[-1] is result
 
 
 async def test_a_bad_config_is_a_result():
-    sink = Recording()
-    result = await run_team("nowhere.yaml", "A task", sink)
-    assert (result.ending, result.exit_code) == (Ending.FAILED, 2)
+    recording = Recording()
+    result = await runner("nowhere.yaml", recording).run_once("A task")
+    assert (result.ending, result.exit_code) == (RunEnding.FAILED, 2)
     assert result.error == "nowhere.yaml: there is no such file"
-    assert sink.told == ["ended"]
+    assert recording.events == [result]
 
 
 async def test_a_component_that_is_neither_team_nor_agent_cannot_run_a_task(tmp_path: Path):
     file = tmp_path / "executor.json"
     file.write_text(json.dumps({"provider": "codeact_team.ConfinedCommandLineCodeExecutor", "config": {}}))
-    result = await run_team(file, "A task", Recording())
+    result = await runner(file, Recording()).run_once("A task")
     assert result.error is not None
     assert "a ConfinedCommandLineCodeExecutor cannot run a task; name a team or an agent" in result.error
 
@@ -77,7 +99,7 @@ async def test_a_sandbox_that_cannot_start_ends_a_model_call_under_way(monkeypat
         use_model_at(server.base_url, monkeypatch)
         monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
         began = time.monotonic()
-        result = await run_team("local-model", "A task", Recording())
+        result = await runner("local-model", Recording()).run_once("A task")
         assert time.monotonic() - began < 5
         await server.wait_until(lambda server: server.disconnects == len(server.requests))
     assert result.exit_code == 2
@@ -85,51 +107,106 @@ async def test_a_sandbox_that_cannot_start_ends_a_model_call_under_way(monkeypat
     assert result.error.startswith("no container engine answers at unix:///nowhere")
 
 
+MOST = "config.termination_condition.config.conditions.1.config.max_messages"
+IN_TIME = "config.termination_condition.config.conditions.1"
+
+
+@pytest.mark.parametrize("limit", ["option", "config"])
+async def test_a_time_limit_of_the_run_or_of_the_team_stops_a_model_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, limit: str
+):
+    # AutoGen looks at the clock when somebody has said something
+    condition = "{provider: autogen_agentchat.conditions.TimeoutTermination, config: {timeout_seconds: 0.5}}"
+    overrides = [f"{IN_TIME}={condition}"] if limit == "config" else []
+    async with ScriptedServer([Slow(60, CODE)]) as server:
+        use_model_at(server.base_url, monkeypatch)
+        result = await run_local(
+            recording := Recording(), *overrides, seconds=0.5 if limit == "option" else None
+        )
+        await server.wait_until(lambda server: server.disconnects == 1)
+    assert (result.ending, result.exit_code) == (RunEnding.NOT_ACCEPTED, 1)
+    assert result.stop_reason == "the time limit of 0.5 seconds is reached"
+    assert result.error is None
+    assert recording.results == [result]
+
+
+async def test_work_that_a_limit_ends_before_its_review_is_not_accepted(monkeypatch: pytest.MonkeyPatch):
+    async with ScriptedServer([CODE]) as server:
+        use_model_at(server.base_url, monkeypatch)
+        recording = Recording()
+        result = await run_local(recording, f"{MOST}=3")
+    assert "the answer is 42" in recording.messages[-1].to_text()
+    assert (result.ending, result.objection) == (RunEnding.NOT_ACCEPTED, "nobody has reviewed the work")
+
+
+async def test_an_executor_that_has_run_no_code_has_done_no_work():
+    alone = CONFINED.replace("participants.executor.config.", "")
+    result = await runner("executor", Recording(), overrides=[alone]).run_once("Work out the answer.")
+    assert (result.ending, result.objection) == (
+        RunEnding.NOT_ACCEPTED,
+        "no code has run, and nobody has reviewed the work",
+    )
+
+
 async def test_a_cancelled_run_stops_what_it_started_and_stays_cancelled(monkeypatch: pytest.MonkeyPatch):
     async with ScriptedServer([Slow(60, CODE)]) as server:
         use_model_at(server.base_url, monkeypatch)
-        sink = Recording()
-        work = asyncio.create_task(run_local(sink))
+        recording = Recording()
+        work = asyncio.create_task(run_local(recording))
         await server.wait_until(lambda server: len(server.requests) == 1)
         work.cancel()
         with pytest.raises(asyncio.CancelledError):
             await work
         await server.wait_until(lambda server: server.disconnects == 1)
-    assert "ended" not in sink.told
+    assert not recording.results
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_a_signal_is_a_result(monkeypatch: pytest.MonkeyPatch, number: signal.Signals):
-    before = signal.getsignal(number)
+async def test_a_signal_is_a_result(monkeypatch: pytest.MonkeyPatch):
     async with ScriptedServer([Slow(60, CODE)]) as server:
         use_model_at(server.base_url, monkeypatch)
-        sink = Recording()
-        stop = (signal.SIGINT, signal.SIGTERM)
-        work = asyncio.create_task(
-            run_team("local-model", "A task", sink, overrides=[CONFINED], stop_on=stop)
-        )
+        recording = Recording()
+        stoppable = runner("local-model", recording, overrides=[CONFINED])
+        work = asyncio.create_task(stoppable.run_once("A task"))
         await server.wait_until(lambda server: len(server.requests) == 1)
-        try:
-            os.kill(os.getpid(), number)
-            result = await work
-            assert [signal.getsignal(each) for each in stop] == [signal.SIG_IGN] * 2
-        finally:
-            for each in stop:
-                signal.signal(each, before if each is number else signal.SIG_DFL)
-    assert (result.ending, result.signal, result.exit_code) == (Ending.STOPPED, number, 128 + number)
-    assert sink.results == [result]
+        assert stoppable.stop(signal.SIGTERM)
+        assert stoppable.stop(signal.SIGINT)
+        result = await work
+    assert (result.ending, result.signal, result.exit_code) == (RunEnding.STOPPED, signal.SIGTERM, 143)
+    assert recording.results == [result]
 
 
-async def test_a_sink_that_raises_stops_the_run_and_its_error_comes_out(monkeypatch: pytest.MonkeyPatch):
+async def test_an_essential_listener_that_raises_stops_the_run_and_its_error_comes_out(
+    monkeypatch: pytest.MonkeyPatch,
+):
     def hear(message: Any) -> None:
         raise BrokenPipeError("nobody reads this")
 
     async with ScriptedServer([Slow(60, CODE)]) as server:
         use_model_at(server.base_url, monkeypatch)
-        sink = Recording(hear)
+        recording = Recording(hear)
         with pytest.raises(BrokenPipeError, match="nobody reads this"):
-            await run_local(sink)
-    assert "ended" not in sink.told
+            await run_local(recording)
+    assert not recording.results
+
+
+async def test_another_listener_that_raises_is_dropped_and_told_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    told: list[Event] = []
+
+    def fail(event: Event) -> None:
+        told.append(event)
+        raise ZeroDivisionError("a fault of the listener's")
+
+    async with ScriptedServer([CODE, ACCEPT]) as server:
+        use_model_at(server.base_url, monkeypatch)
+        failing = runner("local-model", recording := Recording(), overrides=[CONFINED])
+        failing.listen(fail)
+        result = await failing.run_once("A task")
+    assert result.ending is RunEnding.ACCEPTED
+    assert len(told) == 1
+    assert [event.essential for event in recording.events if isinstance(event, ListenerFailed)] == [False]
+    assert "a fault of the listener's" in caplog.text
 
 
 class StubbornConfig(BaseModel):
@@ -172,18 +249,135 @@ class StubbornAgent(BaseChatAgent, Component[StubbornConfig]):
 async def test_an_agent_that_does_not_listen_is_abandoned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_a_team: bool
 ):
-    monkeypatch.setattr(streaming, "STOP_GRACE", 0.2)
+    monkeypatch.setattr(task_stream, "STOP_GRACE", 0.2)
     spoken = asyncio.Event()
-    sink = Recording(lambda message: spoken.set() if message.source == "stubborn" else None)
+    recording = Recording(lambda message: spoken.set() if message.source == "stubborn" else None)
     agent = {"provider": "test_run.StubbornAgent", "config": {"name": "stubborn"}}
     team = {"provider": "autogen_agentchat.teams.RoundRobinGroupChat", "config": {"participants": [agent]}}
     file = tmp_path / "config.json"
     file.write_text(json.dumps(team if in_a_team else agent))
     policy = Policy.from_environment(allow=["test_run"])
-    work = asyncio.create_task(run_team(file, "A task", sink, policy=policy))
+    work = asyncio.create_task(runner(file, recording, policy=policy).run_once("A task"))
     await asyncio.wait_for(spoken.wait(), 10)
     began = time.monotonic()
     work.cancel()
     with pytest.raises(asyncio.CancelledError):
         await work
     assert time.monotonic() - began < 2
+
+
+class DeafClient(ReplayChatCompletionClient):
+    """Does not heed its cancellation token."""
+
+    component_provider_override = "test_run.DeafClient"
+
+    async def create(self, *arguments: Any, **options: Any) -> Any:
+        await asyncio.sleep(600)
+
+
+async def test_a_model_client_that_does_not_heed_its_token_does_not_outlive_the_agent_s_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(budget, "LAST_CALL_SECONDS", 0.2)
+    executor = {
+        "provider": "codeact_team.ConfinedSessionCodeExecutor",
+        "config": {"confinement": "best_effort"},
+    }
+    settings: dict[str, Any] = {
+        "name": "agent",
+        "model_client": {"provider": "test_run.DeafClient", "config": {"chat_completions": []}},
+        "code_executor": executor,
+        "max_seconds": 0.2,
+    }
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"provider": "codeact_team.CodeActAgent", "config": settings}))
+    policy = Policy.from_environment(allow=["test_run"])
+    result = await asyncio.wait_for(
+        runner(file, recording := Recording(), policy=policy).run_once("A task"), 60
+    )
+    assert (result.ending, result.stop_reason) == (RunEnding.NOT_ACCEPTED, "agent: max seconds")
+    assert recording.messages[-1].to_text().startswith("The time for this task is over")
+
+
+async def test_what_an_agent_has_read_is_told_before_what_it_does_also_inside_teams(tmp_path: Path):
+    answers = ["```python\nprint(6 * 7)\n```"]
+    client: dict[str, Any] = {
+        "provider": "autogen_ext.models.replay.ReplayChatCompletionClient",
+        "config": {"chat_completions": answers},
+    }
+    coder: dict[str, Any] = {
+        "provider": "autogen_agentchat.agents.AssistantAgent",
+        "config": {
+            "name": "coder",
+            "model_client": client,
+            "description": "a coder",
+            "reflect_on_tool_use": False,
+            "tool_call_summary_format": "{result}",
+        },
+    }
+    place = {
+        "provider": "codeact_team.ConfinedCommandLineCodeExecutor",
+        "config": {"confinement": "best_effort"},
+    }
+    executor = {
+        "provider": "codeact_team.CodeExecutorAgent",
+        "config": {"name": "executor", "code_executor": place},
+    }
+    team: dict[str, Any] = {}
+    for depth in range(3):
+        participants = [team] if depth else [coder, executor]
+        settings: dict[str, Any] = {
+            "name": f"team_{depth}",
+            "participants": participants,
+            "max_turns": 1 if depth else 2,
+        }
+        team = {"provider": "autogen_agentchat.teams.RoundRobinGroupChat", "config": settings}
+    file = tmp_path / "team.json"
+    file.write_text(json.dumps(team))
+    result = await runner(file, recording := Recording()).run_once("A task")
+    assert result.ending is RunEnding.ACCEPTED
+    told = [
+        event.message.source if isinstance(event, Said | MessageSent) else "block"
+        for event in recording.events
+        if isinstance(event, Said | MessageSent | BlockBegan)
+    ]
+    assert "coder" in told[: told.index("block")]
+
+
+@pytest.mark.filterwarnings("ignore:Resolved model mismatch")
+async def test_what_a_selector_spends_is_counted_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    client = {
+        "provider": "autogen_ext.models.openai.OpenAIChatCompletionClient",
+        "config": {"model": "gpt-4.1"},
+    }
+    agents = [
+        {
+            "provider": "autogen_agentchat.agents.AssistantAgent",
+            "config": {
+                "name": name,
+                "model_client": client,
+                "description": "an agent",
+                "reflect_on_tool_use": False,
+                "tool_call_summary_format": "{result}",
+            },
+        }
+        for name in ("ann", "bob")
+    ]
+    settings = {
+        "participants": agents,
+        "model_client": client,
+        "selector_prompt": "{roles} {participants} {history}",
+        "allow_repeated_speaker": False,
+        "max_turns": 1,
+    }
+    file = tmp_path / "team.json"
+    provider = "autogen_agentchat.teams.SelectorGroupChat"
+    file.write_text(json.dumps({"provider": provider, "config": settings}))
+    async with ScriptedServer([Text("bob"), Text("Hello.")]) as server:
+        monkeypatch.setenv("OPENAI_API_KEY", "a-key")
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        result = await runner(file, recording := Recording()).run_once("A task")
+    assert result.error is None
+    assert result.usage == RequestUsage(200, 20)
+    calls = [event.agent for event in recording.events if isinstance(event, ModelCallEnded)]
+    assert calls == ["SelectorGroupChatManager", "bob"]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import json
+import mmap
 import os
 import resource
 import socket
+import struct
 import sys
 from collections.abc import Callable
 from typing import Any
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_PRIVATE, _GROWSDOWN = 0x22, 0x100
 
 
 def _call(function: str, *args: object) -> int:
@@ -50,11 +53,26 @@ def _leave_link(target: str, name: str) -> str:
     return name
 
 
-def attacks(host: int, outside: str, port: int) -> dict[str, Callable[[], Any]]:
+def _write_anywhere(places: list[str]) -> None:
+    for place in places:
+        name = os.path.join(place, f"planted-{os.getpid()}")
+        try:
+            os.close(os.open(name, os.O_CREAT | os.O_WRONLY))
+        except OSError:
+            continue
+        os.unlink(name)
+        if not os.path.samefile(place, os.environ["TMPDIR"]):
+            return
+    raise PermissionError("no directory of the machine can be written")
+
+
+def attacks(host: int, outside: str, port: int, places: list[str]) -> dict[str, Callable[[], Any]]:
     """By name: what raises OSError where it is refused."""
     secret = f"{outside}/secret"
     unix = socket.AF_UNIX
     opaque = getattr(os, "O_PATH", 0)
+    x86 = os.uname().machine == "x86_64"
+    attributes = struct.pack("=IIQiIQQQ", 48, 0, 0, 19, 0, 0, 0, 0)
     return {
         # first, as others leave descriptors open
         "have a descriptor of the host": _foreign_descriptors,
@@ -76,6 +94,7 @@ def attacks(host: int, outside: str, port: int) -> dict[str, Callable[[], Any]]:
         "read the host's files": lambda: os.listdir(f"/proc/{host}/fd"),
         "list the processes": lambda: os.listdir("/proc"),
         "write a new file": lambda: open(f"{outside}/new", "w"),
+        "write a new file anywhere": lambda: _write_anywhere(places),
         "write a file": lambda: open(secret, "a"),
         "write a file by a link": lambda: open(_leave_link(secret, "link"), "w"),
         "truncate a file": lambda: os.truncate(secret, 0),
@@ -114,8 +133,13 @@ def attacks(host: int, outside: str, port: int) -> dict[str, Callable[[], Any]]:
         "read the host's memory by a call": lambda: _call("process_vm_readv", host, None, 0, None, 0, 0),
         "limit the host": lambda: resource.prlimit(host, resource.RLIMIT_CORE, (0, 0)),
         "read the host's limits": lambda: resource.prlimit(host, resource.RLIMIT_CORE),
-        "slow the host": lambda: os.setpriority(os.PRIO_PROCESS, host, 1),
-        "slow the user": lambda: os.setpriority(os.PRIO_USER, 0, 1),
+        # the lowest: a machine's own may be so low that the kernel refuses what is higher
+        "slow the host": lambda: os.setpriority(os.PRIO_PROCESS, host, 19),
+        "slow the host's group": lambda: os.setpriority(os.PRIO_PGRP, os.getpgid(host), 19),
+        "slow the user": lambda: os.setpriority(os.PRIO_USER, 0, 19),
+        "starve the host of disk time": lambda: _call("syscall", 251 if x86 else 30, 1, host, 3 << 13),
+        "set the host's scheduling": lambda: _call("syscall", 314 if x86 else 274, host, attributes, 0),
+        "set the host's parameters": lambda: os.sched_setparam(host, os.sched_param(0)),
         "schedule the host": lambda: os.sched_setscheduler(host, os.SCHED_BATCH, os.sched_param(0)),
         "pin the host": lambda: os.sched_setaffinity(host, os.sched_getaffinity(0)),
         "have a capability": _capabilities,
@@ -134,12 +158,18 @@ def attacks(host: int, outside: str, port: int) -> dict[str, Callable[[], Any]]:
         "share memory": lambda: _call("shmget", 1, 4096, 0o1600),
         "set the host's name": lambda: socket.sethostname("attacked"),
         "raise a limit": lambda: resource.setrlimit(resource.RLIMIT_CORE, (1, 1)),
+        "have a stack of any size": lambda: resource.setrlimit(resource.RLIMIT_STACK, (1 << 24, 1 << 24)),
+        "have memory that grows by itself": lambda: mmap.mmap(-1, 4096, flags=_PRIVATE | _GROWSDOWN),
+        "take a part of the disk at once": lambda: _call(
+            "fallocate", os.open("allocated", os.O_CREAT | os.O_RDWR), 0, 0, 4096
+        ),
+        "have more descriptors": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024)),
     }
 
 
 def main() -> None:
     done: list[str] = []
-    for name, attack in attacks(int(sys.argv[1]), sys.argv[2], int(sys.argv[3])).items():
+    for name, attack in attacks(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4:]).items():
         try:
             attack()
         except (OSError, ValueError):

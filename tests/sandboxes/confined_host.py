@@ -1,13 +1,15 @@
 """A host process for tests: takes something away from itself, uses a sandbox, and prints what came of it.
 
-Arguments: ``report`` or ``hang``, a workspace, the confinement, and what to do without: ``namespaces``, ``landlock``, ``capabilities``,
-``sandlock``.
+Arguments: ``report`` or ``hang``, a workspace, the confinement, and what to do without: ``namespaces``, ``landlock``,
+``capabilities``, ``sandlock``, ``cgroups``, or ``numbers`` of system calls, as on a processor that is not known.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
+import glob
 import json
 import logging
 import os
@@ -20,29 +22,46 @@ from pathlib import Path
 from typing import Any
 
 from codeact_team.errors import ConfinementError
-from codeact_team.sandboxes.confined import ConfinedSandbox, Enforced
+from codeact_team.sandboxes.confined import ConfinedSandbox, ConfinedSandboxConfig, Enforced
 from codeact_team.sandboxes.confined.supervisor import hardening
+from codeact_team.system import filters
 
 ATTACKS = Path(__file__).with_name("confined_attacks.py").read_bytes()
 
-UNSHARE = hardening.Rule({"x86_64": 272, "others": 97})
-LANDLOCK = hardening.Rule({"x86_64": 444, "others": 444})
+filters.NUMBERS |= {"unshare": (272, 97), "landlock_create_ruleset": (444, 444)}
+TAKEN_AWAY = {"namespaces": "unshare", "landlock": "landlock_create_ruleset"}
 
 
 def do_without(what: Sequence[str]) -> None:
     """Take things away from this process, for good."""
+    if "cgroups" in what:
+        hide_control_groups()
     if "capabilities" in what:
         hardening.drop_privileges()
-    rules = [rule for name, rule in (("namespaces", UNSHARE), ("landlock", LANDLOCK)) if name in what]
+    rules = [filters.Rule(call) for name, call in TAKEN_AWAY.items() if name in what]
     if rules:
         try:
-            hardening.install_filter(rules)
+            filters.install(rules)
         except PermissionError:
             # not root: only for who cannot gain privileges any more
             hardening.drop_privileges()
-            hardening.install_filter(rules)
+            filters.install(rules)
+    if "numbers" in what:
+        # PER_LINUX32
+        ctypes.CDLL(None).personality(8)
     if "sandlock" in what:
         sys.modules["sandlock"] = None  # pyright: ignore[reportArgumentType]
+
+
+def hide_control_groups() -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    new_mounts, recursive_private = 0x20000, 0x4000 | 0x40000
+    for result in (
+        libc.unshare(new_mounts),
+        libc.mount(b"none", b"/", None, recursive_private, None),
+        libc.mount(b"tmpfs", b"/sys/fs/cgroup", b"tmpfs", 1, None),
+    ):
+        assert result == 0, os.strerror(ctypes.get_errno())
 
 
 @contextlib.contextmanager
@@ -62,10 +81,16 @@ def targets() -> Generator[tuple[str, int]]:
         yield outside, tcp.getsockname()[1]
 
 
+def _is_shared(place: str) -> bool:
+    # shared memory is the sandbox's own where it has namespaces
+    return os.path.realpath(place) != hardening.SHARED_MEMORY
+
+
 async def attack(sandbox: ConfinedSandbox) -> list[str]:
     """Run the attacks in a started sandbox; the names of those that succeeded."""
     with targets() as (outside, port):
-        process = await sandbox.spawn([sandbox.python, "-", str(os.getpid()), outside, str(port)])
+        places = [place for place in ("/", *glob.glob("/*/"), *glob.glob("/*/*/")) if _is_shared(place)]
+        process = await sandbox.spawn([sandbox.python, "-", str(os.getpid()), outside, str(port), *places])
         await process.write(ATTACKS)
         await process.close_stdin()
         output = b""
@@ -110,6 +135,7 @@ async def report(sandbox: ConfinedSandbox, said: list[str]) -> dict[str, Any]:
         # without Landlock, some would do this process harm
         "done": await attack(sandbox) if Enforced.READS in sandbox.enforced else None,
         "survivors": await survivors(sandbox),
+        "ungrouped": sorted(sandbox.ungrouped),
         "said": said,
     }
 
@@ -137,8 +163,9 @@ async def main(task: str, workspace: str, confinement: Any, *without: str) -> di
     handler.emit = lambda record: said.append(record.getMessage())
     logging.getLogger("codeact_team").addHandler(handler)
     try:
-        async with ConfinedSandbox(workspace=Path(workspace), confinement=confinement) as sandbox:
-            async with ConfinedSandbox(workspace=Path(workspace), confinement=confinement):
+        config = ConfinedSandboxConfig(confinement=confinement)
+        async with ConfinedSandbox(config, workspace=Path(workspace)) as sandbox:
+            async with ConfinedSandbox(config, workspace=Path(workspace)):
                 pass
             if task == "hang":
                 await hang(sandbox)

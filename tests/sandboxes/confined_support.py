@@ -12,23 +12,50 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.executing import why_not_confined
 
-from codeact_team.errors import ConfinementError
 from codeact_team.sandboxes.base import Exit, Process
-from codeact_team.sandboxes.confined import ConfinedSandbox
+from codeact_team.sandboxes.confined import ConfinedSandbox, ConfinedSandboxConfig
 
 HERE = Path(__file__).parent
+
+_CONTROL_GROUPS = Path("/sys/fs/cgroup")
+
+
+def delegates_control_groups() -> bool:
+    """Whether this process may make control groups with limits."""
+    unified = _CONTROL_GROUPS / "cgroup.controllers"
+    place = _CONTROL_GROUPS if unified.exists() else _CONTROL_GROUPS / "memory"
+    return os.geteuid() == 0 and os.access(place, os.W_OK)
+
+
+def control_groups(pid: int) -> list[Path]:
+    """The directories of the control groups made for the sandbox that a process is in."""
+    found: list[Path] = []
+    for entry in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+        _, controllers, path = entry.split(":", 2)
+        if "codeact-team-" in path:
+            found.append(_CONTROL_GROUPS / controllers / path.lstrip("/"))
+    assert all(map(Path.is_dir, found))
+    return found
+
+
+def confined(workspace: Path, *, workspace_mib: int | None = None, **settings: Any) -> ConfinedSandbox:
+    return ConfinedSandbox(
+        ConfinedSandboxConfig(**settings), workspace=workspace, workspace_mib=workspace_mib
+    )
 
 
 @contextlib.asynccontextmanager
 async def started(workspace: Path, **settings: Any) -> AsyncGenerator[ConfinedSandbox]:
-    sandbox = ConfinedSandbox(workspace=workspace, **settings)
-    try:
-        await sandbox.start()
-    except ConfinementError as error:
-        pytest.skip(str(error))
-    async with sandbox:
+    skip_if_not_confined()
+    async with confined(workspace, **settings) as sandbox:
         yield sandbox
+
+
+def skip_if_not_confined() -> None:
+    if (reason := why_not_confined()) is not None:
+        pytest.skip(reason)
 
 
 async def run(sandbox: ConfinedSandbox, *argv: str, stdin: bytes = b"") -> tuple[bytes, Exit]:

@@ -10,7 +10,17 @@ from pathlib import Path
 
 import pytest
 from sandboxes.confined_host import alive
-from sandboxes.confined_support import host, line, python, run, started
+from sandboxes.confined_support import (
+    confined,
+    control_groups,
+    delegates_control_groups,
+    host,
+    line,
+    python,
+    run,
+    skip_if_not_confined,
+    started,
+)
 from support.waiting import until
 
 from codeact_team.errors import ConfinementError, SandboxError, SettingError
@@ -40,7 +50,9 @@ class TestPrograms:
         assert {"A=1", "B=2", "C=3", "LANG=C.UTF-8"} <= set(variables)
         assert "API_KEY" not in lines.decode()
 
-    async def test_stdout_and_stderr_are_one_stream_in_the_order_of_writing(self, tmp_path: Path) -> None:
+    async def test_stdout_and_stderr_are_one_stream_in_the_order_of_writing(
+        self, sandbox: ConfinedSandbox
+    ) -> None:
         # two pipes change the order
         code = """
             import ctypes, os, subprocess, sys
@@ -51,72 +63,64 @@ class TestPrograms:
             subprocess.run(["echo", "child"])
             print("end")
         """
-        async with started(tmp_path) as sandbox:
-            output, _ = await python(sandbox, "if True:" + code)
+        output, _ = await python(sandbox, "if True:" + code)
         expected = [f"{what} {number}" for number in range(50) for what in ("print", "stderr", "write")]
         assert output.splitlines() == [*expected, "child", "end"]
 
-    async def test_tells_how_a_program_ended(self, tmp_path: Path) -> None:
-        async with started(tmp_path) as sandbox:
-            assert (await run(sandbox, "true"))[1] == Exit(0)
-            assert (await run(sandbox, "sh", "-c", "exit 3"))[1] == Exit(3)
-            assert (await run(sandbox, "sh", "-c", "kill -TERM $$"))[1] == Exit(128 + signal.SIGTERM)
-            output, exit = await run(sandbox, "no-such-program")
-            assert (exit.code, exit.lost) == (127, None)
-            assert b"no-such-program" in output
+    async def test_tells_how_a_program_ended(self, sandbox: ConfinedSandbox) -> None:
+        assert (await run(sandbox, "true"))[1].code == 0
+        assert (await run(sandbox, "sh", "-c", "exit 3"))[1].code == 3
+        assert (await run(sandbox, "sh", "-c", "kill -TERM $$"))[1].code == 128 + signal.SIGTERM
+        output, exit = await run(sandbox, "no-such-program")
+        assert (exit.code, exit.lost) == (127, None)
+        assert b"no-such-program" in output
 
-    async def test_bytes_that_are_no_text_pass_unchanged(self, tmp_path: Path) -> None:
+    async def test_bytes_that_are_no_text_pass_unchanged(self, sandbox: ConfinedSandbox) -> None:
         # output that is not UTF-8 must not raise
         data = bytes(range(256)) * 1000
-        async with started(tmp_path) as sandbox:
-            assert (await run(sandbox, "cat", stdin=data))[0] == data
+        assert (await run(sandbox, "cat", stdin=data))[0] == data
 
     async def test_writing_waits_for_a_slow_reader_and_ends_with_one_that_is_gone(
-        self, tmp_path: Path
+        self, sandbox: ConfinedSandbox
     ) -> None:
         data = b"x" * 1_000_000
-        async with started(tmp_path) as sandbox:
-            process = await sandbox.spawn(["sh", "-c", "sleep 0.2; wc -c"])
-            await process.write(data)
-            await process.close_stdin()
-            assert (await process.read()).strip() == b"1000000"
-            await process.aclose()
-            await sandbox.kill()
-            output, exit = await run(sandbox, "true", stdin=data)
-            assert (output, exit) == (b"", Exit(0))
+        process = await sandbox.spawn(["sh", "-c", "sleep 0.2; wc -c"])
+        await process.write(data)
+        await process.close_stdin()
+        assert (await process.read()).strip() == b"1000000"
+        await process.aclose()
+        await sandbox.kill()
+        output, exit = await run(sandbox, "true", stdin=data)
+        assert (output, exit.code) == (b"", 0)
 
-    async def test_output_comes_while_the_program_runs(self, tmp_path: Path) -> None:
-        async with started(tmp_path) as sandbox:
-            process = await sandbox.spawn([sandbox.python, "-c", "print('before'); input(); print('after')"])
-            assert await line(process) == b"before\n"
-            await process.write(b"\n")
-            assert await line(process) == b"after\n"
-            assert await process.read() == b""
-            assert await process.read() == b""
-            await process.aclose()
+    async def test_output_comes_while_the_program_runs(self, sandbox: ConfinedSandbox) -> None:
+        process = await sandbox.spawn([sandbox.python, "-c", "print('before'); input(); print('after')"])
+        assert await line(process) == b"before\n"
+        await process.write(b"\n")
+        assert await line(process) == b"after\n"
+        assert await process.read() == b""
+        assert await process.read() == b""
+        await process.aclose()
 
-    async def test_the_end_comes_with_the_program_not_with_its_output(self, tmp_path: Path) -> None:
-        async with started(tmp_path) as sandbox:
-            began = time.monotonic()
-            output, exit = await run(sandbox, "sh", "-c", "echo a; exec >&- 2>&-; sleep 0.3; exit 4")
-            assert (output, exit) == (b"a\n", Exit(4))
-            assert time.monotonic() - began > 0.3
+    async def test_the_end_comes_with_the_program_not_with_its_output(self, sandbox: ConfinedSandbox) -> None:
+        began = time.monotonic()
+        output, exit = await run(sandbox, "sh", "-c", "echo a; exec >&- 2>&-; sleep 0.3; exit 4")
+        assert (output, exit.code) == (b"a\n", 4)
+        assert time.monotonic() - began > 0.3
 
-    async def test_host_memory_stays_bounded_while_much_is_printed(self, tmp_path: Path) -> None:
+    async def test_host_memory_stays_bounded_while_much_is_printed(self, sandbox: ConfinedSandbox) -> None:
         # 200 MB of output cost the host 574 MB
-        async with started(tmp_path) as sandbox:
-            process = await sandbox.spawn(["head", "-c", "100000000", "/dev/zero"])
-            before, total = resident_mib(), 0
-            while chunk := await process.read():
-                total += len(chunk)
-            await process.aclose()
+        process = await sandbox.spawn(["head", "-c", "100000000", "/dev/zero"])
+        before, total = resident_mib(), 0
+        while chunk := await process.read():
+            total += len(chunk)
+        await process.aclose()
         assert total == 100_000_000
         assert resident_mib() - before < 8
 
-    async def test_the_interpreter_has_the_packages_of_this_one(self, tmp_path: Path) -> None:
-        async with started(tmp_path) as sandbox:
-            code = "import sys, ssl, sqlite3, ctypes, zoneinfo, autogen_core; print(sys.prefix, zoneinfo.ZoneInfo('UTC'))"
-            assert (await python(sandbox, code))[0].split() == [sys.prefix, "UTC"]
+    async def test_the_interpreter_has_the_packages_of_this_one(self, sandbox: ConfinedSandbox) -> None:
+        code = "import sys, ssl, sqlite3, ctypes, zoneinfo, autogen_core; print(sys.prefix, zoneinfo.ZoneInfo('UTC'))"
+        assert (await python(sandbox, code))[0].split() == [sys.prefix, "UTC"]
 
     async def test_temporary_files_work_and_vanish_with_the_sandbox(self, tmp_path: Path) -> None:
         code = """
@@ -134,11 +138,26 @@ class TestPrograms:
         async with started(tmp_path) as sandbox:
             directory, home = (Path(path) for path in (await python(sandbox, "if True:" + code))[0].split())
             assert directory.parent == home
-            assert directory.exists()
+            output, _ = await python(sandbox, f"import os; print(os.listdir({str(home)!r}))")
+            assert output == f"[{directory.name!r}]\n"
         assert not home.exists()
         assert os.listdir(tmp_path) == []
 
-    async def test_multiprocessing_and_usual_file_operations_work(self, tmp_path: Path) -> None:
+    async def test_a_file_has_a_size_and_is_written_where_it_cannot_be_allocated(
+        self, tmp_path: Path
+    ) -> None:
+        code = "import os, sys; file = open('file', 'wb'); os.posix_fallocate(file.fileno(), 0, int(sys.argv[1]))"
+        async with started(tmp_path, workspace_mib=1) as sandbox:
+            assert (await python(sandbox, code, str(1 << 20)))[1].code == 0
+            assert (tmp_path / "file").stat().st_blocks * 512 >= 1 << 20
+            output, exit = await python(
+                sandbox, "open('file', 'wb', 0).write(bytes(1 << 20)); open('file', 'ab', 0).write(b'1')"
+            )
+            said = diagnose(sandbox.limits, exit_code=exit.code, output=output)
+            assert said is not None
+            assert "disk space (tmpfs_mib: 256, workspace_mib: 1)" in said
+
+    async def test_multiprocessing_and_usual_file_operations_work(self, sandbox: ConfinedSandbox) -> None:
         code = """
             import asyncio, multiprocessing, os, shutil, subprocess
             open("a", "w").write("text")
@@ -150,8 +169,7 @@ class TestPrograms:
                 return (await (await asyncio.create_subprocess_exec("cat", "a", stdout=-1)).communicate())[0]
             print(asyncio.run(main()).decode())
         """
-        async with started(tmp_path) as sandbox:
-            output, _ = await python(sandbox, "if True:" + code)
+        output, _ = await python(sandbox, "if True:" + code)
         assert output.split() == ["[1,", "2]", "TexT", "text"]
 
 
@@ -161,40 +179,38 @@ def resident_mib() -> float:
 
 
 class TestStopping:
-    async def test_interrupt_lets_python_end_by_itself(self, tmp_path: Path) -> None:
+    async def test_interrupt_lets_python_end_by_itself(self, sandbox: ConfinedSandbox) -> None:
         code = "import time\ntry: print(1); time.sleep(60)\nexcept KeyboardInterrupt: print('cleaned up'); raise SystemExit(5)"
-        async with started(tmp_path) as sandbox:
-            process = await sandbox.spawn([sandbox.python, "-c", code])
-            assert await line(process) == b"1\n"
-            await sandbox.interrupt()
-            assert await line(process) == b"cleaned up\n"
-            assert await process.read() == b""
-            assert await process.wait() == Exit(5)
-            await process.aclose()
+        process = await sandbox.spawn([sandbox.python, "-c", code])
+        assert await line(process) == b"1\n"
+        await sandbox.interrupt()
+        assert await line(process) == b"cleaned up\n"
+        assert await process.read() == b""
+        assert (await process.wait()).code == 5
+        await process.aclose()
 
-    async def test_interrupt_reaches_children_in_sessions_of_their_own(self, tmp_path: Path) -> None:
-        async with started(tmp_path) as sandbox:
-            code = "import time\ntry: print(1); time.sleep(60)\nexcept KeyboardInterrupt: print('child')"
-            process = await sandbox.spawn(
-                ["sh", "-c", 'trap : INT; setsid "$0" -c "$1"', sandbox.python, code]
-            )
-            assert await line(process) == b"1\n"
-            await sandbox.interrupt()
-            assert await line(process) == b"child\n"
-            await process.aclose()
+    async def test_interrupt_reaches_children_in_sessions_of_their_own(
+        self, sandbox: ConfinedSandbox
+    ) -> None:
+        code = "import time\ntry: print(1); time.sleep(60)\nexcept KeyboardInterrupt: print('child')"
+        process = await sandbox.spawn(["sh", "-c", 'trap : INT; setsid "$0" -c "$1"', sandbox.python, code])
+        assert await line(process) == b"1\n"
+        await sandbox.interrupt()
+        assert await line(process) == b"child\n"
+        await process.wait()
+        await process.aclose()
 
-    async def test_kill_ends_code_that_ignores_signals(self, tmp_path: Path) -> None:
+    async def test_kill_ends_code_that_ignores_signals(self, sandbox: ConfinedSandbox) -> None:
         # code that ignores SIGTERM ran on
-        async with started(tmp_path) as sandbox:
-            process = await sandbox.spawn(["sh", "-c", "trap '' INT TERM HUP; echo 1; while :; do :; done"])
-            assert await line(process) == b"1\n"
-            await sandbox.interrupt()
-            await sandbox.kill()
-            assert await process.read() == b""
-            assert await process.wait() == Exit(128 + signal.SIGKILL)
-            await process.aclose()
-            assert sandbox.running
-            assert (await run(sandbox, "echo", "next"))[0] == b"next\n"
+        process = await sandbox.spawn(["sh", "-c", "trap '' INT TERM HUP; echo 1; while :; do :; done"])
+        assert await line(process) == b"1\n"
+        await sandbox.interrupt()
+        await sandbox.kill()
+        assert await process.read() == b""
+        assert (await process.wait()).code == 128 + signal.SIGKILL
+        await process.aclose()
+        assert sandbox.running
+        assert (await run(sandbox, "echo", "next"))[0] == b"next\n"
 
     @pytest.mark.parametrize("how", ["kill", "own end", "stop"])
     async def test_detached_children_end_with_the_program(self, tmp_path: Path, how: str) -> None:
@@ -251,25 +267,29 @@ class TestStopping:
             _, exit = await python(
                 sandbox, "kept = [bytearray(1 << 20) for _ in range(1000)]; print('survived')"
             )
-            assert exit == Exit(128 + signal.SIGKILL)
-            said = diagnose(sandbox.limits, exit_code=exit.code, output="")
-            assert said == "This ran into a limit of the sandbox: memory (memory_mib: 200)."
+            assert exit.code == 128 + signal.SIGKILL
+            said = diagnose(sandbox.limits, exit_code=exit.code, output="", oom_kills=exit.oom_kills)
+            assert said is not None
+            assert "into a limit of the sandbox: memory (memory_mib: 200" in said
             assert (await python(sandbox, "kept = bytearray(100 << 20); print('enough')"))[0] == "enough\n"
 
     @pytest.mark.parametrize(
         "mode", [["required"], ["required", "namespaces"], ["best_effort", "namespaces", "landlock"]], ids=str
     )
     async def test_everything_ends_when_the_host_is_killed(self, tmp_path: Path, mode: list[str]) -> None:
+        if "required" in mode:
+            skip_if_not_confined()
         async with host("hang", tmp_path, *mode) as process:
             assert process.stdout is not None
-            said = await process.stdout.readline()
-            if said != b"ready\n":
-                pytest.skip(said.decode())
+            assert await process.stdout.readline() == b"ready\n"
             mark = f"orphan-{process.pid}"
             assert len(alive(mark)) == 2
+            groups = control_groups(alive(mark)[0])
+            assert bool(groups) == delegates_control_groups()
             process.kill()
             await process.wait()
             await until(lambda: alive(mark) == [], seconds=5)
+            await until(lambda: not any(map(Path.exists, groups)), seconds=5)
 
     async def test_thirty_programs_leave_nothing_behind(self, tmp_path: Path) -> None:
         # each cancel leaked a thread
@@ -314,9 +334,81 @@ def supervisor_holds(pid: int) -> tuple[int, int, list[int]]:
     return len(os.listdir(f"/proc/{pid}/fd")), len(os.listdir(f"/proc/{pid}/task")), children(pid)
 
 
+@pytest.mark.skipif(not delegates_control_groups(), reason="this machine lets us make no control groups")
+class TestControlGroup:
+    """What a limit for each process does not bound."""
+
+    @pytest.mark.parametrize(
+        "code",
+        [
+            """
+            import os, time
+            for _ in range(16):
+                if os.fork() == 0:
+                    kept = bytearray(16 << 20)
+                    time.sleep(60)
+            while True: os.wait()
+            """,
+            """
+            import socket
+            pairs = []
+            while True:
+                pairs.append(socket.socketpair())
+                pairs[-1][0].setblocking(False)
+                pairs[-1][0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 24)
+                try:
+                    while True: pairs[-1][0].send(bytes(1 << 16))
+                except BlockingIOError: pass
+            """,
+        ],
+        ids=["processes", "sockets"],
+    )
+    async def test_memory_is_limited_altogether(self, tmp_path: Path, code: str) -> None:
+        async with started(tmp_path, memory_mib=128) as sandbox:
+            process = await sandbox.spawn([sandbox.python, "-c", "if True:" + code])
+            # its supervisor is in the group, too, and must not be the one that the kernel takes
+            [group] = [one for one in control_groups(supervisors()[-1]) if (one / "memory.stat").exists()]
+            await until(lambda: "oom_kill 0" not in oom_events(group), seconds=20)
+            await sandbox.kill()
+            ending = await process.wait()
+            await process.aclose()
+            assert ending.oom_kills
+            assert sandbox.running
+            assert (await run(sandbox, "true"))[1] == Exit(0, oom_kills=0)
+
+    async def test_processor_time_is_limited_altogether(self, tmp_path: Path) -> None:
+        code = """
+            import os, time
+            began = time.monotonic()
+            for _ in range(3):
+                if os.fork() == 0:
+                    while time.monotonic() - began < 1: pass
+                    os._exit(0)
+            for _ in range(3): os.wait()
+            print(sum(os.times()[:4]) / (time.monotonic() - began))
+        """
+        async with started(tmp_path, cpus=0.2) as sandbox:
+            used, _ = await python(sandbox, "if True:" + code)
+        # and one period of the kernel's, and what it takes to start
+        assert 0 < float(used) < 0.2 + 0.2
+
+    async def test_threads_are_limited_and_told(self, tmp_path: Path) -> None:
+        code = "import threading, time\nwhile True: threading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
+        async with started(tmp_path, pids=8) as sandbox:
+            output, exit = await python(sandbox, code)
+            assert exit.fork_failures
+            said = diagnose(sandbox.limits, exit_code=exit.code, output=output)
+            assert said == "This ran into a limit of the sandbox: number of processes (pids: 8)."
+
+
+def oom_events(group: Path) -> str:
+    names = ("memory.oom_control", "memory.events")
+    return next((group / name).read_text() for name in names if (group / name).exists())
+
+
 class TestLifeCycle:
     async def test_start_and_stop_can_be_repeated(self, tmp_path: Path) -> None:
-        sandbox = ConfinedSandbox(workspace=tmp_path, confinement="best_effort")
+        sandbox = confined(tmp_path, confinement="best_effort")
         await sandbox.stop()
         assert not sandbox.running
         for _ in range(2):
@@ -329,7 +421,7 @@ class TestLifeCycle:
 
     def test_one_event_loop_starts_it_and_others_use_it(self, tmp_path: Path) -> None:
         # no state may be bound to a loop
-        sandbox = ConfinedSandbox(workspace=tmp_path, confinement="best_effort")
+        sandbox = confined(tmp_path, confinement="best_effort")
         asyncio.run(sandbox.start())
         assert asyncio.run(run(sandbox, "echo", "1"))[0] == b"1\n"
         process = asyncio.run(sandbox.spawn(["cat"]))
@@ -361,14 +453,13 @@ class TestLifeCycle:
             output, _ = await python(one, f"open({str(paths[1] / 'file')!r}, 'w')")
             assert "Error" in output
 
-    async def test_one_program_at_a_time(self, tmp_path: Path) -> None:
-        async with started(tmp_path) as sandbox:
-            process = await sandbox.spawn(["sleep", "60"])
-            with pytest.raises(SandboxError, match="one program at a time"):
-                await sandbox.spawn(["true"])
-            await sandbox.kill()
-            await process.aclose()
-            await run(sandbox, "true")
+    async def test_one_program_at_a_time(self, sandbox: ConfinedSandbox) -> None:
+        process = await sandbox.spawn(["sleep", "60"])
+        with pytest.raises(SandboxError, match="one program at a time"):
+            await sandbox.spawn(["true"])
+        await sandbox.kill()
+        await process.aclose()
+        await run(sandbox, "true")
 
     async def test_a_supervisor_that_is_killed_is_a_lost_sandbox_and_can_be_replaced(
         self, tmp_path: Path
@@ -380,32 +471,36 @@ class TestLifeCycle:
                 [sandbox.python, "-c", "print(1); import time; time.sleep(60)", mark]
             )
             assert await line(process) == b"1\n"
-            [supervisor] = [pid for pid in children(os.getpid()) if alive("supervisor").count(pid)]
+            supervisor = [pid for pid in children(os.getpid()) if pid in alive("supervisor")][-1]
+            groups = control_groups(supervisors()[-1])
             os.kill(supervisor, signal.SIGKILL)
             assert await process.read() == b""
             exit = await process.wait()
             assert exit.lost is not None
             await process.aclose()
             assert not sandbox.running
-            await until(lambda: not alive(mark), seconds=5)
+            await until(lambda: not any((group / "cgroup.procs").read_text() for group in groups), seconds=5)
+            assert not alive(mark)
             with pytest.raises(ConfinementError, match="not running"):
                 await sandbox.spawn(["true"])
             await sandbox.kill()
             await sandbox.interrupt()
             await sandbox.start()
             assert (await run(sandbox, "echo", "again"))[0] == b"again\n"
+            # nobody was left to remove them
+            assert not any(map(Path.exists, groups))
+            groups = control_groups(supervisors()[-1])
+        assert not any(map(Path.exists, groups))
 
     async def test_spawning_before_the_start_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(ConfinementError, match="start it first"):
-            await ConfinedSandbox(workspace=tmp_path).spawn(["true"])
+            await confined(tmp_path).spawn(["true"])
 
     async def test_what_cannot_work_is_refused_by_name(self, tmp_path: Path) -> None:
-        with pytest.raises(SettingError, match="pids"):
-            ConfinedSandbox(workspace=tmp_path, pids=0)
         with pytest.raises(SettingError, match="/no/such/path"):
-            await ConfinedSandbox(workspace=tmp_path, readable=["/no/such/path"]).start()
+            await confined(tmp_path, readable=["/no/such/path"]).start()
         with pytest.raises(ConfinementError, match="work_dir"):
-            await ConfinedSandbox(workspace=tmp_path / "missing").start()
+            await confined(tmp_path / "missing").start()
 
 
 async def test_a_supervising_process_that_is_killed_with_something_unread_is_known_to_be_gone() -> None:
@@ -414,5 +509,5 @@ async def test_a_supervising_process_that_is_killed_with_something_unread_is_kno
     control.kill()
     await until(lambda: not control.alive, seconds=5)
     with pytest.raises(ConfinementError, match=r"ended at its start|process is gone"):
-        await control.answer()
+        await control.greet()
     await control.close()

@@ -71,12 +71,16 @@ def test_success_needs_no_excuse(_: Cause, output: str) -> None:
 def test_what_the_kernel_counted_counts() -> None:
     def cause(**known: int) -> str | None:
         said = diagnose(LIMITS, **{"exit_code": 1, "output": "", **known})  # pyright: ignore[reportArgumentType]
-        return None if said is None else said.partition(": ")[2].partition(" (")[0]
+        if said is None:
+            return None
+        opening, _, limit = said.partition(": ")
+        assert ("not known" in opening) == (known == {"exit_code": 137})
+        return limit.partition(" (")[0]
 
     assert cause(oom_kills=1) == Cause.MEMORY
     assert cause(fork_failures=3) == Cause.PROCESSES
     assert cause(oom_kills=0, fork_failures=0) is None
-    # killed: by the memory limit, unless it is known that this did not happen
+    # killed: maybe by the memory limit, unless it is known that this did not happen
     assert cause(exit_code=137) == Cause.MEMORY
     assert cause(exit_code=137, oom_kills=0) is None
     # SIGXFSZ

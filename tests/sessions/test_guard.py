@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from support.supervisor import in_docker, supervised
+from support.executing import why_not_confined
+from support.supervisor import block, in_docker, supervised
 
-from codeact_team.errors import ConfinementError
+from codeact_team import DockerSessionCodeExecutor, system
+from codeact_team.errors import SandboxError
 from codeact_team.sandboxes.base import Process
-from codeact_team.sandboxes.confined import ConfinedSandbox
+from codeact_team.sandboxes.confined import ConfinedSandbox, ConfinedSandboxConfig
 from codeact_team.sessions import shipping
 from codeact_team.sessions.protocol import FROM_SUPERVISOR, FrameReader, Kind, frame
+from codeact_team.sessions.replies import Account
 
 ATTACKS = (Path(__file__).parent / "guard_attacks.py").read_text()
 
@@ -52,13 +56,15 @@ def test_the_attacks_work_on_a_process_that_is_not_guarded() -> None:
             target.kill()
     worked = {line.removeprefix("worked: ") for line in ran.stdout.splitlines()}
     assert {"open its descriptors", "read its memory", "kill 0", "kill 9", "limit it", "move it"} <= worked
+    assert {"queue a signal for a thread", "slow its group down", "set its attributes"} <= worked
+    assert {"set its parameters", "starve its group of disk time", "starve all of disk time"} <= worked
 
 
-@pytest.mark.parametrize(("code", "language"), [(ATTACKS, "python"), (SHELL_ATTACKS, "sh")])
-def test_code_cannot_reach_its_supervisor(tmp_path: Path, code: str, language: str) -> None:
+def test_code_cannot_reach_its_supervisor(tmp_path: Path) -> None:
     with supervised(tmp_path) as one:
-        assert one.greeting["unguarded"] is None
-        assert one.run(code, language).text == "done\n"
+        assert one.unguarded is None
+        assert one.run(ATTACKS, "python").text == "done\n"
+        assert one.run(SHELL_ATTACKS, "sh").text == "done\n"
         assert one.run("print(1)").text == "1\n"
         assert one.process.poll() is None
 
@@ -71,20 +77,45 @@ def test_signals_are_kept_away_where_system_calls_cannot_be_filtered(tmp_path: P
         assert not worked & {"signal a pidfd", "signal a directory", "queue a signal"}
         # root, with all its capabilities, reads whatever it likes; then it is said
         reads = {"open its descriptors", "read its memory", "write its memory", "attach to it"}
-        assert bool(worked & reads) <= ("can read" in str(one.greeting["unguarded"]))
+        assert bool(worked & reads) <= ("can read" in str(one.unguarded))
         assert one.run("print(1)").text == "1\n"
 
 
 @pytest.mark.docker
 @pytest.mark.parametrize("user", ["65534", "0"])
-@pytest.mark.parametrize(("code", "language"), [(ATTACKS, "python"), (SHELL_ATTACKS, "sh")])
-def test_code_cannot_reach_its_supervisor_in_a_container(
-    tmp_path: Path, user: str, code: str, language: str
-) -> None:
+def test_code_cannot_reach_its_supervisor_in_a_container(tmp_path: Path, user: str) -> None:
     with supervised(tmp_path, prefix=in_docker(user), python="python3") as one:
-        assert one.greeting["unguarded"] is None
-        assert one.run(code, language).text == "done\n"
+        assert one.unguarded is None
+        assert one.run(ATTACKS, "python").text == "done\n"
+        assert one.run(SHELL_ATTACKS, "sh").text == "done\n"
         assert one.run("print(1)").text == "1\n"
+
+
+WITHOUT_ANY_GUARD = """
+import ctypes, os, sys
+sys.path.insert(0, os.path.dirname(__file__))
+from codeact_team.system import filters
+# landlock_create_ruleset; and PER_LINUX32, a processor whose numbers of system calls are not known
+filters.NUMBERS["landlock_create_ruleset"] = (444, 444)
+filters.install([filters.Rule("landlock_create_ruleset")])
+ctypes.CDLL(None).personality(8)
+os.execvp("python3", ["python3", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.docker
+async def test_no_session_runs_where_nothing_keeps_the_code_from_its_supervisor(tmp_path: Path) -> None:
+    wrapper = tmp_path / "bin" / "python3"
+    wrapper.parent.mkdir()
+    wrapper.write_text('#!/bin/sh\nPATH=${PATH#*:}\nexec python3 "$0.py" "$@"\n')
+    wrapper.chmod(0o755)
+    wrapper.with_name("python3.py").write_text(WITHOUT_ANY_GUARD)
+    shutil.copytree(Path(system.__file__).parent, wrapper.with_name("codeact_team") / "system")
+    path = "/workspace/bin:/usr/local/bin:/usr/bin:/bin"
+    executor = DockerSessionCodeExecutor(work_dir=tmp_path, environment={"PATH": path})
+    with pytest.raises(SandboxError, match="no session is possible in this sandbox: code can signal its"):
+        await executor.start()
+    await executor.stop()
 
 
 @pytest.mark.parametrize(("code", "language"), [(ATTACKS, "python"), (SHELL_ATTACKS, "sh")])
@@ -92,6 +123,25 @@ async def test_confined_code_cannot_reach_its_supervisor(tmp_path: Path, code: s
     greeting, output = await _confined(tmp_path, code, language)
     assert greeting["unguarded"] is None
     assert output == "done\n"
+
+
+async def test_confined_code_reads_of_its_supervisor_only_what_every_process_shows(tmp_path: Path) -> None:
+    # its sandbox opened environ, maps and fd on behalf of the code
+    code = """
+import os
+os.symlink("/proc", "link")
+opened = set()
+for place in ("/proc/{0}", "link/{0}", "/proc/self/../{0}", "/proc/{0}/task/{0}"):
+    place = place.format(os.getppid())
+    for name in os.listdir(f"/proc/self/task/{os.getpid()}"):
+        for directory, path in ((None, f"{place}/{name}"), (os.open(place, os.O_PATH), name)):
+            try: os.close(os.open(path, os.O_RDONLY, dir_fd=directory))
+            except OSError: pass
+            else: opened.add(name)
+print(*sorted(opened))
+with open("/proc/self/environ") as own: print(bool(own.read() and os.listdir("/proc/self/fd")))
+"""
+    assert (await _confined(tmp_path, code, "python"))[1] == "children\nTrue\n"
 
 
 async def test_confined_code_can_move_files_and_end_what_it_has_left_running(tmp_path: Path) -> None:
@@ -133,17 +183,12 @@ async def _confined(
     workspace: Path, code: str, language: str, *, interrupt: bytes | None = None
 ) -> tuple[dict[str, object], str]:
     """What a supervisor says of itself, and the output of a block, which is interrupted once it has said that."""
-    try:
-        sandbox = ConfinedSandbox(workspace=workspace, readable=["/proc"])
-        await sandbox.start()
-    except ConfinementError as error:
-        pytest.skip(str(error))
-    async with sandbox:
+    if (reason := why_not_confined()) is not None:
+        pytest.skip(reason)
+    async with ConfinedSandbox(ConfinedSandboxConfig(readable=["/proc"]), workspace=workspace) as sandbox:
         process = await sandbox.spawn(shipping.command(sandbox.python))
         await process.write(shipping.payload())
-        kind = Kind.RUN if language == "python" else Kind.SHELL
-        request = {"language": language, "code": code, "number": 1}
-        await process.write(frame(kind, json.dumps(request).encode()))
+        await process.write(block(code, language))
         try:
             async with asyncio.timeout(30):
                 return await _conversation(process, interrupt)
@@ -165,5 +210,5 @@ async def _conversation(process: Process, interrupt: bytes | None) -> tuple[dict
                     await process.write(frame(Kind.INTERRUPT))
             else:
                 assert kind == Kind.RESULT
-                return greeting, output.decode()
+                return greeting, (output + Account.read(payload).output).decode()
     raise AssertionError("the supervisor has ended")

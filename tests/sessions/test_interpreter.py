@@ -2,17 +2,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.interpreter import Gone, RunningInterpreter
-
-
-@pytest.fixture
-def interpreter(tmp_path: Path) -> Iterator[RunningInterpreter]:
-    with RunningInterpreter(tmp_path) as running:
-        yield running
 
 
 def test_variables_live_on(interpreter: RunningInterpreter) -> None:
@@ -49,9 +42,9 @@ def test_a_class_of_one_block_is_pickled_in_another(interpreter: RunningInterpre
     assert interpreter.run("import pickle\npickle.loads(pickle.dumps(Point(7))).x").output == "7\n"
 
 
-def test_modules_of_the_workspace_are_imported(interpreter: RunningInterpreter, tmp_path: Path) -> None:
+def test_modules_of_the_workspace_are_imported(fresh_interpreter: RunningInterpreter, tmp_path: Path) -> None:
     (tmp_path / "helpers.py").write_text("def double(n):\n    return 2 * n\n")
-    assert interpreter.run("from helpers import double\ndouble(4)").output == "8\n"
+    assert fresh_interpreter.run("from helpers import double\ndouble(4)").output == "8\n"
 
 
 def test_a_module_of_the_workspace_does_not_stand_in_for_one_of_ours(tmp_path: Path) -> None:
@@ -96,9 +89,9 @@ def test_the_last_value_is_bound_to_an_underscore(interpreter: RunningInterprete
     assert interpreter.run("print(_)").output == "42\n"
 
 
-def test_a_display_hook_of_the_code_is_used(interpreter: RunningInterpreter) -> None:
-    interpreter.run("import sys\nsys.displayhook = lambda value: print('shown', value)")
-    assert interpreter.run("5").output == "shown 5\n"
+def test_a_display_hook_of_the_code_is_used(fresh_interpreter: RunningInterpreter) -> None:
+    fresh_interpreter.run("import sys\nsys.displayhook = lambda value: print('shown', value)")
+    assert fresh_interpreter.run("5").output == "shown 5\n"
 
 
 def test_code_runs_once(interpreter: RunningInterpreter) -> None:
@@ -169,7 +162,7 @@ def test_any_exception_of_the_code_is_a_failure(
     assert interpreter.run("'alive'").output == "'alive'\n"
 
 
-@pytest.mark.parametrize("code", ["x = '\ud800'", "x = 1\0", "(" * 300, "-" * 100_000 + "1", "x = [" * 5000])
+@pytest.mark.parametrize("code", ["x = 1\0", "(" * 300, "-" * 100_000 + "1", "x = [" * 5000])
 def test_text_that_is_no_code_is_a_failure(interpreter: RunningInterpreter, code: str) -> None:
     ran = interpreter.run(code)
     assert ran.exit_code == 1
@@ -187,11 +180,14 @@ def test_a_large_block_runs(interpreter: RunningInterpreter) -> None:
     [
         ("'text'", "text"),
         ("42", "42"),
-        ("None", "None"),
-        ("True", "True"),
+        # one notation, whether it is alone or inside something
+        ("None", "null"),
+        ("True", "true"),
+        ("[True, None]", "[true, null]"),
         ("{'a': [1, 2.5, None]}", '{"a": [1, 2.5, null]}'),
+        ("{'ok': True, 'on': __import__('datetime').date(2024, 2, 29)}", '{"ok": true, "on": "2024-02-29"}'),
         ("'äöü €'", "äöü €"),
-        ("{'ä'}", "{'ä'}"),
+        ("{'ä'}", '["ä"]'),
         ("type('Text', (str,), {'__str__': lambda self: 'lie'})('true')", "true"),
         ("object", "<class 'object'>"),
         ("'\\ud800'", "?"),

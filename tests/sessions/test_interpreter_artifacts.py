@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,12 +9,6 @@ from support.interpreter import RunningInterpreter
 from codeact_team.sessions.protocol import MAX_ARTIFACTS
 
 PNG = b"\x89PNG\r\n\x1a\n"
-
-
-@pytest.fixture
-def interpreter(tmp_path: Path) -> Iterator[RunningInterpreter]:
-    with RunningInterpreter(tmp_path) as running:
-        yield running
 
 
 def size_of(png: bytes) -> tuple[int, int]:

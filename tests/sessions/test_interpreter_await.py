@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,10 +7,9 @@ from support.interpreter import RunningInterpreter
 
 
 @pytest.fixture
-def interpreter(tmp_path: Path) -> Iterator[RunningInterpreter]:
-    with RunningInterpreter(tmp_path) as running:
-        running.run("import asyncio")
-        yield running
+def interpreter(interpreter: RunningInterpreter) -> RunningInterpreter:
+    interpreter.run("import asyncio")
+    return interpreter
 
 
 @pytest.mark.parametrize(
@@ -67,11 +65,11 @@ def test_the_loop_stands_still_between_blocks(interpreter: RunningInterpreter) -
     assert interpreter.run("import time; time.sleep(0.01); turns").output == before
 
 
-def test_the_code_runs_loops_of_its_own_before_and_after(interpreter: RunningInterpreter) -> None:
-    own = "async def f():\n    await asyncio.sleep(0)\n    return 'own'\nasyncio.run(f())"
+def test_the_code_runs_loops_of_its_own_before_and_after(fresh_interpreter: RunningInterpreter) -> None:
+    own = "import asyncio\nasync def f():\n    await asyncio.sleep(0)\n    return 'own'\nasyncio.run(f())"
     for code in (own, own, "await f()", own, "await f()", own):
-        assert interpreter.run(code).output == "'own'\n"
-    assert "no running event loop" in interpreter.run("asyncio.get_running_loop()").output
+        assert fresh_interpreter.run(code).output == "'own'\n"
+    assert "no running event loop" in fresh_interpreter.run("asyncio.get_running_loop()").output
 
 
 def test_an_own_loop_inside_the_shared_one_is_refused_as_everywhere(interpreter: RunningInterpreter) -> None:
@@ -93,8 +91,9 @@ def test_a_loop_that_was_stopped_goes_on(interpreter: RunningInterpreter) -> Non
     assert interpreter.run("await asyncio.sleep(0, 'goes on')").output == "'goes on'\n"
 
 
-def test_an_exception_shows_the_frames_of_the_code_only(interpreter: RunningInterpreter) -> None:
-    ran = interpreter.run("async def f():\n    await asyncio.sleep(0)\n    1 / 0\nawait f()")
+def test_an_exception_shows_the_frames_of_the_code_only(fresh_interpreter: RunningInterpreter) -> None:
+    fresh_interpreter.run("import asyncio")
+    ran = fresh_interpreter.run("async def f():\n    await asyncio.sleep(0)\n    1 / 0\nawait f()")
     assert [line.strip() for line in ran.output.splitlines() if "File" in line] == [
         'File "<block 2>", line 4, in <module>',
         'File "<block 2>", line 3, in f',

@@ -83,7 +83,9 @@ def test_a_forked_child_cannot_call(interpreter: RunningInterpreter) -> None:
         "    except tools.ToolError as error: print(error)\n    os._exit(0)\nos.waitpid(pid, 0)[1]"
     )
     answer(interpreter, interpreter.next_call())
-    assert interpreter.finish().output == "tools can be called by the session's own process only\n0\n"
+    output = interpreter.finish().output
+    # Python 3.12 warns of the fork first
+    assert output.endswith("tools can be called by the session's own process only\n0\n")
     assert works(interpreter)
 
 
@@ -96,7 +98,7 @@ def test_a_child_that_is_forked_while_calls_wait_sends_nothing(interpreter: Runn
     call = interpreter.next_call()
     assert interpreter.unanswered() == []
     answer(interpreter, call)
-    assert interpreter.finish().output == "1\n"
+    assert interpreter.finish().output.endswith("1\n")
     assert interpreter.cancelled == []
 
 

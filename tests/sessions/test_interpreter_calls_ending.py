@@ -159,12 +159,55 @@ def test_between_blocks_nothing_is_sent(interpreter: RunningInterpreter) -> None
     )
 
 
-def test_a_thread_of_an_earlier_block_calls_in_the_name_of_the_one_that_runs(
-    interpreter: RunningInterpreter,
+_LOOP = """
+go = threading.Event()
+said = []
+def loop():
+    while go.wait():
+        go.clear()
+        try: said.append(tools.echo(1))
+        except tools.ToolError as error: said.append(error)
+"""
+_START = {
+    "thread": "threading.Thread(target=loop, daemon=True).start()",
+    "raw": "import _thread\n_thread.start_new_thread(loop, ())",
+    "task of a pool": "from concurrent.futures import ThreadPoolExecutor\nThreadPoolExecutor().submit(loop)",
+}
+
+
+@pytest.mark.parametrize("start", _START.values(), ids=_START)
+def test_a_thread_may_not_call_once_the_block_that_started_it_has_ended(
+    interpreter: RunningInterpreter, start: str
 ) -> None:
-    interpreter.run(
-        "go = threading.Event()\ndef f():\n    go.wait()\n    print(tools.echo(1))\nthread = threading.Thread(target=f)\nthread.start()"
-    )
-    interpreter.start("go.set()\nthread.join()")
+    # it called the tools of whatever block came next
+    interpreter.start(f"{_LOOP}\n{start}\ngo.set()\nwhile not said: time.sleep(0.001)\nprint(said.pop())")
     answer(interpreter, interpreter.next_call())
     assert interpreter.finish().output == "1\n"
+    ran = interpreter.run("go.set()\nwhile not said: time.sleep(0.001)\nsaid.pop()")
+    assert "the block that started it has ended" in ran.output
+    # nor is what it has anybody else's
+    interpreter.start(
+        f"{start}\ngo.set(); time.sleep(0.05); go.set()\nwhile 1 not in said: time.sleep(0.001)"
+    )
+    answer(interpreter, interpreter.next_call())
+    assert interpreter.finish().exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("pool", "call"),
+    [
+        ("from concurrent.futures import ThreadPoolExecutor as Pool", "pool.submit(tools.echo, 1).result()"),
+        ("from multiprocessing.pool import ThreadPool as Pool", "pool.map(tools.echo, [1])[0]"),
+        ("Pool = lambda _: None", "await asyncio.to_thread(tools.echo, 1)"),
+    ],
+    ids=["executor", "multiprocessing", "to_thread"],
+)
+def test_the_threads_of_a_pool_may_call_for_each_block_that_gives_them_work(
+    interpreter: RunningInterpreter, pool: str, call: str
+) -> None:
+    interpreter.run(f"{pool}\npool = Pool(1)")
+    for _ in range(3):
+        interpreter.start(call)
+        answer(interpreter, interpreter.next_call())
+        ran = interpreter.finish()
+        assert (ran.exit_code, ran.output) == (0, "1\n")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from support.interpreter import RunningInterpreter
 
 _BLOCKS = (
@@ -18,6 +19,7 @@ _BLOCKS = (
 )
 
 
+@pytest.mark.long
 def test_ten_thousand_blocks_leave_nothing_behind(tmp_path: Path) -> None:
     with RunningInterpreter(tmp_path) as interpreter:
         interpreter.run("import asyncio, linecache, threading")

@@ -175,7 +175,7 @@ def test_idle_threads_of_a_pool_work_on(interpreter: RunningInterpreter) -> None
 
 def test_an_interrupt_while_code_is_compiled_ends_the_block(interpreter: RunningInterpreter) -> None:
     # long enough to be interrupted before the first line runs
-    interpreter.start("print('ran')\n" + "x = [1, 2, 3]\n" * 100_000)
+    interpreter.start("print('ran')\n" + "x = [1, 2, 3]\n" * 40_000)
     time.sleep(0.1)
     interpreter.interrupt()
     ran = interpreter.finish()

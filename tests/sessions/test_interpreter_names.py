@@ -1,16 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from support.interpreter import RunningInterpreter
-
-
-@pytest.fixture
-def interpreter(tmp_path: Path) -> Iterator[RunningInterpreter]:
-    with RunningInterpreter(tmp_path) as running:
-        yield running
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,10 +7,9 @@ from support.interpreter import RunningInterpreter
 
 
 @pytest.fixture
-def interpreter(tmp_path: Path) -> Iterator[RunningInterpreter]:
-    with RunningInterpreter(tmp_path) as running:
-        running.run("import os, sys")
-        yield running
+def interpreter(interpreter: RunningInterpreter) -> RunningInterpreter:
+    interpreter.run("import os, sys")
+    return interpreter
 
 
 def test_everything_that_is_written_comes_in_order(interpreter: RunningInterpreter) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,15 @@ from support.interpreter import Ran, RunningInterpreter
 
 
 @pytest.fixture
-def interpreter(tmp_path: Path) -> Iterator[RunningInterpreter]:
-    with RunningInterpreter(tmp_path) as running:
-        running.declare(SEARCH, CREATE, ECHO)
-        yield running
+def interpreter(interpreter: RunningInterpreter) -> RunningInterpreter:
+    interpreter.declare(SEARCH, CREATE, ECHO)
+    return interpreter
+
+
+@pytest.fixture
+def fresh_interpreter(fresh_interpreter: RunningInterpreter) -> RunningInterpreter:
+    fresh_interpreter.declare(SEARCH, CREATE, ECHO)
+    return fresh_interpreter
 
 
 def run(interpreter: RunningInterpreter, code: str, *content: dict[str, Any]) -> Ran:
@@ -71,7 +75,7 @@ def test_the_module_is_no_name_that_a_block_binds(interpreter: RunningInterprete
 
 def test_an_interpreter_without_tools_has_no_such_module(tmp_path: Path) -> None:
     with RunningInterpreter(tmp_path) as interpreter:
-        assert interpreter.run("tools").output.endswith("NameError: name 'tools' is not defined\n")
+        assert "\nNameError: name 'tools' is not defined" in interpreter.run("tools").output
         assert "No module named 'tools'" in interpreter.run("import tools").output
         interpreter.declare()
         assert interpreter.run("1").output == "1\n"
@@ -96,7 +100,7 @@ def test_what_is_declared_anew_replaces_what_was_before(interpreter: RunningInte
 def test_tools_that_are_withdrawn_are_gone(interpreter: RunningInterpreter) -> None:
     interpreter.run("import tools as kept")
     interpreter.declare()
-    assert interpreter.run("tools").output.endswith("NameError: name 'tools' is not defined\n")
+    assert "\nNameError: name 'tools' is not defined" in interpreter.run("tools").output
     assert "No module named 'tools'" in interpreter.run("import tools").output
     assert error_of(interpreter, "kept.search").startswith("AttributeError: there is no tool 'search'")
     interpreter.declare(ECHO)
@@ -133,25 +137,27 @@ def test_workspace_files_do_not_stand_in_for_what_the_tools_need(tmp_path: Path)
         assert interpreter.finish().output == "'found'\n"
 
 
-def test_help_shows_the_signature_and_the_docstring(interpreter: RunningInterpreter) -> None:
-    output = interpreter.run("help(tools.search)").output
-    signature = "search(query: str, limit: int = 10, *, user_id: int | None = ...) -> list[dict[str, Any]]\n"
-    assert signature + "    Search the web.\n    \n    Args:\n        query: What for.\n" in output
+def test_help_shows_the_signature_and_the_docstring(fresh_interpreter: RunningInterpreter) -> None:
+    output = fresh_interpreter.run("help(tools.search)").output
+    signature = "search(query: str, limit: int = 10, *, user_id: int | None = ...) -> list[dict[str, Any]]"
+    shown = [line.rstrip() for line in output.splitlines()]
+    at = shown.index(signature)
+    assert shown[at + 1 : at + 5] == ["    Search the web.", "", "    Args:", "        query: What for."]
     assert "module tools" in output
 
 
-def test_help_lists_all_tools_in_a_line_each(interpreter: RunningInterpreter) -> None:
-    output = interpreter.run("help(tools)").output
+def test_help_lists_all_tools_in_a_line_each(fresh_interpreter: RunningInterpreter) -> None:
+    output = fresh_interpreter.run("help(tools)").output
     assert "    tools.search(query, limit=10, *, user_id=...) - Search the web.\n" in output
     assert "    tools.github.create_issue(title) - Create an issue.\n" in output
     assert "What for" not in output
-    output = interpreter.run("help(tools.github)").output
+    output = fresh_interpreter.run("help(tools.github)").output
     assert "    tools.github.create_issue(title) - Create an issue.\n" in output
     assert "tools.search(" not in output
 
 
-def test_tools_look_like_functions(interpreter: RunningInterpreter) -> None:
-    shown = interpreter.run(
+def test_tools_look_like_functions(fresh_interpreter: RunningInterpreter) -> None:
+    shown = fresh_interpreter.run(
         "import inspect\nt = tools.search\nprint(t, t.__name__, t.__qualname__, t.__module__, inspect.getdoc(t)[:10])\n"
         "print(inspect.signature(t))\nprint(tools.github.create_issue.__module__, inspect.iscoroutinefunction(t.aio))\n"
         "class A:\n    f = t\nprint(A().f is t, dir(tools), tools)"
@@ -182,11 +188,12 @@ def test_tools_look_like_functions(interpreter: RunningInterpreter) -> None:
     ],
 )
 def test_a_missing_tool_names_the_nearest(interpreter: RunningInterpreter, code: str, message: str) -> None:
-    assert error_of(interpreter, code) == message
+    # newer Pythons have a guess of their own
+    assert error_of(interpreter, code).removesuffix(". Did you mean: '__hash__'?") == message
 
 
-def test_importing_a_missing_tool_is_an_import_error(interpreter: RunningInterpreter) -> None:
-    assert error_of(interpreter, "from tools import serach").startswith(
+def test_importing_a_missing_tool_is_an_import_error(fresh_interpreter: RunningInterpreter) -> None:
+    assert error_of(fresh_interpreter, "from tools import serach").startswith(
         "ImportError: cannot import name 'serach' from 'tools'"
     )
 
@@ -220,10 +227,10 @@ def test_arguments_are_bound_to_parameters(
             "TypeError: search() got an unexpected keyword argument 'qurey'. Did you mean 'query'?",
         ),
         ("search('x', zzz=1)", "TypeError: search() got an unexpected keyword argument 'zzz'"),
-        ("search(7)", "TypeError: search(): query must be str, not int"),
-        ("search('x', 0)", "ValueError: search(): limit must be at least 1, not 0"),
-        ("search('x', user_id='y')", "TypeError: search(): user_id must be int or None, not str"),
-        ("echo([{'a': {1: 2}}])", "TypeError: echo(): value[0].a must have keys of type str, not 1"),
+        (
+            "echo([{'a': {(1, 2): 3}}])",
+            "TypeError: echo(): value[0].a must have keys that are texts or whole numbers, not (1, 2)",
+        ),
     ],
 )
 def test_calls_that_cannot_be_made_are_errors_before_anything_is_sent(
@@ -265,11 +272,9 @@ def test_parameters_may_have_any_name(interpreter: RunningInterpreter) -> None:
     }
 
 
-def test_a_schema_that_allows_more_than_it_names_lets_it_pass(interpreter: RunningInterpreter) -> None:
-    schema = {"type": "object", "additionalProperties": {"type": "integer"}}
-    interpreter.declare(tool("f", parameter("a"), schema=schema))
+def test_a_tool_may_take_more_than_it_names(interpreter: RunningInterpreter) -> None:
+    interpreter.declare(tool("f", parameter("a"), takes_others=True))
     assert called(interpreter, "tools.f(a=1, b=2)") == {"a": 1, "b": 2}
-    assert error_of(interpreter, "tools.f(a=1, b='x')") == "TypeError: f(): b must be int, not str"
     assert interpreter.run("tools.f").output == "<tool tools.f(a, **others)>\n"
 
 
@@ -308,10 +313,13 @@ def test_failures_are_errors_in_the_calling_code(
     interpreter.refuse(interpreter.next_call().number, "what is wrong", outcome)
     ran = interpreter.finish()
     assert ran.exit_code == 1
-    assert ran.output == (
-        f'Traceback (most recent call last):\n  File "<block 1>", line 2, in <module>\n    {form}\n'
-        f"tools.{name}: what is wrong\n"
-    )
+    # newer Pythons mark more places in a line
+    assert [line for line in ran.output.splitlines() if line.strip(" ~^")] == [
+        "Traceback (most recent call last):",
+        f'  File "<block {interpreter.blocks}>", line 2, in <module>',
+        f"    {form}",
+        f"tools.{name}: what is wrong",
+    ]
     assert ran.report["denied"] is denied
 
 

@@ -193,7 +193,7 @@ def test_only_source_that_can_be_needed_is_kept(interpreter: RunningInterpreter)
 
 
 def test_the_source_that_is_kept_is_bounded(interpreter: RunningInterpreter) -> None:
-    filler = "x = 1\n" * 30_000
+    filler = ("#" * 1_000 + "\n") * 2_000
     for _ in range(15):
         interpreter.run(f"def f():\n    return 1 / 0\n{filler}")
     ran = interpreter.run(

@@ -63,6 +63,13 @@ def test_a_header_says_too_much_before_anything_is_held(data: bytes, problem: st
         list(FrameReader(FROM_SUPERVISOR).feed(data))
 
 
+def test_a_frame_may_be_as_long_as_its_kind_allows_and_no_longer() -> None:
+    longest = bytes(FROM_SUPERVISOR[Kind.CANCEL])
+    assert list(FrameReader(FROM_SUPERVISOR).feed(frame(Kind.CANCEL, longest))) == [(Kind.CANCEL, longest)]
+    with pytest.raises(ProtocolError, match="1025 bytes, more than 1024"):
+        list(FrameReader(FROM_SUPERVISOR).feed(frame(Kind.CANCEL, longest, b"x")))
+
+
 @pytest.mark.parametrize(
     "file", [ROOT / "protocol.py", *sorted((ROOT / "runner").rglob("*.py"))], ids=lambda file: file.name
 )

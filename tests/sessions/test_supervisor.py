@@ -21,9 +21,39 @@ def supervisor(tmp_path: Path) -> Generator[Supervised]:
         yield one
 
 
-def test_says_which_python_runs_and_that_it_is_guarded(supervisor: Supervised) -> None:
-    version = ".".join(map(str, sys.version_info[:3]))
-    assert supervisor.greeting == {"python": version, "unguarded": None}
+def test_says_that_it_is_guarded_and_which_interpreter_is_the_first(supervisor: Supervised) -> None:
+    assert (supervisor.interpreter, supervisor.unguarded) == (1, None)
+
+
+def test_numbers_its_interpreters_and_says_which_one_a_block_has_run_in(supervisor: Supervised) -> None:
+    def ran_in(code: str, language: str = "python") -> tuple[int, int]:
+        result = supervisor.run(code, language)
+        return result.interpreter, result.present
+
+    assert [ran_in("1"), ran_in("import os; os._exit(1)"), ran_in("1")] == [(1, 1), (1, 2), (2, 2)]
+    supervisor.restart()
+    assert [ran_in("1"), ran_in("echo", "sh")] == [(3, 3), (0, 3)]
+
+
+def test_a_block_for_an_interpreter_that_is_not_there_does_not_run(supervisor: Supervised) -> None:
+    for number in (0, 2):
+        supervisor.interpreter = number
+        result = supervisor.run("print('must not run')")
+        assert (result.ran, result.output, result.present) == (False, b"", 1)
+    assert supervisor.run("print(1)").output == b"1\n"
+
+
+def test_a_restart_where_no_interpreter_runs_numbers_on_as_well(supervisor: Supervised) -> None:
+    pid = supervisor.process.pid
+    interpreter = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
+    os.kill(interpreter, signal.SIGKILL)
+    wait_for(lambda: not Path(f"/proc/{interpreter}").exists())
+    # one that was never asked is not replaced before it is needed
+    result = supervisor.run("print('must not run')")
+    assert (result.ran, result.present) == (False, 2)
+    supervisor.restart()
+    assert supervisor.interpreter == 3
+    assert supervisor.run("print(1)").output == b"1\n"
 
 
 def test_runs_blocks_in_one_interpreter(supervisor: Supervised) -> None:
@@ -32,6 +62,18 @@ def test_runs_blocks_in_one_interpreter(supervisor: Supervised) -> None:
     assert (result.output, result.exit_code, result.lost, result.ran) == (b"42\n", None, None, True)
     assert result.report is not None
     assert result.report["exit_code"] == 0
+
+
+def test_a_short_block_is_one_frame(supervisor: Supervised) -> None:
+    def is_one_frame() -> bool:
+        supervisor.start("print(42)")
+        kinds = [supervisor.receive()[0]]
+        while kinds[-1] != Kind.RESULT:
+            kinds.append(supervisor.receive()[0])
+        return len(kinds) == 1
+
+    # unless the machine is busy with other things
+    wait_for(is_one_frame)
 
 
 def test_takes_a_block_that_no_pipe_holds(supervisor: Supervised) -> None:
@@ -135,7 +177,7 @@ def test_an_interrupt_keeps_the_state(supervisor: Supervised) -> None:
     supervisor.interrupt()
     result = supervisor.result()
     assert result.report is not None
-    assert result.report["interrupted"]
+    assert result.report["exit_code"] == 130
     assert result.lost is None
     assert supervisor.run("x").output == b"5\n"
 
@@ -206,7 +248,7 @@ def test_a_restart_ends_the_block_that_runs(supervisor: Supervised, code: str, l
     supervisor.start(code, language)
     supervisor.send(frame(Kind.RESTART))
     assert supervisor.result().exit_code == 137
-    supervisor.expect(Kind.READY)
+    supervisor.greeted()
     assert supervisor.run("print(1)").output == b"1\n"
 
 
@@ -225,14 +267,13 @@ def test_everything_ends_with_the_host(tmp_path: Path) -> None:
     [
         b"\x00" * 64,
         frame(Kind.READY, b"{}"),
-        frame(Kind.SHELL, b"no json"),
-        frame(Kind.SHELL, b"[]"),
-        frame(Kind.SHELL, b"{}"),
-        frame(Kind.SHELL, b'{"language": "perl", "code": ""}'),
+        frame(Kind.RUN, b"short"),
+        frame(Kind.SHELL, b""),
+        frame(Kind.SHELL, b"perl\nprint"),
         frame(Kind.GET, b"{}"),
         frame(Kind.PUT, b"{}"),
     ],
-    ids=["zeros", "foreign", "text", "list", "empty", "perl", "get", "put"],
+    ids=["zeros", "foreign", "run", "empty", "perl", "get", "put"],
 )
 def test_ends_when_the_host_talks_nonsense(tmp_path: Path, garbage: bytes) -> None:
     with supervised(tmp_path) as one:
@@ -262,7 +303,9 @@ def test_ignores_signals_from_outside(supervisor: Supervised) -> None:
 def test_programs_find_signals_as_usual(supervisor: Supervised) -> None:
     # a program that is started with an ignored SIGPIPE writes on for ever
     lines = "grep -E 'Sig(Blk|Ign)' /proc/self/status"
-    masks = [int(line.split()[1], 16) for line in supervisor.sh(lines).text.splitlines()]
+    # two signals are glibc's own, and subprocess of Python 3.13 starts programs that ignore them
+    glibcs = 1 << 31 | 1 << 32
+    masks = [int(line.split()[1], 16) & ~glibcs for line in supervisor.sh(lines).text.splitlines()]
     assert masks == [0, 0]
 
 
@@ -290,7 +333,7 @@ def test_neither_descriptors_nor_processes_pile_up(supervisor: Supervised) -> No
         return sorted(os.listdir("/proc/self/fd")), supervisor.sh("ls /proc/$PPID/task").text.split()
 
     before = everything()
-    for _ in range(20):
+    for _ in range(6):
         supervisor.sh("true & true")
         supervisor.run("import os; os._exit(0)")
         supervisor.run("1")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Generator
@@ -12,6 +11,7 @@ import pytest
 from support.supervisor import REPORTS, Supervised, supervised, wait_for
 
 from codeact_team.sessions.protocol import MAX_ANSWER_BYTES, MAX_CALL_BYTES, MIB, Kind, frame
+from codeact_team.sessions.replies import Account
 
 DEAF = "it did not read the answers to its calls"
 FORGED = "it sent something that is no report of this block"
@@ -75,11 +75,11 @@ def test_the_largest_answer_arrives_whole(supervisor: Supervised) -> None:
     assert supervisor.result().text == f"{MAX_ANSWER_BYTES} True\n"
 
 
-@pytest.mark.parametrize("kind", [Kind.CALL, Kind.CANCEL])
-@pytest.mark.parametrize("payload", ["b'x' * 16 + b'{}'", "bytes(16) + b'{}'", "b''", "token()[:15]"])
-def test_calls_with_another_token_are_dropped(supervisor: Supervised, kind: Kind, payload: str) -> None:
-    result = supervisor.run(f"for _ in range(1000): write({kind:d}, {payload})\nprint('on')")
-    assert (result.lost, result.text) == (None, "on\n")
+def test_calls_with_another_token_are_dropped(supervisor: Supervised) -> None:
+    for kind in (Kind.CALL, Kind.CANCEL):
+        for payload in ("b'x' * 16 + b'{}'", "bytes(16) + b'{}'", "b''", "token()[:15]"):
+            result = supervisor.run(f"for _ in range(1000): write({kind:d}, {payload})\nprint('on')")
+            assert (result.lost, result.text) == (None, "on\n"), payload
 
 
 def test_a_call_that_is_too_large_ends_the_interpreter(supervisor: Supervised) -> None:
@@ -175,7 +175,7 @@ def test_a_block_that_does_not_read_its_answers_can_be_interrupted(supervisor: S
     supervisor.send(frame(Kind.ANSWER, bytes(8 * MIB)))
     supervisor.interrupt()
     result = supervisor.result()
-    assert (result.lost, result.report and result.report["interrupted"]) == (None, True)
+    assert (result.lost, result.report and result.report["exit_code"]) == (None, 130)
 
 
 def test_closed_answers_are_the_codes_own_problem(supervisor: Supervised) -> None:
@@ -200,9 +200,11 @@ def test_a_flood_of_calls_reaches_the_host_and_can_be_ended(supervisor: Supervis
     for _ in range(1000):
         assert supervisor.expect(Kind.CALL) == CALL
     supervisor.kill()
-    while (received := supervisor.receive())[0] == Kind.CALL:
+    # the block may get to say that nobody takes its calls any more
+    while (received := supervisor.receive())[0] in (Kind.CALL, Kind.OUTPUT):
         pass
-    assert json.loads(received[1])["lost"] == "it was killed"
+    assert received[0] == Kind.RESULT
+    assert Account.read(received[1]).lost == "it was killed"
 
 
 def test_calls_leave_no_descriptor_open(supervisor: Supervised) -> None:

@@ -28,7 +28,7 @@ def test_what_is_put_is_got(supervisor: Supervised, workspace: Path, content: by
     assert supervisor.put("a/b/ü.bin", content) is None
     assert (workspace / "a/b/ü.bin").read_bytes() == content
     assert supervisor.get("a/b/ü.bin") == content
-    assert supervisor.files() == ({"a/b/ü.bin": len(content)}, True)
+    assert supervisor.files() == {"a/b/ü.bin": len(content)}
 
 
 def test_the_largest_file_goes_both_ways(supervisor: Supervised) -> None:
@@ -43,10 +43,10 @@ def test_a_file_that_is_too_large_is_not_sent(supervisor: Supervised, workspace:
     assert supervisor.get("sparse") == "OSError"
 
 
-@pytest.mark.parametrize("path", ["", ".", "/etc/passwd", "../x", "a/../../x", "a\0b", "./", "\ud800"])
-def test_paths_outside_the_workspace_are_refused(supervisor: Supervised, path: str) -> None:
-    assert supervisor.get(path) == "OSError"
-    assert supervisor.put(path, b"x") == "OSError"
+def test_paths_outside_the_workspace_are_refused(supervisor: Supervised) -> None:
+    for path in ("", ".", "/etc/passwd", "../x", "a/../../x", "a\0b", "./", "\ud800"):
+        assert supervisor.get(path) == "OSError", path
+        assert supervisor.put(path, b"x") == "OSError", path
 
 
 def test_says_what_the_system_says(supervisor: Supervised, workspace: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_pipe_or_a_device_in_a_files_place_is_not_waited_for(
     (workspace / "device").symlink_to("/dev/zero")
     assert supervisor.get("pipe") == "OSError"
     assert supervisor.get("device") == "OSError"
-    assert supervisor.files() == ({}, True)
+    assert supervisor.files() == {}
     assert supervisor.put("pipe", b"x") is None
     assert supervisor.get("pipe") == b"x"
 
@@ -85,22 +85,20 @@ def test_links_are_not_listed_nor_followed(supervisor: Supervised, workspace: Pa
     (workspace / "file").write_bytes(b"123")
     (workspace / "link").symlink_to("file")
     (workspace / "loop").symlink_to(".")
-    assert supervisor.files() == ({"file": 3}, True)
+    assert supervisor.files() == {"file": 3}
 
 
-def test_a_long_list_is_cut_and_says_so(supervisor: Supervised, workspace: Path) -> None:
+def test_a_long_list_is_cut(supervisor: Supervised, workspace: Path) -> None:
     for number in range(MAX_LISTED_FILES + 5):
-        (workspace / f"{number:05}").touch()
-    listed, complete = supervisor.files()
-    assert (len(listed), complete) == (MAX_LISTED_FILES, False)
+        os.mknod(f"{workspace}/{number:05}")
+    listed = supervisor.files()
     assert list(listed) == [f"{number:05}" for number in range(MAX_LISTED_FILES)]
 
 
 def test_a_list_of_long_names_fits_into_its_frame(supervisor: Supervised, workspace: Path) -> None:
     for number in range(4000):
         (workspace / f"{number:04}{chr(1) * 240}").touch()
-    listed, complete = supervisor.files()
-    assert not complete
+    listed = supervisor.files()
     assert 2000 < len(listed) < 4000
 
 
@@ -112,13 +110,6 @@ def test_a_deep_tree_and_odd_names_are_no_problem(supervisor: Supervised, worksp
             os.mkdir("d"); os.chdir("d")
     """.replace("\n        ", "\n")
     supervisor.run(code)
-    listed, complete = supervisor.files()
-    assert (list(listed), complete) == (["\ufffd"], False)
+    assert list(supervisor.files()) == ["\ufffd"]
     supervisor.run("os.chdir('/')")
     supervisor.sh("rm -rf d")
-
-
-def test_an_unreadable_place_is_told(supervisor: Supervised, workspace: Path) -> None:
-    (workspace / "closed").mkdir(mode=0)
-    # root reads everything
-    assert supervisor.files() == ({}, os.getuid() == 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Generator
@@ -12,6 +11,8 @@ from textwrap import dedent
 
 import pytest
 from support.supervisor import REPORTS, Ended, Supervised, in_docker, supervised, wait_for
+
+from codeact_team.sessions.replies import Account
 
 FORGED = "it sent something that is no report of this block"
 KIB = 1024
@@ -55,7 +56,7 @@ def test_a_forged_report_between_two_blocks_does_not_reach_the_next(supervisor: 
 
 def test_a_second_report_of_a_block_is_refused(supervisor: Supervised) -> None:
     supervisor.run(REPORTS)
-    result = supervisor.run("write(65, token() + b'{\"exit_code\": 0}')")
+    result = supervisor.run("write(65, token() + bytes(1))")
     assert result.lost is None
     # it has lied about itself, as it may; its true report is one too many
     wait_for(lambda: supervisor.run("print(1)").ran)
@@ -86,9 +87,8 @@ def test_whatever_a_report_says_it_arrives_behind_the_supervisors_own_account(
     supervisor.start(f"payload = {report!r}\nwrite(65, token() + payload)")
     while (came := supervisor.receive())[0] != 35:
         pass
-    head, _, arrived = came[1].partition(b"\n")
-    assert json.loads(head)["lost"] is None
-    assert arrived == report
+    assert Account.read(came[1]).lost is None
+    assert came[1].endswith(report)
     wait_for(lambda: supervisor.run("print(1)").ran)
 
 
@@ -202,7 +202,7 @@ def test_an_interrupted_fork_bomb_loses(in_container: Start) -> None:
         one.interrupt()
         result = one.result()
         # so many copies of an interpreter may need more memory than there is
-        assert (result.report and result.report["interrupted"]) or result.oom_kills
+        assert (result.report and result.report["exit_code"] == 130) or result.oom_kills
         assert one.run(COUNT).text == "2\n"
 
 

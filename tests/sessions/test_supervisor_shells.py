@@ -169,7 +169,7 @@ def test_a_block_too_large_for_an_argument_runs(supervisor: Supervised) -> None:
 def test_a_place_for_files_that_is_gone_is_replaced(supervisor: Supervised) -> None:
     assert supervisor.run("import os, shutil; shutil.rmtree(os.environ['TMPDIR'])").lost is None
     assert supervisor.sh("echo again").text == "again\n"
-    assert supervisor.files() == ({}, True)
+    assert supervisor.files() == {}
 
 
 def test_no_file_is_left_behind(supervisor: Supervised) -> None:

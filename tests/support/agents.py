@@ -18,11 +18,11 @@ from autogen_core.models import ModelInfo
 from autogen_ext.models.replay import ReplayChatCompletionClient
 from PIL import Image as pillow
 from pydantic import BaseModel
+from support.executing import why_not_confined
 
-from codeact_team.errors import ConfinementError
 from codeact_team.execution import ExecutionResult, StreamingCodeExecutor
+from codeact_team.execution_records import ExecutionRecord
 from codeact_team.executors import ConfinedCommandLineCodeExecutor
-from codeact_team.observations import ExecutionRecord
 
 Item = BaseAgentEvent | BaseChatMessage | Response
 
@@ -31,8 +31,6 @@ RETRY = {"reason": "Print 42 instead.", "retry": True}
 GIVE_UP = {"reason": "It cannot be done.", "retry": False}
 PRINTS_42 = "Here:\n```python\nprint(42)\n```\n"
 FAILS = "Here:\n```python\n1 / 0\n```\n"
-
-_confined_works: list[ConfinementError | None] = []
 
 
 def user(text: str) -> TextMessage:
@@ -192,7 +190,11 @@ class Streaming(StreamingCodeExecutor):
         return ()
 
     async def execute_code_blocks_stream(
-        self, code_blocks: list[CodeBlock], cancellation_token: CancellationToken
+        self,
+        code_blocks: list[CodeBlock],
+        cancellation_token: CancellationToken,
+        *,
+        user: object | None = None,
     ) -> AsyncGenerator[str | ExecutionResult, None]:
         self.executed += code_blocks
         for item in self._items:
@@ -212,23 +214,10 @@ class Streaming(StreamingCodeExecutor):
 @asynccontextmanager
 async def confined(work_dir: Path, **settings: Any) -> AsyncGenerator[ConfinedCommandLineCodeExecutor]:
     """A real executor that is not started yet; the test is skipped where the kernel cannot confine."""
-    if not _confined_works:
-        _confined_works.append(await _why_not_confined(work_dir))
-    if (error := _confined_works[0]) is not None:
-        pytest.skip(str(error))
+    if (reason := why_not_confined()) is not None:
+        pytest.skip(reason)
     executor = ConfinedCommandLineCodeExecutor(work_dir=work_dir, **settings)
     try:
         yield executor
     finally:
         await executor.stop()
-
-
-async def _why_not_confined(work_dir: Path) -> ConfinementError | None:
-    executor = ConfinedCommandLineCodeExecutor(work_dir=work_dir)
-    try:
-        await executor.start()
-    except ConfinementError as error:
-        return error
-    finally:
-        await executor.stop()
-    return None

@@ -25,14 +25,14 @@ def tool(
     *parameters: dict[str, Any],
     doc: str = "",
     returns: str | None = None,
-    schema: dict[str, Any] | None = None,
+    takes_others: bool = False,
 ) -> dict[str, Any]:
     return {
         "name": name,
         "doc": doc,
         "parameters": list(parameters),
         "returns": returns,
-        "schema": {"type": "object"} if schema is None else schema,
+        "takes_others": takes_others,
     }
 
 
@@ -43,15 +43,6 @@ SEARCH = tool(
     parameter("user_id", "int | None", key="user-id", keyword_only=True, optional=True),
     doc="Search the web.\n\nArgs:\n    query: What for.",
     returns="list[dict[str, Any]]",
-    schema={
-        "type": "object",
-        "properties": {
-            "query": {"type": "string"},
-            "limit": {"type": "integer", "minimum": 1},
-            "user-id": {"type": ["integer", "null"]},
-        },
-        "required": ["query"],
-    },
 )
 CREATE = tool("github.create_issue", parameter("title", "str"), doc="Create an issue.")
 ECHO = tool("echo", parameter("value"), doc="Return it.")

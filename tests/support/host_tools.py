@@ -33,7 +33,7 @@ def declaration(name: str, *parameters: str) -> dict[str, JsonValue]:
         "doc": f"The function {name}.",
         "parameters": declared,
         "returns": None,
-        "schema": {"type": "object", "properties": {one: {} for one in parameters}},
+        "takes_others": False,
     }
 
 

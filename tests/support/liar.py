@@ -8,10 +8,19 @@ from collections.abc import Mapping, Sequence
 
 from codeact_team.sandboxes.base import Exit, Process, Sandbox
 from codeact_team.sandboxes.limits import Limits
-from codeact_team.sessions.protocol import Kind, frame
+from codeact_team.sessions.protocol import NONE, RESULT_HEAD, Kind, frame
 from codeact_team.sessions.shipping import payload
 
-READY = frame(Kind.READY, b'{"python": "3.11.0", "unguarded": null}')
+READY = frame(Kind.READY, b'{"interpreter": 1, "unguarded": null}')
+
+
+def result(output: bytes = b"") -> bytes:
+    """Says that the block has ended well."""
+    head = RESULT_HEAD.pack(1, 1, True, NONE, NONE, NONE, 0, len(output))
+    return frame(Kind.RESULT, head, output, b"\0")
+
+
+RESULT = result()
 
 
 class Stream(Process):

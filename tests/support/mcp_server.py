@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Annotated, Any
 
 from mcp import types
-from mcp.server.fastmcp import FastMCP
+from mcp.server.fastmcp import Context, FastMCP
 from pydantic import BaseModel, Field
 
 PNG = base64.b64decode(
@@ -62,6 +62,15 @@ def place_order(lines: list[Line], note: str | None = None) -> dict[str, Any]:
 def add(a: int, b: int = 2) -> int:
     """Add two numbers."""
     return a + b
+
+
+@server.tool(structured_output=False)
+async def ask_model(question: str, context: Context[Any, Any, Any]) -> str:
+    """Ask the model of the client."""
+    asked = types.SamplingMessage(role="user", content=types.TextContent(type="text", text=question))
+    answer = await context.session.create_message([asked], max_tokens=100)
+    assert isinstance(answer.content, types.TextContent)
+    return answer.content.text
 
 
 @server.tool(structured_output=False)

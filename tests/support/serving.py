@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+
+from support.fork_server import start
 
 SERVER = str(Path(__file__).with_name("mcp_server.py"))
 
@@ -17,14 +19,14 @@ async def mcp_over_http() -> AsyncGenerator[str]:
     """A server that listens; its URL."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    process = await asyncio.create_subprocess_exec(sys.executable, SERVER, str(port))
+    process = start([SERVER, str(port)], cwd=Path.cwd(), environment=os.environ, stdout=2, stderr=2)
     try:
         async with asyncio.timeout(30):
             await _listens(port)
         yield f"http://127.0.0.1:{port}/mcp"
     finally:
         process.kill()
-        await process.wait()
+        process.wait(30)
 
 
 async def _listens(port: int) -> None:

@@ -11,12 +11,13 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from codeact_team.sessions import shipping
-from codeact_team.sessions.protocol import FROM_SUPERVISOR, FrameReader, Kind, frame
+from codeact_team.sessions.protocol import FROM_SUPERVISOR, RUN_HEAD, FrameReader, Kind, frame
+from codeact_team.sessions.replies import Account, Greeting
 
 PATIENCE = 30.0
 """Seconds that an answer may take on a machine that is busy with other things."""
@@ -47,10 +48,10 @@ def write(kind, payload):
         data = data[os.write(reports(), data):]
 def answer():
     def exactly(count):
-        data = b""
+        data = bytearray()
         while len(data) < count:
-            data += os.read(fd, count - len(data))
-        return data
+            data += os.read(fd, min(count - len(data), 1 << 20))
+        return bytes(data)
     fd = answers()
     kind, length = struct.unpack(">BI", exactly(5))
     data = exactly(length)
@@ -74,14 +75,13 @@ class Ended(Exception):
 class Result:
     """What came of a block."""
 
-    exit_code: int | None
-    ran: bool
-    lost: str | None
-    oom_kills: int | None
-    fork_failures: int | None
+    account: Account
     report: dict[str, Any] | None
     output: bytes
     artifacts: list[tuple[dict[str, Any], bytes]]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.account, name)
 
     @property
     def text(self) -> str:
@@ -93,7 +93,8 @@ class Supervised:
     """A supervisor, as its host sees it."""
 
     process: subprocess.Popen[bytes]
-    greeting: dict[str, Any] = field(default_factory=dict[str, Any])
+    unguarded: str | None = None
+    interpreter: int = 0
     numbers: int = 0
 
     def __post_init__(self) -> None:
@@ -131,9 +132,7 @@ class Supervised:
 
     def start(self, code: str, language: str = "python") -> None:
         self.numbers += 1
-        kind = Kind.RUN if language == "python" else Kind.SHELL
-        request = {"language": language, "code": code, "number": self.numbers}
-        self.send(frame(kind, json.dumps(request).encode()))
+        self.send(block(code, language, self.interpreter, self.numbers))
 
     def output_until(self, mark: bytes) -> bytes:
         """Read output until ``mark`` was in it."""
@@ -153,13 +152,12 @@ class Supervised:
                 artifacts.append((json.loads(head), data))
             else:
                 assert kind == Kind.RESULT, f"{kind!r}: {payload!r}"
-                head, _, report = payload.partition(b"\n")
-                return Result(
-                    **json.loads(head),
-                    report=json.loads(report) if report else None,
-                    output=output,
-                    artifacts=artifacts,
-                )
+                account = Account.read(payload)
+                if account.interpreter:
+                    self.interpreter = account.present
+                report = account.read_report()
+                output += account.output
+                return Result(account, report and report.model_dump(), output, artifacts)
 
     def run(self, code: str, language: str = "python") -> Result:
         self.start(code, language)
@@ -182,7 +180,11 @@ class Supervised:
 
     def restart(self) -> None:
         self.send(frame(Kind.RESTART))
-        self.expect(Kind.READY)
+        self.greeted()
+
+    def greeted(self) -> None:
+        greeting = Greeting.model_validate_json(self.expect(Kind.READY))
+        self.interpreter, self.unguarded = greeting.interpreter, greeting.unguarded
 
     def put(self, path: str, data: bytes) -> str | None:
         """What went wrong, if something did."""
@@ -202,10 +204,9 @@ class Supervised:
             assert kind == Kind.FILE
             content += payload
 
-    def files(self) -> tuple[dict[str, int], bool]:
+    def files(self) -> dict[str, int]:
         self.send(frame(Kind.LIST))
-        listed = json.loads(self.expect(Kind.DONE))
-        return dict(listed["files"]), listed["complete"]
+        return dict(json.loads(self.expect(Kind.DONE))["files"])
 
     def ends(self, seconds: float = PATIENCE) -> bool:
         """Wait until it has ended, whatever it says meanwhile."""
@@ -219,6 +220,13 @@ class Supervised:
     def _failure(self) -> str | None:
         kind, payload = self.receive()
         return None if kind == Kind.DONE else json.loads(payload)["error"]
+
+
+def block(code: str, language: str = "python", interpreter: int = 1, number: int = 1) -> bytes:
+    """The frame that has a block run."""
+    if language == "python":
+        return frame(Kind.RUN, RUN_HEAD.pack(interpreter, number), code.encode())
+    return frame(Kind.SHELL, language.encode(), b"\n", code.encode())
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -256,7 +264,7 @@ def supervised(
         one = Supervised(process)
         try:
             one.send(shipping.payload())
-            one.greeting = json.loads(one.expect(Kind.READY))
+            one.greeted()
             yield one
         finally:
             with contextlib.suppress(BrokenPipeError):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Annotated, Any
 
 import pytest
+from autogen_agentchat.agents import AssistantAgent
 from autogen_core import CancellationToken, ComponentModel
+from autogen_core.models import ModelInfo
 from autogen_core.tools import BaseTool, FunctionTool, StaticWorkbench
+from autogen_ext.models.replay import ReplayChatCompletionClient
 from hosted import Shout, Text
 from pydantic import Field
 
@@ -17,6 +20,10 @@ from codeact_team.providers import DEFAULT_NAMESPACES, Policy, using
 from codeact_team.tools import Toolbox
 
 OURS = Policy(DEFAULT_NAMESPACES | {"hosted"})
+
+TOOLS = ModelInfo(
+    vision=False, function_calling=True, json_output=False, family="unknown", structured_output=False
+)
 
 
 def documented(text: Annotated[str, "What to say"], times: int = 1) -> str:
@@ -63,6 +70,24 @@ def _no_docstring(number: int) -> int:
     return number
 
 
+def _again(text: str, times: int) -> str:
+    """Say it again."""
+    return text * times
+
+
+async def _stream(most: int) -> AsyncGenerator[int]:
+    for number in range(most):
+        yield number
+
+
+def _steps(most: int) -> Generator[int]:
+    yield from range(most)
+
+
+def _by_number(names: dict[int, str]) -> str:
+    return names[1]
+
+
 def _many(*numbers: int) -> int:
     """Text."""
     return sum(numbers)
@@ -88,20 +113,52 @@ def _no_description(number: Annotated[int, Field(gt=1)]) -> int:
     return number
 
 
+async def test_what_autogens_assistant_takes_is_a_tool() -> None:
+    given: list[Any] = [_no_docstring, functools.partial(_again, times=2), _stream, _steps, _by_number]
+    AssistantAgent("assistant", ReplayChatCompletionClient([], TOOLS), tools=given)
+    box = Toolbox(given)
+    try:
+        offer = await box.offer()
+        assert [tool.declaration.line() for tool in offer.tools] == [
+            "tools.no_docstring(number)",
+            "tools.again(text, times=2)  # Say it again.",
+            "tools.stream(most)",
+            "tools.steps(most)",
+            "tools.by_number(names)",
+        ]
+        assert offer.tools[0].declaration.stub() == "def tools.no_docstring(number: int) -> int:\n    ..."
+        arguments: list[dict[str, Any]] = [
+            {"number": 1},
+            {"text": "a"},
+            {"most": 2},
+            {"most": 2},
+            {"names": {"1": "b"}},
+        ]
+        returned = [
+            await tool.call(given, CancellationToken())
+            for tool, given in zip(offer.tools, arguments, strict=True)
+        ]
+    finally:
+        await box.stop()
+    assert returned == [[1], ["aa"], [[0, 1]], [[0, 1]], ["b"]]
+
+
 REFUSED: list[tuple[Any, str]] = [
     (_no_annotation, "parameter 'number' of _no_annotation has no annotation; write one"),
-    (_no_docstring, "_no_docstring has no docstring; write one"),
     (_many, r"_many takes \*numbers; write its parameters out"),
     (_any_keywords, r"_any_keywords takes \*\*numbers"),
     (_by_position, "_by_position takes 'number' by position only"),
     (_no_schema, "'_no_schema' has parameters of types that have no JSON schema"),
     (_no_description, r"_no_description cannot be a tool: .*Annotated\[type, 'what it is'\]"),
-    (lambda: 1, "a lambda has neither name nor docstring"),
+    (lambda: 1, "a lambda has no name"),
     (Shop, "no function"),
     (Shop(), "no function"),
     (3, "no function"),
     (len, "no function"),
-    (functools.partial(documented, times=2), "no function"),
+    (functools.partial(len), "no function"),
+    # what AutoGen's class takes, and fails with at the first call
+    (FunctionTool(_many, "Text"), r"_many takes \*numbers; write its parameters out"),
+    (FunctionTool(_by_position, "Text"), "_by_position takes 'number' by position only"),
 ]
 
 
@@ -140,9 +197,9 @@ def test_an_import_path_that_leads_nowhere_is_refused() -> None:
         Toolbox(["hosted:doubble"])
 
 
-def test_an_undocumented_function_is_refused_by_its_path_as_well() -> None:
-    with using(OURS), pytest.raises(SettingError, match="undocumented has no docstring"):
-        Toolbox(["hosted:undocumented"])
+def test_an_undocumented_function_is_taken_by_its_path_as_well() -> None:
+    with using(OURS):
+        assert Toolbox(["hosted:undocumented"]).dump_tools() == ["hosted:undocumented"]
 
 
 def test_paths_and_components_are_dumped_in_order() -> None:

@@ -17,14 +17,16 @@ from typing import Any
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.tools import ToolOverride, ToolResult
+from autogen_ext.models.replay import ReplayChatCompletionClient
 from autogen_ext.tools.mcp import McpWorkbench, SseServerParams, StdioServerParams, StreamableHttpServerParams
+from support.fork_server import forked_by_command
 from support.mcp_server import PNG
 from support.serving import SERVER, mcp_over_http
 
 from codeact_team.errors import WorkbenchError
 from codeact_team.execution import Artifact
 from codeact_team.tools import Offer, Toolbox, ToolFailed
-from codeact_team.tools.mcp.params import label_of, redact
+from codeact_team.tools.mcp.redaction import label_of, redact
 
 SECRET = "sk-0123456789"
 
@@ -33,9 +35,10 @@ over_http = pytest.mark.filterwarnings("ignore:Use `streamable_http_client` inst
 
 
 def stdio(*arguments: str, seconds: float = 20, **environment: str) -> StdioServerParams:
+    command, *rest = forked_by_command(SERVER, *arguments)
     return StdioServerParams(
-        command=sys.executable,
-        args=[SERVER, *arguments],
+        command=command,
+        args=rest,
         env=environment or None,
         read_timeout_seconds=seconds,
     )
@@ -63,6 +66,13 @@ def is_running(process: int) -> bool:
     except ProcessLookupError:
         return False
     return "\nState:\tZ" not in Path(f"/proc/{process}/status").read_text()
+
+
+def child_processes() -> set[str]:
+    """Those of this process that still run, by number."""
+    tasks = Path("/proc/self/task").iterdir()
+    children = {child for task in tasks for child in (task / "children").read_text().split()}
+    return {child for child in children if is_running(int(child))}
 
 
 @pytest.fixture(autouse=True)
@@ -206,10 +216,11 @@ async def test_overrides_of_the_workbench_are_respected() -> None:
 
 
 async def test_a_broken_schema_names_the_tool_and_the_server() -> None:
+    params = StdioServerParams(command=sys.executable, args=[SERVER], env={"MCP_TEST_ODDITY": "broken"})
     with pytest.raises(
         WorkbenchError, match=r"MCP server 'python.*mcp_server.py'.*the tool 'bad'.*\"strin\""
     ):
-        async with offered(stdio(MCP_TEST_ODDITY="broken")):
+        async with offered(params):
             pass
 
 
@@ -293,19 +304,54 @@ async def test_a_server_over_http_that_dies_fails_its_calls() -> None:
         await toolbox.stop()
 
 
+SILENT = """
+import json, sys
+ANSWERS = {
+    "initialize": {
+        "protocolVersion": "2025-03-26",
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "silent", "version": "1"},
+    },
+    "tools/list": {"tools": [{"name": "ask", "inputSchema": {"type": "object"}}]},
+}
+for line in sys.stdin:
+    request = json.loads(line)
+    if request["method"] in ANSWERS:
+        print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": ANSWERS[request["method"]]}), flush=True)
+"""
+
+
 async def test_a_server_that_is_slow_to_answer_names_the_limit() -> None:
-    async with offered(stdio(seconds=1)) as offer:
+    # the limit is one for the start, too: a server that imports nothing keeps it on a busy machine
+    params = StdioServerParams(
+        command=sys.executable, args=["-I", "-S", "-c", SILENT], read_timeout_seconds=3
+    )
+    async with offered(params) as offer:
         with pytest.raises(ToolFailed, match=r"no answer in time \(read_timeout_seconds"):
-            await call(offer, "order_desk.wait_for_ever")
+            await call(offer, "silent.ask")
 
 
 async def test_a_workbench_that_runs_already_is_left_running() -> None:
     async with McpWorkbench(stdio()) as workbench:
         toolbox = Toolbox([], [workbench])
-        (process,) = await call(await toolbox.offer(), "order_desk.process_id")
+        offer = await toolbox.offer()
+        (process,) = await call(offer, "order_desk.process_id")
+        assert (await workbench.call_tool("process_id")).to_text() == str(process)
+        await use(offer)
+        (order,) = await call(offer, "order_desk.get_order", number=7)
+        assert order["lines"] == [{"sku": "bolt", "count": 2, "size": "small"}]
         await toolbox.stop()
         assert is_running(process)
         assert (await workbench.call_tool("add", {"a": 1})).to_text() == "3"
+
+
+async def test_a_server_may_ask_the_model_of_its_workbench() -> None:
+    model = ReplayChatCompletionClient(["Forty-two."])
+    toolbox = Toolbox([], [McpWorkbench(stdio(), model_client=model)])
+    try:
+        assert await call(await toolbox.offer(), "order_desk.ask_model", question="What?") == ["Forty-two."]
+    finally:
+        await toolbox.stop()
 
 
 async def test_stopping_ends_the_server() -> None:
@@ -418,10 +464,11 @@ async def test_a_start_that_is_cancelled_leaves_nothing_running(tmp_path: Path) 
 
 
 async def test_if_one_server_does_not_start_the_other_is_stopped() -> None:
-    good = McpWorkbench(stdio())
+    before = child_processes()
+    bad = McpWorkbench(StdioServerParams(command="no-such-server"))
     with pytest.raises(WorkbenchError, match="no-such-server"):
-        await Toolbox([], [good, McpWorkbench(StdioServerParams(command="no-such-server"))]).start()
-    assert good.initialize_result is None
+        await Toolbox([], [McpWorkbench(stdio()), bad]).start()
+    assert child_processes() <= before
 
 
 async def test_the_error_of_a_tool_does_not_give_the_servers_secrets_away() -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import math
-from typing import Any
+from collections.abc import Callable
+from functools import reduce
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.schemas import Call, calls
 
-from codeact_team.tools.checking import MAX_DEPTH, ArgumentChecker
+from codeact_team.tools.argument_checking import MAX_DEPTH, ArgumentChecker
 
 
 def problem(schema: dict[str, Any], arguments: dict[str, Any]) -> str:
@@ -48,6 +50,15 @@ def test_the_text_says_what_is_wrong_and_where() -> None:
     assert problem(schema, {}) == 'arguments: "lines" is a required property (it is a mapping of 0)'
     assert problem(schema, {"lines": [{"sku": "a"}, {"sku": 3}]}) == (
         "arguments['lines'][1]['sku']: it is not of type \"string\" (it is 3)"
+    )
+
+
+def test_one_of_many_rows_that_does_not_fit_is_found() -> None:
+    row = {"type": "object", "properties": {name: {"type": "integer"} for name in "abcd"}}
+    rows = [dict.fromkeys("abcd", 1) for _ in range(1000)]
+    rows[700] |= {"c": cast("int", "x")}
+    assert problem(of(rows={"type": "array", "items": row}), {"rows": rows}).startswith(
+        "arguments['rows'][700]['c']: it is not of type"
     )
 
 
@@ -162,6 +173,7 @@ def test_the_dialect_is_the_one_that_the_schema_names(draft: str) -> None:
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
+        (of(a={"$dynamicRef": "#node"}), r"\$dynamicRef is not supported"),
         (of(a={"type": "strin"}), r"schema\['properties'\]\['a'\]\['type'\]: it is not"),
         (of(a={"$ref": "#/$defs/Nowhere"}), "Nowhere"),
         (of(a={"$ref": "https://example.com/schema.json"}), "https://example.com/schema.json"),
@@ -191,3 +203,79 @@ def test_a_reference_to_itself_says_nothing_of_a_value() -> None:
 def test_a_reference_to_what_is_no_schema_refuses() -> None:
     schema = of(a={"$ref": "#/properties"}, required={"type": "string"}, items={"type": "null"})
     assert problem(schema, {"a": {"b": [1]}})
+
+
+def chain(part: Callable[[Any], dict[str, Any]], *, last: Any, length: int = 40) -> dict[str, Any]:
+    """Definitions that lead from one to the next: ``part`` makes each of the reference to the next."""
+    definitions = {f"D{n}": part({"$ref": f"#/$defs/D{n + 1}"}) for n in range(length)}
+    return {"type": "object", "$ref": "#/$defs/D0", "$defs": {**definitions, f"D{length}": last}}
+
+
+NAMED: dict[str, Any] = {
+    f"D{n}": {"$id": f"https://a.example/D{n}", "allOf": [{"$ref": f"D{n + 1}"}] * 2} for n in range(40)
+}
+ANCHORED: dict[str, Any] = {
+    f"D{n}": {"$anchor": f"a{n}", "allOf": [{"$ref": f"#a{n + 1}"}] * 2} for n in range(40)
+}
+NESTED: dict[str, Any] = reduce(
+    lambda inner, _: {"allOf": [inner], "unevaluatedProperties": False}, range(40), dict[str, Any]()
+)
+UNFOLDING: dict[str, Any] = {
+    "all": chain(lambda part: {"allOf": [part, part]}, last={"type": "object"}),
+    "any": chain(lambda part: {"anyOf": [part, part]}, last={"type": "string"}),
+    "if": chain(lambda part: {"if": part, "then": part, "else": part}, last={}),
+    "dependent": chain(lambda part: {"dependentSchemas": {"a": part, "b": part}}, last={}),
+    "inner": chain(
+        lambda part: {"allOf": [{"properties": {"c": part}}, {"additionalProperties": part}]}, last={}
+    ),
+    "recursive": chain(
+        lambda part: {"allOf": [part, part]}, last={"properties": {"c": {"$ref": "#/$defs/D0"}}}
+    ),
+    "named": {
+        "$ref": "D0",
+        "$id": "https://a.example/root",
+        "$defs": {**NAMED, "D40": {"$id": "https://a.example/D40"}},
+    },
+    "anchored": {"$ref": "#a0", "$defs": {**ANCHORED, "D40": {"$anchor": "a40"}}},
+    "long": chain(lambda part: {"properties": {"c": part}}, last={}, length=5_000),
+    "unevaluated": NESTED,
+}
+
+
+@pytest.mark.parametrize("schema", UNFOLDING.values(), ids=list(UNFOLDING))
+def test_a_schema_that_unfolds_without_end_is_refused_at_once(schema: dict[str, Any]) -> None:
+    # such a check never returned
+    with pytest.raises(ValueError, match="refer to each other so often"):
+        ArgumentChecker(schema)
+
+
+def test_parts_that_are_used_often_but_not_for_the_same_value_are_no_problem() -> None:
+    # a grid of types, each of whose fields is of the next type: three to the 40th places, none of which is checked twice
+    schema = chain(lambda part: {"type": "object", "properties": {"a": part, "b": part, "c": part}}, last={})
+    fits(schema, {"a": {"b": {"c": {"a": {}}}}})
+    assert "is not of type" in problem(schema, {"a": {"b": {"c": 1}}})
+
+
+def test_a_large_union_that_holds_itself_is_no_problem() -> None:
+    def kind(name: str) -> dict[str, Any]:
+        fields: dict[str, Any] = {
+            "children": {"type": "array", "items": {"$ref": "#/$defs/Part"}},
+            "kind": {"const": name},
+        }
+        return {"type": "object", "properties": fields, "required": ["kind"]}
+
+    schema = {
+        **of(page={"$ref": "#/$defs/Part"}),
+        "$defs": {"Part": {"anyOf": [kind(f"K{n}") for n in range(30)]}},
+    }
+    page: dict[str, Any] = {"kind": "K29"}
+    for _ in range(25):
+        page = {"kind": "K29", "children": [page, {"kind": "K3"}]}
+    fits(schema, {"page": page})
+    assert problem(schema, {"page": {**page, "kind": "K30"}}) == "the arguments do not fit the tool's schema"
+
+
+def test_more_values_than_can_be_checked_are_refused() -> None:
+    wide: dict[str, Any] = {"type": "array", "items": {"allOf": [{"type": "integer"}] * 5_000}}
+    fits(of(numbers=wide), {"numbers": [1] * 500})
+    assert "too many to be checked" in problem(of(numbers=wide), {"numbers": [1] * 10_000})

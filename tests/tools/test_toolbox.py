@@ -18,7 +18,6 @@ import pytest
 from autogen_core import CancellationToken, Image
 from autogen_core.tools import (
     BaseTool,
-    BaseToolWithState,
     FunctionTool,
     ImageResultContent,
     ParametersSchema,
@@ -90,28 +89,13 @@ class Recorder(Workbench):
         self.done.append("stop")
 
     async def reset(self) -> None:
-        self.done.append("reset")
+        pass
 
     async def save_state(self) -> Mapping[str, Any]:
-        return {"names": self.names}
+        return {}
 
     async def load_state(self, state: Mapping[str, Any]) -> None:
-        self.names = state["names"]
-
-
-class Counter(BaseToolWithState[Tree, Tree, Line]):
-    def __init__(self) -> None:
-        super().__init__(Tree, Tree, Line, "count", "Count.")
-        self.sku = "a"
-
-    async def run(self, args: Tree, cancellation_token: CancellationToken) -> Tree:
-        return args
-
-    def save_state(self) -> Line:
-        return Line(sku=self.sku)
-
-    def load_state(self, state: Line) -> None:
-        self.sku = state.sku
+        pass
 
 
 def order(lines: list[Line], note: str | None = None) -> list[Line]:
@@ -405,34 +389,6 @@ async def test_if_one_part_does_not_start_the_others_are_stopped() -> None:
 async def test_all_parts_that_do_not_start_are_named() -> None:
     with pytest.raises(WorkbenchError, match=r"Recorder does not start.*; workbench Recorder does not start"):
         await Toolbox([], [Recorder([], broken=True), Recorder([], broken=True)]).start()
-
-
-async def test_state_and_reset_reach_all_parts() -> None:
-    counter, workbench = Counter(), Recorder(["say"])
-    counter.sku = "changed"
-    saved = json.loads(json.dumps(await Toolbox([counter], [workbench]).save_state(), default=str))
-    fresh_counter, fresh = Counter(), Recorder([])
-    toolbox = Toolbox([fresh_counter], [fresh])
-    await toolbox.load_state(saved)
-    assert (fresh_counter.sku, fresh.names) == ("changed", ["say"])
-    await toolbox.reset()
-    assert fresh.done == ["reset"]
-    with pytest.raises(ValueError, match="the state of 1 workbenches, not of 0"):
-        await Toolbox([counter]).load_state(saved)
-
-
-async def test_a_toolbox_is_a_workbench_like_others() -> None:
-    inner = Toolbox([order], [Recorder(["draw"])])
-    schemas = await inner.list_tools()
-    assert [schema["name"] for schema in schemas] == ["order", "draw"]
-    answered = await inner.call_tool("order", {"lines": [{"sku": "a"}]})
-    assert json.loads(answered.to_text()) == [{"sku": "a", "day": "2026-11-20"}]
-    assert (await inner.call_tool("draw", {"text": "a"})).to_text(replace_image="[picture]") == "a\n[picture]"
-    wrong = await inner.call_tool("order", {"lines": 3})
-    assert wrong.is_error
-    assert "did you mean 'order'" in (await inner.call_tool("ordre")).to_text()
-    outer = await Toolbox([], [inner]).offer()
-    assert await call(outer, "draw", text="a") == ["a", (await call(outer, "draw", text="a"))[1]]
 
 
 async def test_a_tool_with_a_schema_of_its_own_and_a_run_of_its_own_keeps_both() -> None:

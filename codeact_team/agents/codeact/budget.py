@@ -3,55 +3,108 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 from autogen_core import CancellationToken
 from autogen_core.models import RequestUsage
+from pydantic import BaseModel, Field, JsonValue
 
 from codeact_team.aio import Timer
-from codeact_team.observations import Ending
+from codeact_team.effects import Door, Effect, perform
+from codeact_team.events import ClockRead
+from codeact_team.execution_records import Ending
+
+LAST_CALL_SECONDS = 30.0
+"""How long the last call to the model may go on when the time is over."""
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What a run may cost.
+class Limits(BaseModel):
+    """What a run may cost."""
 
-    Attributes:
-        max_steps: How often the model may write, with or without code.
-        max_seconds: Wall-clock time in seconds, without that for which a person is asked for approval.
-        max_tokens: Tokens of all calls to the model, prompts and completions.
+    max_steps: int = Field(default=20, ge=1)
+    """How often the model may write, with or without code, in one run."""
+    max_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Wall-clock time of one run in seconds, without that for which a person is asked for approval; what is under way
+    then is stopped, and one last call of at most 30 seconds makes the answer."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Tokens of one run, those of prompts included; a last call that makes the answer comes on top."""
+
+
+class Clock(Effect[bool]):
+    """An agent looks whether its time is over; the outcome says so.
+
+    Args:
+        source: The agent.
     """
 
-    max_steps: int
-    max_seconds: float | None = None
-    max_tokens: int | None = None
+    def __init__(self, source: str) -> None:
+        self.source = source
+
+    def request(self) -> JsonValue:
+        return {"clock": "max_seconds"}
+
+    def dump(self, outcome: bool) -> JsonValue:
+        return outcome
+
+    def load(self, data: JsonValue) -> bool:
+        return bool(data)
+
+    def began(self, span: int) -> ClockRead:
+        return ClockRead(span=span, agent=self.source)
+
+    def ended(self, span: int, outcome: bool | None, error: BaseException | None) -> ClockRead:
+        return ClockRead(span=span, agent=self.source, over=outcome)
 
 
 class Budget:
     """What a run has used up of its limits.
 
-    A context manager, within which the :attr:`token` is cancelled when the time is over.
+    A context manager, within which the :attr:`token` is cancelled when the time is over, and a little later
+    :attr:`last_call`.
 
     Args:
         limits: What the run may cost.
-        cancellation_token: The caller's; cancels the :attr:`token` as well.
+        cancellation_token: The caller's; cancels both as well.
+        source: The agent.
+        door: The door that the agent remembers.
 
     Attributes:
         token: For whatever the run waits for.
+        last_call: For the call to the model that makes the answer where there is none.
         steps: How often the model has written.
-        time_is_over: Whether the time is used up.
+        time_is_over: Whether the time was used up when the clock was last looked at.
     """
 
-    def __init__(self, limits: Limits, cancellation_token: CancellationToken) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        cancellation_token: CancellationToken,
+        source: str = "",
+        door: Door | None = None,
+    ) -> None:
         self.token = CancellationToken()
+        self.last_call = CancellationToken()
         self.steps = 0
         self.time_is_over = False
         self._limits = limits
         self._timer: Timer | None = None
-        cancellation_token.add_callback(self.token.cancel)
+        self._has_expired = False
+        self._source = source
+        self._door = door
+        for token in (self.token, self.last_call):
+            cancellation_token.add_callback(token.cancel)
+
+    async def look(self) -> None:
+        """Look at the clock, where there is a limit of time."""
+        if self._limits.max_seconds is None or self.time_is_over:
+            return
+        self.time_is_over = await perform(Clock(self._source), self._read, self._door)
+        if self.time_is_over and not self._has_expired:
+            # told by whatever stands in the door
+            self._end_time()
 
     def spent(self, usage: RequestUsage | None) -> Ending | None:
         """Which limit is reached, if one is.
@@ -75,8 +128,7 @@ class Budget:
 
     def __enter__(self) -> Self:
         if self._limits.max_seconds is not None:
-            deadline = asyncio.get_running_loop().time() + self._limits.max_seconds
-            self._timer = Timer(deadline, self._end_time)
+            self._timer = _timer(self._limits.max_seconds, self._end_time)
         return self
 
     def __exit__(
@@ -85,6 +137,16 @@ class Budget:
         if self._timer is not None:
             self._timer.close()
 
+    async def _read(self) -> bool:
+        return self._has_expired
+
     def _end_time(self) -> None:
-        self.time_is_over = True
+        self._has_expired = True
+        if self._timer is not None:
+            self._timer.close()
         self.token.cancel()
+        self._timer = _timer(LAST_CALL_SECONDS, self.last_call.cancel)
+
+
+def _timer(seconds: float, callback: Callable[[], object]) -> Timer:
+    return Timer(asyncio.get_running_loop().time() + seconds, callback)

@@ -20,7 +20,7 @@ from autogen_core.models import (
 from autogen_core.tools import Tool
 from pydantic import BeforeValidator, Field
 
-from codeact_team.agents.codeact.replies import Reply
+from codeact_team.agents.codeact.codeact_reply import Reply
 from codeact_team.errors import SettingError
 
 

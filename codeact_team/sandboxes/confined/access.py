@@ -10,50 +10,16 @@ from pathlib import Path
 
 from codeact_team.errors import SettingError
 
-_SYSTEM = (
-    "/usr",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/libx32",
-    "/nix/store",
-    "/etc/alternatives",
-    "/etc/ca-certificates",
-    "/etc/crypto-policies",
-    "/etc/debian_version",
-    "/etc/fonts",
-    "/etc/java*",
-    "/etc/ld.so.cache",
-    "/etc/localtime",
-    "/etc/mime.types",
-    "/etc/nsswitch.conf",
-    "/etc/pki/ca-trust/extracted",
-    "/etc/pki/tls/certs",
-    "/etc/pki/tls/openssl.cnf",
-    "/etc/protocols",
-    "/etc/python*",
-    "/etc/services",
-    "/etc/ssl/certs",
-    "/etc/ssl/openssl.cnf",
-    "/etc/timezone",
-    "/dev/full",
-    "/dev/null",
-    "/dev/random",
-    "/dev/urandom",
-    "/dev/zero",
-    "/proc/cpuinfo",
-    "/proc/loadavg",
-    "/proc/meminfo",
-    # of the program's first process only: the rest of /proc shows the arguments of every process of this machine
-    "/proc/self",
-    "/proc/stat",
-    "/proc/sys/vm/overcommit_memory",
-    "/proc/uptime",
-    "/proc/version",
-    "/sys/devices/system/cpu",
-)
+_SYSTEM = """
+/usr /bin /sbin /lib /lib32 /lib64 /libx32 /nix/store
+/etc/alternatives /etc/ca-certificates /etc/crypto-policies /etc/debian_version /etc/fonts /etc/java* /etc/ld.so.cache
+/etc/localtime /etc/mime.types /etc/nsswitch.conf /etc/pki/ca-trust/extracted /etc/pki/tls/certs /etc/pki/tls/openssl.cnf
+/etc/protocols /etc/python* /etc/services /etc/ssl/certs /etc/ssl/openssl.cnf /etc/timezone
+/dev/full /dev/null /dev/random /dev/urandom /dev/zero
+/proc/cpuinfo /proc/loadavg /proc/meminfo /proc/self /proc/stat /proc/sys/vm/overcommit_memory /proc/uptime /proc/version
+/sys/devices/system/cpu
+""".split()
+"""``/proc/self`` is that of the program's first process; the rest of /proc shows the arguments of every process."""
 # not the installation itself: a virtual environment may be a project's or a home directory
 _OF_AN_INSTALLATION = ("bin", "include", "lib", "lib64", "libexec", "share", "ssl", "pyvenv.cfg")
 

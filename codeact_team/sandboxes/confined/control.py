@@ -1,4 +1,4 @@
-"""The host's side of the supervising process: start it, tell it what to do, see it end."""
+"""The host's end of the supervising process: starts it, tells it what to do, and sees it end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from codeact_team.errors import ConfinementError
-from codeact_team.sandboxes.confined.process import readable
+from codeact_team.sandboxes.readiness import readable
 
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -25,15 +25,20 @@ _STOP_TIMEOUT = 10.0
 _SEND_TIMEOUT = 5.0
 """Seconds that the supervisor may take to read a message, which it does at once."""
 _MAX_ANSWER = 1 << 16
+_GROUP = " control group"
 
 
 class Control:
     """A started supervising process, see ``supervisor/__main__.py``, with what it needs to know first.
 
     It shares neither environment nor descriptors nor terminal with this process.
+
+    Attributes:
+        reasons: Why something that confines cannot be had, or ``None``, by its name; empty until it has answered.
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
+        self.reasons: dict[str, str | None] = {}
         self._socket, theirs = socket.socketpair()
         self._socket.settimeout(_SEND_TIMEOUT)
         self._readable = select.poll()
@@ -82,8 +87,8 @@ class Control:
         except OSError as error:
             raise ConfinementError(f"The supervising process is gone: {error}") from error
 
-    async def answer(self) -> dict[str, str | None]:
-        """The answer to the settings: what cannot be had, with the reason.
+    async def greet(self) -> None:
+        """Wait for the answer to the settings.
 
         Raises:
             ConfinementError: If there is none.
@@ -102,10 +107,23 @@ class Control:
             raise ConfinementError(
                 f"The supervising process did not start within {_START_TIMEOUT:g} s."
             ) from None
-        reasons: dict[str, str | None] = json.loads(answer)
-        if "failed" in reasons:
-            raise ConfinementError(f"The supervising process failed at its start: {reasons['failed']}")
-        return reasons
+        self.reasons = json.loads(answer)
+        if "failed" in self.reasons:
+            raise ConfinementError(f"The supervising process failed at its start: {self.reasons['failed']}")
+
+    @property
+    def has_namespaces(self) -> bool:
+        """Whether programs see no processes but their own, and have their temporary files in memory."""
+        return self.reasons.get("namespaces", "") is None
+
+    @property
+    def ungrouped(self) -> Mapping[str, str]:
+        """Why a controller of control groups cannot be had, by its name."""
+        return {
+            name.removesuffix(_GROUP): reason
+            for name, reason in self.reasons.items()
+            if reason is not None and name.endswith(_GROUP)
+        }
 
     def kill(self) -> None:
         """End the process by force; the program that it runs ends with it."""

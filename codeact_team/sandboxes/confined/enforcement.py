@@ -1,4 +1,4 @@
-"""What the kernel really enforces here, and what follows from it."""
+"""What the kernel really enforces on this machine, found by trial, and whether that is enough."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Generator, Mapping
 from contextlib import closing, contextmanager, suppress
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 
 from codeact_team.errors import ConfinementError
@@ -30,15 +31,17 @@ class Enforced(StrEnum):
     """No sockets but those between the program's own processes."""
     OTHERS = "other processes"
     """No signals to processes outside, and no limits set for them."""
+    MODES = "set-id modes"
+    """No files that run with the rights of their owner."""
     MEMORY = "memory"
     """How much of it the code reserves."""
     PROCESSES = "number of processes"
 
 
-REQUIRED = frozenset({Enforced.READS, Enforced.WRITES, Enforced.NETWORK})
-"""What ``confinement: required`` does not go without."""
+REQUIRED = frozenset({Enforced.READS, Enforced.WRITES, Enforced.NETWORK, Enforced.MODES})
+"""What ``confinement: required`` needs."""
 
-_LONGEST_PLACE = 70
+_LONGEST_PLACE = 66
 """Bytes; the name of a socket in a directory below it must not be longer than about 104."""
 _PROBE = Path(__file__).with_name("probe.py").read_bytes()
 
@@ -61,7 +64,7 @@ def something_outside(*granted: Path | str) -> Generator[Path]:
             f"Confinement cannot be checked: no temporary directory is outside of {', '.join(map(str, granted))}. "
             "Choose a smaller work_dir."
         )
-    with tempfile.TemporaryDirectory(prefix="codeact-", dir=place) as name:
+    with tempfile.TemporaryDirectory(prefix=f"codeact-team-{os.getpid()}-", dir=place) as name:
         outside = Path(name)
         (outside / "secret").write_text("secret")
         with (
@@ -119,15 +122,11 @@ def judge(enforced: frozenset[Enforced], reasons: Mapping[str, str | None], *, r
             "a Docker executor, or a Linux kernel 6.12 with Landlock; or set `confinement: best_effort` for code that "
             "you trust with what is missing."
         )
-    _say_once(
+    _warn_once(
         f"confined code is not kept from everything on this machine; not enforced: {', '.join(missing)}{why}"
     )
 
 
-_said: set[str] = set()
-
-
-def _say_once(text: str) -> None:
-    if text not in _said:
-        _said.add(text)
-        logger.warning("%s", text)
+@cache
+def _warn_once(text: str) -> None:
+    logger.warning("%s", text)

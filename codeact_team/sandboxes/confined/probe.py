@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import socket
+import stat
 import sys
 from collections.abc import Callable
 
@@ -37,8 +38,17 @@ def main(outside: str, host: int) -> None:
             lambda: os.kill(host, 0),
             lambda: resource.prlimit(host, resource.RLIMIT_CORE) if sys.platform == "linux" else None,
         ],
+        "set-id modes": [
+            lambda: os.open(_new_file(), os.O_WRONLY | os.O_CREAT, stat.S_ISUID | 0o700),
+            lambda: os.mknod(_new_file(), stat.S_IFREG | stat.S_ISUID | 0o700),
+            lambda: os.chmod(os.environ["TMPDIR"], stat.S_ISGID | 0o700),
+        ],
     }
     json.dump([what for what, actions in attempts.items() if all(map(_refused, actions))], sys.stdout)
+
+
+def _new_file() -> str:
+    return os.path.join(os.environ["TMPDIR"], os.urandom(8).hex())
 
 
 def _refused(action: Callable[[], object]) -> bool:

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import util
 from pathlib import Path
-from typing import Literal
 
-from codeact_team.aio import to_the_end
-from codeact_team.errors import ConfinementError, SandboxError, SettingError
-from codeact_team.sandboxes.base import Process, Sandbox
+from codeact_team.aio import Turns, to_the_end
+from codeact_team.errors import ConfinementError, SandboxError
+from codeact_team.sandboxes.base import STARTS_AT_ONCE, STOPPED, UNCLEARED, Process, Sandbox
 from codeact_team.sandboxes.confined.access import readable_paths
+from codeact_team.sandboxes.confined.config import ConfinedSandboxConfig
 from codeact_team.sandboxes.confined.control import SEARCH_PATH, Control
 from codeact_team.sandboxes.confined.enforcement import Enforced, judge, read_probe, something_outside
 from codeact_team.sandboxes.confined.process import ConfinedProcess
 from codeact_team.sandboxes.limits import Cause, Limits
+from codeact_team.sandboxes.temporary import TemporaryDirectory
 
-Confinement = Literal["required", "best_effort"]
+logger = logging.getLogger(__name__)
 
 _KILL_TIMEOUT = 1.0
 """Seconds that killed programs get to end; where they need longer, the supervising process is killed."""
 
+_starts = Turns(STARTS_AT_ONCE)
 # by what a probe depends on: an interpreter's start is a good part of the time that a sandbox's start takes
 _found: dict[tuple[object, ...], frozenset[Enforced]] = {}
 
@@ -38,49 +39,34 @@ class ConfinedSandbox(Sandbox):
     process is between them and this one: it ends everything when this process ends, however it does.
 
     Args:
+        config: What is confined, and how far. The memory limit of a process, where there is no control group, is on
+            its private memory, without the copies that forked processes make; in a control group there may be eight
+            threads for each process. Where this machine forbids namespaces, the temporary directory is on the disk.
         workspace: An existing directory of the host, which the code may write.
-        confinement: Whether it must be enforced that only the interpreter, the system's libraries and the workspace are
-            read, only the workspace is written, and no network is reached; or ``best_effort``.
-        memory_mib: Private memory that may be reserved, in MiB. Copies that forked processes make are not counted.
-        pids: How many processes may run at a time.
-        readable: Further paths of the host that may be read.
-        environment: Environment variables beside those that are always set.
+        workspace_mib: How large a file may become, in MiB; ``None`` for no limit. How much the directories of the host
+            may grow is for the caller to watch.
+
+    Attributes:
+        enforced: What is enforced, by trial; empty before the first start.
+        ungrouped: Why a limit does not hold for all programs together, by what it limits: memory, pids, cpu.
     """
 
     def __init__(
-        self,
-        *,
-        workspace: Path,
-        confinement: Confinement = "required",
-        memory_mib: int = 1024,
-        pids: int = 64,
-        readable: Sequence[str] = (),
-        environment: Mapping[str, str] | None = None,
+        self, config: ConfinedSandboxConfig, *, workspace: Path, workspace_mib: int | None = None
     ) -> None:
-        if memory_mib < 1 or pids < 1:
-            raise SettingError(f"memory_mib ({memory_mib}) and pids ({pids}) must be 1 or more")
+        self._config = config
         self._workspace = workspace
-        self._confinement: Confinement = confinement
-        self._memory_mib = memory_mib
-        self._pids = pids
-        self._readable = tuple(readable)
-        self._environment = dict(environment or {})
+        self._workspace_mib = workspace_mib
         self._paths: list[str] = []
-        self._private = ""
+        self._private: TemporaryDirectory | None = None
         self._control: Control | None = None
         self._process: ConfinedProcess | None = None
-        self._enforced: frozenset[Enforced] = frozenset()
-        self._own_processes = False
-        """Whether the programs see no other processes than their own."""
+        self.enforced: frozenset[Enforced] = frozenset()
+        self.ungrouped: Mapping[str, str] = {}
 
     @property
     def running(self) -> bool:
         return self._control is not None and self._control.alive
-
-    @property
-    def enforced(self) -> frozenset[Enforced]:
-        """What is enforced, by trial; empty before the first start."""
-        return self._enforced
 
     @property
     def python(self) -> str:
@@ -89,24 +75,34 @@ class ConfinedSandbox(Sandbox):
 
     @property
     def limits(self) -> Limits:
-        limits = {
-            Enforced.READS: (
-                Cause.FILES,
-                f"readable: {list(self._readable)}, work_dir: {self._workspace}",
-            ),
+        config = self._config
+        each = " for each process" if "memory" in self.ungrouped else ""
+        files = f"readable: {config.readable}, work_dir: {self._workspace}"
+        by_kernel = {
+            Enforced.READS: (Cause.FILES, files),
             Enforced.WRITES: (Cause.READ_ONLY, f"work_dir: {self._workspace}"),
             Enforced.NETWORK: (Cause.NETWORK, "network: none, as the code runs confined"),
-            Enforced.MEMORY: (Cause.MEMORY, f"memory_mib: {self._memory_mib}"),
-            Enforced.PROCESSES: (Cause.PROCESSES, f"pids: {self._pids}"),
+            Enforced.MEMORY: (Cause.MEMORY, f"memory_mib: {config.memory_mib}{each}"),
+            Enforced.PROCESSES: (Cause.PROCESSES, f"pids: {config.pids}"),
         }
-        return dict(limit for what, limit in limits.items() if what in self._enforced)
+        disk = f"tmpfs_mib: {config.tmpfs_mib}, workspace_mib: {self._workspace_mib}"
+        return {Cause.DISK: disk, **dict(limit for what, limit in by_kernel.items() if what in self.enforced)}
+
+    @property
+    def directories(self) -> Sequence[Path]:
+        workspace = self._workspace.resolve()
+        # in namespaces, the other one is in memory, and has a size
+        in_memory = self._control is not None and self._control.has_namespaces
+        private = () if in_memory or self._private is None else (Path(self._private.path),)
+        return (workspace, *private)
 
     async def start(self) -> None:
         if self.running:
             return
         await self.stop()
         try:
-            await self._start()
+            async with _starts:
+                await self._start()
         except BaseException:
             await self.stop()
             raise
@@ -122,11 +118,10 @@ class ConfinedSandbox(Sandbox):
         if self._process is not None and not self._process.ended:
             raise SandboxError("Something still runs in the sandbox: one program at a time.")
         self._process = process = ConfinedProcess()
-        environment = {**self._base_environment(), **self._environment, **(env or {})}
-        paths = self._paths
-        if supervises and self._own_processes:
-            paths = [*paths, "/proc"]
-        message = {"do": "spawn", "argv": list(argv), "env": environment, "readable": paths}
+        environment = {**self._base_environment(), **self._config.environment, **(env or {})}
+        # in namespaces, a program sees no other processes than its own
+        seen = ["/proc"] if supervises and self._control.has_namespaces else []
+        message = {"do": "spawn", "argv": list(argv), "env": environment, "readable": [*self._paths, *seen]}
         try:
             self._control.send(message, process.inner_fds)
         except ConfinementError:
@@ -148,6 +143,7 @@ class ConfinedSandbox(Sandbox):
             async with asyncio.timeout(_KILL_TIMEOUT):
                 await process.wait()
         except TimeoutError:
+            process.lost = UNCLEARED
             if self._control is not None:
                 self._control.kill()
 
@@ -159,23 +155,23 @@ class ConfinedSandbox(Sandbox):
 
     async def _start(self) -> None:
         self._control = control = self._launch()
-        reasons = await control.answer()
-        self._own_processes = reasons.get("namespaces", "") is None
-        self._enforced = await self._find_enforced(reasons)
-        judge(self._enforced, reasons, required=self._confinement == "required")
+        await control.greet()
+        self.ungrouped = control.ungrouped
+        self.enforced = await self._find_enforced(control.reasons)
+        judge(self.enforced, control.reasons, required=self._config.confinement == "required")
 
     def _launch(self) -> Control:
-        self._paths = readable_paths(self._readable)
+        self._paths = readable_paths(self._config.readable)
         workspace = self._workspace.resolve()
         if not workspace.is_dir() or not os.access(workspace, os.W_OK):
             raise ConfinementError(f"The work_dir {str(workspace)!r} is not a directory that can be written.")
-        self._private = os.path.realpath(tempfile.mkdtemp(prefix="codeact-"))
+        self._private = TemporaryDirectory()
         return Control(
             {
                 "workspace": str(workspace),
-                "private": self._private,
-                "memory_mib": self._memory_mib,
-                "pids": self._pids,
+                "private": self._private.path,
+                "workspace_mib": self._workspace_mib,
+                **self._config.model_dump(include={"memory_mib", "pids", "cpus", "tmpfs_mib"}),
                 "sandlock": _path_of("sandlock"),
             }
         )
@@ -183,7 +179,7 @@ class ConfinedSandbox(Sandbox):
     async def _find_enforced(self, reasons: Mapping[str, str | None]) -> frozenset[Enforced]:
         key = (*reasons.items(), *self._paths, sys.executable)
         if key not in _found:
-            with something_outside(self._workspace, *self._readable) as outside:
+            with something_outside(self._workspace, *self._config.readable) as outside:
                 process = await self.spawn([sys.executable, "-I", "-S", "-", str(outside), str(os.getpid())])
                 try:
                     _found[key] = await read_probe(process)
@@ -197,11 +193,12 @@ class ConfinedSandbox(Sandbox):
         return frozenset(enforced)
 
     def _base_environment(self) -> dict[str, str]:
+        assert self._private is not None, "it has started"
         return {
             "PATH": f"{os.path.dirname(sys.executable)}:{SEARCH_PATH}",
             # programs that leave things at home do not leave them in the workspace
-            "HOME": self._private,
-            "TMPDIR": self._private,
+            "HOME": self._private.path,
+            "TMPDIR": self._private.path,
             "USER": "sandbox",
             "LANG": "C.UTF-8",
             "PYTHONUNBUFFERED": "1",
@@ -211,14 +208,19 @@ class ConfinedSandbox(Sandbox):
 
     async def _stop(self) -> None:
         control, private = self._control, self._private
-        self._control, self._private = None, ""
+        self._control, self._private = None, None
+        if self._process is not None:
+            self._process.lost = STOPPED
         if control is not None:
             await control.close()
         if self._process is not None and self._process.ended:
             self._process = None
-        if private and os.access(private, os.F_OK):
+        if private is not None:
             # the supervising process has removed it, unless it was killed
-            await asyncio.to_thread(shutil.rmtree, private, ignore_errors=True)
+            try:
+                await asyncio.to_thread(private.remove)
+            except OSError as error:
+                logger.warning("temporary files left in %s: %s", private.path, error)
 
 
 def _path_of(module: str) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypedDict
 from docker.types import DeviceRequest
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from codeact_team.sandboxes.limits import Cause, Limits
+from codeact_team.sandboxes.limits import Cause, Limits, above_default
 
 _DEVICE_KEYS = frozenset({"Driver", "Count", "DeviceIDs", "Capabilities", "Options"})
 
@@ -103,11 +103,7 @@ class DockerSandboxConfig(BaseModel):
             for name in ("network", "read_only", "stop_container", "extra_volumes", "device_requests")
             if getattr(self, name) != fields[name].get_default(call_default_factory=True)
         ]
-        found += [
-            f"{name}: {getattr(self, name)} (default {fields[name].default})"
-            for name in ("memory_mib", "cpus", "pids", "tmpfs_mib", "max_file_mib")
-            if getattr(self, name) > fields[name].default
-        ]
+        found += above_default(self, "memory_mib", "cpus", "pids", "tmpfs_mib", "max_file_mib")
         if self.user is not None and self.user.partition(":")[0] in ("0", "root"):
             found.append(f"user: {self.user}")
         return tuple(found)

@@ -1,177 +1,212 @@
-"""From settings to a hardened container, in the engine's terms."""
+"""A started container: its labels, the orders that its first process takes, and its removal."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import platform
 import secrets
+import socket
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from importlib import resources
-from pathlib import Path
-from typing import Any
 
 from docker.errors import APIError, NotFound
-from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 from requests.exceptions import Timeout
 
 from codeact_team.errors import EngineError
-from codeact_team.sandboxes.docker.config import DockerSandboxConfig
-from codeact_team.sandboxes.docker.engine import Client, translated
+from codeact_team.sandboxes.base import UNCLEARED
+from codeact_team.sandboxes.docker.engine import Client, ask, open_stream, translated
+from codeact_team.sandboxes.docker.process import receive
+from codeact_team.sandboxes.docker.stream import Demultiplexer
 
-WORKSPACE = "/workspace"
-NOBODY = "65534:65534"
+logger = logging.getLogger(__name__)
+
 LABEL = "codeact-team"
-"""On every container of ours; its value is the host's name and the process that owns the container."""
+"""The label of every container of ours. Its value names the host and the process that own the container."""
+NAMESPACE_LABEL = f"{LABEL}.pid-namespace"
+"""The label that names the namespace in which the process has this number."""
+CONFLICT = 409
 
-_MIB = 1024 * 1024
-_INIT = (resources.files(__name__.rpartition(".")[0]) / "init.sh").read_text()
-_CONFLICT = 409
-_REMOVAL_TIMEOUT = 5
-"""Seconds that an engine which removes a container already gets for it."""
+_CHUNK = 256 * 1024
+_MAX_UNASKED_CHUNKS = 16
+_FIRST_WORDS = 4096
+_KILL_TIMEOUT = 1.2
+"""Seconds that killed programs get to end; where they need longer, the container is stopped."""
+_INSPECTION_TIMEOUT = 0.5
+"""Seconds that the engine gets to say why they do not end."""
+_RUNNING_TIMEOUT = 10
+"""Seconds that the engine may take to answer a request that concerns a running container."""
+_REMOVAL_TIMEOUT = 30
+"""Seconds that the engine may take to remove a container."""
+_REMOVED_ALREADY_TIMEOUT = 5
+"""Seconds that it may take where it has begun to remove the container by itself."""
 
 
 def owner_label() -> str:
-    """Who owns a container that this process makes."""
+    """The value of :data:`LABEL` on a container that this process makes."""
     return f"{platform.node()}:{os.getpid()}"
 
 
-def is_rootless(client: Client, url: str) -> bool:
-    """Whether uid 0 in a container is the engine's own unprivileged user."""
-    with translated(url):
-        options: list[str] = client.info().get("SecurityOptions") or []
-    return any(option.startswith("name=rootless") for option in options)
+def process_namespace() -> str:
+    """The namespace that the ids of this machine's processes belong to; nothing where there are none."""
+    with suppress(OSError):
+        return os.readlink("/proc/self/ns/pid")
+    return ""
 
 
-def user_for(directory: Path | None, config: DockerSandboxConfig, *, rootless: bool) -> str:
-    """The user of the code: as configured, else the owner of the bound directory, else one who owns nothing."""
-    if config.user is not None:
-        return config.user
-    if directory is None:
-        return NOBODY
-    if rootless:
-        return "0:0"
-    status = directory.stat()
-    return f"{status.st_uid}:{status.st_gid}"
-
-
-def create(
-    client: Client, config: DockerSandboxConfig, *, user: str, bound: Path | None, word: str, probe: str
-) -> str:
-    """Create, but do not start, the container. Blocks.
+class Container:
+    """A container whose first process, ``init.sh``, is attached to this one. Belongs to whoever has made it.
 
     Args:
+        client: The engine; the container closes it in the end.
+        url: The engine's address.
+        id: The container's id.
+        stream: What its first process reads and writes.
+        keep: Whether the container is left when it has ended.
+
+    Attributes:
         client: The engine.
-        config: The settings.
-        user: User and group of everything that runs inside.
-        bound: Directory to bind at the workspace, as the engine names it; ``None`` for a workspace inside only.
-        word: What the line that the first process says begins with.
-        probe: Name of a file that must be seen in the workspace, or nothing.
-
-    Returns:
-        The container's id.
-
-    Raises:
-        EngineError: If the engine refuses.
+        id: The container's id.
     """
-    arguments: dict[str, Any] = {
-        "image": config.image,
-        "entrypoint": ["/bin/sh"],
-        "command": ["-c", _INIT, "init", word, probe, config.init_command or ""],
-        "user": user,
-        "working_dir": WORKSPACE,
-        "stdin_open": True,
-        # attached: the engine closes stdin, and with it the container, when the host process is gone
-        "detach": not config.stop_container,
-        # /tmp is the one place that is writable whatever the image and the user
-        "environment": {"HOME": "/tmp", "PYTHONUNBUFFERED": "1", "PIP_QUIET": "1", **config.environment},
-        "labels": {LABEL: owner_label()},
-        # the docker command's own configuration may hold a proxy with a password
-        "use_config_proxy": False,
-    }
-    with translated(config.image):
-        arguments["host_config"] = client.create_host_config(**_host_config(config, user, bound))
+
+    def __init__(self, client: Client, url: str, id: str, stream: socket.socket, *, keep: bool) -> None:
+        self.client = client
+        self.id = id
+        self._url = url
+        self._stream = stream
+        self._keep = keep
+        self._own: frozenset[str] = frozenset()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the container runs. Discards what hostile code has sent this way, and no more of it than is bounded."""
         try:
-            return str(client.create_container(name=config.container_name, **arguments)["Id"])
-        except APIError as error:
-            if config.container_name is None or error.status_code != _CONFLICT:
-                raise
-            name = f"{config.container_name}-{secrets.token_hex(4)}"
-            return str(client.create_container(name=name, **arguments)["Id"])
+            for _ in range(_MAX_UNASKED_CHUNKS):
+                if not self._stream.recv(_CHUNK):
+                    return False
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return True
+
+    async def first_line(self, word: str) -> tuple[str, str]:
+        """What its first process says behind ``word``, and what was written before that."""
+        frames, text = Demultiplexer(), b""
+        while data := await receive(self._stream, _CHUNK):
+            text = (text + frames.feed(data))[-_FIRST_WORDS:]
+            output, found, said = text.decode(errors="replace").rpartition(word)
+            if found and said.endswith("\n"):
+                return said.strip(), output.strip()
+        return "", text.decode(errors="replace").strip()
+
+    async def settle(self) -> None:
+        """Note which processes run before anything hostile does."""
+        self.client.timeout = _RUNNING_TIMEOUT
+        self._own = await ask(self._processes)
+
+    def launch(self, command: Sequence[str], env: Mapping[str, str]) -> tuple[str, socket.socket]:
+        """Start a program: the engine's name for it, and its stream. Blocks.
+
+        Raises:
+            EngineError: If the engine refuses.
+        """
+        with translated(self._url):
+            created = self.client.exec_create(self.id, command, stdin=True, environment=dict(env))
+        path = f"/exec/{created['Id']}/start"
+        return created["Id"], open_stream(self.client, self._url, path, {"Detach": False, "Tty": False})
+
+    def signal(self, name: bytes) -> None:
+        """Let the first process send a signal to everything else."""
+        try:
+            self._stream.send(name + b"\n")
+        except OSError as error:
+            # the container has ended, and everything inside with it; or a block keeps its first process from reading,
+            # and whoever called sees that it goes on and stops the container
+            logger.debug("signal %r not sent: %s", name, error)
+
+    async def kill_rest(self) -> None:
+        """Kill everything in it but its own processes.
+
+        Raises:
+            TimeoutError: If something goes on.
+            OSError: If it has ended.
+        """
+        nonce = secrets.token_hex(16).encode()
+        self.signal(b"KILL " + nonce)
+        async with asyncio.timeout(_KILL_TIMEOUT):
+            # so that a late signal does not meet the next program
+            seen = b""
+            while nonce not in seen:
+                if not (data := await receive(self._stream, _CHUNK)):
+                    raise ConnectionError("the container has ended")
+                seen = seen[-len(nonce) :] + data
+            # a block can take the signal away and forge the answer, but not what the engine sees
+            while (running := await ask(self._processes)) != self._own or not running:
+                pass
+
+    async def why_unresponsive(self) -> str:
+        """Why the container does not do what it is told."""
+
+        def is_paused() -> bool:
+            with translated(self._url):
+                return self.client.inspect_container(self.id)["State"]["Paused"]
+
+        try:
+            async with asyncio.timeout(_INSPECTION_TIMEOUT):
+                return "the container was paused" if await ask(is_paused) else UNCLEARED
+        except (TimeoutError, EngineError):
+            return "the container engine does not answer"
+
+    def detach(self) -> None:
+        """Let go of the first process: by that alone the container ends, unless it is to outlive this process."""
+        self._stream.close()
+
+    def remove(self) -> None:
+        """End it, and remove it unless it is to be kept. Blocks. A failure is logged."""
+        remove(self.client, self._url, self.id, keep=self._keep)
+
+    def discard(self) -> None:
+        """Remove it even where it was to be kept, since nobody knows of it. Blocks. A failure is logged."""
+        self.detach()
+        remove(self.client, self._url, self.id, keep=False)
+
+    def _processes(self) -> frozenset[str]:
+        """The processes inside, as the engine sees them; none where it cannot tell. Blocks."""
+        try:
+            with translated(self._url):
+                found = self.client.top(self.id, ps_args="-eo pid")
+        except EngineError as error:
+            logger.debug("processes not known: %s", error)
+            return frozenset()
+        return frozenset(row[0] for row in found["Processes"])
 
 
-def end(client: Client, container: str, *, remove: bool) -> None:
-    """Kill what runs in a container, and remove it if asked. Blocks until that is done, by whomever."""
+def remove(client: Client, url: str, container: str, *, keep: bool) -> None:
+    """End a container, remove it unless it is to be kept, and close the client. Blocks. A failure is logged."""
+    client.timeout = _REMOVAL_TIMEOUT
     try:
-        if remove:
-            client.remove_container(container, force=True, v=True)
-        else:
+        with translated(url):
+            _end(client, container, keep=keep)
+    except EngineError as error:
+        logger.warning("container %s may be left: %s; `codeact-team doctor --clean`", container, error)
+    finally:
+        client.close()
+
+
+def _end(client: Client, container: str, *, keep: bool) -> None:
+    try:
+        if keep:
             client.kill(container)
+        else:
+            client.remove_container(container, force=True, v=True)
     except NotFound:
         pass
     except APIError as error:
-        if error.status_code != _CONFLICT:
+        if error.status_code != CONFLICT:
             raise
-        if remove:
+        if not keep:
             # the engine is at it already; it may be done before this asks, and then some engines never answer
             with suppress(NotFound, Timeout):
-                client.wait(container, timeout=_REMOVAL_TIMEOUT, condition="removed")
-
-
-def is_unshared(error: EngineError, bound: Path | None) -> bool:
-    """Whether the engine refused a container because it does not have the bound directory."""
-    text = str(error)
-    # the second text is Docker Desktop's
-    return (
-        bound is not None
-        and str(bound) in text
-        and ("bind source path does not exist" in text or "ounts denied" in text)
-    )
-
-
-def _host_config(config: DockerSandboxConfig, user: str, bound: Path | None) -> dict[str, Any]:
-    memory = config.memory_mib * _MIB
-    return {
-        "network_mode": config.network,
-        "cap_drop": ["ALL"],
-        "security_opt": ["no-new-privileges"],
-        "read_only": config.read_only,
-        "mem_limit": memory,
-        # equal to mem_limit: no swap on top
-        "memswap_limit": memory,
-        "nano_cpus": int(config.cpus * 1e9),
-        "pids_limit": config.pids,
-        "ulimits": [
-            Ulimit(name="fsize", soft=config.max_file_mib * _MIB, hard=config.max_file_mib * _MIB),
-            Ulimit(name="core", soft=0, hard=0),
-        ],
-        "tmpfs": _tmpfs(config, user, bound),
-        "mounts": _mounts(config, bound),
-        "extra_hosts": config.extra_hosts,
-        "device_requests": [DeviceRequest(**request) for request in config.device_requests],
-        "runtime": config.runtime,
-        "auto_remove": config.auto_remove,
-        # a block can write to the first process' stdout, and a log on the host has no limit
-        "log_config": LogConfig(type="none"),
-    }
-
-
-def _tmpfs(config: DockerSandboxConfig, user: str, bound: Path | None) -> dict[str, str]:
-    # exec: a compiled language has to run what it built
-    options = f"rw,exec,nosuid,nodev,size={config.tmpfs_mib}m"
-    uid, _, gid = user.partition(":")
-    owned = f"{options},uid={uid},gid={gid or uid}" if uid.isdigit() and (gid or uid).isdigit() else options
-    places = {"/tmp": f"{owned},mode=1777"}
-    if bound is None:
-        places[WORKSPACE] = f"{owned},mode=0700"
-    return places
-
-
-def _mounts(config: DockerSandboxConfig, bound: Path | None) -> list[Mount]:
-    # mounts, not -v: that would make a missing directory of the host, owned by root
-    mounts = [] if bound is None else [Mount(target=WORKSPACE, source=str(bound), type="bind")]
-    for source, volume in config.extra_volumes.items():
-        kind = "bind" if source.startswith(("/", ".", "~")) else "volume"
-        path = str(Path(source).expanduser().resolve()) if kind == "bind" else source
-        read_only = volume.get("mode", "rw") != "rw"
-        mounts.append(Mount(target=volume["bind"], source=path, type=kind, read_only=read_only))
-    return mounts
+                client.wait(container, timeout=_REMOVED_ALREADY_TIMEOUT, condition="removed")

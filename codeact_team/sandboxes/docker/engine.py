@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import io
 import json
 import os
 import re
 import socket
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any, TypeAlias, cast
+from email.message import Message
+from typing import Any, TypeAlias, TypeVar, cast
 from urllib.parse import unquote, urlsplit
 
 import docker
-import urllib3
+import requests
 from docker.context import ContextAPI
 from docker.errors import APIError, DockerException, ImageNotFound, StreamParseError
 from docker.tls import TLSConfig
+from urllib3.exceptions import HTTPError
 
 from codeact_team.errors import EngineError
 
 Client: TypeAlias = Any
 """A ``docker.APIClient``, whose own annotations are partial."""
 
+T = TypeVar("T")
+
 REQUEST_TIMEOUT = 60
 """Seconds that the engine may take to answer a request; creating a container on a busy machine takes several."""
+GREETING_TIMEOUT = 10
+"""Seconds that it may take to say which version it is, which costs it nothing."""
+_UNDO_GRACE = 3.0
+"""Seconds that a cancelled caller waits for the removal of what it has asked for."""
 
 
 def engine_url() -> str:
@@ -82,12 +92,67 @@ def connect(url: str) -> Client:
         EngineError: If no engine answers there.
     """
     with translated(url):
-        # docker's client does not close the socket that it cannot connect
-        _dial(url).close()
-        client = docker.APIClient(base_url=url, version="auto", timeout=REQUEST_TIMEOUT)
+        client = docker.APIClient(base_url=url, version=_newest_version(url), timeout=REQUEST_TIMEOUT)
     # the raw streams do not go through a proxy, so the requests do not either
     client.trust_env = False
     return client
+
+
+def _newest_version(url: str) -> str:
+    """The newest version of the API that the engine speaks.
+
+    docker's own way to it has the engine start programs, and leaves a socket open where nobody answers.
+    """
+    with _dial(url, GREETING_TIMEOUT) as stream:
+        version = _request(stream, "GET /_ping HTTP/1.1\r\nHost: docker\r\n\r\n").get("Api-Version", "")
+    if not re.fullmatch(r"\d+\.\d+", version):
+        raise ConnectionError("the answer is not an engine's")
+    return version
+
+
+async def ask(work: Callable[[], T], *, undo: Callable[[T], object] | None = None) -> T:
+    """Do something that blocks, such as a request to the engine, in a thread.
+
+    Whoever is cancelled does not wait for an engine that hangs. The thread then ends by the time-outs of its requests.
+
+    Args:
+        work: What to do.
+        undo: Undoes what ``work`` has made, where nobody wants it any more; a cancellation waits for that for a while.
+            It may block.
+    """
+    answer: Future[T] = Future()
+    loop = asyncio.get_running_loop()
+    ended = loop.run_in_executor(None, _do, answer, work, undo)
+    try:
+        return await asyncio.shield(asyncio.wrap_future(answer))
+    except asyncio.CancelledError:
+        if not answer.cancel() and undo is not None and answer.exception() is None:
+            # it has come all the same
+            ended = loop.run_in_executor(None, undo, answer.result())
+        if undo is not None:
+            await asyncio.wait({ended}, timeout=_UNDO_GRACE)
+        raise
+
+
+def in_thread(work: Callable[[], T]) -> Future[T]:
+    """Begin something that blocks. The result can be awaited from any event loop."""
+    answer: Future[T] = Future()
+    asyncio.get_running_loop().run_in_executor(None, _do, answer, work, None)
+    return answer
+
+
+def _do(answer: Future[T], work: Callable[[], T], undo: Callable[[T], object] | None) -> None:
+    """Do the work, and undo it if the answer has been cancelled meanwhile."""
+    try:
+        result = work()
+    except BaseException as error:
+        if answer.set_running_or_notify_cancel():
+            answer.set_exception(error)
+        return
+    if answer.set_running_or_notify_cancel():
+        answer.set_result(result)
+    elif undo is not None:
+        undo(result)
 
 
 def open_stream(client: Client, url: str, path: str, body: Any = None) -> socket.socket:
@@ -113,10 +178,9 @@ def open_stream(client: Client, url: str, path: str, body: Any = None) -> socket
         f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
     )
     with translated(url):
-        stream = _dial(url)
+        stream = _dial(url, client.timeout)
         try:
-            stream.sendall(request.encode() + content)
-            _read_header(stream)
+            _request(stream, request, content)
             stream.setblocking(False)
         except BaseException:
             stream.close()
@@ -124,24 +188,23 @@ def open_stream(client: Client, url: str, path: str, body: Any = None) -> socket
     return stream
 
 
-def _dial(url: str) -> socket.socket:
+def _dial(url: str, timeout: float) -> socket.socket:
     parts = urlsplit(url)
     if parts.scheme == "unix":
         stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            stream.settimeout(REQUEST_TIMEOUT)
+            stream.settimeout(timeout)
             stream.connect(unquote(parts.netloc + parts.path))
         except BaseException:
             stream.close()
             raise
         return stream
-    return socket.create_connection(
-        (parts.hostname or "localhost", parts.port or 2375), timeout=REQUEST_TIMEOUT
-    )
+    return socket.create_connection((parts.hostname or "localhost", parts.port or 2375), timeout=timeout)
 
 
-def _read_header(stream: socket.socket) -> None:
-    """Read the answer's header and not one byte more: what follows belongs to the stream."""
+def _request(stream: socket.socket, head: str, content: bytes = b"") -> Message:
+    """Send a request, and read the answer's header and not one byte more: what follows belongs to the stream."""
+    stream.sendall(head.encode() + content)
     header = b""
     while not header.endswith(b"\r\n\r\n"):
         byte = stream.recv(1)
@@ -152,10 +215,11 @@ def _read_header(stream: socket.socket) -> None:
         status = int(header.split(None, 2)[1])
     except (IndexError, ValueError) as error:
         raise ConnectionError("the answer is not an engine's") from error
+    fields = http.client.parse_headers(io.BytesIO(header.partition(b"\r\n")[2]))
     if status not in (http.client.SWITCHING_PROTOCOLS, http.client.OK):
-        fields = http.client.parse_headers(io.BytesIO(header.partition(b"\r\n")[2]))
         answer = stream.recv(int(fields.get("Content-Length") or 65536))
         raise APIError(f"{status}", explanation=answer.decode(errors="replace"))
+    return fields
 
 
 @contextmanager
@@ -167,28 +231,48 @@ def translated(subject: str) -> Generator[None]:
     """
     try:
         yield
-    except ImageNotFound as error:
-        raise EngineError(
-            f"the image {subject!r} is not on this engine and could not be pulled: `docker pull` or build it, or "
-            f"name another image ({_reason(error)})"
-        ) from error
-    except APIError as error:
-        raise EngineError(f"the container engine refused: {_reason(error)}") from error
-    except (DockerException, StreamParseError, OSError, urllib3.exceptions.HTTPError, ValueError) as error:
-        if isinstance(error, DockerException) and type(error) is not DockerException:
-            raise EngineError(f"the container engine cannot be asked for this: {_reason(error)}") from error
-        # what requests raises is an OSError
-        place = f" at {_without_credentials(subject)}" if "://" in subject else ""
-        raise EngineError(
-            f"no container engine answers{place}: start Docker (`systemctl start docker`, "
-            "Docker Desktop, or `dockerd`), or point DOCKER_HOST at a running one; `codeact-team doctor` shows what "
-            f"works here ({_reason(error)})"
-        ) from error
+    # what requests raises is an OSError
+    except (
+        DockerException,
+        StreamParseError,
+        OSError,
+        http.client.HTTPException,
+        HTTPError,
+        ValueError,
+    ) as error:
+        text = str(error.explanation or error) if isinstance(error, APIError) else str(error)
+        reason = " ".join(_without_credentials(text).split())[:500]
+        if isinstance(error, ImageNotFound):
+            message = (
+                f"the image {subject!r} is not on this engine and could not be pulled: `docker pull` or build it, or "
+                f"name another image ({reason})"
+            )
+        elif isinstance(error, APIError):
+            message = f"the container engine refused: {reason}"
+        elif isinstance(error, DockerException) and type(error) is not DockerException:
+            message = f"the container engine cannot be asked for this: {reason}"
+        else:
+            place = f" at {_without_credentials(subject)}" if "://" in subject else ""
+            message = f"{_unanswered(error, place)} ({reason})"
+        raise EngineError(message) from error
 
 
-def _reason(error: Exception) -> str:
-    text = str(error.explanation or error) if isinstance(error, APIError) else str(error)
-    return " ".join(_without_credentials(text).split())[:500]
+def _unanswered(error: Exception, place: str) -> str:
+    """Why an engine has not answered, and what to do."""
+    if isinstance(error, PermissionError):
+        return (
+            f"this user may not use the container engine{place}: add them to the group that owns its socket (`sudo "
+            "usermod -aG docker $USER`, then log in again), or point DOCKER_HOST at an engine of their own"
+        )
+    if isinstance(error, TimeoutError | requests.exceptions.ReadTimeout):
+        return (
+            f"the container engine{place} did not answer in time: it hangs or has too much to do; see whether `docker "
+            "info` answers, and restart the engine if not"
+        )
+    return (
+        f"no container engine answers{place}: start Docker (`systemctl start docker`, Docker Desktop, or `dockerd`), or "
+        "point DOCKER_HOST at a running one; `codeact-team doctor` shows what works here"
+    )
 
 
 def _without_credentials(text: str) -> str:

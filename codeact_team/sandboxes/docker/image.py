@@ -1,15 +1,16 @@
-"""The image a container is made from: is it there, and if not, can it be pulled."""
+"""The image that a container is made from: whether the engine has it, and the pull where not."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import threading
+from functools import partial
 
 from docker.errors import APIError, ImageNotFound, NotFound
 
 from codeact_team.errors import EngineError
-from codeact_team.sandboxes.docker.engine import Client, translated
+from codeact_team.sandboxes.docker.engine import Client, ask, translated
 
 logger = logging.getLogger(__name__)
 
@@ -26,12 +27,10 @@ async def ensure_image(client: Client, image: str, pull: str) -> None:
         EngineError: If the engine has not the image and cannot get it.
     """
     cancelled = threading.Event()
-    work = asyncio.ensure_future(asyncio.to_thread(_ensure, client, image, pull, cancelled))
     try:
-        await asyncio.shield(work)
+        await ask(partial(_ensure, client, image, pull, cancelled))
     except asyncio.CancelledError:
         cancelled.set()
-        await asyncio.wait({work})
         raise
 
 

@@ -7,13 +7,14 @@ import logging
 import socket
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from docker.errors import DockerException, NotFound
 
-from codeact_team.aio import to_the_end
 from codeact_team.sandboxes.base import Exit, Process
-from codeact_team.sandboxes.docker.engine import Client
+from codeact_team.sandboxes.docker.engine import Client, ask
 from codeact_team.sandboxes.docker.stream import Demultiplexer, MarkedStream
+from codeact_team.sandboxes.readiness import Readiness, readable
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +22,8 @@ _CHUNK = 256 * 1024
 _KILLED = 137
 _SETTLING_TIME = 0.1
 """Seconds by which the engine may report a container's end later than the end of what runs inside."""
+_INSPECTION_TIME = 1.0
+"""Seconds that the engine gets to tell how a program has ended."""
 _GONE = "the container ended: it was killed or removed, or ran out of memory as a whole"
 
 
@@ -34,6 +37,9 @@ class DockerProcess(Process):
         stream: Its stdin and output, in the engine's frames.
         mark: What the shell around it writes when it has ended; ``None`` where there is no such shell.
         end_rest: Ends everything that still runs in the container.
+
+    Attributes:
+        lost: Why the sandbox is gone, where that is known here.
     """
 
     def __init__(
@@ -49,19 +55,30 @@ class DockerProcess(Process):
         self._container = container
         self._exec_id = exec_id
         self._socket = stream
+        self._readiness = Readiness(stream.fileno())
         self._frames = Demultiplexer()
         self._output = None if mark is None else MarkedStream(mark)
         self._end_rest = end_rest
         self._cut = False
+        self.lost: str | None = None
+
+    def cut(self) -> None:
+        """Let whoever reads or writes know that there is no more, whatever the engine says."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     async def read(self) -> bytes:
         marked = self._output
         while not (self._cut or (marked is not None and marked.ended)):
             try:
-                data = await receive(self._socket, _CHUNK)
+                data = self._socket.recv(_CHUNK)
+            except BlockingIOError:
+                await self._readiness.wait()
+                continue
             except ConnectionError:
                 data = b""
             if not data:
+                self._readiness.close()
                 self._cut = True
                 return b"" if marked is None else marked.finish()
             output = self._frames.feed(data)
@@ -71,7 +88,10 @@ class DockerProcess(Process):
 
     async def write(self, data: bytes) -> None:
         try:
-            await asyncio.get_running_loop().sock_sendall(self._socket, data)
+            with suppress(BlockingIOError):
+                data = data[self._socket.send(data) :]
+            if data:
+                await asyncio.get_running_loop().sock_sendall(self._socket, data)
         except ConnectionError as error:
             logger.debug("stdin not taken: %s", error)
 
@@ -86,12 +106,21 @@ class DockerProcess(Process):
             case (code, oom_kills, fork_failures, left):
                 ending = Exit(code & 0xFF, oom_kills=max(0, oom_kills), fork_failures=max(0, fork_failures))
             case _:
-                ending = await to_the_end(asyncio.to_thread(self._inspect))
+                ending = await self._find_ending()
                 left = 1
         if left > 0 and ending.lost is None:
             # it could disturb, or forge, what the next program writes
             await self._end_rest()
         return ending
+
+    async def _find_ending(self) -> Exit:
+        if self.lost is not None:
+            return Exit(_KILLED, lost=self.lost)
+        try:
+            async with asyncio.timeout(_INSPECTION_TIME):
+                return await ask(self._inspect)
+        except TimeoutError:
+            return Exit(_KILLED, lost="the container engine does not answer any more")
 
     def _inspect(self) -> Exit:
         """How a program ended whose shell was killed, too. Blocks."""
@@ -113,24 +142,14 @@ class DockerProcess(Process):
         return Exit(_KILLED if code is None else code & 0xFF, oom_kills=0)
 
     async def aclose(self) -> None:
+        self._readiness.close()
         self._socket.close()
 
 
 async def receive(stream: socket.socket, size: int) -> bytes:
     """Like the event loop's ``sock_recv``, but a cancellation that comes with the data does not lose the data."""
-    loop = asyncio.get_running_loop()
     while True:
         try:
             return stream.recv(size)
         except BlockingIOError:
-            fd, ready = stream.fileno(), loop.create_future()
-            loop.add_reader(fd, _resolve, ready)
-            try:
-                await ready
-            finally:
-                loop.remove_reader(fd)
-
-
-def _resolve(ready: asyncio.Future[None]) -> None:
-    if not ready.done():
-        ready.set_result(None)
+            await readable(stream.fileno())

@@ -6,30 +6,35 @@ import asyncio
 import logging
 import os
 import secrets
-import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
 from importlib import resources
+from operator import methodcaller
 from pathlib import Path
 
-from codeact_team.aio import to_the_end
+from codeact_team.aio import Turns, to_the_end
 from codeact_team.errors import EngineError, SandboxError
-from codeact_team.sandboxes.base import Process, Sandbox
+from codeact_team.sandboxes.base import STARTS_AT_ONCE, STOPPED, Process, Sandbox
 from codeact_team.sandboxes.docker.config import DockerSandboxConfig
-from codeact_team.sandboxes.docker.container import WORKSPACE, create, end, is_rootless, is_unshared, user_for
-from codeact_team.sandboxes.docker.engine import Client, connect, engine_url, open_stream, translated
+from codeact_team.sandboxes.docker.container import Container
+from codeact_team.sandboxes.docker.creation import WORKSPACE, Binding, launch
+from codeact_team.sandboxes.docker.engine import Client, ask, connect, engine_url, in_thread
 from codeact_team.sandboxes.docker.image import ensure_image
-from codeact_team.sandboxes.docker.process import DockerProcess, receive
-from codeact_team.sandboxes.docker.stream import Demultiplexer
+from codeact_team.sandboxes.docker.orphans import remove_unstarted
+from codeact_team.sandboxes.docker.process import DockerProcess
 from codeact_team.sandboxes.limits import Limits
 
 logger = logging.getLogger(__name__)
 
 _EXEC = (resources.files(__name__.rpartition(".")[0]) / "exec.sh").read_text()
-_CHUNK = 256 * 1024
-_MAX_STRAY_CHUNKS = 16
-_FIRST_WORDS = 4096
-_KILL_TIMEOUT = 0.8
-"""Seconds that killed programs get to end; where they need longer, the container is stopped."""
+_FIRST_LINE_TIMEOUT = 60
+"""Seconds that a container without a command of its user's gets to say that it is up."""
+_REMOVAL_GRACE = 1.0
+"""Seconds of its removal for which those who use a container wait for its end to show by itself."""
+
+_starts = Turns(STARTS_AT_ONCE)
 
 
 class DockerSandbox(Sandbox):
@@ -56,14 +61,11 @@ class DockerSandbox(Sandbox):
     ) -> None:
         self._config = config
         self._work_dir = work_dir
-        self._bind_dir = bind_dir or work_dir
+        self._bind_dir = bind_dir
         self._must_share = must_share
-        self._client: Client | None = None
-        self._url = ""
-        self._word = secrets.token_hex(8)
-        self._container: str | None = None
-        self._signals: socket.socket | None = None
-        self._own: frozenset[str] = frozenset()
+        self._container: Container | None = None
+        self._process: DockerProcess | None = None
+        self._removals: list[Future[None]] = []
         self.shared = work_dir is not None
         """Whether the workspace is a directory of the host."""
 
@@ -72,165 +74,136 @@ class DockerSandbox(Sandbox):
         return self._config.limits
 
     @property
+    def directories(self) -> Sequence[Path]:
+        return () if self._work_dir is None or not self.shared else (self._work_dir,)
+
+    @property
     def python(self) -> str:
         return "python3"
 
     @property
     def running(self) -> bool:
-        return self._signals is not None and not _at_end(self._signals)
+        return self._container is not None and self._container.alive
 
     async def start(self) -> None:
         if self.running:
             return
         await self.stop()
         try:
-            await self._start_container(self._work_dir if self.shared else None)
+            await self._start(self._work_dir if self.shared else None)
         except BaseException:
             await to_the_end(self.stop())
             raise
 
     async def stop(self) -> None:
-        client, container, signals = self._client, self._container, self._signals
-        self._client = self._container = self._signals = None
+        await self._give_up(self._container, STOPPED)
+        for removal in self._removals:
+            await asyncio.shield(asyncio.wrap_future(removal))
+        self._removals = []
+
+    async def _give_up(self, container: Container | None, reason: str | None) -> None:
+        """Begin to remove the container, if it is still the present one, and let all who wait for something in it go on, even if the engine hangs.
+
+        The removal goes on to its end, also after a cancellation.
+
+        Args:
+            container: The container.
+            reason: Why, for the account of what runs inside; ``None`` where the engine knows.
+        """
+        if container is None or container is not self._container:
+            return
+        process, self._container, self._process = self._process, None, None
+        removal = in_thread(container.remove)
+        self._removals = [*(removal for removal in self._removals if not removal.done()), removal]
+        if process is not None and reason is not None:
+            # what a paused program says when its container goes on, to be removed, would hide the reason
+            process.lost = reason
+            process.cut()
         try:
-            if client is not None:
-                await to_the_end(asyncio.to_thread(self._remove, client, container))
+            await asyncio.wait({asyncio.wrap_future(removal)}, timeout=_REMOVAL_GRACE)
         finally:
-            if signals is not None:
-                signals.close()
+            if process is not None:
+                process.cut()
+            container.detach()
 
     async def spawn(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, supervises: bool = False
     ) -> Process:
-        client, url, container = self._client, self._url, self._container
-        if client is None or container is None:
-            raise EngineError("the container is not running: start the executor first")
+        container = self._container
+        if container is None:
+            raise EngineError("the container is not running: it was stopped, or has never been started")
         # of the shell around a program, others could take over the stream
         mark = None if supervises else secrets.token_hex(16).encode()
         command = ["/bin/sh", "-c", 'exec "$@"' if mark is None else _EXEC, "exec", *argv]
-        launched: list[DockerProcess] = []
-
-        def launch() -> None:
-            with translated(url):
-                created = client.exec_create(container, command, stdin=True, environment=dict(env or {}))
-            path = f"/exec/{created['Id']}/start"
-            stream = open_stream(client, url, path, {"Detach": False, "Tty": False})
-            launched.append(DockerProcess(client, container, created["Id"], stream, mark, self.kill))
-
-        try:
-            await to_the_end(asyncio.to_thread(launch))
-            if mark is not None:
-                await launched[0].write(mark + b"\n")
-        except BaseException:
-            for process in launched:
+        # a program that nobody takes up ends as soon as it reads the end of its input
+        exec_id, stream = await ask(
+            partial(container.launch, command, env or {}), undo=lambda late: late[1].close()
+        )
+        process = DockerProcess(container.client, container.id, exec_id, stream, mark, self.kill)
+        self._process = process
+        if mark is not None:
+            try:
+                await process.write(mark + b"\n")
+            except BaseException:
                 await process.aclose()
-            raise
-        return launched[0]
+                raise
+        return process
 
     async def interrupt(self) -> None:
-        self._signal(b"INT\n")
+        if self._container is not None:
+            self._container.signal(b"INT")
 
     async def kill(self) -> None:
-        signals = self._signals
-        if signals is None:
+        container = self._container
+        if container is None:
             return
-        nonce = secrets.token_hex(16).encode()
-        self._signal(b"KILL %s\n" % nonce)
         try:
-            async with asyncio.timeout(_KILL_TIMEOUT):
-                # so that a late signal does not meet the next program
-                await _answer(signals, nonce)
-                # a block can take the signal away and forge the answer, but not what the engine sees
-                while (seen := await to_the_end(asyncio.to_thread(self._processes))) != self._own or not seen:
-                    pass
-        except (TimeoutError, ConnectionError):
+            await container.kill_rest()
+        except TimeoutError:
             logger.warning("what runs in the container does not end by SIGKILL: stopping the container")
-            await to_the_end(self.stop())
+            await self._give_up(container, await container.why_unresponsive())
+        except OSError:
+            # it has ended
+            await self._give_up(container, None)
 
-    def _signal(self, name: bytes) -> None:
-        if self._signals is None:
-            return
-        try:
-            self._signals.send(name)
-        except OSError as error:
-            # the container has ended, and everything inside with it; or a block keeps its first process from reading,
-            # and whoever called sees that it goes on and stops the container
-            logger.debug("signal %r not sent: %s", name, error)
-
-    async def _start_container(self, work_dir: Path | None) -> None:
-        self._url = engine_url()
-        await to_the_end(asyncio.to_thread(self._connect))
-        await ensure_image(self._client, self._config.image, self._config.pull)
-        said, output = await self._first_words(work_dir)
+    async def _start(self, work_dir: Path | None) -> None:
+        said, output = await self._launch(work_dir)
         if said in ("unshared", "unwritable") and work_dir is not None and not self._must_share:
             logger.warning("%s is %s for the container: the workspace is inside it", work_dir, said)
             await self.stop()
             self.shared = False
-            await self._start_container(None)
-        elif said != "ready":
+            said, output = await self._launch(None)
+        if self._container is None or said != "ready":
             raise EngineError(self._explain(said, output))
-        else:
-            # nothing hostile runs yet
-            self._own = await to_the_end(asyncio.to_thread(self._processes))
+        await self._container.settle()
 
-    def _connect(self) -> None:
-        self._client = connect(self._url)
-
-    async def _first_words(self, work_dir: Path | None) -> tuple[str, str]:
+    async def _launch(self, work_dir: Path | None) -> tuple[str, str]:
         """Make the container; return what its first process says of it, and what was written before that."""
-        probe = _put_probe(work_dir) if work_dir is not None else None
+        url = engine_url()
+        client = await ask(partial(_connect, url), undo=methodcaller("close"))
         try:
-            await to_the_end(asyncio.to_thread(self._launch, work_dir, probe.name if probe else ""))
-            return await self._first_line()
+            await ensure_image(client, self._config.image, self._config.pull)
+            with _bound(work_dir, self._bind_dir) as binding:
+                return await self._first_words(client, url, binding)
+        finally:
+            if self._container is None:
+                client.close()
+
+    async def _first_words(self, client: Client, url: str, binding: Binding | None) -> tuple[str, str]:
+        word = secrets.token_hex(8)
+        try:
+            async with _starts:
+                self._container = container = await ask(
+                    partial(launch, client, url, self._config, binding, word), undo=Container.discard
+                )
+            async with asyncio.timeout(None if self._config.init_command else _FIRST_LINE_TIMEOUT):
+                return await container.first_line(word)
+        except TimeoutError:
+            return "", f"it said nothing for {_FIRST_LINE_TIMEOUT} s"
         except EngineError as error:
-            if is_unshared(error, self._bound(work_dir)):
+            if binding is not None and binding.is_missing(error):
                 return "unshared", ""
             raise
-        finally:
-            if probe is not None:
-                probe.unlink(missing_ok=True)
-
-    def _bound(self, work_dir: Path | None) -> Path | None:
-        """The workspace's directory as the engine names it."""
-        return None if work_dir is None else (self._bind_dir or work_dir).resolve()
-
-    def _launch(self, work_dir: Path | None, probe: str) -> None:
-        """Create, attach, start. Blocks; what it has made so far is left to :meth:`stop`."""
-        client, url = self._client, self._url
-        assert client is not None
-        rootless = work_dir is not None and is_rootless(client, url)
-        user = user_for(work_dir, self._config, rootless=rootless)
-        if user.partition(":")[0] == "0" and self._config.user is None and not rootless:
-            _say_once(
-                f"{work_dir} belongs to root, so the code runs as uid 0 of the container, without capabilities"
-            )
-        bound = self._bound(work_dir)
-        self._container = create(client, self._config, user=user, bound=bound, word=self._word, probe=probe)
-        streams = "stream=1&stdin=1&stdout=1&stderr=1"
-        self._signals = open_stream(client, url, f"/containers/{self._container}/attach?{streams}")
-        with translated(self._config.image):
-            client.start(self._container)
-
-    async def _first_line(self) -> tuple[str, str]:
-        assert self._signals is not None
-        frames, text = Demultiplexer(), b""
-        while data := await receive(self._signals, _CHUNK):
-            text = (text + frames.feed(data))[-_FIRST_WORDS:]
-            output, word, said = text.decode(errors="replace").rpartition(self._word)
-            if word and said.endswith("\n"):
-                return said.strip(), output.strip()
-        return "", text.decode(errors="replace").strip()
-
-    def _processes(self) -> frozenset[str]:
-        """What runs inside, as the engine sees it; nothing where it cannot tell. Blocks."""
-        try:
-            assert self._client is not None
-            with translated(self._url):
-                found = self._client.top(self._container, ps_args="-eo pid")
-        except EngineError as error:
-            logger.debug("processes not known: %s", error)
-            return frozenset()
-        return frozenset(row[0] for row in found["Processes"])
 
     def _explain(self, said: str, output: str) -> str:
         if said == "unshared":
@@ -243,62 +216,42 @@ class DockerSandbox(Sandbox):
                 f"the code's user cannot write to {self._work_dir or WORKSPACE}: make it writable, or set `user` to "
                 "its owner"
             )
+        if said == "set-id":
+            return (
+                f"the code would run as root's user in {self._work_dir}, which others of this machine can enter, and the "
+                "container does not refuse set-id modes, by which a file left there gives them root's rights: close the "
+                "directory (`chmod 700`), choose a work_dir of another user, or run it where seccomp filters system "
+                "calls (an engine or a `runtime` may not)"
+            )
         output = output[-1000:] or "it wrote nothing"
         if said.startswith("init-failed "):
             return f"init_command exited with {said.split()[1]}: {output}"
         return f"the container of {self._config.image!r} ended at its start: {output}"
 
-    def _remove(self, client: Client, container: str | None) -> None:
-        try:
-            with translated(self._url):
-                if container is not None:
-                    end(client, container, remove=self._config.auto_remove)
-        except EngineError as error:
-            logger.warning("container %s may be left: %s; `codeact-team doctor --clean`", container, error)
-        finally:
-            client.close()
 
-
-def _at_end(stream: socket.socket) -> bool:
-    """Whether the peer has closed; reads away what hostile code may have sent this way, which may never end."""
+def _connect(url: str) -> Client:
+    client = connect(url)
     try:
-        for _ in range(_MAX_STRAY_CHUNKS):
-            if not stream.recv(_CHUNK):
-                return True
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    return False
+        remove_unstarted(client, url)
+    except BaseException:
+        client.close()
+        raise
+    return client
 
 
-async def _answer(stream: socket.socket, nonce: bytes) -> None:
-    """Wait until ``nonce`` comes back.
-
-    Raises:
-        ConnectionError: If the stream ends before.
-    """
-    seen = b""
-    while nonce not in seen:
-        if not (data := await receive(stream, _CHUNK)):
-            raise ConnectionError("the container has ended")
-        seen = seen[-len(nonce) :] + data
-
-
-def _put_probe(work_dir: Path) -> Path:
+@contextmanager
+def _bound(work_dir: Path | None, source: Path | None) -> Generator[Binding | None]:
+    """Within it there is a file in the directory by which a container can tell that it has the same."""
+    if work_dir is None:
+        yield None
+        return
     probe = work_dir / f".codeact-probe-{secrets.token_hex(8)}"
     try:
         # exclusive: never through a link that earlier code may have planted
         os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
     except OSError as error:
         raise SandboxError(f"the work_dir {work_dir} cannot be written: {error.strerror}") from error
-    return probe
-
-
-_said: set[str] = set()
-
-
-def _say_once(text: str) -> None:
-    if text not in _said:
-        _said.add(text)
-        logger.warning("%s", text)
+    try:
+        yield Binding(work_dir, (source or work_dir).resolve(), probe.name)
+    finally:
+        probe.unlink(missing_ok=True)

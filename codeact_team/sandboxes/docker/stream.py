@@ -46,20 +46,15 @@ class MarkedStream:
     A program that finds out its own mark can lie about its own end; every program has its own mark.
     """
 
-    _MAX_TRAILER = 64
+    _LONGEST_LINE = 64
 
     def __init__(self, mark: bytes) -> None:
         self._mark = mark
+        self._is_marked = False
         self._held = b""
-        self._trailer: bytearray | None = None
-
-    @property
-    def numbers(self) -> tuple[int, ...] | None:
+        """What may be the beginning of the mark, or behind the mark the beginning of the line."""
+        self.numbers: tuple[int, ...] | None = None
         """The numbers after the mark once the line is complete, and ``None`` before."""
-        if self._trailer is None or not self._trailer.endswith(b"\n"):
-            return None
-        fields = bytes(self._trailer).split()
-        return tuple(map(int, fields)) if all(map(_NUMBER.fullmatch, fields)) else ()
 
     @property
     def ended(self) -> bool:
@@ -68,26 +63,24 @@ class MarkedStream:
 
     def feed(self, data: bytes) -> bytes:
         """The part of the output so far that cannot belong to the mark any more."""
-        if self._trailer is None:
-            data = self._held + data
-            before, mark, after = data.partition(self._mark)
+        data, output = self._held + data, b""
+        if not self._is_marked:
+            output, mark, data = data.partition(self._mark)
             if not mark:
-                keep = self._overlap(data)
-                self._held = data[len(data) - keep :]
-                return data[: len(data) - keep]
-            self._held, self._trailer, data = b"", bytearray(), after
-        else:
-            before = b""
-        line = (bytes(self._trailer) + data).partition(b"\n")
-        self._trailer = bytearray(b"".join(line[:2])[: self._MAX_TRAILER])
-        if len(self._trailer) == self._MAX_TRAILER:
-            self._trailer[-1:] = b"\n"
-        return before
+                end = len(output) - self._overlap(output)
+                self._held = output[end:]
+                return output[:end]
+            self._is_marked = True
+        self._held, newline, _ = data[: self._LONGEST_LINE].partition(b"\n")
+        if self.numbers is None and (newline or len(self._held) == self._LONGEST_LINE):
+            fields = self._held.split()
+            self.numbers = tuple(map(int, fields)) if all(map(_NUMBER.fullmatch, fields)) else ()
+        return output
 
     def finish(self) -> bytes:
         """What was held back, once it is known that no mark will come."""
         held, self._held = self._held, b""
-        return held
+        return b"" if self._is_marked else held
 
     def _overlap(self, data: bytes) -> int:
         """How many bytes at the end of ``data`` could be the beginning of the mark."""

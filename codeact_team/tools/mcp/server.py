@@ -1,34 +1,31 @@
 """The tools of an MCP server, with all that AutoGen's workbench leaves out.
 
 ``McpWorkbench`` of AutoGen 0.7 loses the definitions of a schema, output schemas, structured content, what is neither
-text nor a picture, and all but the first page of a list. So its session is asked directly. Needs the extra ``mcp``.
+text nor a picture, and all but the first page of a list. So servers are asked in a
+session of our own. Needs the extra ``mcp``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import cast
 
-import anyio
 from autogen_core import CancellationToken
 from autogen_ext.tools.mcp import McpWorkbench, StdioServerParams
-from mcp import ClientSession, McpError, types
+from mcp import McpError, types
 from pydantic import JsonValue
 
 from codeact_team.aio import to_the_end
+from codeact_team.autogen_internals import actor_of, overrides_of
 from codeact_team.errors import WorkbenchError
-from codeact_team.tools.content import Piece, ToolFailed, error_text, pieces_of_result
-from codeact_team.tools.mcp.content import pieces_of_mcp, returned_schema, text_of
-from codeact_team.tools.mcp.params import label_of, redact
-from codeact_team.tools.mcp.session import McpSession
-from codeact_team.tools.schemas import Schema
-from codeact_team.tools.sources import ListedTool, ToolSource
-from codeact_team.tools.text import describe_error, leaves
+from codeact_team.tools.error_texts import describe_error, leaves
+from codeact_team.tools.mcp.connection import LOST, Connection, WorkbenchConnection
+from codeact_team.tools.mcp.redaction import label_of, redact
+from codeact_team.tools.mcp.structured_content import pieces_of_mcp, returned_schema, text_of
+from codeact_team.tools.returned_values import Piece, ToolFailed, error_text, pieces_of_result
+from codeact_team.tools.schema_documents import Schema
+from codeact_team.tools.tool_sources import ListedTool, ToolSource
 
-_MAX_PAGES = 200
 _TIMED_OUT = 408
-_LOST = (anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.EndOfStream, ConnectionError)
 
 
 class McpServer(ToolSource):
@@ -44,32 +41,26 @@ class McpServer(ToolSource):
     wire_is_json = True
 
     def __init__(self, workbench: McpWorkbench) -> None:
+        self.label = f"MCP server {label_of(workbench.server_params)!r}"
         self._workbench = workbench
-        self._session = McpSession(workbench)
-        self._ours = False
+        self._calls_itself = type(workbench).call_tool is not McpWorkbench.call_tool
+        self._connection = Connection(workbench)
         self._lost = False
         self._outputs: dict[str, Schema] = {}
 
     @property
-    def workbench(self) -> McpWorkbench:
-        return self._workbench
-
-    @property
-    def label(self) -> str:
-        return f"MCP server {label_of(self._workbench.server_params)!r}"
-
-    @property
     def server(self) -> str:
-        return self._session.server_name
+        return self._connection.server_name
 
     async def start(self) -> None:
-        if self._session.is_open:
-            if not self._ours or (self._session.is_alive and not self._lost):
-                return
-            await to_the_end(self._session.close())
-        self._ours, self._lost = True, False
+        if self._connection.is_open and not self._lost:
+            return
+        await self.stop()
+        theirs = self._calls_itself or actor_of(self._workbench) is not None
+        self._connection = (WorkbenchConnection if theirs else Connection)(self._workbench)
+        self._lost = False
         try:
-            await self._session.open()
+            await self._connection.open()
             return
         except Exception as error:  # whatever the client of a server raises
             reason = self._reason(error)
@@ -77,15 +68,11 @@ class McpServer(ToolSource):
         raise WorkbenchError(f"{self.label} does not start: {reason}")
 
     async def stop(self) -> None:
-        if self._ours:
-            self._ours = False
-            await to_the_end(self._session.close())
-        else:
-            await to_the_end(self._session.release())
+        await to_the_end(self._connection.close())
 
     async def list_tools(self) -> Sequence[ListedTool]:
         try:
-            tools = await self._session.request(_list_all)
+            tools = await self._connection.list_tools()
         except Exception as error:  # whatever the client of a server raises
             reason = self._reason(error)
         else:
@@ -96,18 +83,17 @@ class McpServer(ToolSource):
     async def call(
         self, tool: ListedTool, arguments: dict[str, JsonValue], cancellation_token: CancellationToken
     ) -> Sequence[Piece]:
-        if type(self._workbench).call_tool is not McpWorkbench.call_tool:
+        if self._calls_itself:
             # somebody's own way of calling
             answer = await self._workbench.call_tool(tool.name, arguments, cancellation_token)
             try:
                 return pieces_of_result(answer)
             except ToolFailed as failure:
                 raise ToolFailed(redact(str(failure), self._workbench.server_params)) from None
-        names = self._workbench._override_name_to_original  # pyright: ignore[reportPrivateUsage]
-        name = names.get(tool.name, tool.name)
+        overrides = overrides_of(self._workbench)
+        name = next((name for name, new in overrides.items() if new.name == tool.name), tool.name)
         try:
-            call = _Call(name, arguments)
-            result = await self._session.request(call.ask, call.call_off)
+            result = await self._connection.call_tool(name, arguments)
         except Exception as error:  # whatever the client of a server raises
             reason = self._reason(error)
         else:
@@ -118,7 +104,7 @@ class McpServer(ToolSource):
 
     def _listed(self, tool: types.Tool) -> ListedTool:
         name, description = tool.name, tool.description or tool.title or ""
-        override = self._workbench._tool_overrides.get(name)  # pyright: ignore[reportPrivateUsage]
+        override = overrides_of(self._workbench).get(name)
         if override is not None:
             name = override.name or name
             description = description if override.description is None else override.description
@@ -130,7 +116,7 @@ class McpServer(ToolSource):
         said: list[str] = []
         for leaf in leaves(error):
             code = leaf.error.code if isinstance(leaf, McpError) else 0
-            if isinstance(leaf, _LOST) or code == types.CONNECTION_CLOSED:
+            if isinstance(leaf, LOST) or code == types.CONNECTION_CLOSED:
                 self._lost = True
                 said.append("the server has ended, or closed the connection")
             elif isinstance(leaf, TimeoutError) or code == _TIMED_OUT:
@@ -146,40 +132,3 @@ class McpServer(ToolSource):
 
 def _time_limits(params: object) -> str:
     return "read_timeout_seconds" if isinstance(params, StdioServerParams) else "timeout, sse_read_timeout"
-
-
-async def _list_all(session: ClientSession) -> list[types.Tool]:
-    tools: list[types.Tool] = []
-    cursor: str | None = None
-    for _ in range(_MAX_PAGES):
-        page = None if cursor is None else types.PaginatedRequestParams(cursor=cursor)
-        request = types.ClientRequest(types.ListToolsRequest(params=page))
-        result = await session.send_request(request, types.ListToolsResult)
-        tools += result.tools
-        if (cursor := result.nextCursor) is None:
-            return tools
-    raise ValueError(f"it lists its tools on more than {_MAX_PAGES} pages")
-
-
-class _Call:
-    """A call of a tool that can be called off."""
-
-    def __init__(self, name: str, arguments: dict[str, JsonValue]) -> None:
-        # not by session.call_tool: that checks the answer with regular expressions of the server, in this process
-        params = types.CallToolRequestParams(name=name, arguments=cast("dict[str, object]", arguments))
-        self._request = types.ClientRequest(types.CallToolRequest(params=params))
-        self._number = 0
-
-    async def ask(self, session: ClientSession) -> types.CallToolResult:
-        # the number that the request gets, as nothing runs in between
-        self._number = session._request_id  # pyright: ignore[reportPrivateUsage]
-        return await session.send_request(self._request, types.CallToolResult)
-
-    async def call_off(self, session: ClientSession) -> None:
-        params = types.CancelledNotificationParams(requestId=self._number)
-        cancelled = types.ClientNotification(types.CancelledNotification(params=params))
-        # a server that is gone, or does not listen, need not know
-        with suppress(McpError, *_LOST):
-            # servers made with MCP's own library end if they hear of it before they have taken the request up
-            await session.send_ping()
-            await session.send_notification(cancelled)

@@ -5,23 +5,26 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import os
 import socket
+import tempfile
 import threading
 from collections.abc import Generator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import docker.errors
 import pytest
 import requests
 import urllib3
 from support.executing import run
+from support.forwarding import forward
 
 from codeact_team import DockerCommandLineCodeExecutor
 from codeact_team.errors import EngineError
+from codeact_team.sandboxes.docker import engine as engine_room
 from codeact_team.sandboxes.docker.engine import connect, engine_url, open_stream, translated
 
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
@@ -127,6 +130,41 @@ async def test_engine_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, host
     assert "secret" not in str(caught.value)
 
 
+def test_a_socket_that_the_user_may_not_use() -> None:
+    # one that root cannot reach there is not
+    with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as engine:
+        os.chmod(directory, 0o755)
+        place = f"{directory}/engine.sock"
+        engine.bind(place)
+        os.chmod(place, 0o600 if os.geteuid() == 0 else 0)
+        engine.listen()
+        with unprivileged(), pytest.raises(EngineError, match=f"user may not use .* at unix://{place}: add"):
+            connect(f"unix://{place}")
+
+
+@contextmanager
+def unprivileged() -> Generator[None]:
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+def test_an_engine_that_does_not_answer_is_not_taken_for_one_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_room, "GREETING_TIMEOUT", 0.2)
+    place = tmp_path / "engine.sock"
+    with socket.socket(socket.AF_UNIX) as engine:
+        engine.bind(str(place))
+        engine.listen()
+        with pytest.raises(EngineError, match="did not answer in time: it hangs"):
+            connect(f"unix://{place}")
+
+
 def test_tls_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "tcp://machine:2376")
     monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
@@ -179,6 +217,7 @@ def test_something_else_that_answers(answer: bytes) -> None:
 def test_stream_that_something_else_answers(answer: bytes) -> None:
     class Version:
         api_version = "1.41"
+        timeout = 10
 
     with serving(answer) as url, pytest.raises(EngineError):
         open_stream(Version(), url, "/exec/1/start")
@@ -219,27 +258,7 @@ async def test_engine_over_plain_tcp(real_engine: str, monkeypatch: pytest.Monke
     forwarding: list[asyncio.Task[None]] = []
 
     def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        forwarding.append(asyncio.ensure_future(forward(reader, writer)))
-
-    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        theirs, ours = await asyncio.open_unix_connection(urlsplit(real_engine).path)
-
-        async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-            try:
-                while data := await source.read(65536):
-                    target.write(data)
-                    await target.drain()
-                target.write_eof()
-            except OSError:
-                target.close()
-
-        try:
-            await asyncio.gather(copy(reader, ours), copy(theirs, writer))
-        finally:
-            for stream in (ours, writer):
-                stream.close()
-                with suppress(ConnectionError):
-                    await stream.wait_closed()
+        forwarding.append(asyncio.ensure_future(forward(reader, writer, real_engine)))
 
     server = await asyncio.start_server(connected, "127.0.0.1", 0)
     async with server:

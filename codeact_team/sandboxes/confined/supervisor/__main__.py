@@ -19,62 +19,123 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
+
+# the package's directory: without site it is not among the paths
+sys.path.append(os.path.abspath(f"{__file__}/../../../../.."))
 
 import hardening
-import trees
-from programs import Program, Programs, Start, close_standard_streams
+from cgroups import CONTROLLERS, ControlGroup, Limits
+from programs import OomScore, Program, Programs, Start, close_standard_streams
+
+from codeact_team.system import filters, kernel, trees
 
 _LENGTH = struct.Struct(">I")
 _SPAWN_FDS = 3
 _MIB = 1 << 20
+_STACK = 8 * _MIB
+"""Bytes of a program's first stack, which the memory limit of a process does not count. What Linux gives by default."""
+_DESCRIPTORS = 512
+"""How many a process may have: the memory limit of a process does not count what waits in sockets and pipes."""
+_TASKS_PER_PROCESS = 8
+"""How many threads there may be for each process that there may be; a control group counts threads as well."""
 
 # these reach files outside the workspace whatever Landlock says; needless where the mounts are read-only
 _METADATA_CALLS = (
     "chmod fchmodat fchmodat2 chown lchown fchownat utime utimes futimesat utimensat setxattr lsetxattr setxattrat "
     "removexattr lremovexattr removexattrat file_setattr"
 ).split()
-_FOLLOWING_PROCESSES = 32
-"""How many process ids after the last one a program that is started next may get; sandlock takes a few for itself."""
+_PROCESSES_OF_SANDLOCK = 1
+"""How many process ids it takes for itself before a program gets its own."""
+_NOT_PRIVATE = {"task", "children", "cwd", "exe", "root"}
+"""Besides the list of children these: to deny a link is to deny what it leads to, such as the interpreter."""
+_NOBODYS = "/proc/0"
+"""Denied only so that something is: sandlock then opens all files by calls whose mode our filter sees, also for openat2."""
+
 # memory that the memory limit does not count
 _UNCOUNTED_MEMORY_CALLS = ["memfd_create", "memfd_secret"]
 
 
-def _harden(settings: Mapping[str, Any], at_the_end: ExitStack) -> tuple[Start, dict[str, str | None]]:
+class _Place(NamedTuple):
+    """Where programs will run.
+
+    Attributes:
+        no_namespaces: Why they are not in namespaces of their own, unless they are.
+        writable: What they may write.
+        shown: What they may read beside what the host says.
+        denied: System calls that they may not make.
+    """
+
+    no_namespaces: str | None
+    writable: list[str]
+    shown: list[str]
+    denied: list[str]
+
+
+def _harden(settings: Mapping[str, Any], at_the_end: ExitStack) -> tuple[Programs, dict[str, str | None]]:
     """Give up what this process does not need, and what its programs must not have.
 
     Returns:
-        How to start programs, and what could not be had, with the reason.
+        Who starts programs, and what could not be had, with the reason.
     """
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    remove_private = partial(trees.remove, settings["private"])
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_STACK, _STACK)
+    if settings["workspace_mib"] is not None:
+        _limit(resource.RLIMIT_FSIZE, settings["workspace_mib"] * _MIB)
     if sys.platform != "linux":
-        at_the_end.callback(remove_private)
-        return partial(_start_plain, settings), {"sandlock": f"it runs on Linux, and this is {sys.platform}"}
-    hardening.adopt_orphans()
-    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        # if the machine runs out of memory, then not for the host's programs
-        file.write("1000")
-    writable, denied = [settings["workspace"], settings["private"]], _UNCOUNTED_MEMORY_CALLS
-    no_namespaces = hardening.failure_of(partial(hardening.enter_namespaces, writable))
-    if no_namespaces is None:
-        hardening.enter_namespaces(writable, remove_private)
-        writable.append(hardening.SHARED_MEMORY)
-    else:
-        at_the_end.callback(remove_private)
-        denied = [*denied, *_METADATA_CALLS]
+        at_the_end.callback(trees.remove, settings["private"])
+        start = _plain(settings, limit_memory=False)
+        return Programs(start), {"sandlock": f"it runs on Linux, and this is {sys.platform}"}
+    oom_score = OomScore()
+    tasks = settings["pids"] * _TASKS_PER_PROCESS
+    group = ControlGroup(Limits(settings["memory_mib"] * _MIB, tasks, settings["cpus"]))
+    place = _enter_place(settings, group)
+    oom_score.of_this_process()
+    kernel.checked(kernel.adopt_orphans())
     hardening.drop_privileges()
-    if no_namespaces is None:
-        hardening.end_with_parent()
+    hardening.end_with_parent()
     sandlock = _load_sandlock(settings["sandlock"])
     confined = not isinstance(sandlock, str)
     no_filter = _try_filter(confined=confined)
-    reasons = {"sandlock": None if confined else sandlock, "namespaces": no_namespaces, "seccomp": no_filter}
+    # late: what this process has used until now does not count
+    group.enter()
+    limit_memory = "memory" in group.missing
     if confined:
-        return partial(_start_confined, sandlock, settings, writable, denied), reasons
-    memory = settings["memory_mib"] * _MIB
-    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
-    return partial(_start_plain, settings), reasons
+        start = _confined(sandlock, settings, place, limit_memory=limit_memory)
+    else:
+        start = _plain(settings, limit_memory=limit_memory)
+    reasons = {
+        "sandlock": None if confined else sandlock,
+        "namespaces": place.no_namespaces,
+        "seccomp": no_filter,
+    }
+    reasons |= {f"{name} control group": group.missing.get(name) for name in sorted(CONTROLLERS)}
+    return Programs(start, oom_score, group.count), reasons
+
+
+def _enter_place(settings: Mapping[str, Any], group: ControlGroup) -> _Place:
+    """Go on in a child, in namespaces if this machine lets it; this process cleans up after it."""
+    workspace, private, denied = settings["workspace"], settings["private"], _UNCOUNTED_MEMORY_CALLS
+    enter = partial(hardening.enter_namespaces, workspace, (private, settings["tmpfs_mib"]))
+    no_namespaces = hardening.failure_of(enter)
+
+    def clean_up() -> None:
+        group.remove()
+        trees.remove(private)
+
+    if no_namespaces is not None:
+        hardening.go_on_in_a_child(clean_up)
+        return _Place(no_namespaces, [workspace, private], [], [*denied, *_METADATA_CALLS])
+    enter(group.mounts, clean_up)
+    shown = [place for _, place in group.mounts]
+    return _Place(None, [workspace, private, hardening.SHARED_MEMORY], shown, denied)
+
+
+def _limit(what: int, most: int) -> None:
+    soft, hard = (
+        most if now == resource.RLIM_INFINITY else min(now, most) for now in resource.getrlimit(what)
+    )
+    resource.setrlimit(what, (soft, hard))
 
 
 def _load_sandlock(path: str | None) -> Any:
@@ -98,51 +159,53 @@ def _try_sandlock(sandlock: Any) -> None:
 
 
 def _try_filter(*, confined: bool) -> str | None:
-    rules = [*hardening.OWN_PROCESS_ONLY]
-    rules += [hardening.UNIX_SOCKETS_ONLY] if confined else [hardening.NO_SOCKETS, *hardening.NO_TRACING]
+    rules = (*hardening.FOR_ALL, *(hardening.FOR_CONFINED if confined else hardening.FOR_PLAIN))
     try:
-        hardening.install_filter(rules)
+        filters.install(rules)
     except OSError as error:
         return str(error)
     return None
 
 
-def _start_confined(
-    sandlock: Any,
-    settings: Mapping[str, Any],
-    writable: list[str],
-    denied: list[str],
-    argv: list[str],
-    env: dict[str, str],
-    readable: list[str],
-) -> Program:
-    return sandlock.Sandbox(
-        fs_readable=readable,
-        fs_denied=list(_memory_of_the_next()) if "/proc" in readable else [],
-        fs_writable=[*writable, os.devnull],
-        clean_env=True,
-        env=env,
-        cwd=settings["workspace"],
-        max_memory=f"{settings['memory_mib']}M",
-        max_processes=settings["pids"],
-        extra_deny_syscalls=denied,
-        allow_degraded=list(sandlock.Protection),
-    ).popen(argv)
+def _confined(sandlock: Any, settings: Mapping[str, Any], place: _Place, *, limit_memory: bool) -> Start:
+    """How to start programs with sandlock."""
+
+    def start(argv: list[str], env: dict[str, str], readable: list[str]) -> Program:
+        return sandlock.Sandbox(
+            fs_readable=[*readable, *place.shown],
+            fs_denied=list(_private_to_the_next()) if "/proc" in readable else [_NOBODYS],
+            fs_writable=[*place.writable, os.devnull],
+            clean_env=True,
+            env=env,
+            cwd=settings["workspace"],
+            max_memory=f"{settings['memory_mib']}M" if limit_memory else None,
+            max_processes=settings["pids"],
+            max_open_files=_DESCRIPTORS,
+            extra_deny_syscalls=place.denied,
+            allow_degraded=list(sandlock.Protection),
+        ).popen(argv)
+
+    return start
 
 
-def _memory_of_the_next() -> Iterator[str]:
-    """The memory of the program that is started next: sandlock itself opens files of ``/proc`` for who may not."""
+def _private_to_the_next() -> Iterator[str]:
+    """What ``/proc`` has of the program that is started next, but for the list of its children."""
     with open("/proc/loadavg") as file:
-        last = int(file.read().split()[-1])
-    for pid in range(last + 1, last + 1 + _FOLLOWING_PROCESSES):
-        yield f"/proc/{pid}/mem"
-        yield f"/proc/{pid}/task/{pid}/mem"
+        pid = int(file.read().split()[-1]) + _PROCESSES_OF_SANDLOCK + 1
+    for own, theirs in (("/proc/self", f"/proc/{pid}"), ("/proc/thread-self", f"/proc/{pid}/task/{pid}")):
+        yield from (f"{theirs}/{name}" for name in os.listdir(own) if name not in _NOT_PRIVATE)
 
 
-def _start_plain(
-    settings: Mapping[str, Any], argv: list[str], env: dict[str, str], readable: list[str]
-) -> Program:
-    return subprocess.Popen(argv, env=env, cwd=settings["workspace"], start_new_session=True)
+def _plain(settings: Mapping[str, Any], *, limit_memory: bool) -> Start:
+    """How to start programs without sandlock: they have the limits of this process."""
+    _limit(resource.RLIMIT_NOFILE, _DESCRIPTORS)
+    if limit_memory:
+        _limit(resource.RLIMIT_DATA, settings["memory_mib"] * _MIB)
+
+    def start(argv: list[str], env: dict[str, str], readable: list[str]) -> Program:
+        return subprocess.Popen(argv, env=env, cwd=settings["workspace"], start_new_session=True)
+
+    return start
 
 
 def _messages(control: socket.socket, buffer: bytearray, fds: list[int]) -> Iterator[dict[str, Any]]:
@@ -200,12 +263,12 @@ def main() -> None:
     with closing(control), ExitStack() as at_the_end:
         [settings] = _messages(control, bytearray(), [])
         try:
-            start, reasons = _harden(settings, at_the_end)
+            programs, reasons = _harden(settings, at_the_end)
         except OSError as error:
             control.sendall(json.dumps({"failed": str(error)}).encode() + b"\n")
             return
         control.sendall(json.dumps(reasons).encode() + b"\n")
-        programs = at_the_end.enter_context(closing(Programs(start)))
+        at_the_end.callback(programs.close)
         with suppress(EOFError, ConnectionResetError):
             _serve(control, programs, selector)
 

@@ -7,13 +7,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, Protocol
 
-from processes import drain, end_all, send
+from descendants import drain, end_all, send
 
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
+_FIRST, _SECOND = b"1000", b"500"
+_COUNTED = {"oom_kills": "memory", "fork_failures": "pids"}
 
 
 class Program(Protocol):
@@ -25,10 +27,35 @@ class Program(Protocol):
     def wait(self) -> object: ...
 
 
-class Start(Protocol):
-    """Starts a program on this process's standard streams."""
+Start = Callable[[list[str], dict[str, str], list[str]], Program]
+"""Starts a program on this process's standard streams: its arguments, its environment, and what it may read."""
 
-    def __call__(self, argv: list[str], env: dict[str, str], readable: list[str]) -> Program: ...
+
+class OomScore:
+    """Within it, what is forked is the kernel's first choice when memory is short; this process is its second."""
+
+    def __init__(self) -> None:
+        self._fd: int | None = None
+        # may be read-only, or another, later
+        self._proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.of_this_process()
+
+    def of_this_process(self) -> None:
+        """To be called again in a process that has been forked meanwhile."""
+        with suppress(OSError):
+            self._fd = os.open("self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC, dir_fd=self._proc)
+        self._write(_SECOND)
+
+    def __enter__(self) -> None:
+        self._write(_FIRST)
+
+    def __exit__(self, *_: object) -> None:
+        self._write(_SECOND)
+
+    def _write(self, score: bytes) -> None:
+        if self._fd is not None:
+            with suppress(OSError):
+                os.pwrite(self._fd, score, 0)
 
 
 class Programs:
@@ -36,10 +63,20 @@ class Programs:
 
     Args:
         start: How to start one.
+        starting: What holds while one is started.
+        count: How many processes a limit, by its controller, has killed or refused, if that is known.
     """
 
-    def __init__(self, start: Start) -> None:
+    def __init__(
+        self,
+        start: Start,
+        starting: AbstractContextManager[None] | None = None,
+        count: Callable[[str], int | None] = lambda controller: None,
+    ) -> None:
         self._start = start
+        self._starting = starting or nullcontext()
+        self._count = count
+        self._counts: dict[str, int] = {}
         self._program: Program | None = None
         self._leader = 0
         self._status = -1
@@ -52,8 +89,9 @@ class Programs:
     def spawn(self, message: Mapping[str, Any], fds: Sequence[int]) -> None:
         """Start a program on the first two of ``fds``; how it ends is written to the third."""
         stdin, output, self._status = fds
+        self._counts = self._count_all()
         try:
-            with _StandardStreams(stdin, output):
+            with _standard_streams(stdin, output), self._starting:
                 self._program = self._start(message["argv"], message["env"], message["readable"])
             assert self._program.pid is not None
             self._leader = self._program.pid
@@ -78,7 +116,7 @@ class Programs:
             pid, code = child
             if pid == self._leader:
                 self._end(self._program)
-                self._report(code=code)
+                self._report(code=code, **self._counted())
             else:
                 os.waitpid(pid, 0)
 
@@ -94,23 +132,30 @@ class Programs:
         end_all(self._leader, self.child_died)
         self._program = None
 
+    def _counted(self) -> dict[str, int]:
+        """What has been counted since the program began, of what is counted."""
+        then = self._counts
+        now = self._count_all()
+        return {name: count - then[name] for name, count in now.items() if name in then}
+
+    def _count_all(self) -> dict[str, int]:
+        counts = {name: self._count(controller) for name, controller in _COUNTED.items()}
+        return {name: count for name, count in counts.items() if count is not None}
+
     def _report(self, **how: object) -> None:
         with suppress(BrokenPipeError):
             os.write(self._status, json.dumps(how).encode())
         os.close(self._status)
 
 
-class _StandardStreams:
-    """While it lasts, this process's standard streams are those of the program to start."""
-
-    def __init__(self, stdin: int, output: int) -> None:
-        self._fds = (stdin, output, output)
-
-    def __enter__(self) -> None:
-        for target, fd in enumerate(self._fds):
-            os.dup2(fd, target)
-
-    def __exit__(self, *_: object) -> None:
+@contextmanager
+def _standard_streams(stdin: int, output: int) -> Generator[None]:
+    """Within it, this process's standard streams are those of the program to start."""
+    for target, fd in enumerate((stdin, output, output)):
+        os.dup2(fd, target)
+    try:
+        yield
+    finally:
         close_standard_streams()
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from enum import Enum
 
 from codeact_team.sessions.protocol import KIB, MAX_CALL_BYTES
+from codeact_team.sessions.runner.interpreter.argument_problems import Problem
 from codeact_team.sessions.runner.interpreter.channel import encode
-from codeact_team.sessions.runner.interpreter.frames import interruptible_module, library_first
-from codeact_team.sessions.runner.interpreter.problems import Problem
+from codeact_team.sessions.runner.interpreter.stack_frames import interruptible_module, library_first
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,15 +97,29 @@ class _Copy:
     def _object(self, value: dict[Any, Any]) -> dict[str, Any]:
         copy: dict[str, Any] = {}
         for key, item in list(value.items()):
-            if not issubclass(_type_of(key), str):
-                raise Problem(TypeError, f"must have keys of type str, not {key!r:.80}")
-            name = self._text(str.__str__(key))
+            name = self._key(key)
+            if name in copy:
+                raise Problem(ValueError, f"has two keys that JSON writes as {name!r:.80}")
             self._count(4)
             try:
                 copy[name] = self.of(item)
             except Problem as problem:
                 raise problem.within(name) from None
         return copy
+
+    def _key(self, key: Any) -> str:
+        """What JSON, which has texts only, writes for a key."""
+        if issubclass(_type_of(key), str):
+            return self._text(str.__str__(key))
+        try:
+            plain = self.of(key)
+        except Problem:
+            plain = None
+        if type(plain) is int:
+            return str(plain)
+        if type(plain) is str:
+            return plain
+        raise Problem(TypeError, f"must have keys that are texts or whole numbers, not {key!r:.80}")
 
     def _text(self, value: str) -> str:
         self._count(len(value) + 2)

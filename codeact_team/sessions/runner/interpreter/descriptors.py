@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from fcntl import F_GETFL, F_GETOWN, F_SETOWN, fcntl
+from os import O_ACCMODE
 
 
 class Descriptor:
@@ -22,12 +23,14 @@ class Descriptor:
         self.fd = fd
         self._owner = owner
         fcntl(fd, F_SETOWN, owner)
-        self._mode = self._access_mode()
+        self._mode = fcntl(fd, F_GETFL) & O_ACCMODE
 
     def intact(self) -> bool:
         """Whether it still refers to the same open file."""
         try:
-            return fcntl(self.fd, F_GETOWN) == self._owner and self._access_mode() == self._mode
+            return (
+                fcntl(self.fd, F_GETOWN) == self._owner and fcntl(self.fd, F_GETFL) & O_ACCMODE == self._mode
+            )
         except OSError:
             return False
 
@@ -46,6 +49,3 @@ class Descriptor:
     def copy(self) -> Descriptor:
         """Another descriptor of the same open file, not inherited by other programs."""
         return Descriptor(os.dup(self.fd), self._owner)
-
-    def _access_mode(self) -> int:
-        return fcntl(self.fd, F_GETFL) & os.O_ACCMODE

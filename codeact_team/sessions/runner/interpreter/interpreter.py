@@ -11,15 +11,15 @@ from functools import partial
 from os import getpid
 from types import ModuleType
 
-from codeact_team.sessions.protocol import Kind
-from codeact_team.sessions.runner.interpreter import artifacts, loading
-from codeact_team.sessions.runner.interpreter.answers import Answer, cut
+from codeact_team.sessions.protocol import RUN_HEAD, Kind
+from codeact_team.sessions.runner.interpreter import artifact_capture, runner_loading
 from codeact_team.sessions.runner.interpreter.blocks import Blocks
+from codeact_team.sessions.runner.interpreter.bound_names import Names
 from codeact_team.sessions.runner.interpreter.channel import Channel, decode, encode, room
-from codeact_team.sessions.runner.interpreter.frames import interruptible, library_first
+from codeact_team.sessions.runner.interpreter.final_answer import Answer, cut
 from codeact_team.sessions.runner.interpreter.interrupts import Interrupts
-from codeact_team.sessions.runner.interpreter.names import Names
 from codeact_team.sessions.runner.interpreter.sources import Sources
+from codeact_team.sessions.runner.interpreter.stack_frames import interruptible, library_first
 from codeact_team.sessions.runner.interpreter.streams import Streams
 from codeact_team.sessions.runner.interpreter.tracebacks import formatted, one_line
 
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from types import CodeType
     from typing import Any
 
-    from codeact_team.sessions.runner.interpreter.tools import Tools
+    from codeact_team.sessions.runner.interpreter.tools_module import Tools
 
 _FAILED = 1
 _INTERRUPTED = 130
 _SHORT_ANSWER = 40_000
 """Characters of an answer that fits into a report however they have to be encoded."""
 
-_TOOLS = f"{__name__.rpartition('.')[0]}.tools"
+_TOOLS = f"{__name__.rpartition('.')[0]}.tools_module"
 
 _display = sys.displayhook
-_modules = loading.imported()
+_modules = runner_loading.imported()
 
 
 class Interpreter:
@@ -50,7 +50,7 @@ class Interpreter:
         loader: Loads what is needed for tools.
     """
 
-    def __init__(self, channel: Channel, loader: loading.Loader) -> None:
+    def __init__(self, channel: Channel, loader: runner_loading.Loader) -> None:
         self._channel = channel
         self._loader = loader
         self._tools: Tools | None = None
@@ -69,7 +69,7 @@ class Interpreter:
         self._shown: object = None
         self._denied = False
         sys.displayhook = self._displayhook
-        artifacts.prepare()
+        artifact_capture.prepare()
         # nothing of what there is now will ever be garbage
         gc.freeze()
 
@@ -82,12 +82,12 @@ class Interpreter:
         """
         while (command := self._channel.receive()) is not None:
             kind, token, payload = command
-            request = decode(payload.decode())
             if kind is Kind.TOOLS:
-                self._declare(request["tools"])
+                self._declare(decode(payload.decode())["tools"])
                 continue
-            name = f"<block {request['number']}>"
-            report = self._run(request["code"], name, token)
+            _, number = RUN_HEAD.unpack_from(payload)
+            name = f"<block {number}>"
+            report = self._run(payload[RUN_HEAD.size :].decode(), name, token)
             self._channel.send(Kind.REPORT, token, report)
             # now nobody waits for it
             self._sources.settle(name, self._parts)
@@ -115,7 +115,7 @@ class Interpreter:
             if getpid() != self._pid:
                 # a child that the code has forked, and that came to the end of the block, too
                 os._exit(exit_code)
-            if not interrupted:
+            if not interrupted and (self._shown is not None or "matplotlib.pyplot" in sys.modules):
                 _, interrupted = self._guarded(self._send_artifacts, token)
         except KeyboardInterrupt:
             # came while a failure was being told
@@ -162,25 +162,21 @@ class Interpreter:
         _display(value)
 
     def _send_artifacts(self, token: bytes) -> None:
-        if self._shown is not None or "matplotlib.pyplot" in sys.modules:
-            send = partial(self._channel.send, Kind.ARTIFACT, token)
-            artifacts.Artifacts(send, self._streams.write_error).collect(self._shown)
+        send = partial(self._channel.send, Kind.ARTIFACT, token)
+        artifact_capture.Artifacts(send, self._streams.write_error).collect(self._shown)
 
     def _report(self, exit_code: int, interrupted: bool) -> bytes:
         names, omitted = self._names.describe() if self._names else ([], 0)
-        report = {
-            "exit_code": exit_code,
-            "interrupted": interrupted,
-            "names": names,
-            "omitted_names": omitted,
-            "answer": self._answer.text,
-            "denied": self._denied and not interrupted,
-        }
+        denied = self._denied and not interrupted
+        code = exit_code.to_bytes(1, "big")
+        if not names and self._answer.text is None and not denied:
+            return code
+        report = {"names": names, "omitted_names": omitted, "answer": self._answer.text, "denied": denied}
         # what cannot be encoded would make the whole report unreadable
-        data = encode(report).encode("utf-8", "replace")
+        data = code + encode(report).encode("utf-8", "replace")
         if len(data) > room(Kind.REPORT):
             report["answer"] = cut(self._answer.text or "", _SHORT_ANSWER)
-            data = encode(report).encode("utf-8", "replace")
+            data = code + encode(report).encode("utf-8", "replace")
         return data
 
 
@@ -208,7 +204,8 @@ def main(payload: bytes, arguments: list[str]) -> None:
     status = 0
     try:
         channel = Channel(*map(int, arguments))
-        Interpreter(channel, loading.Loader(payload, _modules)).serve()
+        runner_loading.prepare_user_site()
+        Interpreter(channel, runner_loading.Loader(payload, _modules)).serve()
     except BaseException as error:
         status = os.EX_SOFTWARE
         with suppress(OSError):

@@ -6,7 +6,10 @@ import signal
 import sys
 import threading
 
-from codeact_team.sessions.runner.interpreter.frames import (
+# the one of signal makes an enum of each handler
+from _signal import getsignal  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
+
+from codeact_team.sessions.runner.interpreter.stack_frames import (
     can_interrupt,
     interruptible,
     library_first,
@@ -49,7 +52,7 @@ class Interrupts:
     def disarm(self) -> None:
         """The block has ended. What it has made of the signal's handler is undone."""
         self._armed = False
-        if signal.getsignal(signal.SIGINT) is not self._handler:
+        if getsignal(signal.SIGINT) is not self._handler:
             signal.signal(signal.SIGINT, self._handler)
 
     def defer(self, base: CodeType, defer: Callable[[], object] | None) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from codeact_team.sessions.runner.interpreter.frames import interruptible_module, library_first
-from codeact_team.sessions.runner.interpreter.problems import nearest
+from codeact_team.sessions.runner.interpreter.argument_problems import nearest
+from codeact_team.sessions.runner.interpreter.stack_frames import interruptible_module, library_first
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,11 +34,7 @@ class Parameters:
 
     def __init__(self, function: str, declaration: dict[str, Any]) -> None:
         self._function = function
-        schema: dict[str, Any] = declaration["schema"]
-        # only where it says so: most schemas just do not mention what their tool cannot take
-        self._others = bool(schema.get("patternProperties")) or (
-            schema.get("additionalProperties", False) is not False
-        )
+        self._others: bool = declaration["takes_others"]
         self._all: list[dict[str, Any]] = declaration["parameters"]
         self._returns: str | None = declaration["returns"]
         self._positional = [each for each in self._all if not each["keyword_only"]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 from traceback import TracebackException
 
-from codeact_team.sessions.runner.interpreter.frames import is_users
+from codeact_team.sessions.runner.interpreter.stack_frames import is_users
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from codeact_team.sessions.protocol import (
     frame,
 )
 from codeact_team.sessions.runner.supervisor.pipes import PipeWriter, make_pipe, read_some, unread
-from codeact_team.sessions.runner.supervisor.processes import Family
+from codeact_team.sessions.runner.supervisor.process_family import Family
 
 _RUNNER = __name__.rpartition(".")[0].rpartition(".")[0]
 _COMMANDS_SIZE = 256 * KIB
@@ -131,10 +131,10 @@ class Interpreter:
         try:
             data = read_some(self.reports)
         except BlockingIOError:
-            return
+            return iter(())
         if not data:
             raise EOFError
-        yield from self._frames.feed(data)
+        return self._frames.feed(data)
 
     def close(self) -> None:
         self.commands.close()

@@ -73,7 +73,11 @@ class PipeWriter:
         """Write what there is room for; whether all is written. A reader that is gone wants nothing more."""
         try:
             while self._queue:
-                self._drop(os.writev(self.fd, list(islice(self._queue, _PIECES))))
+                written = os.writev(self.fd, list(islice(self._queue, _PIECES)))
+                while self._queue and written >= len(self._queue[0]):
+                    written -= len(self._queue.popleft())
+                if written:
+                    self._queue[0] = self._queue[0][written:]
         except BlockingIOError:
             return False
         except BrokenPipeError:
@@ -82,9 +86,3 @@ class PipeWriter:
 
     def close(self) -> None:
         os.close(self.fd)
-
-    def _drop(self, written: int) -> None:
-        while self._queue and written >= len(self._queue[0]):
-            written -= len(self._queue.popleft())
-        if written:
-            self._queue[0] = self._queue[0][written:]

@@ -8,9 +8,8 @@ import os
 from collections.abc import Iterator
 
 from codeact_team.sessions.protocol import FROM_HOST, KIB, FrameReader, Kind, ProtocolError, frame
-from codeact_team.sessions.runner.supervisor.pipes import make_pipe, read_some, unread
+from codeact_team.sessions.runner.supervisor.pipes import make_pipe, read_some
 
-_CHUNK = 256 * KIB
 _PIPE_SIZE = 256 * KIB
 """More is no faster, and what all pipes of a user may hold together is limited: to 64 MiB by default."""
 _KEPT = 256 * KIB
@@ -24,13 +23,18 @@ class HostGone(Exception):
 
 
 class Host:
-    """The stream to the host, which was this process's stdin and stdout. Those are empty afterwards, as is stderr."""
+    """The stream to the host, which was this process's stdin and stdout. Those are empty afterwards, as is stderr.
+
+    Attributes:
+        fd: Where its frames are read.
+        held: What goes with the next that is sent.
+    """
 
     def __init__(self) -> None:
         self.fd = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, _ABOVE_STANDARD)
         self._out = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, _ABOVE_STANDARD)
         self._frames = FrameReader(FROM_HOST)
-        self._held: list[bytes] = []
+        self.held: list[bytes] = []
         for fd in (self.fd, self._out):
             os.set_blocking(fd, True)
         null = os.open(os.devnull, os.O_RDWR)
@@ -49,11 +53,11 @@ class Host:
         data = read_some(self.fd)
         if not data:
             raise HostGone
-        yield from self._frames.feed(data)
+        return self._frames.feed(data)
 
     def hold(self, *pieces: bytes) -> None:
         """Let frames go with the next that are sent: one message is faster than two."""
-        self._held += pieces
+        self.held += pieces
 
     def send(self, *pieces: bytes) -> None:
         """Send what is held, and frames, or pieces of them. Waits for a slow host.
@@ -61,8 +65,8 @@ class Host:
         Raises:
             HostGone: If the host does not read any more.
         """
-        rest = memoryview(b"".join((*self._held, *pieces)))
-        self._held.clear()
+        rest = memoryview(b"".join((*self.held, *pieces)))
+        self.held.clear()
         try:
             while rest:
                 rest = rest[os.write(self._out, rest) :]
@@ -101,7 +105,7 @@ class Output:
         self._dropped = 0
 
     def take(self) -> bytes:
-        """What there is to read, or a part of it, as a frame, or nothing."""
+        """What there is to read, as a frame, or nothing."""
         data = self._read()
         return frame(Kind.OUTPUT, data) if data else b""
 
@@ -114,8 +118,6 @@ class Output:
 
     def begin_block(self) -> bytes:
         """What has been kept, as a frame, or nothing."""
-        # the code may have changed how writing to the pipe behaves
-        os.set_blocking(self.inner, True)
         if not self._kept:
             return b""
         note = f"[{self._dropped} bytes written between the blocks are left out]\n" if self._dropped else ""
@@ -123,19 +125,12 @@ class Output:
         self._forget()
         return kept
 
-    def end_block(self, host: Host) -> bytes:
-        """Send on all that has been written by now, but the last piece, and return that as a frame, or nothing.
+    def end_block(self) -> bytes:
+        """All that has been written by now.
 
         What is written meanwhile is not waited for: a background process may write for ever.
         """
-        waiting = unread(self.fd)
-        last = b""
-        while waiting > 0 and (data := self._read(waiting)):
-            if last:
-                host.send(last)
-            waiting -= len(data)
-            last = frame(Kind.OUTPUT, data)
-        return last
+        return self._read()
 
     def discard(self) -> None:
         """Drop what has been written. Nobody may write any more."""
@@ -147,8 +142,9 @@ class Output:
         self._kept = bytearray()
         self._dropped = 0
 
-    def _read(self, limit: int = _CHUNK) -> bytes:
+    def _read(self) -> bytes:
+        """As much as the pipe holds."""
         try:
-            return read_some(self.fd, limit)
+            return read_some(self.fd)
         except BlockingIOError:
             return b""

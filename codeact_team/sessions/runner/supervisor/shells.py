@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from codeact_team.sessions.protocol import KIB, MIB
 from codeact_team.sessions.runner.supervisor.pipes import make_pipe, read_some
-from codeact_team.sessions.runner.supervisor.processes import Family
+from codeact_team.sessions.runner.supervisor.process_family import Family
 
 SHELLS = ("sh", "bash")
 
@@ -58,7 +58,7 @@ class Shells:
                 pass
         return self._sessions
 
-    def start(self, name: str, code: str) -> Shell:
+    def start(self, name: str, code: bytes) -> Shell:
         """Start a block.
 
         Args:
@@ -119,7 +119,7 @@ class Shells:
                 return path
         raise FileNotFoundError(errno.ENOENT, "not found")
 
-    def _store(self, code: str) -> None:
+    def _store(self, code: bytes) -> None:
         """Write the block to a file that nobody else has a say in.
 
         Raises:
@@ -133,7 +133,7 @@ class Shells:
             try:
                 fd = os.open(self._script, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
                 with open(fd, "wb") as file:
-                    file.write(code.encode(errors="replace"))
+                    file.write(code)
                 return
             except OSError as error:
                 failure = error

@@ -6,23 +6,28 @@ output, or the end of a process. It never waits for the code.
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from codeact_team.sessions.protocol import TOKEN_BYTES, Kind, ProtocolError, frame
-from codeact_team.sessions.runner.supervisor import files
+from codeact_team.sessions.protocol import KIB, RUN_HEAD, TOKEN_BYTES, Kind, ProtocolError, frame
+from codeact_team.sessions.runner.supervisor import workspace_files
+from codeact_team.sessions.runner.supervisor.block_results import KILLED, Block, Results, exit_code
 from codeact_team.sessions.runner.supervisor.child import Interpreter, Program
-from codeact_team.sessions.runner.supervisor.guard import Guard, adopt_orphans
-from codeact_team.sessions.runner.supervisor.loop import Loop, is_readable
+from codeact_team.sessions.runner.supervisor.guard import Guard
 from codeact_team.sessions.runner.supervisor.pipes import PipeWriter
-from codeact_team.sessions.runner.supervisor.processes import Choice, Family, OomScore, Relative
-from codeact_team.sessions.runner.supervisor.relay import Host, HostGone, Output, fields_of
-from codeact_team.sessions.runner.supervisor.results import KILLED, Accounts, Block, encode, exit_code
+from codeact_team.sessions.runner.supervisor.poll_loop import Loop, is_readable
+from codeact_team.sessions.runner.supervisor.process_family import Choice, Descendant, Family, OomScore
+from codeact_team.sessions.runner.supervisor.relay import Host, HostGone, Output
 from codeact_team.sessions.runner.supervisor.shells import SHELLS, Shells
+from codeact_team.system.kernel import adopt_orphans
 
 _NOT_STARTED, _NOT_FOUND = 126, 127
+_LITTLE = 4 * KIB
+"""So much output may have been written by a loop of prints, of which more comes."""
 _FORGED = "it sent something that is no report of this block"
 _DEAF = "it did not read the answers to its calls"
 
@@ -44,20 +49,22 @@ class Supervisor:
 
     def __init__(self, host: Host, payload: bytes) -> None:
         self._host = host
-        self._accounts = Accounts()
+        self._results = Results()
         self._loop = Loop()
         self._loop.on_child(self._on_child)
         adopt_orphans()
         oom_score = OomScore()
         guard = Guard()
-        greeting = {"python": sys.version.split()[0], "unguarded": guard.unguarded}
-        self._greeting = frame(Kind.READY, encode(greeting).encode())
+        self._unguarded = guard.unguarded
         self._family = Family(guard, oom_score)
         self._output = Output()
         self._shells = Shells(self._family, self._output.inner)
         self._program = Program(payload)
         self._block: Block | None = None
-        self._lost: str | None = None
+        self._number = 1
+        """Of the present interpreter, which is started with the next block if it is not yet."""
+        self._loss = ""
+        """Why the one before it is gone."""
         self._from_host: dict[Kind, Callable[[bytes], None]] = {
             Kind.RUN: self._run_python,
             Kind.SHELL: self._run_shell,
@@ -66,7 +73,7 @@ class Supervisor:
             Kind.RESTART: self._restart,
             Kind.TOOLS: self._tools,
             Kind.ANSWER: self._answer,
-            **{kind: self._file_request(kind) for kind in files.REQUESTS},
+            **{kind: self._file_request(kind) for kind in workspace_files.REQUESTS},
         }
         self._from_interpreter: dict[Kind, Callable[[Block, bytes], None]] = {
             Kind.REPORT: self._report,
@@ -74,13 +81,13 @@ class Supervisor:
             **{kind: self._to_host(kind) for kind in (Kind.CALL, Kind.CANCEL)},
         }
         self._loop.on_readable(host.fd, self._on_host)
-        self._loop.on_readable(self._output.fd, self._on_output)
+        self._loop.on_readable(self._output.fd, self._on_output, can_wait=True)
         self._interpreter: Interpreter | None = self._start_interpreter()
 
     def serve(self) -> None:
         """Serve until the host goes, or talks nonsense."""
         try:
-            self._host.send(self._greeting)
+            self._greet()
             self._loop.run()
         except (HostGone, ProtocolError, _OutOfHand):
             # its end is all that anybody could be told
@@ -97,30 +104,44 @@ class Supervisor:
         if self._interpreter and self._interpreter.answers:
             self._flush(self._interpreter.answers)
 
-    def _begin(self) -> Block:
+    def _greet(self) -> None:
+        greeting = {"interpreter": self._number, "unguarded": self._unguarded}
+        self._host.send(frame(Kind.READY, json.dumps(greeting).encode()))
+
+    def _begin(self, interpreter: int) -> Block:
         self._require_idle()
         if kept := self._output.begin_block():
             self._host.send(kept)
-        return self._accounts.begin()
+        return Block(interpreter)
 
     def _run_python(self, payload: bytes) -> None:
-        block = self._begin()
-        if self._interpreter is None:
-            self._interpreter = self._try_start()
-        if self._lost is not None or self._interpreter is None:
+        if len(payload) < RUN_HEAD.size:
+            raise ProtocolError("a block says where it is to run")
+        meant, _ = RUN_HEAD.unpack_from(payload)
+        block = self._begin(meant)
+        if self._interpreter is None and meant == self._number:
+            try:
+                self._interpreter = self._start_interpreter()
+            except OSError as error:
+                self._succeed(f"no interpreter can be started: {error.strerror or error}")
+        if self._interpreter is None or meant != self._number:
             # whoever counts on its state has to hear of this before anything runs
-            lost, self._lost = self._lost, None
-            self._end_block(block, None, lost=lost, ran=False)
+            self._end_block(block, ran=False)
             return
         self._block = block
         self._interpreter.run(block.token, payload)
         self._flush(self._interpreter.commands)
+        # a short block has ended by then, which makes it one message for the host
+        self._loop.wait_for_more()
 
     def _run_shell(self, payload: bytes) -> None:
-        language, code = fields_of(payload, "language", "code")
+        name, _, code = payload.partition(b"\n")
+        language = name.decode(errors="replace")
         if language not in SHELLS:
             raise ProtocolError(f"nothing here runs {language!r}")
-        block = self._begin()
+        block = self._begin(0)
+        # Python code may have changed how writing to the pipe behaves; its interpreter looks to that itself
+        os.set_blocking(self._output.inner, True)
         try:
             block.shell = self._shells.start(language, code)
         except OSError as error:
@@ -145,19 +166,17 @@ class Supervisor:
             self._end(self._since(block))
         else:
             self._end_everything()
-        self._end_killed(block)
-        if not self._interpreter:
-            self._interpreter = self._try_start()
+        self._end_block(block, KILLED, ended_here=True)
+        self._prepare_interpreter()
 
     def _restart(self, _: bytes) -> None:
         self._end_everything()
         if self._block:
-            self._end_killed(self._block)
-        self._lost = None
+            self._end_block(self._block, KILLED, ended_here=True)
         self._shells.reset()
         self._output.discard()
-        self._interpreter = self._try_start()
-        self._host.send(self._greeting)
+        self._prepare_interpreter()
+        self._greet()
 
     def _tools(self, payload: bytes) -> None:
         self._require_idle()
@@ -172,12 +191,13 @@ class Supervisor:
             # to a call of a block that has ended meanwhile
             return
         if not interpreter.answer(block.token, payload):
-            self._lose(interpreter, _DEAF, KILLED)
+            self._lose(interpreter, _DEAF)
+        self._loop.wait_for_more()
 
     def _file_request(self, kind: Kind) -> Callable[[bytes], None]:
         def answer(payload: bytes) -> None:
             self._require_idle()
-            for piece in files.answers(kind, payload):
+            for piece in workspace_files.answers(kind, payload):
                 self._host.send(piece)
 
         return answer
@@ -196,7 +216,10 @@ class Supervisor:
             # the block has ended with that: one message to the host is faster than two
             self._on_reports()
         else:
-            self._host.send(self._output.take())
+            output = self._output.take()
+            self._host.send(output)
+            if len(output) <= _LITTLE:
+                self._loop.wait_for_more()
 
     def _flush(self, pipe: PipeWriter) -> None:
         if pipe.flush():
@@ -213,7 +236,7 @@ class Supervisor:
         except EOFError:
             self._loop.forget(interpreter.reports)
         except ProtocolError:
-            self._lose(interpreter, _FORGED, KILLED)
+            self._lose(interpreter, _FORGED)
 
     def _take_reports(self, interpreter: Interpreter) -> None:
         for kind, payload in interpreter.receive():
@@ -223,10 +246,11 @@ class Supervisor:
             elif kind not in (Kind.CALL, Kind.CANCEL):
                 raise ProtocolError(_FORGED)
             # a thread that its block has left behind may call
-        self._host.send()
+        if self._host.held:
+            self._host.send()
 
     def _report(self, block: Block, payload: bytes) -> None:
-        self._end_block(block, None, report=payload)
+        self._end_block(block, report=payload)
 
     def _artifact(self, block: Block, payload: bytes) -> None:
         block.add_artifact(payload)
@@ -254,36 +278,44 @@ class Supervisor:
             with suppress(EOFError, ProtocolError):
                 # what it has said before still counts
                 self._take_reports(interpreter)
-            self._lose(interpreter, self._accounts.reason(status), exit_code(status))
+            self._lose(interpreter, self._results.reason(status), status)
 
     # how things end
 
-    def _lose(self, interpreter: Interpreter, reason: str, code: int) -> None:
-        """End what is left of an interpreter and of what it has started, and begin with another."""
+    def _lose(self, interpreter: Interpreter, reason: str, status: int | None = None) -> None:
+        """End what is left of an interpreter and of what it has started, and begin with another.
+
+        Args:
+            interpreter: The one that is lost.
+            reason: Why.
+            status: How it ended, as :func:`os.waitpid` says it; ``None`` if it has not ended by itself.
+        """
         self._interpreter = None
+        self._succeed(reason)
         # orphans say no more whose they were, but by their session; one that has left its shell's counts as ours
         sessions = self._shells.sessions
-        self._end(lambda relative: relative.session not in sessions)
+        self._end(lambda descendant: descendant.session not in sessions)
         if self._block and not self._block.shell:
-            self._end_block(self._block, code, lost=reason, ran=interpreter.has_begun)
-        else:
-            self._lost = reason
+            code = KILLED if status is None else exit_code(status)
+            self._end_block(self._block, code, ran=interpreter.has_begun, ended_here=status is None)
         self._close(interpreter)
         # one that does not even start is not started again and again
         if interpreter.asked:
-            self._interpreter = self._try_start()
+            self._prepare_interpreter()
 
-    def _end_killed(self, block: Block) -> None:
-        self._end_block(block, KILLED, lost=None if block.shell else "it was killed")
+    def _succeed(self, loss: str) -> None:
+        """Number the interpreters on: the present one is gone."""
+        self._number += 1
+        self._loss = loss
 
     def _end_block(
         self,
         block: Block,
-        code: int | None,
+        code: int | None = None,
         *,
-        lost: str | None = None,
         report: bytes = b"",
         ran: bool = True,
+        ended_here: bool = False,
     ) -> None:
         if block.interrupted:
             self._end(self._since(block))
@@ -291,16 +323,24 @@ class Supervisor:
         if block.shell:
             self._loop.forget(block.shell.fd)
             self._shells.ended(block.shell)
-        # what it has written comes before the result, and with it if it is little
-        last = self._output.end_block(self._host)
-        self._host.send(last, self._accounts.result(block, code, lost, report, ran=ran))
+        result = self._results.result(
+            block,
+            code,
+            ran=ran,
+            ended_here=ended_here,
+            present=self._number,
+            loss=self._loss,
+            output=self._output.end_block(),
+            report=report,
+        )
+        self._host.send(result)
 
     def _since(self, block: Block) -> Choice:
         """Whatever has been started since ``block`` began, but the interpreter."""
         spared = self._interpreter.pid if self._interpreter else None
 
-        def chosen(relative: Relative) -> bool:
-            return relative.pid != spared and block.may_have_started(relative)
+        def chosen(descendant: Descendant) -> bool:
+            return descendant.pid != spared and block.may_have_started(descendant)
 
         return chosen
 
@@ -310,6 +350,8 @@ class Supervisor:
 
     def _end_everything(self) -> None:
         interpreter, self._interpreter = self._interpreter, None
+        # numbered on even if there was none, so that whoever has asked for another can tell the answer from older ones
+        self._succeed("it was killed")
         if interpreter:
             self._close(interpreter)
         if not self._family.end_all():
@@ -321,12 +363,12 @@ class Supervisor:
         self._flush(interpreter.commands)
         return interpreter
 
-    def _try_start(self) -> Interpreter | None:
-        try:
-            return self._start_interpreter()
-        except OSError as error:
-            self._lost = f"no interpreter can be started: {error.strerror or error}"
-            return None
+    def _prepare_interpreter(self) -> None:
+        """Start an interpreter, so that the next block need not wait for it."""
+        if self._interpreter is None:
+            # the next block tries again, and tells of it
+            with suppress(OSError):
+                self._interpreter = self._start_interpreter()
 
     def _close(self, interpreter: Interpreter) -> None:
         self._loop.forget(interpreter.reports)

@@ -1,0 +1,170 @@
+"""The settings of an agent: plain ones are kept in one model, live parts are dumped and loaded by one mechanism."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypedDict, TypeVar, cast, get_type_hints
+
+from autogen_agentchat.agents import ApprovalFuncType
+from autogen_core import ComponentBase, ComponentModel
+from autogen_core.code_executor import CodeExecutor
+from autogen_core.memory import Memory
+from autogen_core.model_context import ChatCompletionContext
+from autogen_core.models import ChatCompletionClient
+from autogen_core.tools import BaseTool, Workbench
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from codeact_team.agents.tool_settings import ToolOptions, ToolSettings, ToolUserConfig
+from codeact_team.autogen_internals import load_context
+from codeact_team.errors import SettingError
+from codeact_team.providers import FunctionPath
+
+Settings = TypeVar("Settings", bound="AgentSettings")
+_Init = TypeVar("_Init", bound=Callable[..., None])
+
+
+class AgentSettings(BaseModel):
+    """The plain settings of every agent."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    """Name of the agent: unique in its team, and a Python identifier."""
+
+
+class AgentConfig(AgentSettings):
+    """Settings of every agent."""
+
+    model_context: ComponentModel | None = None
+    """What the model remembers. Default: everything."""
+    memory: list[ComponentModel] | None = None
+    """Stores that add what they know to the model's context at the start of each turn."""
+
+
+class AgentOptions(TypedDict, total=False):
+    """Keyword arguments of every agent; see the fields of the same names in :class:`AgentConfig`."""
+
+    model_context: ChatCompletionContext | None
+    memory: Sequence[Memory] | None
+
+
+class ExecutingSettings(AgentSettings, ToolSettings):
+    """The plain settings of every agent that runs code."""
+
+    model_client_stream: bool = False
+    """Whether the model's words are streamed."""
+    stream_output: bool = False
+    """Whether the code's output is streamed while it runs."""
+
+
+class ExecutingConfig(ExecutingSettings, AgentConfig, ToolUserConfig):
+    """Settings of every agent that runs code."""
+
+    approval_func: FunctionPath | None = None
+    """Import path, `module:function`, of a function that approves or denies each execution."""
+
+
+class ExecutingOptions(AgentOptions, ToolOptions, total=False):
+    """Keyword arguments of every agent that runs code; see the fields of the same names in :class:`ExecutingConfig`."""
+
+    model_client_stream: bool
+    stream_output: bool
+    approval_func: ApprovalFuncType | str | None
+
+
+_KINDS: Mapping[str, Any] = {
+    "code_executor": CodeExecutor,
+    "model_client": ChatCompletionClient,
+    "memory": Memory,
+    "tools": BaseTool,
+    "workbench": Workbench,
+}
+"""What is loaded where a field holds a component."""
+
+
+def show_options(options: type, config: type[BaseModel]) -> Callable[[_Init], _Init]:
+    """Let ``inspect.signature`` show each keyword argument of a constructor, not only that there are ``options``.
+
+    Args:
+        options: The typed dictionary of its keyword arguments.
+        config: The model that has the defaults.
+    """
+
+    def show(init: _Init) -> _Init:
+        signature = inspect.signature(init)
+        *named, _ = signature.parameters.values()
+        for name, kind in get_type_hints(options).items():
+            default = config.model_fields[name].get_default(call_default_factory=True)
+            named.append(
+                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+            )
+        cast("Any", init).__signature__ = signature.replace(parameters=named)
+        return init
+
+    return show
+
+
+def settings_of(model: type[Settings], config: type[BaseModel], given: Mapping[str, Any]) -> Settings:
+    """The plain settings among the arguments of an agent.
+
+    Args:
+        model: What they are.
+        config: All the settings there are.
+        given: The arguments; limits of tools that are ``None`` are the default ones.
+
+    Raises:
+        TypeError: If there is no such argument.
+        SettingError: If one has a value that it cannot have.
+    """
+    if unknown := given.keys() - config.model_fields.keys():
+        raise TypeError(f"unexpected keyword arguments: {', '.join(sorted(unknown))}")
+    plain = {name: value for name, value in given.items() if name in model.model_fields}
+    if plain.get("tool_limits", plain) is None:
+        del plain["tool_limits"]
+    try:
+        return model(**plain)
+    except ValidationError as error:
+        problems = [_problem(details) for details in error.errors(include_url=False)]
+        raise SettingError("; ".join(problems)) from error
+
+
+def _problem(details: Any) -> str:
+    field, value = ".".join(map(str, details["loc"])), details["input"]
+    match details["type"]:
+        case "greater_than_equal":
+            return f"{field} is {value}: it must be {details['ctx']['ge']} or more"
+        case "greater_than" | "finite_number":
+            return f"{field} is {value}: it must be a finite number above 0"
+        case _:
+            return f"{field}: {details['msg']}"
+
+
+def dumped(field: str, part: object) -> Any:
+    """A live part of an agent as its config has it, or several in a list.
+
+    Raises:
+        SettingError: If it has no form there; AutoGen's own error does not say whose part it is.
+    """
+    if isinstance(part, ComponentBase):
+        component = cast("ComponentBase[BaseModel]", part)
+        try:
+            return component.dump_component()
+        except (NotImplementedError, TypeError) as error:
+            raise SettingError(f"{field}: {type(component).__name__} cannot be dumped: {error}") from error
+    if isinstance(part, list):
+        return [dumped(field, one) for one in cast("list[object]", part)]
+    if callable(part):
+        raise SettingError(
+            f"{field}: a function cannot be dumped: name it by its import path, `module:function`"
+        )
+    return part
+
+
+def loaded(field: str, value: object) -> Any:
+    """What an agent is given for a field of its config: a live part for each component."""
+    if isinstance(value, ComponentModel):
+        return load_context(value) if field == "model_context" else _KINDS[field].load_component(value)
+    if isinstance(value, list):
+        return [loaded(field, one) for one in cast("list[object]", value)]
+    return value

@@ -1,0 +1,105 @@
+"""The tools that an agent's code may call on the host, and who approves what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from autogen_core import CancellationToken
+from autogen_core.tools import Workbench
+
+from codeact_team import scope
+from codeact_team.agents.host_tool_calls import TurnTools
+from codeact_team.agents.tool_settings import ToolLimits
+from codeact_team.aio import until_cancelled
+from codeact_team.approval import ApprovalRule, Approvals, Handler
+from codeact_team.errors import SettingError
+from codeact_team.providers import resolve_function
+from codeact_team.tools import Offer, Tool, Toolbox
+
+
+class AgentTools:
+    """The tools of an agent, and who approves what its code does.
+
+    Args:
+        source: The agent's name.
+        tools: Single tools.
+        workbench: More of them.
+        limits: What their calls may cost.
+        approval: Who decides, the first rule that fits.
+        handler: Asked where a rule says so; a function, or its import path. Default: whoever the context names.
+
+    Raises:
+        SettingError: If something is no tool, two have the same name, or nobody would ever be asked.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        tools: Sequence[Tool],
+        workbench: Workbench | Sequence[Workbench] | None,
+        limits: ToolLimits,
+        approval: Sequence[ApprovalRule],
+        handler: Handler | str | None,
+    ) -> None:
+        if handler is not None and not any(rule.decision == "ask" for rule in approval):
+            raise SettingError("approval_handler has no effect: no rule in approval says `decision: ask`")
+        workbenches = [workbench] if isinstance(workbench, Workbench) else list(workbench or ())
+        self._toolbox = Toolbox(tools, workbenches) if tools or workbenches else None
+        self._source = source
+        self._limits = limits
+        self._handler = handler
+        ask = resolve_function(handler) if isinstance(handler, str) else handler
+        self._approvals = Approvals(approval, ask, source)
+        self._rights = (list(tools), workbenches, limits, list(approval), handler)
+        if self._toolbox is not None:
+            # a server that does not start is told of before a model is paid
+            scope.register(self._toolbox)
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return self._toolbox is not None
+
+    async def begin_turn(self, cancellation_token: CancellationToken) -> TurnTools:
+        """The tools as they are now, for one turn of the agent; they are started if need be.
+
+        Raises:
+            WorkbenchError: If they cannot be had.
+        """
+        offer: Offer | None = None
+        if self._toolbox is not None:
+            # made outside a scope and used inside it, they belong to it all the same
+            scope.register(self._toolbox)
+            offer = await until_cancelled(self._toolbox.offer(), cancellation_token)
+        return TurnTools(
+            self._source,
+            offer,
+            self._limits,
+            self._approvals,
+            cancellation_token,
+            user=self,
+            rights=self._rights,
+        )
+
+    def reset(self) -> None:
+        """Forget what was granted."""
+        self._approvals.reset()
+
+    async def stop(self) -> None:
+        """Stop what was started for this agent."""
+        if self._toolbox is not None:
+            await self._toolbox.stop()
+
+    def parts(self) -> Mapping[str, Any]:
+        """The live settings of the agent that are here; tools and workbenches as they are dumped.
+
+        Raises:
+            SettingError: If one of these has no form in a config.
+        """
+        box = self._toolbox
+        return {
+            "tools": [] if box is None else box.dump_tools(),
+            "workbench": [] if box is None else box.dump_workbenches(),
+            "approval_handler": self._handler,
+        }

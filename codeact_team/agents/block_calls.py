@@ -1,0 +1,234 @@
+"""Running code blocks, as every agent here does it: ask for approval, then run them as an effect that passes the door."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncGenerator, Awaitable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+
+from autogen_agentchat.agents import ApprovalFuncType, ApprovalRequest
+from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
+from autogen_core.models import LLMMessage
+from pydantic import JsonValue
+
+from codeact_team.agents.host_tool_calls import TurnTools
+from codeact_team.agents.kept_output import keep_output
+from codeact_team.aio import until_cancelled
+from codeact_team.approval import Answer, Question
+from codeact_team.approval.asked_question import AskedQuestion
+from codeact_team.effects import Door, Effect, current_door, perform
+from codeact_team.errors import CodeActTeamError
+from codeact_team.events import BlockBegan, BlockEnded, Code, block_ended
+from codeact_team.execution import (
+    Emit,
+    ExecutionResult,
+    Outcome,
+    SessionCodeExecutor,
+    SessionResult,
+    StreamingCodeExecutor,
+)
+from codeact_team.execution_records import dump_result, load_result
+from codeact_team.observations import full_result
+
+logger = logging.getLogger(__name__)
+
+_TIMEOUT_EXIT_CODE = 124
+"""What the ``timeout`` command exits with."""
+_CANCELLED = "Code execution was cancelled."
+
+
+class Block(Effect[ExecutionResult]):
+    """Code blocks run.
+
+    Args:
+        source: The agent.
+        blocks: What runs.
+        message_id: The id of the message that tells what came of them.
+    """
+
+    def __init__(self, source: str, blocks: Sequence[CodeBlock], message_id: str | None) -> None:
+        self.source = source
+        self._blocks = [Code(block.language, block.code) for block in blocks]
+        self._message_id = message_id
+
+    def request(self) -> JsonValue:
+        return {"blocks": [{"language": block.language, "code": block.code} for block in self._blocks]}
+
+    def dump(self, outcome: ExecutionResult) -> JsonValue:
+        return dump_result(outcome)
+
+    def load(self, data: JsonValue) -> ExecutionResult:
+        return load_result(data)
+
+    def began(self, span: int) -> BlockBegan:
+        return BlockBegan(span=span, agent=self.source, blocks=self._blocks)
+
+    def ended(self, span: int, outcome: ExecutionResult | None, error: BaseException | None) -> BlockEnded:
+        return block_ended(span, self.source, outcome, error, self._message_id)
+
+
+async def run_blocks(
+    executor: CodeExecutor,
+    blocks: list[CodeBlock],
+    *,
+    tools: TurnTools,
+    approval: ApprovalFuncType | None,
+    context: list[LLMMessage],
+    cancellation_token: CancellationToken,
+    emit: Emit | None = None,
+    message_id: str | None = None,
+    door: Door | None = None,
+    keeps_output: bool = False,
+) -> ExecutionResult:
+    """Ask for approval, and run the blocks.
+
+    Args:
+        executor: Any AutoGen executor.
+        blocks: What to run.
+        tools: What the code may call on the host, and the rules for its approval.
+        approval: Who approves beside the rules; ``None`` where nobody is asked.
+        context: The conversation, for whoever approves.
+        cancellation_token: Stops the wait for approval and the execution.
+        emit: Gets the output as it comes, of an executor that streams it.
+        message_id: The id of the message that tells of the result.
+        door: The door that the agent remembers.
+        keeps_output: Whether output that is too long for a model is kept in the workspace.
+
+    Raises:
+        SandboxError: If no code can run here at all.
+        SettingError: If that is because of a setting of the executor.
+    """
+
+    async def work() -> ExecutionResult:
+        if denial is not None:
+            return denial
+        _raise_if_cancelled(cancellation_token)
+        tools.pass_door(current_door() or door)
+        result = await _execute(executor, blocks, tools, cancellation_token, emit)
+        if keeps_output and isinstance(executor, SessionCodeExecutor) and isinstance(result, SessionResult):
+            result.output_file = await keep_output(executor, result)
+        return result
+
+    try:
+        _raise_if_cancelled(cancellation_token)
+        denial = await _denial(tools, approval, blocks, context, cancellation_token, door)
+        return await perform(Block(tools.source, blocks, message_id), work, door)
+    except asyncio.CancelledError:
+        # the token cancels what it is linked to; a task that was itself cancelled has to stay so
+        task = asyncio.current_task()
+        if not cancellation_token.is_cancelled() or (task is not None and task.cancelling()):
+            raise
+        return ExecutionResult(exit_code=1, output=_CANCELLED, outcome=Outcome.CANCELLED)
+
+
+@asynccontextmanager
+async def warming_up(executor: CodeExecutor) -> AsyncGenerator[None]:
+    """Within it, an executor that is a sandbox starts while the model is writing."""
+    if not isinstance(executor, StreamingCodeExecutor):
+        yield
+        return
+    starting = asyncio.ensure_future(executor.start())
+    try:
+        yield
+    finally:
+        # whatever went wrong with it was raised by the first execution
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+
+
+def _raise_if_cancelled(cancellation_token: CancellationToken) -> None:
+    if cancellation_token.is_cancelled():
+        raise asyncio.CancelledError
+
+
+async def _denial(
+    tools: TurnTools,
+    approval: ApprovalFuncType | None,
+    blocks: Sequence[CodeBlock],
+    context: list[LLMMessage],
+    cancellation_token: CancellationToken,
+    door: Door | None,
+) -> ExecutionResult | None:
+    reason = await until_cancelled(tools.denial_of(blocks), cancellation_token)
+    if reason is None and approval is not None:
+        code = "\n\n".join(_fenced(block) for block in blocks)
+        asked = AskedQuestion(
+            Question(tools.source, "code", next((block.language for block in blocks), ""), code=code)
+        )
+        ask = partial(_ask, approval, ApprovalRequest(code=code, context=context), cancellation_token)
+        answer = await perform(asked, ask, door)
+        reason = None if answer.allowed else answer.reason
+    if reason is None:
+        return None
+    return ExecutionResult(
+        exit_code=1, output=f"Code execution was not approved. Reason: {reason}", outcome=Outcome.DENIED
+    )
+
+
+async def _ask(
+    approval: ApprovalFuncType, request: ApprovalRequest, cancellation_token: CancellationToken
+) -> Answer:
+    """What an approval function of AutoGen's kind says; usually it asks a person."""
+    try:
+        answer = approval(request)
+        if isinstance(answer, Awaitable):
+            answer = await until_cancelled(answer, cancellation_token)
+        return Answer(answer.approved, answer.reason)
+    except Exception as error:
+        logger.exception("the approval function failed, so the code is not run")
+        return Answer(False, f"the approval function failed: {type(error).__name__}: {error}")
+
+
+def _fenced(block: CodeBlock) -> str:
+    """The block for review: code that holds a fence must not look as if it ended there."""
+    longest = max((len(run) for run in re.findall("`+", block.code)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{block.language}\n{block.code}\n{fence}"
+
+
+async def _execute(
+    executor: CodeExecutor,
+    blocks: list[CodeBlock],
+    tools: TurnTools,
+    cancellation_token: CancellationToken,
+    emit: Emit | None,
+) -> ExecutionResult:
+    denials = tools.denials
+    try:
+        if not isinstance(executor, StreamingCodeExecutor):
+            plain = await executor.execute_code_blocks(blocks, cancellation_token=cancellation_token)
+            return _cancelled(plain) if cancellation_token.is_cancelled() else full_result(plain)
+        if isinstance(executor, SessionCodeExecutor) and tools:
+            result = await executor.run_code_blocks(
+                blocks, cancellation_token, user=tools.user, tools=tools, emit=emit
+            )
+        else:
+            result = await executor.run_code_blocks(blocks, cancellation_token, user=tools.user, emit=emit)
+    except CodeActTeamError:
+        raise
+    except Exception as error:
+        # AutoGen lets its executors raise, for time-outs among others; a model can read that, a team only ends by it
+        logger.warning("%s raised %r", type(executor).__name__, error)
+        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        if isinstance(error, TimeoutError):
+            return ExecutionResult(exit_code=_TIMEOUT_EXIT_CODE, output=text, outcome=Outcome.TIMED_OUT)
+        failure = f"The code could not be run: {text}"
+        return ExecutionResult(exit_code=1, output=failure, outcome=Outcome.NOT_RUN)
+    # the code may say so without any reason to
+    if isinstance(result, SessionResult) and result.denied and tools.denials > denials:
+        return replace(result, outcome=Outcome.DENIED)
+    return result
+
+
+def _cancelled(result: CodeResult) -> ExecutionResult:
+    """The result of an executor that does not raise when it is cancelled, as AutoGen's for Docker."""
+    if result.exit_code == 0:
+        return full_result(result)
+    return ExecutionResult(
+        exit_code=result.exit_code, output=result.output or _CANCELLED, outcome=Outcome.CANCELLED
+    )

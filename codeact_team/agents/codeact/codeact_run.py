@@ -1,0 +1,207 @@
+"""What one run of the agent that acts by code has come to."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from autogen_core import CancellationToken
+from autogen_core.models import LLMMessage
+
+from codeact_team.agents.codeact.budget import Budget
+from codeact_team.agents.codeact.codeact_config import CodeActAgentSettings
+from codeact_team.agents.codeact.codeact_reply import NOTHING
+from codeact_team.agents.codeact.handoffs import HandoffTaken
+from codeact_team.agents.codeact.stuck import MAX_REPETITIONS, Repetition
+from codeact_team.agents.host_tool_calls import TurnTools
+from codeact_team.agents.turn import CodeTurn, Emit
+from codeact_team.effects import Door
+from codeact_team.execution import Artifact, ExecutionResult, Outcome, SessionResult
+from codeact_team.execution_records import Ending
+from codeact_team.observations import as_data, encodable, observe, shorten, summarize
+from codeact_team.parsing import make_inert
+from codeact_team.reflection import Verdict
+
+MAX_ARTIFACT_BYTES = 32 * 1024 * 1024
+"""How much the artifacts of one run may hold together; its messages are kept as long as the run's result is."""
+MAX_REMARKS = 3
+"""How many replies in a row may be neither code nor an answer."""
+
+_LIMITS = {
+    Ending.MAX_STEPS: "You have used up the steps for this task.",
+    Ending.MAX_SECONDS: "The time for this task is over.",
+    Ending.MAX_TOKENS: "You have used up the tokens for this task.",
+    Ending.MAX_CALLS: "You have used up the calls of tools for this task.",
+    Ending.STUCK: "You are going in circles.",
+    Ending.GIVEN_UP: "No further attempt is made.",
+}
+_LAST_QUESTION = (
+    "Code is not run any more. Give the best answer to the task that the results so far allow, in plain words, and say "
+    "what is missing."
+)
+_CANCELLED = "The run was cancelled."
+_REPEATED = "The same code has had the same result before. Try something else, or answer with what you have."
+_TIME_IS_OVER = "The time for this task is over; the code was stopped."
+_EMPTY_ANSWER = "(The answer is empty.)"
+
+
+class CodeActRun(CodeTurn):
+    """What one run of the agent has come to so far.
+
+    Args:
+        settings: The agent's.
+        emit: Yields AutoGen's messages.
+        door: The door that the agent remembers.
+        cancellation_token: The caller's.
+        tools: What the code may call on the host.
+        instructions: The system message, ready to send; empty for none.
+        task: What the run begins with.
+    """
+
+    def __init__(
+        self,
+        settings: CodeActAgentSettings,
+        emit: Emit,
+        door: Door | None,
+        cancellation_token: CancellationToken,
+        *,
+        tools: TurnTools,
+        instructions: str,
+        task: list[LLMMessage],
+    ) -> None:
+        super().__init__(
+            settings.name,
+            emit,
+            door,
+            cancellation_token,
+            tools=tools,
+            stream_output=settings.stream_output,
+        )
+        self.instructions = instructions
+        self.task = task
+        self.budget = Budget(settings, cancellation_token, settings.name, door)
+        tools.pause = self.budget.paused
+        self._max_seconds = settings.max_seconds
+        self.said: list[LLMMessage] = []
+        """What was said since the task."""
+        self.latest = 0
+        """Where in that the latest code stands."""
+        self.unanswered = False
+        """Whether the last thing said is code of which nothing has come yet."""
+        self.reply = NOTHING
+        """What the model has written last."""
+        self.remarks = 0
+        """How many replies in a row were neither code nor an answer."""
+        self.errors = 0
+        """How many executions in a row have failed."""
+        self.repetition = Repetition()
+        self.reflections = 0
+        """How often a reflection has sent the agent back to work."""
+        self.verdict: Verdict | None = None
+        self.handoff: HandoffTaken | None = None
+        self.answer = ""
+        self.ending: Ending | None = None
+        self._artifact_room = MAX_ARTIFACT_BYTES
+        self._left_out = 0
+        """How many artifacts of the latest result there was no room for."""
+
+    async def is_over(self) -> bool:
+        """Whether there is an answer, or something else ends the run."""
+        if self.ending is None:
+            await self.budget.look()
+            self.ending = Ending.CANCELLED if self.stopped else self.spent
+        return self.ending is not None
+
+    async def take(self, result: ExecutionResult) -> None:
+        """Take up what came of the blocks."""
+        await self.budget.look()
+        observed = observe(result)
+        if observed.outcome is Outcome.CANCELLED and self.budget.time_is_over and not self.cancelled:
+            limit = f"max_seconds: {self._max_seconds:g}"
+            observed = replace(observed, outcome=Outcome.TIMED_OUT, limit=limit)
+        if isinstance(observed, SessionResult):
+            kept = [artifact for artifact in observed.artifacts if self._has_room(artifact)]
+            self._left_out = len(observed.artifacts) - len(kept)
+            observed = replace(observed, artifacts=kept)
+        self.result, self.unsupported = observed, self.reply.unsupported
+        self.executed.append(self.reply.blocks)
+        self.repetition.note(self.reply.blocks, observed)
+        self.errors = self.errors + 1 if self.failed else 0
+        self.remarks = 0
+
+    @property
+    def spent(self) -> Ending | None:
+        """Which limit is reached, if one is."""
+        return Ending.MAX_CALLS if self.tools.used_up else self.budget.spent(self.usage)
+
+    @property
+    def last_question(self) -> str | None:
+        """What to ask the model where something else than an answer has ended the run."""
+        if self.ending is None or self.ending not in _LIMITS:
+            return None
+        return f"{_LIMITS[self.ending]} {_LAST_QUESTION}"
+
+    @property
+    def final_text(self) -> str:
+        """What the response says."""
+        if self.ending is not Ending.CANCELLED:
+            return self.answer
+        return self.result.output if self.result.outcome is Outcome.CANCELLED else _CANCELLED
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the caller has stopped it."""
+        return self.cancellation_token.is_cancelled()
+
+    async def only_time_is_over(self) -> bool:
+        """Whether a cancellation is due to the time limit alone."""
+        await self.budget.look()
+        task = asyncio.current_task()
+        return self.budget.time_is_over and not self.cancelled and not (task and task.cancelling())
+
+    @property
+    def failed(self) -> bool:
+        """Whether the latest code had an error that could be mended."""
+        return self.result.exit_code != 0 and self.result.outcome not in (Outcome.DENIED, Outcome.CANCELLED)
+
+    @property
+    def going_in_circles(self) -> bool:
+        """Whether the latest steps have brought nothing new."""
+        return self.repetition.steps >= MAX_REPETITIONS
+
+    @property
+    def final_answer(self) -> str | None:
+        """What the code has called ``final_answer`` with, as it is passed on."""
+        answer = self.result.answer if isinstance(self.result, SessionResult) else None
+        if answer is None:
+            return None
+        return make_inert(encodable(shorten(answer))) if answer.strip() else _EMPTY_ANSWER
+
+    def observation(self) -> str:
+        """What the model gets to read of the latest result."""
+        summary = summarize(self.result)
+        output = f"{self.result.output.rstrip()}\n{summary}" if summary else self.result.output
+        remarks = [self.with_left_out(as_data(output))]
+        if self.budget.time_is_over and not self.cancelled:
+            remarks.append(_TIME_IS_OVER)
+        if self._left_out:
+            remarks.append(f"There was no room for {self._left_out} of the pictures or tables it made.")
+        if isinstance(self.result, SessionResult) and (file := self.result.output_file) is not None:
+            remarks.append(f"The output was cut. Code can read what is left out here from the file {file}.")
+        if self.repetition.steps:
+            remarks.append(_REPEATED)
+        return "\n".join(remarks)
+
+    def metadata(self) -> dict[str, str]:
+        """The run, for programs."""
+        if self.ending is Ending.CANCELLED and self.result.outcome is Outcome.CANCELLED:
+            self.remark = ""
+        ending = {} if self.ending is None else self.ending.to_metadata()
+        verdict = {} if self.verdict is None else self.verdict.to_metadata()
+        return {**super().metadata(), **ending, **verdict}
+
+    def _has_room(self, artifact: Artifact) -> bool:
+        if len(artifact.data) > self._artifact_room:
+            return False
+        self._artifact_room -= len(artifact.data)
+        return True

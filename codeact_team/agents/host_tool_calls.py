@@ -1,0 +1,271 @@
+"""Calls that code makes of tools on the host: each is an effect that passes the door, is approved, limited and recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import Context, copy_context
+from functools import partial
+
+from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeBlock
+from pydantic import BaseModel, ConfigDict, JsonValue
+
+from codeact_team.agents.tool_settings import ToolLimits
+from codeact_team.approval import ApprovalRecord, Approvals
+from codeact_team.effects import Door, Effect
+from codeact_team.events import ToolCallBegan, ToolCallEnded
+from codeact_team.execution import Artifact, CallAnswer, CallOutcome, HostTools
+from codeact_team.execution_records import ToolCallRecord
+from codeact_team.observations import shorten
+from codeact_team.tools import Offer, OfferedTool, ToolFailed
+
+Pause = Callable[[], AbstractContextManager[None]]
+
+MAX_RECORDS = 1000
+"""How many calls of a turn are recorded one by one."""
+_MAX_ARGUMENTS = 300
+_MAX_ERROR = 1000
+
+
+class _Piece(BaseModel):
+    """One piece of what a tool returned."""
+
+    model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+
+    value: JsonValue = None
+    artifact: Artifact | None = None
+
+
+class _Answer(BaseModel):
+    """A :class:`CallAnswer` in JSON."""
+
+    outcome: CallOutcome
+    content: list[_Piece]
+    error: str
+
+
+class ToolCall(Effect[CallAnswer]):
+    """Code calls a tool of the host.
+
+    Args:
+        source: The agent whose code it is.
+        name: The tool.
+        arguments: As the code gives them.
+    """
+
+    def __init__(self, source: str, name: str, arguments: Mapping[str, JsonValue]) -> None:
+        self.source = source
+        self._name = name
+        self._arguments = arguments
+        self._began = time.monotonic()
+
+    def request(self) -> JsonValue:
+        return {"tool": self._name, "arguments": dict(self._arguments)}
+
+    def dump(self, outcome: CallAnswer) -> JsonValue:
+        pieces = [
+            _Piece(artifact=piece) if isinstance(piece, Artifact) else _Piece(value=piece)
+            for piece in outcome.content
+        ]
+        return _Answer(outcome=outcome.outcome, content=pieces, error=outcome.error).model_dump(mode="json")
+
+    def load(self, data: JsonValue) -> CallAnswer:
+        kept = _Answer.model_validate(data)
+        return CallAnswer(kept.outcome, [piece.artifact or piece.value for piece in kept.content], kept.error)
+
+    def record(self, answer: CallAnswer) -> ToolCallRecord:
+        """What is kept of the call."""
+        return ToolCallRecord(
+            name=self._name[:100],
+            arguments=_shown(self._arguments),
+            outcome=answer.outcome,
+            error=shorten(answer.error, _MAX_ERROR),
+            seconds=time.monotonic() - self._began,
+        )
+
+    def began(self, span: int) -> ToolCallBegan:
+        return ToolCallBegan(
+            span=span, agent=self.source, name=self._name[:100], arguments=_shown(self._arguments)
+        )
+
+    def ended(self, span: int, outcome: CallAnswer | None, error: BaseException | None) -> ToolCallEnded:
+        record = self.record(outcome or CallAnswer(CallOutcome.CANCELLED))
+        return ToolCallEnded(
+            span=span,
+            agent=self.source,
+            name=record.name,
+            outcome=record.outcome,
+            error=record.error,
+            seconds=record.seconds,
+        )
+
+
+class TurnTools(HostTools):
+    """The tools in one turn of an agent, and who approves.
+
+    Args:
+        source: The agent.
+        offer: What there is; ``None`` for no tools.
+        limits: What the calls may cost.
+        approvals: Asked before code runs, and before each call.
+        cancellation_token: Cancels the tools that run.
+        user: Whose turn it is, for executors that several agents share.
+        rights: See :attr:`codeact_team.execution.HostTools.rights`.
+
+    Attributes:
+        pause: Entered while a person is asked, whose time is not the turn's.
+        records: The calls, as they ended.
+        omitted_records: How many more there were.
+        used_up: Whether a call was refused because there had been too many.
+        denials: How many calls were not approved.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        offer: Offer | None,
+        limits: ToolLimits,
+        approvals: Approvals,
+        cancellation_token: CancellationToken,
+        *,
+        user: object = None,
+        rights: object = None,
+    ) -> None:
+        self.source = source
+        self.user = user
+        self._door: Door | None = None
+        self._context = Context()
+        self._rights = rights
+        self._offer = offer
+        self._limits = limits
+        self._approvals = approvals
+        self._cancellation_token = cancellation_token
+        self._calls = 0
+        self.pause: Pause = nullcontext
+        self.records: list[ToolCallRecord] = []
+        self.omitted_records = 0
+        self.used_up = False
+        self.denials = 0
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return self._offer is not None
+
+    @property
+    def declarations(self) -> Sequence[Mapping[str, JsonValue]]:
+        return () if self._offer is None else self._offer.declarations
+
+    @property
+    def max_parallel(self) -> int:
+        return self._limits.max_parallel
+
+    @property
+    def rights(self) -> object:
+        return self._rights
+
+    def describe(self) -> str:
+        """The tools as a prompt shows them; nothing if there are none."""
+        return "" if self._offer is None else self._offer.describe()
+
+    def take_approvals(self) -> tuple[list[ApprovalRecord], int]:
+        """The decisions since this was last called, and how many more there were than are recorded."""
+        omitted = self._approvals.left_out
+        return self._approvals.take_records(), omitted
+
+    async def denial_of(self, blocks: Sequence[CodeBlock]) -> str | None:
+        """Why these blocks may not run, or ``None`` if they may."""
+        for block in blocks:
+            record = await self._approvals.code(block.code, language=block.language, pause=self.pause)
+            if not record.allowed:
+                return record.reason
+        return None
+
+    def pass_door(self, door: Door | None) -> None:
+        """Let the calls from now on pass a door, in this context: that of the block whose code makes them.
+
+        Calls are taken in by a reader of a stream, which has the context of when it was registered.
+        """
+        self._door, self._context = door, copy_context()
+
+    async def call(
+        self,
+        name: str,
+        arguments: dict[str, JsonValue],
+        *,
+        pause: Pause,
+    ) -> CallAnswer:
+        call, answer = ToolCall(self.source, name, arguments), CallAnswer(CallOutcome.CANCELLED)
+        work = partial(self._answer, name, arguments, pause)
+        try:
+            if self._door is None:
+                answer = await work()
+            else:
+                passing = self._door.perform(call, work)
+                answer = await asyncio.create_task(passing, context=self._context.copy())
+        finally:
+            if len(self.records) < MAX_RECORDS:
+                self.records.append(call.record(answer))
+            else:
+                self.omitted_records += 1
+        return answer
+
+    async def _answer(
+        self,
+        name: str,
+        arguments: dict[str, JsonValue],
+        pause: Pause,
+    ) -> CallAnswer:
+        tool = None if self._offer is None else self._offer.find(name)
+        if tool is None:
+            near = "" if self._offer is None else self._offer.nearest(name)
+            return _refused(f"there is no tool {name[:100]!r}{near}")
+        if self._calls >= self._limits.max_calls:
+            self.used_up = True
+            most = self._limits.max_calls
+            return _refused(
+                f"this run may make {most} calls of tools (tool_limits.max_calls), and has made them"
+            )
+        self._calls += 1
+        try:
+            tool.check(arguments)
+            # it costs time, and only rules look at it
+            understood = tool.understood(arguments) if self._approvals else arguments
+        except (ValueError, ToolFailed) as error:
+            return _refused(str(error))
+        record = await self._approvals.call(name, understood, pause=partial(_both, self.pause, pause))
+        if not record.allowed:
+            self.denials += 1
+            return CallAnswer(CallOutcome.DENIED, error=f"not approved: {record.reason}")
+        return await self._run(tool, name, arguments)
+
+    async def _run(self, tool: OfferedTool, name: str, arguments: dict[str, JsonValue]) -> CallAnswer:
+        seconds = self._limits.timeout_of(name)
+        timer = asyncio.timeout(seconds)
+        try:
+            async with timer:
+                return CallAnswer(content=await tool.call(arguments, self._cancellation_token))
+        except ToolFailed as error:
+            return CallAnswer(CallOutcome.FAILED, error=str(error))
+        except TimeoutError:
+            if not timer.expired():
+                raise
+            text = f"{name} was stopped after {seconds:g} s, its limit (tool_limits)"
+            return CallAnswer(CallOutcome.TIMED_OUT, error=text)
+
+
+@contextmanager
+def _both(first: Pause, second: Pause) -> Generator[None]:
+    with first(), second():
+        yield
+
+
+def _refused(reason: str) -> CallAnswer:
+    return CallAnswer(CallOutcome.REFUSED, error=reason)
+
+
+def _shown(arguments: Mapping[str, JsonValue]) -> str:
+    return shorten(json.dumps(arguments, ensure_ascii=False), _MAX_ARGUMENTS)

@@ -1,0 +1,102 @@
+"""An agent that judges whether the task is solved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Unpack
+
+from autogen_agentchat.base import Response
+from autogen_agentchat.messages import BaseChatMessage, TextMessage
+from autogen_core import CancellationToken, Component, ComponentModel
+from autogen_core.models import AssistantMessage, ChatCompletionClient, SystemMessage, UserMessage
+
+from codeact_team.agents.agent_config import AgentConfig, AgentOptions, AgentSettings, show_options
+from codeact_team.agents.base import RememberingAgent
+from codeact_team.agents.chat_messages import add_to_context, text_of, visible_to
+from codeact_team.agents.turn import Emit, Turn
+from codeact_team.clients import wrap_client
+from codeact_team.execution_records import ExecutionRecord
+from codeact_team.observations import as_data
+from codeact_team.parsing import make_inert
+from codeact_team.reflection import REFLECTION_SYSTEM_MESSAGE
+
+
+class ReflectionAgentSettings(AgentSettings):
+    """The plain settings of :class:`ReflectionAgent`."""
+
+    description: str = (
+        "A reviewer who judges whether the task is solved, and says what to do next if it is not."
+    )
+    """What the agent does, for whoever selects the next speaker."""
+    system_message: str = REFLECTION_SYSTEM_MESSAGE
+    """The model's instructions; empty for none."""
+
+
+class ReflectionAgentConfig(ReflectionAgentSettings, AgentConfig):
+    """Settings of :class:`ReflectionAgent`."""
+
+    model_client: ComponentModel
+    """The model that judges."""
+
+
+class ReflectionAgentOptions(AgentOptions, total=False):
+    """Keyword arguments; see the fields of the same names in :class:`ReflectionAgentConfig`."""
+
+    description: str
+    system_message: str
+
+
+class ReflectionAgent(RememberingAgent[ReflectionAgentSettings], Component[ReflectionAgentConfig]):
+    """Reads the task, the code and its result, and answers with a verdict.
+
+    The verdict is the response's text for people, and a :class:`~codeact_team.reflection.Verdict` in its metadata for
+    programs. An answer of the model that cannot be read is a verdict that does not accept, and says so.
+
+    Args:
+        name: Name of the agent.
+        model_client: The model that judges.
+        **options: The fields of :class:`ReflectionAgentConfig`, parts as objects instead of configs.
+    """
+
+    component_config_schema = ReflectionAgentConfig
+    component_provider_override = "codeact_team.ReflectionAgent"
+
+    @show_options(ReflectionAgentOptions, ReflectionAgentConfig)
+    def __init__(
+        self, name: str, model_client: ChatCompletionClient, **options: Unpack[ReflectionAgentOptions]
+    ) -> None:
+        self._judge = wrap_client(model_client)
+        super().__init__(ReflectionAgentSettings, {"name": name, "model_client": self._judge, **options})
+
+    async def _take_turn(
+        self, messages: Sequence[BaseChatMessage], cancellation_token: CancellationToken, emit: Emit
+    ) -> Response:
+        turn = Turn(self.name, emit, self._door, cancellation_token)
+        for message in messages:
+            record = ExecutionRecord.from_metadata(message.metadata)
+            if record is None:
+                await add_to_context(self._model_context, [message])
+            else:
+                await self._model_context.add_message(_execution_report(message, record))
+        await self._recall(turn)
+        instructions = self._settings.system_message
+        system = [SystemMessage(content=instructions)] if instructions else []
+        conversation = visible_to(self._judge, [*system, *await self._model_context.get_messages()])
+        answer = await turn.reflect(self._judge, conversation, cancellation_token)
+        verdict = await turn.judge(answer, turn.message_id)
+        # a reviewer quotes code; an agent that runs code must not take it for new
+        text = make_inert(verdict.to_text())
+        await self._model_context.add_message(AssistantMessage(content=text, source=self.name))
+        return turn.respond(TextMessage(content=text, source=self.name, metadata=verdict.to_metadata()))
+
+
+def _execution_report(message: BaseChatMessage, record: ExecutionRecord) -> UserMessage:
+    """What another agent ran and what came of it, for the model: the code it may not have seen, the output as data."""
+    code = "\n\n".join(f"[{block.language}]\n{block.code}" for block in record.blocks)
+    text = (
+        f"{message.source} was to run this code (attempt {record.attempts}):\n{code}\n\n"
+        f"Exit code {record.exit_code}, {record.outcome.value}. What came of it:\n{as_data(record.output)}"
+    )
+    if remark := text_of(message).removeprefix(record.output).strip():
+        text += f"\n\n{message.source} says:\n{remark}"
+    return UserMessage(content=text, source=message.source)

@@ -1,0 +1,47 @@
+"""Asking a person for approval, as an effect that passes the door."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from pydantic import JsonValue, TypeAdapter
+
+from codeact_team.approval.handlers import Answer
+from codeact_team.approval.question import Question
+from codeact_team.effects import Effect
+from codeact_team.events import QuestionAnswered, QuestionAsked
+
+_ANSWER = TypeAdapter(Answer)
+
+
+class AskedQuestion(Effect[Answer]):
+    """A person is asked whether code may run, or a tool may be called.
+
+    Args:
+        question: What is asked.
+    """
+
+    def __init__(self, question: Question) -> None:
+        self.source = question.source
+        self.question = question
+
+    def request(self) -> JsonValue:
+        return {"approval": asdict(self.question)}
+
+    def dump(self, outcome: Answer) -> JsonValue:
+        return asdict(outcome)
+
+    def load(self, data: JsonValue) -> Answer:
+        return _ANSWER.validate_python(data)
+
+    def began(self, span: int) -> QuestionAsked:
+        return QuestionAsked(span=span, agent=self.source, text=self.question.to_text())
+
+    def ended(self, span: int, outcome: Answer | None, error: BaseException | None) -> QuestionAnswered:
+        event = QuestionAnswered(span=span, agent=self.source)
+        if outcome is not None:
+            said = ("always" if outcome.always else "yes") if outcome.allowed else "no"
+            event.text = f"{said}: {outcome.reason}" if outcome.reason else said
+        elif error is not None:
+            event.error = f"{type(error).__name__}: {error}"
+        return event

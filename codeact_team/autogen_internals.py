@@ -1,0 +1,202 @@
+"""All that this package uses of AutoGen 0.7 although it is private there, and the repairs of AutoGen's defects.
+
+Each use has a test in ``tests/autogen/test_autogen_internals.py``, which fails when AutoGen changes what it relies on.
+"""
+
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import importlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+from autogen_agentchat.agents import UserProxyAgent
+from autogen_agentchat.base import ChatAgent, OrTerminationCondition, Team, TerminationCondition
+from autogen_agentchat.conditions import TimeoutTermination
+from autogen_agentchat.teams import BaseGroupChat
+from autogen_core import CancellationToken, ComponentBase, ComponentModel, SingleThreadedAgentRuntime
+from autogen_core._component_config import WELL_KNOWN_PROVIDERS, ComponentFromConfig, _ConcreteComponent
+from autogen_core.code_executor._func_with_reqs import import_to_str
+from autogen_core.model_context import BufferedChatCompletionContext, ChatCompletionContext
+from autogen_core.model_context._buffered_chat_completion_context import BufferedChatCompletionContextConfig
+from autogen_core.models import ChatCompletionClient
+from autogen_core.tools import FunctionTool, ToolOverride
+from autogen_ext.code_executors._common import build_python_functions_file, to_stub
+from pydantic import BaseModel
+
+if TYPE_CHECKING:
+    # these come with an extra
+    from autogen_ext.tools.mcp import McpSessionActor, McpWorkbench
+    from mcp import ClientSession
+    from mcp.client.session import SamplingFnT
+
+__all__ = [
+    "WELL_KNOWN_PROVIDERS",
+    "ComponentClass",
+    "actor_of",
+    "build_python_functions_file",
+    "components_in",
+    "function_of",
+    "import_to_str",
+    "load_context",
+    "model_table",
+    "next_request_number",
+    "overrides_of",
+    "reads_past_versions",
+    "recover",
+    "repaired_path",
+    "replace_input",
+    "sampling_of",
+    "time_limit",
+    "to_stub",
+]
+
+ComponentClass = type[_ConcreteComponent[BaseModel]]
+"""A class that AutoGen can make from a config and dump to one."""
+
+_WITH_MODEL_TABLE = tuple(f"autogen_ext.models.{maker}" for maker in ("openai", "anthropic", "ollama"))
+_OURS = f"{__name__.partition('.')[0]}."
+
+
+def reads_past_versions(component: ComponentClass) -> bool:
+    """Whether a component can be made from a config that an earlier version of it has dumped."""
+    name = "_from_config_past_version"
+    return getattr(component, name).__func__ is not getattr(ComponentFromConfig, name).__func__
+
+
+def components_in(root: object) -> Iterator[ComponentBase[BaseModel]]:
+    """A component and all that are parts of it, which components keep in attributes of theirs, or in lists there."""
+    seen: set[int] = set()
+    queue = [root]
+    while queue:
+        part = queue.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, ComponentBase):
+            yield part  # pyright: ignore[reportUnknownVariableType]
+        if isinstance(part, ComponentBase) or type(part).__module__.startswith(_OURS):
+            queue += getattr(part, "__dict__", {}).values()  # pyright: ignore[reportUnknownArgumentType]
+        elif isinstance(part, list | tuple):
+            queue += part  # pyright: ignore[reportUnknownArgumentType]
+
+
+def model_table(component: type) -> Any:
+    """AutoGen's module with the models that a model client knows; ``None`` where it knows none."""
+    for base in component.__mro__:
+        package = ".".join(base.__module__.split(".")[:3])
+        if issubclass(base, ChatCompletionClient) and package in _WITH_MODEL_TABLE:
+            return importlib.import_module(f"{package}._model_info")
+    return None
+
+
+def function_of(tool: FunctionTool) -> Callable[..., Any]:
+    """The function that a tool calls."""
+    return tool._func
+
+
+def replace_input(
+    agent: UserProxyAgent, function: Callable[[str, CancellationToken | None], Awaitable[str]]
+) -> None:
+    """Let an agent ask its person by another function."""
+    agent.input_func = function
+    # it was found out when the agent was made
+    agent._is_async = True  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def actor_of(workbench: McpWorkbench) -> McpSessionActor | None:
+    """What holds the connection of a workbench that was started, and not stopped."""
+    return workbench._actor
+
+
+def overrides_of(workbench: McpWorkbench) -> Mapping[str, ToolOverride]:
+    """What a workbench tells of its server's tools instead of what the server tells, by the server's names."""
+    return workbench._tool_overrides
+
+
+def sampling_of(workbench: McpWorkbench) -> SamplingFnT:
+    """How a workbench answers a server that wants to ask a model."""
+    from autogen_ext.tools.mcp import McpSessionActor
+
+    actor = McpSessionActor(workbench.server_params, workbench._model_client)
+    # it would be kept as long as the process lives
+    atexit.unregister(actor._sync_shutdown)
+    return actor._sampling_callback
+
+
+def next_request_number(session: ClientSession) -> int:
+    """The number that the next request of a session will have: MCP's client tells none, and cancelling takes one."""
+    return session._request_id
+
+
+class _RepairedBufferedContext(BufferedChatCompletionContext):
+    """AutoGen's, whose initial messages are messages after loading; it dumps as AutoGen's."""
+
+    # AutoGen's dump would describe and label the subclass
+    __doc__ = BufferedChatCompletionContext.__doc__
+    component_label = BufferedChatCompletionContext.__name__
+
+    @classmethod
+    def _from_config(cls, config: BufferedChatCompletionContextConfig) -> Self:
+        # AutoGen passes on what model_dump() makes of the messages: plain dicts, which no model client takes
+        return cls(config.buffer_size, config.initial_messages)
+
+
+_REPAIRED = {BufferedChatCompletionContext: f"{__name__}.{_RepairedBufferedContext.__qualname__}"}
+
+
+def repaired_path(component: type) -> str | None:
+    """The dotted path of what is to be loaded in the place of a component that AutoGen loads wrongly."""
+    return _REPAIRED.get(component)
+
+
+def load_context(model: ComponentModel | None) -> ChatCompletionContext | None:
+    """The model context that a config describes."""
+    if model is None:
+        return None
+    context = ChatCompletionContext.load_component(model)
+    if (path := repaired_path(type(context))) is None:
+        return context
+    return ChatCompletionContext.load_component(model.model_copy(update={"provider": path}))
+
+
+async def recover(runner: Team | ChatAgent) -> None:
+    """Let the next task begin with the first speaker again after a run that broke off; an agent needs nothing.
+
+    AutoGen's group chats keep the speaker whose turn broke off as one that still has to answer: the next run stops
+    after its first speaker, and ``reset`` does not repair it. What was going on, and who has to speak, is kept by the
+    runtime, so the team gets a new one; what the agents remember is their own, and stays.
+
+    Messages that a participant was still to be given are dropped: they may hold code that has run already.
+    """
+    if not isinstance(runner, BaseGroupChat):
+        return
+    for participant in runner._participants:
+        await recover(participant)
+    if runner._termination_condition is not None:
+        await runner._termination_condition.reset()
+    # an agent that was abandoned may still be at work, for nobody
+    runner._output_message_queue = asyncio.Queue()
+    runner._runtime = SingleThreadedAgentRuntime(ignore_unhandled_exceptions=False)
+    runner._initialized = False
+    runner._is_running = False
+
+
+def time_limit(runner: Team | ChatAgent) -> float | None:
+    """The seconds after which a team ends by a ``TimeoutTermination``; ``None`` if it has none.
+
+    AutoGen looks at the clock when somebody has said something, and an agent that hangs says nothing.
+    """
+    return _seconds(runner._termination_condition) if isinstance(runner, BaseGroupChat) else None
+
+
+def _seconds(condition: TerminationCondition | None) -> float | None:
+    if isinstance(condition, TimeoutTermination):
+        return condition._timeout_seconds
+    if not isinstance(condition, OrTerminationCondition):
+        return None
+    found = map(_seconds, condition._conditions)
+    return min((seconds for seconds in found if seconds is not None), default=None)

@@ -1,0 +1,257 @@
+"""Wrappers around what AutoGen's own agents use: their tools, workbenches, executors, memory, and a person's input."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
+from autogen_core.memory import Memory, MemoryContent, MemoryQueryResult, UpdateContextResult
+from autogen_core.model_context import ChatCompletionContext, UnboundedChatCompletionContext
+from autogen_core.models import LLMMessage
+from autogen_core.tools import BaseTool, StaticStreamWorkbench, ToolResult, ToolSchema, Workbench
+from pydantic import BaseModel, JsonValue, TypeAdapter
+
+from codeact_team.aio import aclosing, streamed
+from codeact_team.approval.input_function import enter
+from codeact_team.autogen_parts.part_effects import PartBlock, PartCall, PersonInput
+from codeact_team.effects import Door, Effect, current_door, perform
+from codeact_team.wrapper import Wrapper
+
+T = TypeVar("T")
+
+_RESULT = TypeAdapter(ToolResult)
+_ANYTHING = TypeAdapter[Any](Any)
+_NOTHING = TypeAdapter(None)
+_MEMORIES = TypeAdapter(MemoryQueryResult)
+
+
+class _Answered(str):
+    """What a tool once returned, as text. It was not called again."""
+
+
+class WrappedTool(Wrapper, BaseTool[Any, Any]):
+    """A tool whose calls pass the door."""
+
+    def __init__(self, tool: BaseTool[Any, Any]) -> None:
+        super().__init__(tool.args_type(), tool.return_type(), tool.name, tool.description)
+        self.wrapped = tool
+        self._door = current_door()
+
+    @property
+    def schema(self) -> ToolSchema:
+        return self.wrapped.schema
+
+    async def run(self, args: BaseModel, cancellation_token: CancellationToken) -> Any:
+        return await self.wrapped.run(args, cancellation_token)
+
+    async def run_json(
+        self, args: Mapping[str, Any], cancellation_token: CancellationToken, call_id: str | None = None
+    ) -> Any:
+        do = partial(self.wrapped.run_json, args, cancellation_token, call_id)
+        return await perform(_ToolRun(self, args), do, self._door)
+
+    def return_value_as_string(self, value: Any) -> str:
+        return value if isinstance(value, _Answered) else self.wrapped.return_value_as_string(value)
+
+    async def save_state_json(self) -> Mapping[str, Any]:
+        return await self.wrapped.save_state_json()
+
+    async def load_state_json(self, state: Mapping[str, Any]) -> None:
+        await self.wrapped.load_state_json(state)
+
+
+class _ToolRun(PartCall[Any]):
+    """The call of a single tool. It may return anything; only the text that a model gets is kept."""
+
+    def __init__(self, tool: WrappedTool, arguments: Mapping[str, Any]) -> None:
+        super().__init__(tool.name, arguments, _ANYTHING)
+        self._tool = tool
+
+    def dump(self, outcome: Any) -> JsonValue:
+        return self._tool.return_value_as_string(outcome)
+
+    def load(self, data: JsonValue) -> Any:
+        return _Answered(data)
+
+
+class WrappedStreamTool(WrappedTool):
+    """A tool that tells what it does meanwhile."""
+
+    async def run_json_stream(
+        self, args: Mapping[str, Any], cancellation_token: CancellationToken, call_id: str | None = None
+    ) -> AsyncGenerator[Any, None]:
+        start = partial(self.wrapped.run_json_stream, args, cancellation_token, call_id)
+        async with aclosing(_stream(_ToolRun(self, args), start, self._door)) as items:
+            async for item in items:
+                yield item
+
+
+class WrappedWorkbench(Wrapper, Workbench):
+    """A workbench whose calls pass the door."""
+
+    def __init__(self, workbench: Workbench) -> None:
+        self.wrapped = workbench
+        self._door = current_door()
+
+    async def list_tools(self) -> list[ToolSchema]:
+        return await self.wrapped.list_tools()
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        cancellation_token: CancellationToken | None = None,
+        call_id: str | None = None,
+    ) -> ToolResult:
+        call = PartCall(name, arguments, _RESULT)
+        do = partial(self.wrapped.call_tool, name, arguments, cancellation_token, call_id)
+        return await perform(call, do, self._door)
+
+    async def start(self) -> None:
+        await self.wrapped.start()
+
+    async def stop(self) -> None:
+        await self.wrapped.stop()
+
+    async def reset(self) -> None:
+        await self.wrapped.reset()
+
+    async def save_state(self) -> Mapping[str, Any]:
+        return await self.wrapped.save_state()
+
+    async def load_state(self, state: Mapping[str, Any]) -> None:
+        await self.wrapped.load_state(state)
+
+
+class WrappedStreamWorkbench(WrappedWorkbench, StaticStreamWorkbench):
+    """A workbench that tells what its tools do meanwhile. AutoGen's agents ask only this class for that."""
+
+    async def call_tool_stream(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        cancellation_token: CancellationToken | None = None,
+        call_id: str | None = None,
+    ) -> AsyncGenerator[Any | ToolResult, None]:
+        start = partial(self.wrapped.call_tool_stream, name, arguments, cancellation_token, call_id)
+        async with aclosing(_stream(PartCall(name, arguments, _RESULT), start, self._door)) as items:
+            async for item in items:
+                yield item
+
+
+def _stream(
+    effect: Effect[Any], start: Callable[[], AsyncGenerator[Any, None]], door: Door | None
+) -> AsyncGenerator[Any, None]:
+    """Perform an effect whose outcome is the last item of a stream, and yield what comes before as it comes."""
+
+    async def work(emit: Callable[[Any], Awaitable[None]]) -> Any:
+        async def do() -> Any:
+            before: list[Any] = []
+            async with aclosing(start()) as items:
+                async for item in items:
+                    for one in before:
+                        await emit(one)
+                    before = [item]
+            (last,) = before
+            return last
+
+        return await perform(effect, do, door)
+
+    return streamed(work)
+
+
+class WrappedExecutor(Wrapper, CodeExecutor):
+    """An executor whose blocks pass the door."""
+
+    def __init__(self, executor: CodeExecutor) -> None:
+        self.wrapped = executor
+        self._door = current_door()
+
+    async def execute_code_blocks(
+        self, code_blocks: list[CodeBlock], cancellation_token: CancellationToken
+    ) -> CodeResult:
+        do = partial(self.wrapped.execute_code_blocks, code_blocks, cancellation_token)
+        return await perform(PartBlock(code_blocks), do, self._door)
+
+    async def start(self) -> None:
+        await self.wrapped.start()
+
+    async def stop(self) -> None:
+        await self.wrapped.stop()
+
+    async def restart(self) -> None:
+        await self.wrapped.restart()
+
+
+class _Recalled(BaseModel):
+    """What a memory has added to a conversation."""
+
+    memories: MemoryQueryResult
+    messages: list[LLMMessage]
+
+
+_RECALLED = TypeAdapter(_Recalled)
+
+
+class WrappedMemory(Wrapper, Memory):
+    """A memory whose questions pass the door."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.wrapped = memory
+        self._door = current_door()
+
+    async def update_context(self, model_context: ChatCompletionContext) -> UpdateContextResult:
+        said = await model_context.get_messages()
+
+        async def do() -> _Recalled:
+            # a copy, so that what is added is known, and can be added again
+            copy = UnboundedChatCompletionContext(list(said))
+            updated = await self.wrapped.update_context(copy)
+            return _Recalled(memories=updated.memories, messages=(await copy.get_messages())[len(said) :])
+
+        recalled = await self._perform("update_context", {"messages": said}, do, _RECALLED)
+        for message in recalled.messages:
+            await model_context.add_message(message)
+        return UpdateContextResult(memories=recalled.memories)
+
+    async def query(
+        self, query: str | MemoryContent, cancellation_token: CancellationToken | None = None, **kwargs: Any
+    ) -> MemoryQueryResult:
+        do = partial(self.wrapped.query, query, cancellation_token, **kwargs)
+        return await self._perform("query", {"query": query, **kwargs}, do, _MEMORIES)
+
+    async def add(self, content: MemoryContent, cancellation_token: CancellationToken | None = None) -> None:
+        do = partial(self.wrapped.add, content, cancellation_token)
+        await self._perform("add", {"content": content}, do, _NOTHING)
+
+    async def clear(self) -> None:
+        await self._perform("clear", {}, self.wrapped.clear, _NOTHING)
+
+    async def close(self) -> None:
+        await self.wrapped.close()
+
+    async def _perform(
+        self, what: str, arguments: Mapping[str, Any], do: Callable[[], Awaitable[T]], form: TypeAdapter[T]
+    ) -> T:
+        name = f"{type(self.wrapped).__name__}.{what}"
+        return await perform(PartCall(name, arguments, form), do, self._door)
+
+
+class WrappedInput:
+    """An input function whose questions pass the door.
+
+    Args:
+        function: Takes a prompt, and, if it is asynchronous, a cancellation token.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.wrapped = function
+        self._door = current_door()
+
+    async def ask(self, prompt: str, cancellation_token: CancellationToken | None) -> str:
+        """Ask the person: AutoGen takes an asynchronous function, and no object that can be called."""
+        do = partial(enter, self.wrapped, prompt, cancellation_token)
+        return await perform(PersonInput(prompt), do, self._door)

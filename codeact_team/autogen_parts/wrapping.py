@@ -1,0 +1,150 @@
+"""Put the wrappers around parts of a team, and find the parts that have none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeVar, cast
+
+from autogen_agentchat.agents import UserProxyAgent
+from autogen_agentchat.base import ChatAgent, Team
+from autogen_agentchat.conditions import TimeoutTermination
+from autogen_core import Component, ComponentBase, ComponentLoader, ComponentModel
+from autogen_core.code_executor import CodeExecutor
+from autogen_core.memory import Memory
+from autogen_core.models import ChatCompletionClient
+from autogen_core.tools import (
+    BaseTool,
+    FunctionTool,
+    StaticStreamWorkbench,
+    StaticWorkbench,
+    StreamTool,
+    Workbench,
+)
+from pydantic import BaseModel
+
+from codeact_team import scope
+from codeact_team.autogen_internals import components_in, function_of, replace_input
+from codeact_team.autogen_parts.wrappers import (
+    WrappedExecutor,
+    WrappedInput,
+    WrappedMemory,
+    WrappedStreamTool,
+    WrappedStreamWorkbench,
+    WrappedTool,
+    WrappedWorkbench,
+)
+from codeact_team.clients import wrap_client
+from codeact_team.wrapper import Wrapper
+
+T = TypeVar("T")
+
+_OURS = f"{__name__.partition('.')[0]}."
+_EFFECTFUL: Any = (ChatCompletionClient, BaseTool, Workbench, CodeExecutor, Memory)
+
+
+def wrap(part: T) -> T:
+    """Wrap a part of an agent of AutoGen's, so that what it does passes the door.
+
+    For teams that are built in Python; the parts of a config are wrapped when it is loaded, and the agents of this
+    package wrap what they are given themselves. Whoever made a part still stops or closes it.
+
+    Args:
+        part: A model client, tool, workbench, executor or memory; or a ``UserProxyAgent``, whose input function is
+            replaced. What is wrapped already, and anything else, stays as it is.
+    """
+    wrapped: Any = part
+    match part:
+        case Wrapper():
+            pass
+        case ChatCompletionClient():
+            wrapped = wrap_client(part)
+        case StreamTool():
+            wrapped = WrappedStreamTool(cast("Any", part))
+        case BaseTool():
+            wrapped = WrappedTool(cast("Any", part))
+        case StaticStreamWorkbench():
+            wrapped = WrappedStreamWorkbench(part)
+        case Workbench():
+            wrapped = WrappedWorkbench(part)
+        case CodeExecutor():
+            wrapped = WrappedExecutor(part)
+        case Memory():
+            wrapped = WrappedMemory(part)
+        case UserProxyAgent() if not _is_wrapped_input(part):
+            replace_input(part, WrappedInput(part.input_func).ask)
+        case _:
+            pass
+    return wrapped
+
+
+def unwrap(part: T) -> T:
+    """Take the wrapper off, for an agent that passes the door itself. Anything else stays as it is."""
+    return cast("T", part.wrapped) if isinstance(part, Wrapper) else part
+
+
+def _is_wrapped_input(agent: UserProxyAgent) -> bool:
+    return isinstance(getattr(agent.input_func, "__self__", None), WrappedInput)
+
+
+class WrappedConfig(BaseModel):
+    """Settings of :class:`Wrapped`, which only stand in what is loaded, and in no dump."""
+
+    part: ComponentModel
+
+
+class Wrapped(ComponentBase[BaseModel], Component[WrappedConfig]):
+    """Stands in a config for a part that is to be wrapped: it loads as that part in its wrapper."""
+
+    component_type = "wrapped"
+    component_config_schema = WrappedConfig
+    component_provider_override = f"{__name__}.Wrapped"
+
+    @classmethod
+    def _from_config(cls, config: WrappedConfig) -> Any:
+        part: Any = ComponentLoader.load_component(config.part, object)
+        if not isinstance(part, ChatCompletionClient):
+            return wrap(part)
+        scope.at_end(part.close)
+        model = config.part.config.get("model")
+        return wrap_client(part, model if isinstance(model, str) else None)
+
+    def _to_config(self) -> WrappedConfig:
+        raise NotImplementedError
+
+
+def past_the_door(root: object) -> list[str]:
+    """Name the parts of a team that act past the door. With any of them, a run can be neither resumed nor replayed.
+
+    Args:
+        root: A team or an agent.
+
+    Returns:
+        For each such part its class and, if it has one, its name.
+    """
+    found: list[Any] = list(components_in(root))
+    # what is in a wrapper, or in an agent of this package, is asked through it
+    outer = [part for part in found if type(part).__module__.startswith(_OURS)]
+    asked = {id(inner) for part in outer for inner in components_in(part) if isinstance(inner, _EFFECTFUL)}
+    past = [part for part in found if id(part) not in asked and _goes_past(part)]
+    return sorted({" ".join([type(part).__name__, *_name_of(part)]) for part in past})
+
+
+def _goes_past(part: object) -> bool:
+    if isinstance(part, StaticWorkbench):
+        # its tools may be wrapped
+        return False
+    if isinstance(part, FunctionTool):
+        # a handoff of AutoGen's only returns what it is told to
+        return not function_of(part).__module__.startswith("autogen_agentchat.")
+    if isinstance(part, _EFFECTFUL):
+        # an agent as a tool: what that agent does passes the door
+        return not any(isinstance(found, ChatAgent | Team) for found in components_in(part))
+    if isinstance(part, UserProxyAgent):
+        return not _is_wrapped_input(part)
+    foreign = not type(part).__module__.startswith(("autogen_agentchat.", _OURS))
+    return isinstance(part, TimeoutTermination) or (foreign and isinstance(part, ChatAgent | Team))
+
+
+def _name_of(part: object) -> Iterator[str]:
+    if isinstance(name := getattr(part, "name", None), str):
+        yield repr(name)

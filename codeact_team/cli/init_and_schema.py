@@ -1,0 +1,58 @@
+"""``codeact-team schema`` and ``codeact-team init``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from codeact_team.cli.screen import Screen
+from codeact_team.config import config_reference, config_schema
+from codeact_team.errors import SettingError
+from codeact_team.shipped import shipped_configs
+from codeact_team.suggestions import did_you_mean
+
+
+def write_schema(screen: Screen, file: Path | None) -> None:
+    """Print the JSON Schema of configs, or write it to ``file``; a Markdown file gets a page for people instead.
+
+    Raises:
+        SettingError: If the file cannot be written.
+    """
+    if file is not None and file.suffix == ".md":
+        _write(file, config_reference(), "w")
+        screen.text(f"wrote {file}")
+        return
+    text = json.dumps(config_schema(), indent=2) + "\n"
+    if file is None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    _write(file, text, "w")
+    screen.text(
+        f"wrote {file}; a YAML file names it by `# yaml-language-server: $schema={file}` on its first line"
+    )
+
+
+def write_starter(screen: Screen, file: Path, template: str, *, force: bool) -> None:
+    """Write the shipped config ``template`` to ``file``.
+
+    Raises:
+        SettingError: If there is no such template, or the file cannot be written, or exists and ``force`` is false.
+    """
+    shipped = shipped_configs()
+    if template not in shipped:
+        near = did_you_mean(template, shipped) or f"; there are {', '.join(shipped)}"
+        raise SettingError(f"there is no template {template!r}{near}")
+    _write(file, shipped[template].read_text(encoding="utf-8"), "w" if force else "x")
+    screen.text(f'wrote {file}; next: codeact-team validate {file}, and codeact-team run {file} "a task"')
+
+
+def _write(file: Path, text: str, mode: str) -> None:
+    try:
+        with file.open(mode, encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError as error:
+        raise SettingError(f"{file} exists already; --force overwrites it") from error
+    except OSError as error:
+        raise SettingError(f"{file} cannot be written: {error.strerror}") from error

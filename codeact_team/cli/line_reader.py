@@ -1,0 +1,68 @@
+"""Text from a pipe or a file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections import deque
+
+from codeact_team.errors import SettingError
+
+_READ_BYTES = 65_536
+
+
+class LineReader:
+    """Messages, each a line; read without a thread, which would have to be waited for at the end.
+
+    Args:
+        descriptor: Where to read from.
+    """
+
+    def __init__(self, descriptor: int = 0) -> None:
+        self._descriptor = descriptor
+        mode = os.fstat(descriptor).st_mode
+        # what else there is, such as a file, can be read at once, and does not say so
+        self._says_when = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)
+        self._complete: deque[bytes] = deque()
+        self._begun = b""
+        self._ended = False
+
+    async def read(self) -> str | None:
+        """The next line; ``None`` at the end.
+
+        Raises:
+            SettingError: If it is no UTF-8 text.
+        """
+        while not self._complete and not self._ended:
+            if self._says_when:
+                await self._readable()
+            data = os.read(self._descriptor, _READ_BYTES)
+            *complete, self._begun = (self._begun + data).split(b"\n")
+            self._complete += complete
+            if not data:
+                self._ended = True
+                self._complete.append(self._begun)
+        if not self._complete:
+            return None
+        return decode(self._complete.popleft(), "a message from standard input")
+
+    async def _readable(self) -> None:
+        loop, readable = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._descriptor, readable.set)
+        try:
+            await readable.wait()
+        finally:
+            loop.remove_reader(self._descriptor)
+
+
+def decode(data: bytes, what: str) -> str:
+    """The text of ``data``.
+
+    Raises:
+        SettingError: If it is no UTF-8 text.
+    """
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SettingError(f"{what} is no UTF-8 text") from error

@@ -1,0 +1,57 @@
+"""Signals that end a command in order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from signal import SIGHUP, SIGINT, SIGTERM, Signals
+from typing import TextIO
+
+ENDED_BY = {SIGINT: "interrupted", SIGTERM: "terminated", SIGHUP: "hung up"}
+"""The signals, and how it is told that one has ended a command."""
+
+
+@contextmanager
+def handling_signals(stop: Callable[[Signals], bool]) -> Generator[list[Signals]]:
+    """Call ``stop`` with each signal that may end the command, until it says that the command ends by it.
+
+    That one is in the list. From then on these signals are ignored for good, so that nothing cuts short what is done at
+    the end. A program that ``nohup`` has started outlives its terminal. Needs a running event loop.
+    """
+    loop, ended_by = asyncio.get_running_loop(), list[Signals]()
+    # once a terminal is gone, its stream no longer says that it is one
+    terminals = [stream for stream in (sys.stdout, sys.stderr) if stream.isatty()]
+    numbers = [number for number in ENDED_BY if number is not SIGHUP or _may_hang_up()]
+
+    def handle(number: Signals) -> None:
+        if not ended_by:
+            if number is SIGHUP:
+                silence(*terminals)
+            if stop(number):
+                ended_by.append(number)
+
+    for number in numbers:
+        loop.add_signal_handler(number, handle, number)
+    try:
+        yield ended_by
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+            if ended_by:
+                signal.signal(number, signal.SIG_IGN)
+
+
+def silence(*streams: TextIO) -> None:
+    """Let what is still printed there go nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in streams:
+        os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def _may_hang_up() -> bool:
+    return signal.getsignal(SIGHUP) is not signal.SIG_IGN

@@ -1,0 +1,309 @@
+"""Model clients, wrapped: each call passes the door, keeps what clients promise, and can be stopped.
+
+The wrapper is put around every client that a config loads, and by :func:`wrap_client` around those of Python. It is
+invisible in a dump.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from json import JSONDecodeError
+from typing import Any, Literal, TypeGuard
+
+from autogen_core import CancellationToken
+from autogen_core.models import ChatCompletionClient, CreateResult, LLMMessage, ModelInfo, RequestUsage
+from autogen_core.tools import Tool, ToolSchema
+from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic_core import to_jsonable_python
+
+from codeact_team.aio import aclosing, streamed, until_cancelled
+from codeact_team.effects import Effect, current_door, perform, speaker, tell
+from codeact_team.errors import ModelError
+from codeact_team.events import ModelCallBegan, ModelCallEnded, Words
+from codeact_team.wrapper import Wrapper
+
+_UNREADABLE = (
+    "the model's server answered with something that is no chat completion: check `base_url` (or OPENAI_BASE_URL), which "
+    "usually ends in /v1, and whatever proxy is in between"
+)
+_NO_STREAM = (
+    "the model's server answered with something that is no stream of a chat completion: check `base_url` (or "
+    "OPENAI_BASE_URL), which usually ends in /v1, whatever proxy is in between, and whether the server can stream"
+)
+_STUMBLES = (AttributeError, TypeError, KeyError, IndexError, JSONDecodeError)
+"""What AutoGen's clients raise about an answer without what they look for in it."""
+
+Emit = Callable[[str], Awaitable[None]]
+
+
+class ModelCall(Effect[CreateResult]):
+    """A model is asked to go on with a conversation.
+
+    Args:
+        model: Its name, as far as it is known.
+        messages: The conversation.
+        options: The other arguments of the call, without the cancellation token.
+    """
+
+    def __init__(self, model: str, messages: Sequence[LLMMessage], options: Mapping[str, Any]) -> None:
+        self.source = speaker()
+        self._model = model
+        self._messages = messages
+        self._options = options
+
+    def request(self) -> JsonValue:
+        return {
+            "model": self._model,
+            "messages": [message.model_dump(mode="json") for message in self._messages],
+            **to_jsonable_python(dict(self._options), fallback=_as_json),
+        }
+
+    def dump(self, outcome: CreateResult) -> JsonValue:
+        return outcome.model_dump(mode="json")
+
+    def load(self, data: JsonValue) -> CreateResult:
+        return CreateResult.model_validate(data)
+
+    def began(self, span: int) -> ModelCallBegan:
+        return ModelCallBegan(span=span, agent=self.source, model=self._model)
+
+    def ended(self, span: int, outcome: CreateResult | None, error: BaseException | None) -> ModelCallEnded:
+        event = ModelCallEnded(span=span, agent=self.source, model=self._model)
+        if outcome is not None:
+            event.usage, event.cached, event.finish_reason = (
+                outcome.usage,
+                outcome.cached,
+                outcome.finish_reason,
+            )
+        elif error is not None:
+            event.usage, event.error = _usage_of(error), f"{type(error).__name__}: {error}"
+        return event
+
+
+class WrappedClient(Wrapper, ChatCompletionClient):
+    """A model client whose calls pass the door.
+
+    Args:
+        client: Any model client.
+        model: The name of its model, where that is known.
+    """
+
+    def __init__(self, client: ChatCompletionClient, model: str | None = None) -> None:
+        self.wrapped = client
+        self._model = model or type(client).__name__
+        self._door = current_door()
+
+    async def ask(
+        self,
+        messages: Sequence[LLMMessage],
+        *,
+        emit: Emit | None = None,
+        message_id: str | None = None,
+        cancellation_token: CancellationToken | None = None,
+        **options: Any,
+    ) -> CreateResult:
+        """Let the model go on with a conversation.
+
+        Args:
+            messages: The conversation.
+            emit: Is given the model's words as they come; ``None`` to have the answer at once.
+            message_id: The id of the message that will have all of the words.
+            cancellation_token: Stops the call, also of a client that does not heed it.
+            options: Further arguments of AutoGen's ``create``.
+
+        Raises:
+            ModelError: If what the client returned, or found in its server's answer, is no answer of a model.
+            Exception: Whatever else the client raises.
+        """
+        if emit is None:
+            call = partial(self._create, messages, cancellation_token, options)
+        else:
+            call = partial(self._stream, messages, cancellation_token, options, emit, message_id)
+        effect = ModelCall(self._model, messages, options)
+        return await perform(effect, partial(_heeding, call, cancellation_token), self._door)
+
+    async def create(
+        self,
+        messages: Sequence[LLMMessage],
+        *,
+        tools: Sequence[Tool | ToolSchema] = (),
+        tool_choice: Tool | Literal["auto", "required", "none"] = "auto",
+        json_output: bool | type[BaseModel] | None = None,
+        extra_create_args: Mapping[str, Any] | None = None,
+        cancellation_token: CancellationToken | None = None,
+    ) -> CreateResult:
+        options = _given(tools, tool_choice, json_output, extra_create_args)
+        return await self.ask(messages, cancellation_token=cancellation_token, **options)
+
+    async def create_stream(
+        self,
+        messages: Sequence[LLMMessage],
+        *,
+        tools: Sequence[Tool | ToolSchema] = (),
+        tool_choice: Tool | Literal["auto", "required", "none"] = "auto",
+        json_output: bool | type[BaseModel] | None = None,
+        extra_create_args: Mapping[str, Any] | None = None,
+        cancellation_token: CancellationToken | None = None,
+    ) -> AsyncGenerator[str | CreateResult, None]:
+        options = _given(tools, tool_choice, json_output, extra_create_args)
+
+        def work(emit: Emit) -> Awaitable[CreateResult]:
+            return self.ask(messages, emit=emit, cancellation_token=cancellation_token, **options)
+
+        async with aclosing(streamed(work)) as items:
+            async for item in items:
+                yield item
+
+    async def close(self) -> None:
+        await self.wrapped.close()
+
+    def actual_usage(self) -> RequestUsage:
+        return self.wrapped.actual_usage()
+
+    def total_usage(self) -> RequestUsage:
+        return self.wrapped.total_usage()
+
+    def count_tokens(self, messages: Sequence[LLMMessage], *, tools: Sequence[Tool | ToolSchema] = ()) -> int:
+        return self.wrapped.count_tokens(messages, tools=tools)
+
+    def remaining_tokens(
+        self, messages: Sequence[LLMMessage], *, tools: Sequence[Tool | ToolSchema] = ()
+    ) -> int:
+        return self.wrapped.remaining_tokens(messages, tools=tools)
+
+    @property
+    def capabilities(self) -> Any:
+        return self.wrapped.capabilities
+
+    @property
+    def model_info(self) -> ModelInfo:
+        return self.wrapped.model_info
+
+    async def _create(
+        self, messages: Sequence[LLMMessage], token: CancellationToken | None, options: Mapping[str, Any]
+    ) -> CreateResult:
+        with _answering():
+            return _checked(
+                self.wrapped, await self.wrapped.create(messages, cancellation_token=token, **options)
+            )
+
+    async def _stream(
+        self,
+        messages: Sequence[LLMMessage],
+        token: CancellationToken | None,
+        options: Mapping[str, Any],
+        emit: Emit,
+        message_id: str | None,
+    ) -> CreateResult:
+        agent, last = speaker(), None
+        # AutoGen's OpenAI clients report no tokens of a stream unless asked to, and others cannot be asked
+        asks = "include_usage" in inspect.signature(self.wrapped.create_stream).parameters
+        asked: dict[str, Any] = {"include_usage": True} if asks else {}
+        with _answering():
+            answer = self.wrapped.create_stream(messages, cancellation_token=token, **options, **asked)
+            async with aclosing(answer) as items:
+                async for last in items:
+                    if isinstance(last, str):
+                        tell(Words(agent=agent, text=last, message_id=message_id), self._door)
+                        await emit(last)
+        # a stream ends with its result
+        result = _checked(self.wrapped, last)
+        if _is_nothing(result):
+            # clients skip what is no event, such as a whole page of HTML
+            raise ModelError(_NO_STREAM)
+        return result
+
+
+def wrap_client(client: ChatCompletionClient, model: str | None = None) -> WrappedClient:
+    """Wrap a model client, so that its calls pass the door; one that is wrapped stays as it is.
+
+    Whoever made the client closes it.
+
+    Args:
+        client: Any model client.
+        model: The name of its model, where that is known.
+    """
+    return client if isinstance(client, WrappedClient) else WrappedClient(client, model)
+
+
+def _given(
+    tools: Sequence[Tool | ToolSchema],
+    tool_choice: Tool | str,
+    json_output: bool | type[BaseModel] | None,
+    extra_create_args: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """The arguments that are not the default: not every client knows all."""
+    options: dict[str, Any] = {
+        "tools": tools,
+        "json_output": json_output,
+        "extra_create_args": extra_create_args,
+    }
+    given = {name: value for name, value in options.items() if value}
+    return given if tool_choice == "auto" else {**given, "tool_choice": tool_choice}
+
+
+async def _heeding(
+    call: Callable[[], Awaitable[CreateResult]], token: CancellationToken | None
+) -> CreateResult:
+    return await (call() if token is None else until_cancelled(call(), token))
+
+
+@contextmanager
+def _answering() -> Generator[None]:
+    """Within it, a client that stumbles over its server's answer raises one sentence.
+
+    Raises:
+        ModelError: That sentence. Everything else that a client raises is passed on.
+    """
+    try:
+        yield
+    except _STUMBLES as error:
+        raise ModelError(_UNREADABLE) from error
+    except ValidationError as error:
+        if error.title != CreateResult.__name__:
+            raise
+        raise ModelError(_UNREADABLE) from error
+
+
+def _checked(client: ChatCompletionClient, result: object) -> CreateResult:
+    """What a client has returned, if it is what clients have to return.
+
+    Raises:
+        ModelError: If it is not.
+    """
+    given = type(result).__name__
+    if isinstance(result, CreateResult):
+        # one that was not validated may hold anything
+        if isinstance(result.content, str | list):  # pyright: ignore[reportUnnecessaryIsInstance]
+            return result
+        given = f"{given} with content of type {type(result.content).__name__}"
+    raise ModelError(
+        f"the model client {type(client).__name__} returned {given} instead of a CreateResult with text or calls of tools; "
+        "that is a fault of the client"
+    )
+
+
+def _is_nothing(result: CreateResult) -> bool:
+    """Whether a server has not even said that its answer is over, or how long it is."""
+    said = result.content or result.thought or result.usage.prompt_tokens or result.usage.completion_tokens
+    return result.finish_reason == "unknown" and not said
+
+
+def _usage_of(error: BaseException) -> RequestUsage | None:
+    """The tokens of a call that has failed, where the error tells them, as OpenAI's do of an answer that is cut off."""
+    usage = getattr(getattr(error, "completion", None), "usage", None)
+    return None if usage is None else RequestUsage(usage.prompt_tokens, usage.completion_tokens)
+
+
+def _as_json(value: object) -> object:
+    """What has no form in JSON: a tool, or the class that an answer is to be of."""
+    if isinstance(value, Tool):
+        return value.schema
+    return value.model_json_schema() if _is_model(value) else repr(value)
+
+
+def _is_model(value: object) -> TypeGuard[type[BaseModel]]:
+    return isinstance(value, type) and issubclass(value, BaseModel)

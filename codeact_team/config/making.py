@@ -1,0 +1,194 @@
+"""Makes the components of a checked document, or tries whether they can be made, without any effect."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import Context
+from typing import Any
+
+from autogen_agentchat.agents import UserProxyAgent
+from autogen_agentchat.base import ChatAgent, Team
+from autogen_core import ComponentLoader
+from autogen_core.code_executor import CodeExecutor
+from autogen_core.memory import Memory
+from autogen_core.models import ChatCompletionClient
+from autogen_core.tools import BaseTool, Workbench
+
+from codeact_team.autogen_internals import ComponentClass, repaired_path
+from codeact_team.autogen_parts.wrapping import Wrapped
+from codeact_team.config.components import PlacedComponent
+from codeact_team.config.document import Document, Path, at, is_in
+from codeact_team.config.model_info import EVERYTHING, listed_info
+from codeact_team.errors import SandboxError
+from codeact_team.execution import StreamingCodeExecutor
+from codeact_team.providers import NAMESPACES_VARIABLE, Policy, unsafe_reason, using
+
+Failure = tuple[PlacedComponent, Exception]
+"""A component that cannot be made, and why."""
+
+_Models = Mapping[Path, dict[str, Any]]
+"""What AutoGen is to load, by the place of each component."""
+
+_HARMLESS = (
+    "autogen_agentchat.",
+    "autogen_core.",
+    "autogen_ext.tools.code_execution.",
+    "autogen_ext.tools.mcp.",
+    "codeact_team.",
+)
+"""Modules whose components do nothing when they are made, but those that are not safe."""
+
+_REPLAY = "autogen_ext.models.replay.ReplayChatCompletionClient"
+_WRAPPER = f"{Wrapped.__module__}.{Wrapped.__name__}"
+
+_WRAPPED_KINDS: Any = (ChatCompletionClient, (BaseTool, Workbench, CodeExecutor), Memory, UserProxyAgent)
+"""Each passes the door by itself, also inside of another kind."""
+
+
+def make(document: Document, parts: Sequence[PlacedComponent], policy: Policy) -> Any:
+    """Make what a document describes.
+
+    Args:
+        document: The document.
+        parts: Its components, outer before inner.
+        policy: What may be loaded.
+
+    Raises:
+        Exception: Whatever a component raises that cannot be made.
+    """
+    models = _models(document, parts)
+    for part in _to_be_wrapped(parts):
+        model, kind = models[part.path], part.component.component_type
+        model.update(_model_of(_WRAPPER, part=dict(model)), component_type=kind)
+    with _in_force(policy):
+        return _make(models[()])
+
+
+def _to_be_wrapped(parts: Sequence[PlacedComponent]) -> Iterator[PlacedComponent]:
+    """What has to pass the door by a wrapper: of parts of one kind that hold each other, the outermost."""
+    agents = [part for part in parts if issubclass(part.component, ChatAgent | Team)]
+    for kinds in _WRAPPED_KINDS:
+        wrapped: list[Path] = []
+        for part in parts:
+            if not (part.path and issubclass(part.component, kinds)):
+                continue
+            if any(is_in(part.path, outer) for outer in wrapped):
+                continue
+            if issubclass(part.component, Memory | ChatCompletionClient) or _is_foreign(part, agents):
+                wrapped.append(part.path)
+                yield part
+
+
+def _is_foreign(part: PlacedComponent, agents: Sequence[PlacedComponent]) -> bool:
+    """Whether an agent of AutoGen's uses a part, which is no agent itself in the form of a tool."""
+    if part not in agents and any(is_in(agent.path, part.path) for agent in agents):
+        return False
+    users = [agent.component for agent in agents if is_in(part.path, agent.path)]
+    return not (users and users[-1].__module__.startswith("codeact_team."))
+
+
+def failures(document: Document, parts: Sequence[PlacedComponent], policy: Policy) -> list[Failure]:
+    """Find the components that cannot be made although all that is in them can. AutoGen's errors do not name them."""
+    return _failures(parts, _models(document, parts), (), policy)
+
+
+def failures_in_trial(document: Document, parts: Sequence[PlacedComponent], policy: Policy) -> list[Failure]:
+    """Find the components that could not be made, without any effect.
+
+    Model clients, which want keys, and agents and executors that may do something when they are made, have a stand-in.
+    What holds anything else that may do something is not tried.
+    """
+    models = _models(document, parts)
+    tried: list[PlacedComponent] = []
+    untried: list[Path] = []
+    replaced: list[Path] = []
+    for part in parts:
+        if any(is_in(part.path, outer) for outer in replaced):
+            continue
+        if (stand_in := _stand_in(part)) is not None:
+            models[part.path].update(stand_in)
+            replaced.append(part.path)
+        elif _is_harmless(part.component):
+            tried.append(part)
+        else:
+            untried.append(part.path)
+    # in a context of its own, since executors register with the scope that is open
+    return Context().run(_failures, tried, models, untried, policy)
+
+
+def _stand_in(part: PlacedComponent) -> dict[str, Any] | None:
+    kind, config = part.component, part.config
+    if issubclass(kind, ChatCompletionClient):
+        info = config.get("model_info") or listed_info(kind, config) or EVERYTHING
+        return _model_of(_REPLAY, chat_completions=(), model_info=info)
+    if _is_harmless(kind):
+        return None
+    if issubclass(kind, CodeExecutor) and not issubclass(kind, StreamingCodeExecutor):
+        return _model_of("codeact_team.DockerCommandLineCodeExecutor")
+    if issubclass(kind, ChatAgent) and isinstance(config.get("name"), str):
+        return _model_of("autogen_agentchat.agents.UserProxyAgent", name=config["name"])
+    return None
+
+
+def _model_of(provider: str, **config: object) -> dict[str, Any]:
+    return {"provider": provider, "component_type": None, "component_version": None, "config": config}
+
+
+def _is_harmless(component: ComponentClass) -> bool:
+    return component.__module__.startswith(_HARMLESS) and unsafe_reason(component) is None
+
+
+def _models(document: Document, parts: Sequence[PlacedComponent]) -> _Models:
+    data = copy.deepcopy(document.data)
+    return {part.path: _model(data, part) for part in parts}
+
+
+def _model(data: dict[str, Any], part: PlacedComponent) -> dict[str, Any]:
+    """What AutoGen is to load for ``part``: what the document says, and what AutoGen would not find out itself."""
+    model = at(data, part.path)
+    model["config"] = copy.deepcopy(part.config)
+    model["provider"] = repaired_path(part.component) or model["provider"]
+    # a team takes what does not say that it is a team for an agent
+    model["component_type"] = part.component.component_type
+    return model
+
+
+def _make(model: dict[str, Any]) -> Any:
+    return ComponentLoader.load_component(copy.deepcopy(model))
+
+
+def _failures(
+    parts: Sequence[PlacedComponent], models: _Models, untried: Sequence[Path], policy: Policy
+) -> list[Failure]:
+    found: list[Failure] = []
+    without = list(untried)
+    with _in_force(policy):
+        for part in reversed(parts):
+            if any(is_in(path, part.path) for path in without):
+                continue
+            try:
+                _make(models[part.path])
+            except Exception as error:  # whatever a component raises
+                without.append(part.path)
+                # what this machine lacks is no fault of the config
+                if not isinstance(error, SandboxError):
+                    found.insert(0, (part, error))
+    return found
+
+
+@contextmanager
+def _in_force(policy: Policy) -> Generator[None]:
+    """Let ``policy`` decide what is loaded, also for AutoGen, which after 0.7.5 has an allow-list of its own."""
+    before = os.environ.get(NAMESPACES_VARIABLE)
+    os.environ[NAMESPACES_VARIABLE] = ",".join(sorted(policy.namespaces))
+    try:
+        with using(policy):
+            yield
+    finally:
+        if before is None:
+            del os.environ[NAMESPACES_VARIABLE]
+        else:
+            os.environ[NAMESPACES_VARIABLE] = before

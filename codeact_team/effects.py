@@ -1,0 +1,273 @@
+"""The one door for effects: what a run does to the world passes it, and what happens is told there.
+
+A model call, a code block, the call of a host tool, a question to a person and a reading of the clock that decides
+something are each an :class:`Effect`, performed by :func:`perform`. What stands in the door is the run's choice. By
+default nothing does, and the effect is just performed. A :data:`Handler` may watch, record, count, answer instead, or
+refuse. A :data:`Listener` is told :class:`Event` after :class:`Event`, when things happen.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from typing import Any, Generic, Literal, Self, TypeVar
+
+from autogen_core import MessageHandlerContext
+from pydantic import JsonValue
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_MAX_FAILURES = 20
+
+_door: ContextVar[Door | None] = ContextVar("codeact_team_door", default=None)
+_span: ContextVar[int | None] = ContextVar("codeact_team_span", default=None)
+_agent: ContextVar[str | None] = ContextVar("codeact_team_agent", default=None)
+
+
+@dataclass(kw_only=True)
+class Event:
+    """Something that happened. The concrete ones are in :mod:`codeact_team.events`.
+
+    Attributes:
+        at: When, in seconds since the epoch.
+        parent: The span that it belongs to: a run, an agent's turn, or an effect that is under way.
+    """
+
+    at: float = 0.0
+    parent: int | None = None
+
+
+@dataclass(kw_only=True)
+class ListenerFailed(Event):
+    """A listener has raised, and is told nothing more."""
+
+    type: Literal["listener_failed"] = "listener_failed"
+    listener: str
+    error: str
+    essential: bool
+
+
+class Effect(ABC, Generic[T]):
+    """Something that a run asks of the world.
+
+    Attributes:
+        source: Who asks: the name of an agent.
+    """
+
+    source: str
+
+    @abstractmethod
+    def request(self) -> JsonValue:
+        """What is asked, whole: two effects with equal requests ask the same."""
+
+    @abstractmethod
+    def dump(self, outcome: T) -> JsonValue:
+        """The outcome as JSON."""
+
+    @abstractmethod
+    def load(self, data: JsonValue) -> T:
+        """The outcome that was dumped."""
+
+    @abstractmethod
+    def began(self, span: int) -> Event:
+        """What is told when it begins."""
+
+    @abstractmethod
+    def ended(self, span: int, outcome: T | None, error: BaseException | None) -> Event:
+        """What is told when it has ended, by an outcome or by an error."""
+
+
+Perform = Callable[[], Awaitable[Any]]
+Handler = Callable[[Effect[Any], Perform], Awaitable[Any]]
+"""Stands in the door: is given an effect and what performs it, and returns the outcome."""
+Listener = Callable[[Event], None]
+"""Is told what happens. It must not block."""
+
+
+class Door:
+    """Where the effects of a run pass. A context manager, within which it is the current one.
+
+    Args:
+        handlers: What stands in it; the first is the outermost.
+    """
+
+    def __init__(self, *handlers: Handler) -> None:
+        self._handlers = handlers
+        self._listeners: dict[Listener, bool] = {}
+        self._spans = count(1)
+        self._failures: list[BaseException] = []
+        self._broken: BaseException | None = None
+
+    def listen(self, listener: Listener, *, essential: bool = False) -> None:
+        """Tell ``listener`` what happens from now on.
+
+        Args:
+            listener: One that raises is dropped, and the others are told of it.
+            essential: Whether it must not miss anything: if it raises, the run stops before the next effect.
+        """
+        self._listeners[listener] = essential
+
+    def tell(self, event: Event) -> None:
+        """Tell every listener of an event, now. Raises nothing."""
+        event.at = time.time()
+        if event.parent is None:
+            event.parent = _span.get()
+        for listener, essential in list(self._listeners.items()):
+            try:
+                listener(event)
+            except Exception as error:
+                self._drop(listener, error, essential=essential)
+
+    def _drop(self, listener: Listener, error: Exception, *, essential: bool) -> None:
+        del self._listeners[listener]
+        if essential:
+            self._broken = self._broken or error
+        else:
+            logger.warning("a listener failed, and is told nothing more: %r", error, exc_info=error)
+        self.tell(ListenerFailed(listener=repr(listener), error=repr(error), essential=essential))
+
+    def check(self) -> None:
+        """Stop here if an essential listener has failed.
+
+        Raises:
+            Exception: What it raised.
+        """
+        if self._broken is not None:
+            raise self._broken
+
+    async def perform(self, effect: Effect[T], do: Callable[[], Awaitable[T]]) -> T:
+        """Perform an effect, past whatever stands in the door, and tell its begin and its end.
+
+        Args:
+            effect: What is asked.
+            do: Really does it. Not called where a handler answers instead.
+
+        Raises:
+            Exception: What ``do`` or a handler raises, or what an essential listener has raised before.
+        """
+        self.check()
+        outcome, failure = None, None
+
+        def ended(span: int) -> Event:
+            return effect.ended(span, outcome, failure)
+
+        with self.span(effect.began, ended):
+            try:
+                outcome = await self._pass(effect, do)
+            except BaseException as error:
+                failure = error
+                raise
+            return outcome
+
+    @contextmanager
+    def span(self, began: Callable[[int], Event], ended: Callable[[int], Event]) -> Generator[int]:
+        """Within it, whatever is told belongs to a span: a run, or an agent's turn.
+
+        Args:
+            began: Makes the event that is told at the begin, given the number of the span.
+            ended: Makes the one that is told at the end.
+        """
+        span = next(self._spans)
+        if self._listeners:
+            self.tell(began(span))
+        token = _span.set(span)
+        try:
+            yield span
+        except BaseException as error:
+            self.note_failure(error)
+            raise
+        finally:
+            _span.reset(token)
+            if self._listeners:
+                self.tell(ended(span))
+
+    async def _pass(self, effect: Effect[T], do: Callable[[], Awaitable[T]]) -> T:
+        for handler in reversed(self._handlers):
+            do = partial(handler, effect, do)
+        return await do()
+
+    def note_failure(self, error: BaseException) -> None:
+        """Note an exception that ended an effect or a turn: AutoGen's teams pass it on as text only."""
+        if isinstance(error, Exception) and error not in self._failures:
+            self._failures = [*self._failures[1 - _MAX_FAILURES :], error]
+
+    def original_of(self, error: BaseException) -> BaseException:
+        """The exception behind what a team of AutoGen's has raised, where it is known; else ``error`` itself."""
+        if type(error) is RuntimeError:
+            for failure in reversed(self._failures):
+                # as AutoGen's SerializableException writes it
+                if f"{type(failure).__name__}: {failure}" in str(error):
+                    return failure
+        return error
+
+    def __enter__(self) -> Self:
+        self._token = _door.set(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _door.reset(self._token)
+        self._listeners.clear()
+        self._handlers = ()
+        self._failures.clear()
+
+
+def current_door() -> Door | None:
+    """The door that a component made now has to remember: runtimes and threads may not inherit the context."""
+    return _door.get()
+
+
+async def perform(effect: Effect[T], do: Callable[[], Awaitable[T]], door: Door | None = None) -> T:
+    """Perform an effect, through the current door if there is one.
+
+    Args:
+        effect: What is asked.
+        do: Really does it.
+        door: The door that the component remembers, for where the context has none.
+
+    Raises:
+        Exception: As :meth:`Door.perform`.
+    """
+    door = _door.get() or door
+    return await (do() if door is None else door.perform(effect, do))
+
+
+def tell(event: Event, door: Door | None = None) -> None:
+    """Tell an event at the current door if there is one.
+
+    Args:
+        event: What happened.
+        door: As for :func:`perform`.
+    """
+    if (door := _door.get() or door) is not None:
+        door.tell(event)
+
+
+@contextmanager
+def speaking(agent: str) -> Generator[None]:
+    """Within it, effects are the agent's."""
+    token = _agent.set(agent)
+    try:
+        yield
+    finally:
+        _agent.reset(token)
+
+
+def speaker() -> str:
+    """The agent at work: as :func:`speaking` says, or the one whose message AutoGen's runtime handles; or nobody, ``""``."""
+    if (name := _agent.get()) is not None:
+        return name
+    try:
+        agent = MessageHandlerContext.agent_id()
+    except RuntimeError:
+        return ""
+    # group chats register a participant under its name and the team's id, which is the key
+    return agent.type.removesuffix(f"_{agent.key}")

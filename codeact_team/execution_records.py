@@ -1,0 +1,165 @@
+"""The records of an execution that programs read: they travel as JSON in the metadata of messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+
+from codeact_team.approval import ApprovalRecord
+from codeact_team.execution import CallOutcome, ExecutionResult, Outcome, SessionResult
+from codeact_team.retry import RetryDecision
+
+EXECUTION_KEY = "codeact_team.execution"
+"""The key of a message's metadata under which the record of an execution travels, as JSON."""
+
+RESULT_KEY = "codeact_team.result"
+"""The key of a message's metadata under which the whole of a result travels, as JSON: names and pictures as well."""
+
+ENDING_KEY = "codeact_team.ending"
+"""The key of a message's metadata under which travels how the work on it ended."""
+
+
+class Ending(StrEnum):
+    """How the work of an agent that acts by code came to its end."""
+
+    ANSWERED = "answered"
+    """The model had an answer, or its code called ``final_answer``."""
+    HANDED_OFF = "handed_off"
+    """Another agent was handed the work."""
+    NO_ANSWER = "no_answer"
+    """The model said nothing, or declined to."""
+    MAX_STEPS = "max_steps"
+    """The steps were used up; the answer is the best from what was there, as with all that follow but the last."""
+    MAX_SECONDS = "max_seconds"
+    """The time was used up."""
+    MAX_TOKENS = "max_tokens"
+    """The tokens were used up."""
+    STUCK = "stuck"
+    """The same steps came again and again."""
+    MAX_CALLS = "max_calls"
+    """The calls of tools were used up."""
+    GIVEN_UP = "given_up"
+    """An error was not worth another attempt, or there had been too many in a row."""
+    CANCELLED = "cancelled"
+    """The caller stopped it."""
+
+    def to_metadata(self) -> dict[str, str]:
+        """The ending as an entry for a message's metadata."""
+        return {ENDING_KEY: self.value}
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, str]) -> Ending | None:
+        """The ending in a message's metadata, or ``None`` where there is none that is known."""
+        try:
+            return cls(metadata[ENDING_KEY])
+        except (KeyError, ValueError):
+            return None
+
+
+class CodeRecord(BaseModel):
+    """A code block, as it ran."""
+
+    language: str
+    code: str
+
+
+class ToolCallRecord(BaseModel):
+    """A call that code made of a tool on the host."""
+
+    name: str
+    arguments: str
+    """As JSON, cut in the middle."""
+    outcome: CallOutcome
+    error: str = ""
+    """What went wrong, if anything did."""
+    seconds: float
+    """Wall-clock time until it was answered, the wait for approval included."""
+
+
+class ExecutionRecord(BaseModel):
+    """What an agent did with code in one turn."""
+
+    blocks: list[CodeRecord]
+    """The blocks of the last execution."""
+    exit_code: int
+    outcome: Outcome
+    output: str
+    """As in the chat: cut, and with fences made inert."""
+    limit: str | None = None
+    code_file: str | None = None
+    attempts: int = 1
+    """How often in the turn there was code to run."""
+    remark: str | None = None
+    """What the message adds to the output, where it passes that on; ``None`` where it says something of its own."""
+    superseded: list[CodeRecord] = []
+    """The blocks of the attempts before the last."""
+    retry_decisions: list[RetryDecision] = []
+    tool_calls: list[ToolCallRecord] = []
+    """The calls of tools that the code of the turn made, as they ended."""
+    omitted_tool_calls: int = 0
+    """How many more there were."""
+    approvals: list[ApprovalRecord] = []
+    """Who allowed or denied code and calls of tools."""
+    omitted_approvals: int = 0
+    """How many more decisions there were."""
+
+    def to_metadata(self) -> dict[str, str]:
+        """The record as an entry for a message's metadata."""
+        return {EXECUTION_KEY: self.model_dump_json()}
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, str]) -> ExecutionRecord | None:
+        """The record in a message's metadata, or ``None`` where there is none that can be read."""
+        try:
+            return cls.model_validate_json(metadata[EXECUTION_KEY])
+        except (KeyError, ValidationError):
+            return None
+
+
+class _Kept(BaseModel):
+    """A result in JSON, bytes in base64."""
+
+    model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+
+    session: SessionResult | None = None
+    plain: ExecutionResult | None = None
+
+
+def result_to_metadata(result: ExecutionResult) -> dict[str, str]:
+    """A result as an entry for a message's metadata.
+
+    AutoGen's ``CodeExecutionEvent`` keeps exit code and output only, once it has been JSON.
+    """
+    return {RESULT_KEY: _kept(result).model_dump_json(exclude_none=True)}
+
+
+def result_from_metadata(metadata: Mapping[str, str]) -> ExecutionResult | None:
+    """The result in a message's metadata, or ``None`` where there is none that can be read."""
+    try:
+        kept = _Kept.model_validate_json(metadata[RESULT_KEY])
+    except (KeyError, ValidationError):
+        return None
+    return kept.session or kept.plain
+
+
+def dump_result(result: ExecutionResult) -> JsonValue:
+    """A result as JSON, bytes in base64."""
+    return _kept(result).model_dump(mode="json", exclude_none=True)
+
+
+def load_result(data: JsonValue) -> ExecutionResult:
+    """The result that was dumped.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    kept = _Kept.model_validate(data)
+    if (result := kept.session or kept.plain) is None:
+        raise ValueError("there is no result")
+    return result
+
+
+def _kept(result: ExecutionResult) -> _Kept:
+    return _Kept(session=result) if isinstance(result, SessionResult) else _Kept(plain=result)

@@ -1,0 +1,86 @@
+"""What became of one block: by whom or by which limit it was stopped, and what its user is told of that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from codeact_team.execution import Outcome
+from codeact_team.executors.bounded_output import BoundedOutput
+from codeact_team.executors.code_runner import BlockEnd
+from codeact_team.executors.stopping import Call
+from codeact_team.sandboxes.base import Exit, Sandbox
+from codeact_team.sandboxes.limits import Cause, diagnose, told
+
+TIMEOUT_EXIT_CODE = 124
+"""What the ``timeout`` command exits with, and AutoGen's executors report."""
+CANCELLED_EXIT_CODE = 1
+LOST_EXIT_CODE = 128 + 9
+DISK_EXIT_CODE = 128 + 25
+"""As of a program that the kernel ends for the size of a file."""
+
+
+@dataclass(slots=True)
+class BlockResult:
+    """What became of a block.
+
+    Attributes:
+        exit_code: As of the whole call, if it is the last block.
+        outcome: The same.
+        limit: The limit that it ran into.
+        remark: What the output has to say of it.
+        state_lost: Whether what blocks leave behind is lost, or was before.
+        end: How it ended; ``None`` where it never began.
+    """
+
+    exit_code: int = 0
+    outcome: Outcome = Outcome.COMPLETED
+    limit: str | None = None
+    remark: str | None = None
+    state_lost: bool = False
+    end: BlockEnd | None = None
+
+
+def judge(
+    ending: Exit, call: Call, sandbox: Sandbox | None, output: BoundedOutput, timeout: int
+) -> BlockResult:
+    """What became of a block that ended like that.
+
+    Args:
+        ending: How it ended.
+        call: Knows whether it was stopped.
+        sandbox: Where it ran, unless that is gone.
+        output: What it wrote.
+        timeout: The seconds that it had.
+    """
+    if call.exceeded is not None:
+        return exceeded(call.exceeded, Outcome.COMPLETED if ending.lost is None else Outcome.LOST)
+    if call.timed_out:
+        words = f"Timeout: stopped after {timeout} s, the limit that `timeout` sets."
+        return BlockResult(TIMEOUT_EXIT_CODE, Outcome.TIMED_OUT, f"time (timeout: {timeout})", words)
+    if call.stop.cancelled():
+        return BlockResult(CANCELLED_EXIT_CODE, Outcome.CANCELLED, remark="Code execution was cancelled.")
+    if ending.lost is not None:
+        return BlockResult(ending.code, Outcome.LOST)
+    if ending.code == 0:
+        return BlockResult()
+    limit = limit_behind(ending, sandbox, output)
+    return BlockResult(ending.code, limit=limit, remark=limit)
+
+
+def exceeded(field: str, outcome: Outcome = Outcome.COMPLETED) -> BlockResult:
+    """The workspace has grown too much, by the limit that ``field`` sets."""
+    limit = told(Cause.DISK, field)
+    return BlockResult(DISK_EXIT_CODE, outcome, limit, f"{limit} Remove files that are not needed.")
+
+
+def limit_behind(ending: Exit, sandbox: Sandbox | None, output: BoundedOutput) -> str | None:
+    """Which limit of the sandbox ended a block like that, if one did."""
+    if sandbox is None:
+        return None
+    return diagnose(
+        sandbox.limits,
+        exit_code=ending.code,
+        output=output.end(),
+        oom_kills=ending.oom_kills,
+        fork_failures=ending.fork_failures,
+    )

@@ -1,0 +1,128 @@
+"""How code runs in a sandbox, whatever sandbox it is: what an executor asks for."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from autogen_core.code_executor import CodeBlock
+
+from codeact_team.execution import ExecutionResult, HostTools
+from codeact_team.executors.bounded_output import BoundedOutput
+from codeact_team.executors.place import Place
+from codeact_team.executors.stopping import Call
+from codeact_team.sandboxes.base import Exit
+
+
+class BlockError(Exception):
+    """A block that cannot be run as it is; the text is for the model."""
+
+
+@dataclass(slots=True)
+class BlockEnd:
+    """How a block ended.
+
+    Attributes:
+        exit: Its exit code, why what blocks leave behind for others is lost, if it is, and what the kernel counted.
+        ran: Whether it began to run.
+        sandbox_lives: Whether it is known that the sandbox goes on, even where an interpreter is lost.
+    """
+
+    exit: Exit
+    ran: bool = True
+    sandbox_lives: bool = False
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A block that runs before all others, wherever what blocks leave behind is new.
+
+    Attributes:
+        block: The block.
+        failure: What to say before its output if it fails.
+    """
+
+    block: CodeBlock
+    failure: str
+
+
+Program = TypeVar("Program")
+End = TypeVar("End", bound=BlockEnd)
+
+
+class CodeRunner(ABC, Generic[Program, End]):
+    """How code runs in the sandbox of a place.
+
+    Attributes:
+        languages: The labels of what it runs.
+        setup: What runs before all else.
+    """
+
+    loss: str
+    """What the model is told when what blocks leave behind for others is lost: ``{}`` stands for the reason."""
+    loss_before: str | None = None
+    """The same, where it was lost after a user's last block and before the next; ``None`` if that is not told."""
+
+    def __init__(self, languages: Sequence[str]) -> None:
+        self.languages = tuple(languages)
+        self.setup: list[Setup] = []
+
+    @property
+    def interpreter(self) -> int | None:
+        """The number of the interpreter that lives on between blocks, as was heard last; ``None`` if there is none."""
+        return 0
+
+    @property
+    def interpreter_loss(self) -> str:
+        """Why the interpreter before that one is gone."""
+        return ""
+
+    async def open(self, place: Place) -> None:
+        """Start, in a sandbox that runs, what all blocks need, unless it is there.
+
+        Raises:
+            SandboxError: If it cannot start.
+        """
+
+    async def close(self) -> str | None:
+        """End that; the reason why it has ended before, if it has."""
+        return None
+
+    @abstractmethod
+    def read(self, block: CodeBlock) -> Program:
+        """What is to be run.
+
+        Raises:
+            BlockError: If nothing can be.
+        """
+
+    @abstractmethod
+    async def run(
+        self,
+        program: Program,
+        place: Place,
+        call: Call,
+        output: BoundedOutput,
+        tools: HostTools | None = None,
+    ) -> End:
+        """Run it until it ends, or until the call is stopped.
+
+        Args:
+            program: What :meth:`read` has returned.
+            place: Where.
+            call: Which call it belongs to.
+            output: Gets what it writes.
+            tools: What it may call on the host.
+
+        Raises:
+            SandboxError: If nothing can run here at all.
+        """
+
+    @abstractmethod
+    def result(self, ends: Sequence[End], *, state_lost: bool) -> ExecutionResult:
+        """What is known of a call by how its blocks ended, in order."""
+
+    async def clean_up(self, place: Place, call: Call) -> None:
+        """Remove what a call leaves behind."""

@@ -1,0 +1,204 @@
+"""How much the workspace grows on the host: the kernel has no quota for a directory.
+
+Files are counted when the sandbox starts, and again whenever code has run for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from codeact_team.aio import to_the_end
+from codeact_team.errors import SandboxError
+from codeact_team.system.trees import DIRECTORY
+
+_INTERVAL = 1.0
+"""Seconds that code runs between two looks, or more:"""
+_PAUSE_PER_LOOK = 20
+"""seconds between two looks for each second that one takes."""
+_SHORT_INTERVAL = 0.1
+"""Seconds between two looks while there is too much."""
+_BLOCK = 512
+"""Bytes, whatever the file system."""
+_MIB = 1 << 20
+_SLACK = 1 * _MIB, 16
+"""Bytes and files that code may add while there is too much: what removes something may need some itself."""
+
+
+class Growth:
+    """How much has been added to directories, and whether that is more than allowed.
+
+    Args:
+        mib: How much may be added, in MiB of the disk; ``None`` for no limit.
+        files: How many files, directories among them, may be added; ``None`` for no limit.
+    """
+
+    def __init__(self, mib: int | None, files: int | None) -> None:
+        self._mib = mib
+        self._files = files
+        self._directories: Sequence[Path] = ()
+        self._before: _Usage | None = None
+        self._least: _Usage | None = None
+        """The least there was since there is too much."""
+        self.pause = _INTERVAL
+        """Seconds that code may run until the next look."""
+
+    async def begin(self, directories: Sequence[Path]) -> None:
+        """Count from what is there now, unless that has been done before.
+
+        Args:
+            directories: Which grow.
+
+        Raises:
+            SandboxError: If what is in them cannot be counted.
+        """
+        self._directories = directories
+        if self._before is not None or (self._mib is None and self._files is None):
+            return
+        try:
+            self._before = await to_the_end(asyncio.to_thread(_count, directories))
+        except OSError as error:
+            raise SandboxError(
+                f"what is in {', '.join(map(str, directories))} cannot be counted: {error}; set `workspace_mib` and "
+                "`workspace_files` to null to go on without a limit"
+            ) from error
+
+    async def look(self) -> str | None:
+        """The field whose limit is exceeded, with its value. Told again only when more has been added since."""
+        return await to_the_end(asyncio.to_thread(self._look))
+
+    def _look(self) -> str | None:
+        if (before := self._before) is None:
+            return None
+        began = time.monotonic()
+        try:
+            now = _count(self._directories)
+            if not now.closed <= before.closed:
+                raise PermissionError("a directory was made that cannot be read")
+        except OSError as error:
+            self.pause = _SHORT_INTERVAL
+            return f"workspace_mib: {self._mib}, and what there is cannot be counted: {error}"
+        exceeded = self._exceeded(before, now)
+        interval = _SHORT_INTERVAL if exceeded else _INTERVAL
+        self.pause = max(interval, _PAUSE_PER_LOOK * (time.monotonic() - began))
+        return self._unless_told(exceeded, now)
+
+    def _exceeded(self, before: _Usage, now: _Usage) -> str | None:
+        if self._mib is not None and now.size - before.size > self._mib * _MIB:
+            return f"workspace_mib: {self._mib}"
+        if self._files is not None and now.files - before.files > self._files:
+            return f"workspace_files: {self._files}"
+        return None
+
+    def _unless_told(self, exceeded: str | None, now: _Usage) -> str | None:
+        least, self._least = self._least, None if exceeded is None else now
+        if exceeded is None or least is None:
+            return exceeded
+        size, files = _SLACK
+        if now.size > least.size + size or now.files > least.files + files:
+            return exceeded
+        self._least = _Usage(min(least.size, now.size), min(least.files, now.files), now.closed)
+        return None
+
+
+class _Usage(NamedTuple):
+    """Bytes of the disk, how many files of all kinds, and the directories that cannot be read, but are others'."""
+
+    size: int
+    files: int
+    closed: frozenset[tuple[int, int]]
+
+
+def _count(directories: Sequence[Path]) -> _Usage:
+    count = _Count()
+    for directory in directories:
+        count.add(directory)
+    return _Usage(count.size, count.files, frozenset(count.closed))
+
+
+class _Count:
+    """Counts what is in directories that hostile code may change meanwhile.
+
+    Follows no links, opens nothing but directories, and does not leave their file systems.
+    """
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.files = 0
+        self.closed: set[tuple[int, int]] = set()
+        self._linked: set[tuple[int, int]] = set()
+
+    def add(self, directory: Path) -> None:
+        """Count what is in ``directory``.
+
+        Raises:
+            OSError: If that cannot be.
+        """
+        try:
+            top = os.open(directory, DIRECTORY)
+        except FileNotFoundError:
+            return
+        current, device = top, os.fstat(top).st_dev
+        try:
+            # one descriptor, however many directories are inside one another: of each, what is still to be seen there
+            levels = [(_identity(current), self._add_entries(current, device))]
+            while levels:
+                _, below = levels[-1]
+                if below:
+                    if (inner := self._open(below.pop(), current)) is not None:
+                        os.close(current)
+                        current = inner
+                        levels.append((_identity(current), self._add_entries(current, device)))
+                    continue
+                levels.pop()
+                if levels:
+                    above = os.open("..", DIRECTORY, dir_fd=current)
+                    os.close(current)
+                    current = above
+                    if _identity(current) != levels[-1][0]:
+                        raise OSError("a directory was moved meanwhile")
+        finally:
+            os.close(current)
+
+    def _open(self, name: str, above: int) -> int | None:
+        try:
+            return os.open(name, DIRECTORY, dir_fd=above)
+        except FileNotFoundError:
+            return None
+        except PermissionError:
+            status = os.stat(name, dir_fd=above, follow_symlinks=False)
+            if status.st_uid == os.geteuid():
+                raise
+            self.closed.add((status.st_dev, status.st_ino))
+            return None
+
+    def _add_entries(self, directory: int, device: int) -> list[str]:
+        """Count the entries of a directory. Returns the names of the directories among them."""
+        below: list[str] = []
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                if stat.S_ISDIR(status.st_mode):
+                    if status.st_dev == device:
+                        below.append(entry.name)
+                elif status.st_nlink > 1:
+                    identity = status.st_dev, status.st_ino
+                    if identity in self._linked:
+                        continue
+                    self._linked.add(identity)
+                self.size += status.st_blocks * _BLOCK
+                self.files += 1
+        return below
+
+
+def _identity(directory: int) -> tuple[int, int]:
+    status = os.fstat(directory)
+    return status.st_dev, status.st_ino

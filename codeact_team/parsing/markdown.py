@@ -1,0 +1,276 @@
+"""Finds the code in Markdown: in a message, or in a part of one that is read by itself, such as a block quote.
+
+A Markdown parser is not used: markdown-it-py, fast on prose, takes seconds for a megabyte of list items, and it cannot
+be told to read on behind a fence that stands in a docstring. Only lines with a fence or a tag matter here, so the
+reader jumps from one to the next.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from autogen_core.code_executor import CodeBlock
+
+from codeact_team.parsing.containers import PREFIX, Lists, dedent, unquote
+from codeact_team.parsing.delimiters import Where, column, find_delimiters
+from codeact_team.parsing.fences import End, Fence, code_end, hasty_end, quoted_end
+from codeact_team.parsing.labels import Languages, is_code, language_of
+from codeact_team.parsing.tags import STARTS, TAGS, Tag
+
+_CANDIDATE = re.compile(rf"```|~~~|{STARTS}")
+_START_TAG = re.compile(STARTS)
+_OPENING = re.compile(r"(`{3,}+(?![^\n]*`)|~{3,}+)([^\n]*+)")
+_BACKTICKS = re.compile("`++")
+_NEXT_FENCE = re.compile(r"(?:[ \t\r]*+\n)*+([ \t]*+)(`{3,}+|~{3,}+)([^\n`]*+)(?:\n|\Z)")
+_FENCE_FIRST = re.compile(r"\s*+(?:```|~~~)")
+# AutoGen's pattern lets any white space precede the label, line breaks included.
+_LABEL_BELOW = re.compile(r"\s*+([^\s`~]++)[ \t]*+\n")
+
+# How much text, in characters, a message may make us read twice; without a limit, hostile text makes that quadratic.
+_MAX_READ_TWICE = 256 * 1024
+_MAX_QUOTE_DEPTH = 16
+_MAX_UNSUPPORTED = 20
+
+
+class Findings:
+    """What is found in one message, whatever part of it is being read.
+
+    Attributes:
+        blocks: The code to run, in order.
+        unsupported: The languages of other code, as the keys of a dictionary, in order.
+        unclosed: Whether the end of code to run is missing or in doubt.
+        languages: What is run.
+        default_language: The language of a fence without a label.
+    """
+
+    def __init__(self, languages: Languages, default_language: str | None) -> None:
+        self.blocks: list[CodeBlock] = []
+        self.unsupported: dict[str, None] = {}
+        self.unclosed = False
+        self.languages = languages
+        self.default_language = default_language
+        self._read_twice = 0
+
+    def add(self, language: str, code: str) -> None:
+        """Add a block to run."""
+        self.blocks.append(CodeBlock(code=code, language=language))
+
+    def report(self, info: str) -> None:
+        """Note the language of a fence that is not run."""
+        language = language_of(info)
+        if is_code(language) and len(self.unsupported) < _MAX_UNSUPPORTED:
+            self.unsupported[language] = None
+
+    @property
+    def may_read_ahead(self) -> bool:
+        """Whether text may still be read that may have to be read again."""
+        return self._read_twice < _MAX_READ_TWICE
+
+    def count_reading_ahead(self, amount: int) -> None:
+        """Count characters that were read and will have to be read again."""
+        self._read_twice += amount
+
+
+class _Line(NamedTuple):
+    start: int
+    content: int  # behind indentation and list markers
+    trimmed: int  # behind the last character that is not blank
+    end: int
+
+
+class MarkdownReader:
+    """Reads a document once, from the beginning to the end.
+
+    Args:
+        text: Its text, with line feeds only.
+        findings: Where the code goes.
+        tags: Whether tags such as ``<execute>`` count.
+        quote_depth: How many block quotes it was taken out of.
+        is_last: Whether the message ends where it ends.
+    """
+
+    def __init__(
+        self, text: str, findings: Findings, *, tags: bool = True, quote_depth: int = 0, is_last: bool = True
+    ) -> None:
+        self._text = text
+        self._findings = findings
+        self._tags = tags
+        self._last_ends: dict[str, int] = {}
+        self._quote_depth = quote_depth
+        self._is_last = is_last
+        self._lists = Lists()
+        self._line = _Line(0, 0, 0, -1)
+
+    def read(self) -> None:
+        """Collect the code."""
+        position = outside = 0
+        while candidate := _CANDIDATE.search(self._text, position):
+            # a block may have ended within the line: what follows it is treated as a line of its own
+            start = self._text.rfind("\n", position, candidate.start()) + 1 or position
+            self._lists.add(self._text[outside:start])
+            outside = start
+            resume = self._read_line(start, candidate.start(), position)
+            if resume is None:
+                position = self._line.end
+            else:
+                self._lists.add(self._text[start : min(resume, self._line.end)])
+                position = outside = resume
+
+    def _read_line(self, start: int, candidate: int, position: int) -> int | None:
+        """Take the block that begins on a line; return the offset behind it, or ``None`` if none begins there."""
+        end, trimmed = self._line.end, self._line.trimmed
+        if end < candidate:
+            end = _find(self._text, "\n", candidate)
+            trimmed = start + len(self._text[start:end].rstrip())
+        match = PREFIX.match(self._text, start, end)
+        assert match is not None, "the pattern matches the empty string, too"
+        self._line = _Line(start, match.end(), trimmed, end)
+        if self._lists.is_indented_code(match[0].partition(">")[0]):
+            return None
+        if depth := match[0].count(">"):
+            return self._quote(position, match[0], depth)
+        if opening := _OPENING.match(self._text, self._line.content, end):
+            return self._fence(opening[1], opening[2].strip())
+        return self._tagged() or self._glued_fence()
+
+    def _quote(self, position: int, prefix: str, depth: int) -> int | None:
+        depth += self._quote_depth
+        if depth > _MAX_QUOTE_DEPTH:
+            return None
+        quote, resume = unquote(self._text, position, self._line.start, prefix)
+        is_last = self._is_last and resume == len(self._text)
+        MarkdownReader(quote, self._findings, tags=self._tags, quote_depth=depth, is_last=is_last).read()
+        return resume
+
+    def _fence(self, run: str, info: str) -> int:
+        languages = self._findings.languages
+        body = min(self._line.end + 1, len(self._text))
+        language = languages.resolve(info) if info else None
+        bare = False
+        if not info:
+            below = _LABEL_BELOW.match(self._text, body)
+            if below and languages.is_listed(below[1]):
+                language, body = languages.resolve(below[1]), below.end()
+            else:
+                language, bare = self._findings.default_language, True
+        if bare and language is None and (resume := self._wrapped_fence(run, body)) is not None:
+            return resume
+        fence = Fence(run, self._indent())
+        end = self._find_end(body, fence, language)
+        code = dedent(self._text[body : end.code], fence.indent)
+        has_code = bool(code.strip())
+        if language is None:
+            self._findings.report(info)
+        # AutoGen runs an empty block with a label, too; but what follows a stray bare fence is prose
+        elif (has_code and end.closed) if bare else (has_code or end.closed):
+            self._findings.add(language, code)
+        self._findings.unclosed |= self._is_last and not (end.closed or bare or language is None)
+        return end.resume
+
+    def _wrapped_fence(self, run: str, body: int) -> int | None:
+        """Take a fence with a label around which there is just another one, without a label and not longer."""
+        opening = _NEXT_FENCE.match(self._text, body)
+        language = self._findings.languages.resolve(opening[3].strip()) if opening else None
+        if opening is None or language is None or opening[2] != run or not self._findings.may_read_ahead:
+            return None
+        fence = Fence(run, column(opening[1]))
+        end = self._find_end(opening.end(), fence, language)
+        outer = _NEXT_FENCE.match(self._text, end.resume) if end.certain else None
+        if outer is None or outer[2] != run or outer[3].strip():
+            self._findings.count_reading_ahead(end.resume - body)
+            return None
+        self._findings.add(language, dedent(self._text[opening.end() : end.code], fence.indent))
+        return outer.end()
+
+    def _glued_fence(self) -> int | None:
+        """Take a fence that is glued to prose: AutoGen runs it, and CommonMark would take its end for a beginning."""
+        _, content, trimmed, line_end = self._line
+        run_end = self._text.rfind("```", content, trimmed) + 3
+        label = self._text[run_end:trimmed].split(maxsplit=2) if run_end >= 3 else []
+        language = self._findings.languages.resolve(label[0]) if len(label) == 1 else None
+        if language is None or not self._findings.may_read_ahead:
+            return None
+        before = self._text[content:run_end].rstrip("`")
+        if _in_code_span(before):
+            return None
+        fence = Fence(self._text[content + len(before) : run_end], self._indent())
+        end = self._find_end(min(line_end + 1, len(self._text)), fence, language)
+        if not end.certain:
+            self._findings.count_reading_ahead(end.resume - line_end)
+            return None
+        self._findings.add(language, dedent(self._text[line_end + 1 : end.code], fence.indent))
+        return end.resume
+
+    def _find_end(self, body: int, fence: Fence, language: str | None) -> End:
+        if language is None:
+            return quoted_end(self._text, body, fence)
+        if not self._findings.may_read_ahead:
+            return hasty_end(self._text, body, fence)
+        end = code_end(self._text, body, fence, language)
+        if end.read_on:
+            self._findings.count_reading_ahead(len(self._text) - end.resume)
+        return end
+
+    def _tagged(self) -> int | None:
+        """Take the block of a tag that begins or ends its line; one in the middle of prose is only mentioned."""
+        text, (_, content, trimmed, _) = self._text, self._line
+        opening = _START_TAG.search(text, content, trimmed) if self._tags else None
+        if opening is None or _in_code_span(text[content : opening.start()]):
+            return None
+        tag, body = TAGS[opening[0]], opening.end()
+        language = self._findings.languages.resolve(tag.language)
+        alone = body == trimmed
+        begins = opening.start() == content
+        if language is None or not (alone or begins or text.endswith(tag.end, body, trimmed)):
+            return None
+        end = self._tag_end(body, tag, language)
+        if end is None and not (alone or (begins and tag.may_end_text)):
+            return None
+        if tag.on_own_lines and not (begins and alone and end is not None and self._is_first(end)):
+            self._findings.count_reading_ahead(end - body if end is not None else 0)
+            return None
+        code = text[body:end]
+        code = dedent(code.partition("\n")[2], self._indent()) if alone else code.lstrip(" \t")
+        self._add_tagged(language, code.rstrip(" \t"), is_last=end is None and not tag.may_end_text)
+        return len(text) if end is None else end + len(tag.end)
+
+    def _add_tagged(self, language: str, code: str, *, is_last: bool) -> None:
+        is_last = is_last and self._is_last
+        self._findings.unclosed |= is_last and bool(code.strip())
+        if _FENCE_FIRST.match(code):
+            inner = MarkdownReader(
+                code, self._findings, tags=False, quote_depth=self._quote_depth, is_last=is_last
+            )
+            inner.read()
+        elif code.strip():
+            self._findings.add(language, code)
+
+    def _tag_end(self, body: int, tag: Tag, language: str) -> int | None:
+        if tag.end not in self._last_ends:
+            self._last_ends[tag.end] = self._text.rfind(tag.end)
+        if body > self._last_ends[tag.end]:
+            return None
+        if self._findings.may_read_ahead:
+            for delimiter in find_delimiters(self._text, body, language):
+                ends = delimiter.where is Where.CODE or (delimiter.where is Where.COMMENT and delimiter.last)
+                if delimiter.text == tag.end and ends:
+                    return delimiter.start
+            self._findings.count_reading_ahead(len(self._text) - body)
+        return None if tag.on_own_lines else self._text.find(tag.end, body)
+
+    def _is_first(self, position: int) -> bool:
+        """Whether only blanks stand before the position on its line."""
+        return not self._text[self._text.rfind("\n", 0, position) + 1 : position].strip()
+
+    def _indent(self) -> int:
+        return column(self._text[self._line.start : self._line.content])
+
+
+def _in_code_span(before: str) -> bool:
+    return len(_BACKTICKS.findall(before)) % 2 == 1
+
+
+def _find(text: str, part: str, start: int) -> int:
+    found = text.find(part, start)
+    return len(text) if found < 0 else found

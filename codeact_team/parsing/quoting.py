@@ -1,0 +1,34 @@
+"""Makes text safe to quote: whoever extracts code finds none in it."""
+
+from __future__ import annotations
+
+import re
+
+from codeact_team.parsing.containers import PREFIX
+from codeact_team.parsing.tags import TAGS
+
+_ZERO_WIDTH = "\u200b"
+_BACKTICKS = re.compile("``(?=`)")
+# Tildes count at the start of a line only. Python's tracebacks underline with ``~~~^~~``: no label starts with that.
+_TILDES = re.compile(rf"^({PREFIX.pattern})(~{{3,}}+)(?!\^)", re.MULTILINE)
+
+_START_TAG = re.compile(
+    "|".join(
+        re.escape(start) + (r"(?=[^\S\n]*$)" if tag.on_own_lines else "") for start, tag in TAGS.items()
+    ),
+    re.MULTILINE,
+)
+
+
+def make_inert(text: str) -> str:
+    """Break what could be taken as a fence or a tag such as ``<execute>`` with zero-width spaces.
+
+    Neither :func:`extract_code` nor the pattern of AutoGen's own executor agent finds code in the result. It reads as
+    before; text without anything of the kind is returned as it is.
+    """
+    text = _BACKTICKS.sub(f"``{_ZERO_WIDTH}", text)
+    text = _TILDES.sub(lambda match: match[1] + _ZERO_WIDTH.join(match[2]), text)
+    # most outputs hold none, and looking for each by itself is many times faster
+    if not any(start in text for start in TAGS):
+        return text
+    return _START_TAG.sub(lambda tag: f"{tag[0][0]}{_ZERO_WIDTH}{tag[0][1:]}", text)

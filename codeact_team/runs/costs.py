@@ -1,0 +1,73 @@
+"""What a run has cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from autogen_agentchat.messages import ModelClientStreamingChunkEvent
+from autogen_core.models import RequestUsage
+
+from codeact_team.effects import Event
+from codeact_team.events import (
+    BlockBegan,
+    MessageSent,
+    ModelCallEnded,
+    RunBegan,
+    ToolCallBegan,
+    ToolCallEnded,
+)
+from codeact_team.execution import CallOutcome
+from codeact_team.runs.result import ToolUse
+
+
+@dataclass
+class _Calls:
+    outcomes: Counter[CallOutcome] = field(default_factory=Counter[CallOutcome])
+    seconds: float = 0.0
+
+
+class Costs:
+    """A listener that counts what a run has cost."""
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._prompt_tokens = self._completion_tokens = 0
+        self._blocks: set[int] = set()
+        self._calls_of_code: set[int] = set()
+        self._calls: dict[str, _Calls] = {}
+        self.messages = 0
+        """How many there were, the task included and chunks not."""
+
+    @property
+    def usage(self) -> RequestUsage:
+        """The tokens of all calls of models; answers from a cache cost none."""
+        return RequestUsage(self._prompt_tokens, self._completion_tokens)
+
+    @property
+    def tools(self) -> list[ToolUse]:
+        """The tools that code has called, in the order of the first calls."""
+        return [ToolUse(name, dict(calls.outcomes), calls.seconds) for name, calls in self._calls.items()]
+
+    def __call__(self, event: Event) -> None:
+        """Hear of an event."""
+        match event:
+            case RunBegan():
+                self._begin()
+            case MessageSent():
+                self.messages += not isinstance(event.message, ModelClientStreamingChunkEvent)
+            case ModelCallEnded(usage=RequestUsage() as usage, cached=False):
+                self._prompt_tokens += usage.prompt_tokens
+                self._completion_tokens += usage.completion_tokens
+            case BlockBegan():
+                self._blocks.add(event.span)
+            case ToolCallBegan(parent=int() as block, span=span) if block in self._blocks:
+                self._calls_of_code.add(span)
+            case ToolCallEnded() if event.span in self._calls_of_code:
+                calls = self._calls.setdefault(event.name, _Calls())
+                calls.outcomes[event.outcome] += 1
+                calls.seconds += event.seconds
+            case _:
+                pass

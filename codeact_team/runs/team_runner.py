@@ -1,0 +1,262 @@
+"""A team, or a single agent, that takes tasks; each is a run and comes to a result."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from signal import Signals
+from typing import Any
+
+from autogen_agentchat.base import ChatAgent, Team
+from autogen_core import CancellationToken
+
+from codeact_team.agents import ReflectionAgent
+from codeact_team.autogen_internals import components_in, recover
+from codeact_team.config.open import load_into
+from codeact_team.effects import Door, Event, Listener
+from codeact_team.events import Opened, RunBegan, RunEnded
+from codeact_team.execution import StreamingCodeExecutor
+from codeact_team.providers import Policy
+from codeact_team.runs.acceptance import Acceptance
+from codeact_team.runs.costs import Costs
+from codeact_team.runs.failures import explain, is_transient
+from codeact_team.runs.result import RunEnding, RunResult
+from codeact_team.runs.task_stream import TimeLimitReached, stream
+from codeact_team.runs.tasks import given_task
+from codeact_team.scope import Scope
+from codeact_team.teams import ReflectionTermination
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class WorkEnd:
+    """How a piece of work ended: a run, or a reset.
+
+    Attributes:
+        stop_reason: Why the team stopped, in its own words.
+        time_is_over: Whether a time limit has stopped it.
+        error: What went wrong, explained.
+        is_transient: Whether it may go well a little later.
+        signal: What stopped it.
+    """
+
+    stop_reason: str | None = None
+    time_is_over: bool = False
+    error: str | None = None
+    is_transient: bool = False
+    signal: Signals | None = None
+
+    @property
+    def came_by_itself(self) -> bool:
+        """Whether the team ended its work, well or not."""
+        return self.error is None and self.signal is None and not self.time_is_over
+
+
+class TeamRunner:
+    """Loads a team, or a single agent, and runs it on tasks.
+
+    Either :meth:`run_once` does all of it, or :meth:`open` opens the team for any number of calls of :meth:`run`. What
+    happens is told to listeners, at last a :class:`RunResult` for each run.
+
+    Args:
+        source: Path of a YAML or JSON file, or the name of a shipped config, such as ``quickstart``.
+        overrides: Changes to single values, such as ``config.max_turns=3``.
+        policy: What may be loaded; by default AutoGen's and our components, and what the environment adds.
+    """
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str],
+        *,
+        overrides: Sequence[str] = (),
+        policy: Policy | None = None,
+    ) -> None:
+        self._source = source
+        self._overrides = overrides
+        self._policy = policy
+        self._door = Door()
+        self._acceptance, self._costs = Acceptance(), Costs()
+        for listener in (self._acceptance, self._costs):
+            self.listen(listener, essential=True)
+        self._team: Team | ChatAgent | None = None
+        self._work: asyncio.Future[str | None] | None = None
+        self._stopped_by: Signals | None = None
+
+    def listen(self, listener: Listener, *, essential: bool = False) -> None:
+        """Tell ``listener`` what happens.
+
+        Args:
+            listener: Is called with each event. One that raises is told nothing more.
+            essential: Whether that stops the run, and its error comes out of it.
+        """
+        self._door.listen(
+            partial(self._tell_essential, listener) if essential else listener, essential=essential
+        )
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[None]:
+        """Load the team, and at the end stop everything that it has started.
+
+        What it needs starts in the background.
+
+        Raises:
+            ConfigError: If anything is wrong with the config, or it is neither a team nor an agent.
+            SandboxError: If the team needs what this machine does not have.
+        """
+        with self._door:
+            async with self._loaded():
+                yield
+
+    async def started(self) -> None:
+        """Wait until everything that the open team needs has started.
+
+        Raises:
+            SandboxError: If something cannot start.
+        """
+        for part in self._scope.owned:
+            await part.start()
+
+    async def run(self, task: str) -> RunResult:
+        """Run the open team on a task. It remembers the tasks before.
+
+        Whatever goes wrong is told by the result, and another task can follow.
+        """
+        return await self._result_of(self._stream(task))
+
+    async def run_once(self, task: str | None, *, seconds: float | None = None) -> RunResult:
+        """Open the team, run it on one task, and stop what it has started.
+
+        Whatever goes wrong with the config, the model or the sandbox is told by the result.
+
+        Args:
+            task: What to do; ``None`` for the task that the config brings along.
+            seconds: Wall-clock time in seconds that the team may work; then it is stopped. A ``TimeoutTermination`` of
+                the team does the same.
+        """
+        with self._door:
+            return await self._result_of(self._load_and_stream(task, seconds))
+
+    async def reset(self) -> WorkEnd:
+        """Forget the conversation, and what the code has left in its interpreter."""
+        return await self._end_of(self._reset())
+
+    def stop(self, number: Signals) -> bool:
+        """Stop the run, or the reset, that is under way, and nothing else; whether there is one."""
+        if self._work is None:
+            return False
+        if self._stopped_by is None:
+            self._stopped_by = number
+            self._work.cancel()
+        return True
+
+    @asynccontextmanager
+    async def _loaded(self) -> AsyncGenerator[None]:
+        async with Scope() as self._scope:
+            self._team = load_into(self._scope, self._source, overrides=self._overrides, policy=self._policy)
+            self._acceptance.reviewed = _is_reviewed(self._team)
+            executors = [part for part in self._scope.owned if isinstance(part, StreamingCodeExecutor)]
+            self._door.tell(Opened(loosenings=[said for each in executors for said in each.loosenings]))
+            self._door.check()
+            yield
+
+    async def _load_and_stream(self, task: str | None, seconds: float | None) -> str | None:
+        wanted = given_task(self._source, task)
+        async with self._loaded():
+            return await self._stream(wanted, seconds)
+
+    @property
+    def _opened(self) -> Team | ChatAgent:
+        assert self._team is not None, "the team is not open"
+        return self._team
+
+    async def _stream(self, task: str, seconds: float | None = None) -> str | None:
+        with self._door.span(partial(_run_began, task), _run_ended):
+            return await stream(self._opened, task, self._door, seconds=seconds)
+
+    async def _reset(self) -> None:
+        team = self._opened
+        await (team.reset() if isinstance(team, Team) else team.on_reset(CancellationToken()))
+
+    def _tell_essential(self, listener: Listener, event: Event) -> None:
+        try:
+            listener(event)
+        except Exception:
+            if self._work is not None:
+                self._work.get_loop().call_soon_threadsafe(self._work.cancel)
+            raise
+
+    async def _result_of(self, work: Coroutine[Any, Any, str | None]) -> RunResult:
+        began = time.monotonic()
+        end = await self._end_of(work)
+        acceptance, costs = self._acceptance, self._costs
+        acceptance.broken_off = end.time_is_over
+        if end.signal is not None:
+            ending = RunEnding.STOPPED
+        elif end.error is not None:
+            ending = RunEnding.FAILED
+        else:
+            ending = RunEnding.ACCEPTED if acceptance.accepted else RunEnding.NOT_ACCEPTED
+        result = RunResult(
+            ending=ending,
+            usage=costs.usage,
+            messages=costs.messages,
+            seconds=time.monotonic() - began,
+            stop_reason=end.stop_reason or acceptance.cut_short,
+            objection=acceptance.objection if ending is RunEnding.NOT_ACCEPTED else None,
+            error=end.error,
+            is_transient=end.is_transient,
+            signal=end.signal,
+            tools=costs.tools,
+        )
+        self._door.tell(result)
+        self._door.check()
+        return result
+
+    async def _end_of(self, work: Coroutine[Any, Any, str | None]) -> WorkEnd:
+        """Await some work, which :meth:`stop` can stop, and tell how it ended.
+
+        Raises:
+            Exception: What an essential listener has raised.
+        """
+        self._work, self._stopped_by = asyncio.ensure_future(work), None
+        end = WorkEnd()
+        try:
+            end = WorkEnd(await self._work)
+        except TimeLimitReached as reason:
+            end = WorkEnd(str(reason), time_is_over=True)
+        except asyncio.CancelledError:
+            self._door.check()
+            task = asyncio.current_task()
+            if self._stopped_by is None or (task is not None and task.cancelling()):
+                raise
+        except Exception as failure:
+            self._door.check()
+            failure = self._door.original_of(failure)
+            logger.debug("the run failed", exc_info=failure)
+            end = WorkEnd(error=explain(failure), is_transient=is_transient(failure))
+        finally:
+            self._work = None
+        end = replace(end, signal=self._stopped_by)
+        if self._team is not None and not end.came_by_itself:
+            await recover(self._team)
+        return end
+
+
+def _run_began(task: str, span: int) -> RunBegan:
+    return RunBegan(span=span, task=task)
+
+
+def _run_ended(span: int) -> RunEnded:
+    return RunEnded(span=span)
+
+
+def _is_reviewed(team: Team | ChatAgent) -> bool:
+    """Whether somebody in a team judges the work of the others, or something waits for a judgement."""
+    return any(isinstance(part, ReflectionAgent | ReflectionTermination) for part in components_in(team))

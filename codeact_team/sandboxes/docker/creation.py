@@ -1,0 +1,226 @@
+"""Makes a hardened container from its settings, and starts it."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import stat
+from collections.abc import Mapping, Set
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from docker.errors import APIError
+from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
+
+from codeact_team.errors import EngineError
+from codeact_team.sandboxes.docker.config import DockerSandboxConfig
+from codeact_team.sandboxes.docker.container import (
+    CONFLICT,
+    LABEL,
+    NAMESPACE_LABEL,
+    Container,
+    owner_label,
+    process_namespace,
+    remove,
+)
+from codeact_team.sandboxes.docker.engine import Client, open_stream, translated
+from codeact_team.sandboxes.docker.seccomp import profile
+
+logger = logging.getLogger(__name__)
+
+WORKSPACE = "/workspace"
+_NOBODY = "65534:65534"
+_MIB = 1024 * 1024
+_INIT = (resources.files(__name__.rpartition(".")[0]) / "init.sh").read_text()
+_ENTER = stat.S_IXGRP | stat.S_IXOTH
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A directory of the host that is to be the workspace.
+
+    Attributes:
+        directory: The directory.
+        source: Its name at the engine.
+        probe: The name of a file there that must be seen in the container.
+    """
+
+    directory: Path
+    source: Path
+    probe: str
+
+    def is_missing(self, error: EngineError) -> bool:
+        """Whether the engine refused a container because it does not have the directory."""
+        text = str(error)
+        # the second text is Docker Desktop's
+        missing = "bind source path does not exist" in text or "ounts denied" in text
+        return missing and str(self.source) in text
+
+
+def launch(
+    client: Client, url: str, config: DockerSandboxConfig, binding: Binding | None, word: str
+) -> Container:
+    """Create a container, attach to it, and start it. Blocks; where it fails, nothing is left.
+
+    Args:
+        client: The engine, which the container then closes.
+        url: Its address.
+        config: The settings.
+        binding: What is bound at the workspace; ``None`` for a workspace inside only.
+        word: What the line that the first process says begins with.
+
+    Raises:
+        EngineError: If the engine refuses.
+    """
+    with translated(url):
+        info: dict[str, Any] = client.info()
+    options = {option.partition(",")[0] for option in info.get("SecurityOptions") or ()}
+    rootless = "name=rootless" in options
+    filter_ = _filter_for(info, options)
+    user = _user_for(config, binding, rootless=rootless)
+    as_root = user.partition(":")[0] in ("0", "root") and not rootless
+    no_set_id = as_root and binding is not None and _others_can_enter(binding.directory)
+    if as_root and binding is not None and config.user is None:
+        _warn_once(
+            f"{binding.directory} belongs to root, so the code runs as uid 0 of the container, without capabilities"
+        )
+    probe = "" if binding is None else binding.probe
+    settings = [word, probe, config.init_command or "", "1" if no_set_id else ""]
+    id = _create(client, config, settings, _host_config(config, user, binding, filter_), user)
+    with ExitStack() as failed:
+        failed.callback(remove, client, url, id, keep=False)
+        streams = "stream=1&stdin=1&stdout=1&stderr=1"
+        stream = failed.enter_context(open_stream(client, url, f"/containers/{id}/attach?{streams}"))
+        with translated(config.image):
+            client.start(id)
+        failed.pop_all()
+    return Container(client, url, id, stream, keep=not config.auto_remove)
+
+
+def _filter_for(info: Mapping[str, Any], options: Set[str]) -> str | None:
+    """The profile of system calls for an engine; ``None`` where the engine takes none, which is said once."""
+    machine = info.get("Architecture", "")
+    if "name=seccomp" not in options:
+        why = "seccomp is off in the container engine, which so filters no system calls"
+    elif "BuildahVersion" in info:
+        # it takes the profile for the name of a file
+        why = "Podman's own profile of system calls is in force, as it takes no other from its clients"
+    elif (known := profile(machine)) is not None:
+        return known
+    else:
+        why = f"the container engine's own profile of system calls is in force, as ours does not fit {machine!r}"
+    _warn_once(why)
+    return None
+
+
+@cache
+def _warn_once(text: str) -> None:
+    logger.warning("%s", text)
+
+
+def _others_can_enter(directory: Path) -> bool:
+    """Whether users of this machine other than root can reach what code leaves in a directory."""
+    resolved = directory.resolve()
+    # who owns one may open it at any time
+    return all(
+        status.st_uid != 0 or status.st_mode & _ENTER
+        for status in (place.stat() for place in (resolved, *resolved.parents))
+    )
+
+
+def _user_for(config: DockerSandboxConfig, binding: Binding | None, *, rootless: bool) -> str:
+    """The user of the code: as configured, else the owner of the bound directory, else one who owns nothing."""
+    if config.user is not None:
+        return config.user
+    if binding is None:
+        return _NOBODY
+    if rootless:
+        return "0:0"
+    status = binding.directory.stat()
+    return f"{status.st_uid}:{status.st_gid}"
+
+
+def _create(
+    client: Client, config: DockerSandboxConfig, settings: list[str], host_config: dict[str, Any], user: str
+) -> str:
+    """Create, but do not start, a container whose first process gets ``settings``."""
+    arguments: dict[str, Any] = {
+        "image": config.image,
+        "entrypoint": ["/bin/sh"],
+        "command": ["-c", _INIT, "init", *settings],
+        "user": user,
+        "working_dir": WORKSPACE,
+        "stdin_open": True,
+        # attached: the engine closes stdin, and with it the container, when the host process is gone
+        "detach": not config.stop_container,
+        # /tmp is the one place that is writable whatever the image and the user
+        "environment": {"HOME": "/tmp", "PYTHONUNBUFFERED": "1", "PIP_QUIET": "1", **config.environment},
+        "labels": {LABEL: owner_label(), NAMESPACE_LABEL: process_namespace()},
+        # the docker command's own configuration may hold a proxy with a password
+        "use_config_proxy": False,
+    }
+    with translated(config.image):
+        arguments["host_config"] = client.create_host_config(**host_config)
+        try:
+            return str(client.create_container(name=config.container_name, **arguments)["Id"])
+        except APIError as error:
+            if config.container_name is None or error.status_code != CONFLICT:
+                raise
+            name = f"{config.container_name}-{secrets.token_hex(4)}"
+            return str(client.create_container(name=name, **arguments)["Id"])
+
+
+def _host_config(
+    config: DockerSandboxConfig, user: str, binding: Binding | None, filter_: str | None
+) -> dict[str, Any]:
+    memory = config.memory_mib * _MIB
+    filtered = [] if filter_ is None else [f"seccomp={filter_}"]
+    return {
+        "network_mode": config.network,
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges", *filtered],
+        "read_only": config.read_only,
+        "mem_limit": memory,
+        # equal to mem_limit: no swap on top
+        "memswap_limit": memory,
+        "nano_cpus": int(config.cpus * 1e9),
+        "pids_limit": config.pids,
+        "ulimits": [
+            Ulimit(name="fsize", soft=config.max_file_mib * _MIB, hard=config.max_file_mib * _MIB),
+            Ulimit(name="core", soft=0, hard=0),
+        ],
+        "tmpfs": _tmpfs(config, user, inside=binding is None),
+        "mounts": _mounts(config, binding),
+        "extra_hosts": config.extra_hosts,
+        "device_requests": [DeviceRequest(**request) for request in config.device_requests],
+        "runtime": config.runtime,
+        "auto_remove": config.auto_remove,
+        # a block can write to the first process' stdout, and a log on the host has no limit
+        "log_config": LogConfig(type="none"),
+    }
+
+
+def _tmpfs(config: DockerSandboxConfig, user: str, *, inside: bool) -> dict[str, str]:
+    # exec: a compiled language has to run what it built
+    options = f"rw,exec,nosuid,nodev,size={config.tmpfs_mib}m"
+    uid, _, gid = user.partition(":")
+    owned = f"{options},uid={uid},gid={gid or uid}" if uid.isdigit() and (gid or uid).isdigit() else options
+    places = {"/tmp": f"{owned},mode=1777"}
+    if inside:
+        places[WORKSPACE] = f"{owned},mode=0700"
+    return places
+
+
+def _mounts(config: DockerSandboxConfig, binding: Binding | None) -> list[Mount]:
+    # mounts, not -v: that would make a missing directory of the host, owned by root
+    mounts = [] if binding is None else [Mount(target=WORKSPACE, source=str(binding.source), type="bind")]
+    for source, volume in config.extra_volumes.items():
+        kind = "bind" if source.startswith(("/", ".", "~")) else "volume"
+        path = str(Path(source).expanduser().resolve()) if kind == "bind" else source
+        read_only = volume.get("mode", "rw") != "rw"
+        mounts.append(Mount(target=volume["bind"], source=path, type=kind, read_only=read_only))
+    return mounts

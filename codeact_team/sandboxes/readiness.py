@@ -1,0 +1,148 @@
+"""Waiting until a descriptor can be read or written, in whatever event loop somebody waits."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from contextvars import Context
+
+
+class _Arrival(asyncio.Future[None]):
+    """A future of one waiting task, which goes on at once when it is done and not in the loop's next turn."""
+
+    _waiter: Callable[[asyncio.Future[None]], object] | None = None
+    _context: Context | None = None
+
+    def add_done_callback(
+        self, fn: Callable[[asyncio.Future[None]], object], /, *, context: Context | None = None
+    ) -> None:
+        self._waiter, self._context = fn, context
+
+    def arrive(self) -> None:
+        """Let the task go on; to be called by the loop itself, where no task runs."""
+        if not self.done():
+            self.set_result(None)
+            if self._waiter is not None and self._context is not None:
+                self._context.run(self._waiter, self)
+
+    def cancel(self, msg: object = None) -> bool:
+        cancelled = super().cancel(msg)
+        if cancelled and self._waiter is not None:
+            self.get_loop().call_soon(self._waiter, self, context=self._context)
+        return cancelled
+
+
+class Readiness:
+    """Lets tasks wait until one of some descriptors can be read.
+
+    A loop that somebody has waited in goes on to watch the descriptors: to register them takes longer than a wait. It
+    stops when one of them can be read and nobody waits.
+
+    Args:
+        fds: The descriptors, which stay the caller's.
+    """
+
+    def __init__(self, *fds: int) -> None:
+        self._fds = fds
+        self._registrations: dict[asyncio.AbstractEventLoop, _Registration] = {}
+
+    async def wait(self) -> None:
+        """Wait until one can be read, or is at its end."""
+        loop = asyncio.get_running_loop()
+        registration = self._registrations.get(loop) or self._register(loop)
+        arrival = _Arrival(loop=loop)
+        registration.waiting.add(arrival)
+        try:
+            await arrival
+        finally:
+            registration.waiting.discard(arrival)
+
+    def close(self) -> None:
+        """Let no loop watch them any more. From any thread."""
+        while self._registrations:
+            _, registration = self._registrations.popitem()
+            registration.end()
+
+    def _register(self, loop: asyncio.AbstractEventLoop) -> _Registration:
+        for other in [other for other in self._registrations if other.is_closed()]:
+            self._registrations.pop(other).end()
+        registration = _Registration(loop, self._fds, lambda: self._registrations.pop(loop, None))
+        self._registrations[loop] = registration
+        return registration
+
+
+class _Registration:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, fds: tuple[int, ...], on_end: Callable[[], object]
+    ) -> None:
+        self.waiting: set[_Arrival] = set()
+        self._loop = loop
+        self._on_end = on_end
+        # a loop knows one reader for each descriptor, and a number may be another file's by the time it forgets it
+        self._copies = [os.dup(fd) for fd in fds]
+        for copy in self._copies:
+            # nothing of whoever waits first lives on with it
+            Context().run(loop.add_reader, copy, self._wake)
+
+    def end(self) -> None:
+        if self._loop.is_closed() or not self._loop.is_running() or self._loop is _running_loop():
+            self._forget()
+        else:
+            self._loop.call_soon_threadsafe(self._forget)
+
+    def _wake(self) -> None:
+        if not self.waiting:
+            self._on_end()
+            self._forget()
+            return
+        waiting, self.waiting = self.waiting, set()
+        for arrival in waiting:
+            arrival.arrive()
+
+    def _forget(self) -> None:
+        is_open = not self._loop.is_closed()
+        while self._copies:
+            copy = self._copies.pop()
+            if is_open:
+                self._loop.remove_reader(copy)
+            os.close(copy)
+        # whoever still waits sees for themselves that there is no more
+        for arrival in self.waiting if is_open else ():
+            self._loop.call_soon(arrival.arrive)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+async def readable(fd: int) -> None:
+    """Wait until ``fd`` can be read, or is at its end."""
+    loop = asyncio.get_running_loop()
+    await _once(fd, loop.add_reader, loop.remove_reader)
+
+
+async def writable(fd: int) -> None:
+    """Wait until ``fd`` can be written, or nobody reads it any more."""
+    loop = asyncio.get_running_loop()
+    await _once(fd, loop.add_writer, loop.remove_writer)
+
+
+async def _once(fd: int, add: Callable[..., object], remove: Callable[[int], object]) -> None:
+    ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    # two tasks may wait for the same one
+    copy = os.dup(fd)
+    try:
+        add(copy, _resolve, ready)
+        await ready
+    finally:
+        remove(copy)
+        os.close(copy)
+
+
+def _resolve(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)

@@ -1,0 +1,349 @@
+"""Calls of the host's tools: sent, waited for in whatever thread or event loop, and answered in any order."""
+
+from __future__ import annotations
+
+import sys
+from _thread import RLock, allocate_lock, get_ident, start_new_thread
+from _thread import _count as count_threads  # pyright: ignore[reportPrivateUsage]  # of threading, too
+from collections import deque
+from contextlib import suppress
+from itertools import count
+from os import getpid
+from signal import SIG_BLOCK, pthread_sigmask, valid_signals
+
+from codeact_team.sessions.protocol import MAX_CALL_BYTES_AT_ONCE, MAX_CALLS_AT_ONCE, Kind
+from codeact_team.sessions.runner.interpreter.stack_frames import interruptible, library_first
+from codeact_team.sessions.runner.interpreter.tool_answers import ToolError, read_answer
+from codeact_team.sessions.runner.interpreter.tracebacks import one_line
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from _thread import LockType
+    from asyncio import AbstractEventLoop
+    from types import CodeType, FrameType
+    from typing import Any
+
+    from codeact_team.sessions.runner.interpreter.channel import Channel
+    from codeact_team.sessions.runner.interpreter.interrupts import Interrupts
+
+_NOT_HERE = "tools can be called by the session's own process only"
+_NOT_NOW = "tools can be called while a block runs only"
+_ENDED = "the block that made this call has ended"
+_LEFT_BEHIND = "this thread may call no tools any more: the block that started it has ended. Start it anew"
+_INTERRUPTED = "the block that made this call was interrupted"
+
+_PATIENCE = 1.0
+"""Seconds. Python misses a signal that comes just before it waits, and sees it when it does not wait any more."""
+
+
+class _Call:
+    """A call, and what comes of it.
+
+    Args:
+        request: The payload, from behind the id.
+
+    Attributes:
+        number: Its id.
+        payload: What is sent, once it has an id.
+        thread: That which waits, if one does.
+    """
+
+    thread: int | None = None
+
+    def __init__(self, request: bytes) -> None:
+        self.number = 0
+        self.payload = request
+        self.value: Any = None
+        self.error: ToolError | None = None
+
+    def complete(self, value: Any, error: ToolError | None) -> None:
+        """Have the caller go on. Does no harm if it has gone on already."""
+        self.value, self.error = value, error
+
+    @interruptible
+    def result(self) -> Any:
+        """What the tool returned.
+
+        Raises:
+            ToolError: If it did not.
+        """
+        if self.error is None:
+            return self.value
+        try:
+            raise self.error
+        finally:
+            # or it would keep alive, by its traceback, all that its frames refer to
+            self.error = None
+
+
+class _WaitingCall(_Call):
+    """A call whose thread waits for it."""
+
+    def __init__(self, request: bytes) -> None:
+        super().__init__(request)
+        self.thread = get_ident()
+        self.done = allocate_lock()
+        self.done.acquire()
+
+    def complete(self, value: Any, error: ToolError | None) -> None:
+        super().complete(value, error)
+        with suppress(RuntimeError):
+            self.done.release()
+
+
+class _AwaitedCall(_Call):
+    """A call that a task awaits."""
+
+    def __init__(self, request: bytes, loop: AbstractEventLoop) -> None:
+        super().__init__(request)
+        self._loop = loop
+        self.done = loop.create_future()
+
+    def complete(self, value: Any, error: ToolError | None) -> None:
+        super().complete(value, error)
+        # if the loop is closed, nobody waits
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._wake)
+
+    @interruptible
+    def _wake(self) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+
+class Calls:
+    """The calls of the block that runs. What the host would refuse to have at once waits here.
+
+    Args:
+        channel: How they reach the host.
+        interrupts: What may interrupt those that wait.
+    """
+
+    def __init__(self, channel: Channel, interrupts: Interrupts) -> None:
+        self._channel = channel
+        self._interrupts = interrupts
+        interrupts.on_stop = self._stop
+        self._pid = getpid()
+        self._main_thread = get_ident()
+        # what runs within it may be a finalizer of the code, which may do anything
+        self._lock = RLock()
+        self._numbers = count(1)
+        self._token: bytes | None = None
+        self._sent: dict[int, _Call] = {}
+        self._sent_bytes = 0
+        self._queue: deque[_Call] = deque()
+        self._listening = False
+        self._broken: str | None = None
+        self._left_behind: dict[int, FrameType] = {}
+        """What other threads were at when the last block ended."""
+
+    def begin(self, token: bytes) -> None:
+        """A block begins."""
+        self._token = token
+
+    def end(self) -> None:
+        """The block has ended, and with it all its calls."""
+        with self._lock:
+            self._token = None
+            calls = [*self._sent.values(), *self._queue]
+            self._sent = {}
+            self._sent_bytes = 0
+            self._queue.clear()
+        for call in calls:
+            call.complete(None, ToolError(_ENDED))
+        self._left_behind = {}
+        # beside the one that listens
+        if count_threads() > self._listening:
+            workers = _workers_of_pools()
+            frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
+            for thread, frame in frames.items():
+                if (work := _work(frame, workers)) is not None and thread != self._main_thread:
+                    self._left_behind[thread] = work
+
+    @interruptible
+    def call(self, request: bytes) -> Any:
+        """Call a tool, and wait.
+
+        Args:
+            request: The payload, from behind the id.
+
+        Raises:
+            ToolError: If the call fails, whatever the reason.
+        """
+        call = _WaitingCall(request)
+        try:
+            self._start(call)
+            self._check()
+            while not call.done.acquire(timeout=_PATIENCE):
+                pass
+        except BaseException:
+            self._forsake(call)
+            self._check()
+            raise
+        return call.result()
+
+    @interruptible
+    async def call_async(self, request: bytes) -> Any:
+        """Call a tool, and await it; see :meth:`call`."""
+        call = _AwaitedCall(request, _running_loop())
+        try:
+            self._start(call)
+            self._check()
+            await call.done
+        except BaseException:
+            self._forsake(call)
+            self._check()
+            raise
+        return call.result()
+
+    def _start(self, call: _Call) -> None:
+        if getpid() != self._pid:
+            raise ToolError(_NOT_HERE)
+        with self._lock:
+            token = self._token
+            if token is None:
+                raise ToolError(_NOT_NOW)
+            if self._is_left_behind():
+                raise ToolError(_LEFT_BEHIND)
+            self._listen()
+            call.number = next(self._numbers)
+            call.payload = b'{"id":%d,%s' % (call.number, call.payload)
+            if self._queue or not self._has_room(call):
+                self._queue.append(call)
+                return
+            self._admit(call)
+        self._send(call, token)
+
+    def _is_left_behind(self) -> bool:
+        """Whether the thread is still at what it was at when a block ended."""
+        # it may have the number of another one that has ended since
+        left = self._left_behind.get(get_ident())
+        if left is None:
+            return False
+        here = sys._getframe()  # pyright: ignore[reportPrivateUsage]
+        return _work(here, _workers_of_pools()) is left
+
+    def _has_room(self, call: _Call) -> bool:
+        return (
+            len(self._sent) < MAX_CALLS_AT_ONCE
+            and self._sent_bytes + len(call.payload) <= MAX_CALL_BYTES_AT_ONCE
+        )
+
+    def _admit(self, call: _Call) -> None:
+        self._sent[call.number] = call
+        self._sent_bytes += len(call.payload)
+
+    def _send(self, call: _Call, token: bytes) -> None:
+        # not within the lock: it may take its time. If the block ends meanwhile, the supervisor drops it for its token
+        try:
+            self._channel.send(Kind.CALL, token, call.payload)
+        except OSError as error:
+            self._give_up(str(error))
+
+    def _settle(self, token: bytes, number: int | None, value: Any, error: ToolError | None) -> None:
+        """Complete a call, if it is known, and send those that there is room for now."""
+        ready: list[_Call] = []
+        with self._lock:
+            if token != self._token or number not in self._sent:
+                return
+            call = self._sent.pop(number)
+            self._sent_bytes -= len(call.payload)
+            while self._queue and self._has_room(self._queue[0]):
+                ready.append(self._queue.popleft())
+                self._admit(ready[-1])
+        call.complete(value, error)
+        for waiting in ready:
+            self._send(waiting, token)
+
+    def _give_up(self, reason: str) -> None:
+        """No call will be answered any more."""
+        with self._lock:
+            self._broken = f"tools cannot be called any more: {reason}"
+            calls = [*self._sent.values(), *self._queue]
+            self._queue.clear()
+        for call in calls:
+            call.complete(None, ToolError(self._broken))
+
+    def _forsake(self, call: _Call) -> None:
+        """Nobody waits for it any more. It takes up room until it is answered."""
+        if getpid() != self._pid:
+            return
+        with self._lock:
+            token = self._token
+            if call.number not in self._sent:
+                with suppress(ValueError):
+                    self._queue.remove(call)
+                return
+        if token is not None:
+            with suppress(OSError):
+                self._channel.send(Kind.CANCEL, token, b'{"id":%d}' % call.number)
+
+    @interruptible
+    def _check(self) -> None:
+        if get_ident() == self._main_thread:
+            self._interrupts.check()
+
+    def _stop(self, thread: int) -> None:
+        with self._lock:
+            calls = [call for call in (*self._sent.values(), *self._queue) if call.thread == thread]
+        for call in calls:
+            call.complete(None, ToolError(_INTERRUPTED))
+
+    def _listen(self) -> None:
+        try:
+            self._channel.require_answers()
+        except OSError as error:
+            self._give_up(str(error))
+        if self._broken is not None:
+            raise ToolError(self._broken)
+        if not self._listening:
+            ready = allocate_lock()
+            ready.acquire()
+            try:
+                start_new_thread(self._read, (ready,))
+            except RuntimeError as error:
+                raise ToolError(f"tools cannot be called: {error}") from None
+            self._listening = True
+            # or it would hold up this thread just before it waits for the answer; see _PATIENCE
+            ready.acquire()
+
+    def _read(self, ready: LockType) -> None:
+        # a signal has to reach the main thread, and interrupt what it waits for
+        pthread_sigmask(SIG_BLOCK, valid_signals())
+        ready.release()
+        try:
+            for token, payload in self._channel.answers():
+                if token == self._token:
+                    self._settle(token, *read_answer(payload))
+            reason = "there is nobody to answer"
+        except BaseException as error:
+            reason = one_line(error)
+        self._give_up(reason)
+
+
+def _work(frame: FrameType, workers: set[CodeType]) -> FrameType | None:
+    """What the thread with this innermost frame is at; ``None`` for a worker of a pool that has nothing to do."""
+    work: FrameType | None = None
+    outer: FrameType | None = frame
+    while outer is not None and outer.f_code not in workers:
+        work, outer = outer, outer.f_back
+    return work
+
+
+def _workers_of_pools() -> set[CodeType]:
+    """The functions in which threads of pools get one task after the other, from any block."""
+    workers: set[CodeType] = set()
+    for module, function in (("concurrent.futures.thread", "_worker"), ("multiprocessing.pool", "worker")):
+        code = getattr(getattr(sys.modules.get(module), function, None), "__code__", None)
+        # the code may have put anything there
+        if isinstance(code, type(_workers_of_pools.__code__)):
+            workers.add(code)
+    return workers
+
+
+@interruptible
+def _running_loop() -> AbstractEventLoop:
+    with library_first():
+        from asyncio import get_running_loop
+
+    return get_running_loop()

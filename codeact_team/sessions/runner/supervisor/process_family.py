@@ -1,0 +1,289 @@
+"""Starting processes, finding whatever they have become, and ending it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+
+from codeact_team.sessions.runner.supervisor.guard import Guard
+
+_END_SECONDS = 1.0
+"""How long ended processes get to be gone: some hundred times what they need."""
+_LEAST_LOOKS = 20
+"""How often they are looked at in any case: a busy machine may take the time from this process, too."""
+_PAUSE = 0.001
+_ROUNDS_OF_STOPS = 8
+"""How often new processes may turn up while their makers are stopped, before those that were seen are killed."""
+_TICKS = os.sysconf("SC_CLK_TCK")
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_LONG_AFTER = sys.maxsize
+
+_CHILDREN = "/proc/{}/task/{}/children"
+_OOM_SCORE = "/proc/self/oom_score_adj"
+_FIRST_FOR_THE_OOM_KILLER = b"1000"
+
+
+def now() -> int:
+    """The time in the unit of :attr:`Descendant.started`."""
+    return int(time.clock_gettime(_CLOCK) * _TICKS)
+
+
+class Descendant:
+    """A living descendant of this process.
+
+    Attributes:
+        pid: Its id.
+        started: When it was forked, in clock ticks since the machine started; long after now if that is not known.
+        session: The id of its session, which is the id of the process that made it; 0 if not known.
+    """
+
+    __slots__ = ("pid", "session", "started")
+
+    def __init__(self, pid: int, started: int, session: int) -> None:
+        self.pid = pid
+        self.started = started
+        self.session = session
+
+
+Choice = Callable[[Descendant], bool]
+
+
+class Family:
+    """This process's children, and whatever has come of them.
+
+    They are found by the lists of children that the kernel keeps in ``/proc``. Where these cannot be read, only the
+    children started here are known, and are ended with their process groups; of what has left those, no more is known
+    than that something is left in the end.
+    """
+
+    def __init__(self, guard: Guard, oom_score: OomScore) -> None:
+        self._guard = guard
+        self._oom_score = oom_score
+        self._me = os.getpid()
+        self._listable = os.access(_CHILDREN.format(self._me, self._me), os.R_OK)
+        self._running: set[int] = set()
+        self._ended: dict[int, int] = {}
+
+    def start(
+        self,
+        argv: list[str],
+        *,
+        environment: Mapping[bytes, bytes],
+        output: int,
+        inherited: Mapping[int, int],
+        directory: str | None = None,
+    ) -> int:
+        """Start a program in a session of its own, stdin empty.
+
+        Args:
+            argv: The program's path and its arguments.
+            environment: All its environment.
+            output: What it gets as stdout and stderr.
+            inherited: File descriptors it gets beside these: its number there, and the one here.
+            directory: Where it starts, if that still exists; else in this process's directory.
+
+        Returns:
+            Its process id. It ends with code 126 if the program cannot be started after all.
+
+        Raises:
+            OSError: If no process can be made.
+        """
+        with self._oom_score:
+            pid = os.fork()
+        if pid == 0:
+            try:
+                self._become(argv, environment, output, inherited, directory)
+            except BaseException as error:
+                os.write(output, f"{argv[0]}: {error}\n".encode())
+            finally:
+                os._exit(126)
+        self._running.add(pid)
+        # of another one, whose end nobody has asked for
+        self._ended.pop(pid, None)
+        return pid
+
+    def _become(
+        self,
+        argv: list[str],
+        environment: Mapping[bytes, bytes],
+        output: int,
+        inherited: Mapping[int, int],
+        directory: str | None,
+    ) -> None:
+        os.setsid()
+        self._guard.enter_child()
+        # what is ignored stays so in a new program
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            with suppress(OSError):
+                signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        if directory is not None:
+            with suppress(OSError):
+                os.chdir(directory)
+        for there, here in ((1, output), (2, output), *inherited.items()):
+            os.dup2(here, there)
+            os.set_inheritable(there, True)
+        os.execve(argv[0], argv, environment)
+
+    def reap(self) -> int:
+        """Reap whatever has ended, and count it."""
+        count = 0
+        with suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    break
+                count += 1
+                if pid in self._running:
+                    self._running.remove(pid)
+                    self._ended[pid] = status
+        return count
+
+    def status(self, pid: int) -> int | None:
+        """How a child started here has ended, as :func:`os.waitpid` says it, or ``None``. Said once."""
+        return self._ended.pop(pid, None)
+
+    def end(self, chosen: Choice) -> bool:
+        """Kill the descendants that are ``chosen``, and those they start meanwhile.
+
+        Returns:
+            Whether none is left. If some are, they had a second to end, and were looked at several times.
+        """
+        deadline = time.monotonic() + _END_SECONDS
+        killed: set[int] = set()
+        looks = 0
+        while looks < _LEAST_LOOKS or time.monotonic() < deadline:
+            looks += 1
+            # one that forks and ends, again and again, may never be seen alive, but leaves something to reap
+            reaped = self.reap()
+            targets = self._stopped(chosen, killed)
+            if not targets and not reaped:
+                return True
+            for pid in targets:
+                self._signal(pid, signal.SIGKILL)
+            killed |= targets
+            time.sleep(_PAUSE)
+        return False
+
+    def end_all(self) -> bool:
+        """Kill all descendants; see :meth:`end`."""
+        return self.end(lambda descendant: True) and self._is_childless()
+
+    def interrupt(self, leader: int) -> None:
+        """Send SIGINT to the process group of a child started here."""
+        try:
+            os.killpg(leader, signal.SIGINT)
+        except ProcessLookupError:
+            # it has ended, or does not lead a group yet
+            if leader in self._running:
+                os.kill(leader, signal.SIGINT)
+
+    def _stopped(self, chosen: Choice, killed: set[int]) -> set[int]:
+        """The chosen, stopped: then they cannot fork, and hold the places that the process limit leaves to others."""
+        stopped: set[int] = set()
+        for _ in range(_ROUNDS_OF_STOPS):
+            before = len(stopped)
+            for descendant in self._alive():
+                # it takes a moment to die, and a sandbox may not tell what is dead
+                dying = descendant.started == _LONG_AFTER and descendant.pid in killed
+                if descendant.pid not in stopped and not dying and chosen(descendant):
+                    # at once: each one that runs on takes time from this process
+                    self._signal(descendant.pid, signal.SIGSTOP)
+                    stopped.add(descendant.pid)
+            if len(stopped) == before:
+                break
+        return stopped
+
+    def _signal(self, pid: int, number: int) -> None:
+        # it may have ended, and a sandbox may refuse to signal what has
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid if self._listable else -pid, number)
+
+    def _alive(self) -> Iterator[Descendant]:
+        if not self._listable:
+            yield from [Descendant(pid, _LONG_AFTER, pid) for pid in self._running]
+            return
+        found = [self._me]
+        known = {self._me}
+        for pid in found:
+            for child in _children_of(pid):
+                if child not in known:
+                    known.add(child)
+                    found.append(child)
+                    if descendant := _descendant(child):
+                        yield descendant
+
+    def _is_childless(self) -> bool:
+        # some may have died since
+        self.reap()
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return True
+        return False
+
+
+def _children_of(pid: int) -> list[int]:
+    children: list[int] = []
+    # a process, or one of its threads, may have ended, or not be shown
+    with suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with suppress(OSError):
+                children += map(int, _read(_CHILDREN.format(pid, task)).split())
+    return children
+
+
+def _descendant(pid: int) -> Descendant | None:
+    """``None`` if it is dead."""
+    try:
+        # the name before it may hold blanks and brackets
+        fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    except PermissionError:
+        # some sandboxes show a process only once it has asked them for something
+        return Descendant(pid, _LONG_AFTER, 0)
+    state, session, threads, started = fields[0], fields[3], fields[17], fields[19]
+    # where the first thread has ended but not the others, it looks like a zombie
+    if state in (b"Z", b"X") and int(threads) <= 1:
+        return None
+    return Descendant(pid, int(started), int(session))
+
+
+def _read(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = b""
+        while piece := os.read(fd, 65536):
+            data += piece
+    finally:
+        os.close(fd)
+    return data
+
+
+class OomScore:
+    """Makes what is forked inside its ``with`` the first choice of the kernel when memory is short.
+
+    Must be made before this process gives up being dumpable: its own files are root's from then on.
+    """
+
+    def __init__(self) -> None:
+        self._fd: int | None = None
+        try:
+            self._usual = _read(_OOM_SCORE)
+            self._fd = os.open(_OOM_SCORE, os.O_WRONLY | os.O_CLOEXEC)
+        except OSError:
+            return
+
+    def __enter__(self) -> None:
+        if self._fd is not None:
+            os.pwrite(self._fd, _FIRST_FOR_THE_OOM_KILLER, 0)
+
+    def __exit__(self, *error: object) -> None:
+        # in the child, the file is still the parent's
+        if self._fd is not None:
+            os.pwrite(self._fd, self._usual, 0)

@@ -1,0 +1,139 @@
+"""Where tools come from, behind one small interface: single tools, and workbenches of any kind."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from autogen_core import CancellationToken
+from autogen_core.tools import Workbench
+from pydantic import JsonValue
+
+from codeact_team.errors import CodeActTeamError, WorkbenchError
+from codeact_team.tools.error_texts import describe_error
+from codeact_team.tools.returned_values import Piece, pieces_of_result
+from codeact_team.tools.schema_documents import NO_SCHEMA, Schema
+
+
+@dataclass(frozen=True)
+class ListedTool:
+    """A tool as its source lists it.
+
+    Attributes:
+        name: What the source calls it.
+        description: What it does.
+        schema: The JSON schema of its arguments, unchecked.
+        returns: The JSON schema of what it returns, if that is known.
+        returns_media: Whether that is a picture or the like.
+    """
+
+    name: str
+    description: str
+    schema: Schema
+    returns: Schema | None = None
+    returns_media: bool = False
+
+
+class ToolSource(ABC):
+    """Tools that are started, listed and stopped together."""
+
+    wire_is_json: bool = False
+    """Whether arguments travel to another program as JSON, which has to be strict then."""
+
+    label: str
+    """What it is, for an error."""
+
+    @property
+    def server(self) -> str | None:
+        """The name of the server, whose tools have a namespace of their own; ``None`` for all others."""
+        return None
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Start it, unless it runs.
+
+        Raises:
+            WorkbenchError: If it cannot start. Nothing is left running then.
+        """
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Stop it, if it was started here."""
+
+    @abstractmethod
+    async def list_tools(self) -> Sequence[ListedTool]:
+        """The tools there are now.
+
+        Raises:
+            WorkbenchError: If they cannot be had.
+        """
+
+    def understood(self, tool: ListedTool, arguments: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+        """The arguments as a tool gets them, as far as that is known.
+
+        Raises:
+            ToolFailed: If they do not fit.
+        """
+        return arguments
+
+    @abstractmethod
+    async def call(
+        self, tool: ListedTool, arguments: dict[str, JsonValue], cancellation_token: CancellationToken
+    ) -> Sequence[Piece]:
+        """Call a tool.
+
+        Raises:
+            ToolFailed: If it fails, and says why.
+            Exception: If it fails otherwise.
+        """
+
+    def error(self, message: str) -> CodeActTeamError:
+        """An error about one of its tools."""
+        return WorkbenchError(f"{self.label}: {message}")
+
+
+class AnyWorkbench(ToolSource):
+    """A workbench of which nothing more is known.
+
+    Args:
+        workbench: The workbench. It is started and stopped here.
+    """
+
+    def __init__(self, workbench: Workbench) -> None:
+        self._workbench = workbench
+        self._started = False
+        self.label = f"workbench {type(workbench).__name__}"
+
+    async def start(self) -> None:
+        if self._started:
+            return
+        try:
+            await self._workbench.start()
+        except Exception as error:  # whatever a workbench raises
+            raise WorkbenchError(f"{self.label} does not start: {describe_error(error)}") from error
+        self._started = True
+
+    async def stop(self) -> None:
+        if self._started:
+            self._started = False
+            await self._workbench.stop()
+
+    async def list_tools(self) -> Sequence[ListedTool]:
+        try:
+            return [
+                ListedTool(
+                    name=schema["name"],
+                    description=schema.get("description", ""),
+                    schema=cast("Schema", schema.get("parameters", NO_SCHEMA)),
+                )
+                for schema in await self._workbench.list_tools()
+            ]
+        except Exception as error:  # whatever a workbench raises
+            raise WorkbenchError(f"{self.label} does not list its tools: {describe_error(error)}") from error
+
+    async def call(
+        self, tool: ListedTool, arguments: dict[str, JsonValue], cancellation_token: CancellationToken
+    ) -> Sequence[Piece]:
+        return pieces_of_result(await self._workbench.call_tool(tool.name, arguments, cancellation_token))

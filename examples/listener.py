@@ -1,0 +1,35 @@
+"""A listener of one's own: who spends how many tokens, and what came of each block, told as it happens.
+
+    python examples/listener.py
+
+Needs neither a key nor Docker: the model is a recorded one.
+"""
+
+import asyncio
+
+from codeact_team import open_team
+from codeact_team.effects import Door, Event
+from codeact_team.events import BlockEnded, ModelCallEnded
+
+
+def tell(event: Event) -> None:
+    match event:
+        case ModelCallEnded(usage=usage) if usage is not None:
+            print(
+                f"{event.agent} asked {event.model}: {usage.prompt_tokens} in, {usage.completion_tokens} out"
+            )
+        case BlockEnded():
+            print(f"{event.agent} ran code: exit code {event.exit_code} after {event.seconds:.1f} s")
+        case _:
+            pass
+
+
+async def main() -> None:
+    with Door() as door:
+        door.listen(tell)
+        async with open_team("quickstart-codeact") as team:
+            await team.run(task="What did the bakery sell?")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,220 @@
+"""What an agent tells while it works, and that what it does passes the door."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextvars import Context
+from typing import Any
+
+import pytest
+from autogen_agentchat.messages import CodeExecutionEvent, CodeGenerationEvent, ThoughtEvent
+from support.agents import FAILS, PRINTS_42, RETRY, TASK, Foreign, Item, replay, turn, user, yes
+from support.codeact import agent_of, py
+
+from codeact_team import events
+from codeact_team.agents import CodeActAgent, CodeExecutorAgent, ReflectionAgent, ToolLimits
+from codeact_team.effects import Door, Effect, Event, Perform
+from codeact_team.execution import CallOutcome, Outcome
+from codeact_team.executors import ConfinedSessionCodeExecutor
+
+
+async def told(make: Any, *messages: Any, handlers: Any = ()) -> tuple[list[Event], list[Item]]:
+    """What the agent that ``make`` makes tells, and what it yields."""
+    heard: list[Event] = []
+    door = Door(*handlers)
+    door.listen(heard.append)
+    with door:
+        items = await turn(make(), *messages)
+    dumped = [events.dump(event) for event in heard]
+    assert [events.dump(events.load(one)) for one in dumped] == dumped
+    return heard, items
+
+
+def kinds(heard: list[Event]) -> list[str]:
+    """The types of the events, without messages, pieces of output and the life of sandboxes."""
+    types = [str(getattr(event, "type", "")) for event in heard]
+    return [kind for kind in types if kind not in ("said", "output") and not kind.startswith("sandbox_")]
+
+
+def only(heard: list[Event], kind: type[Any]) -> Any:
+    (event,) = (event for event in heard if isinstance(event, kind))
+    return event
+
+
+async def test_an_executor_agent_without_a_model_tells_of_its_block():
+    make = lambda: CodeExecutorAgent("executor", Foreign(), approval_func=yes)  # noqa: E731
+    heard, (response,) = await told(make, user(PRINTS_42))
+    assert kinds(heard) == [
+        "turn_began",
+        "question_asked",
+        "question_answered",
+        "block_began",
+        "block_ended",
+        "turn_ended",
+    ]
+    began, ended = only(heard, events.BlockBegan), only(heard, events.BlockEnded)
+    assert [block.code for block in began.blocks] == ["print(42)\n"]
+    assert (ended.span, ended.agent, ended.exit_code, ended.output) == (began.span, "executor", 0, "42\n")
+    assert began.parent == only(heard, events.TurnBegan).span
+    assert ended.message_id == response.chat_message.id  # type: ignore[union-attr]
+
+
+async def test_events_and_the_messages_that_say_the_same_have_the_same_id():
+    make = lambda: CodeExecutorAgent(  # noqa: E731
+        "executor",
+        Foreign(),
+        model_client=replay(FAILS, json.dumps(RETRY), PRINTS_42, "It is 42."),
+        max_retries_on_error=1,
+        approval_func=yes,
+    )
+    heard, items = await told(make)
+    by_id = {getattr(event, "message_id", None): event for event in heard}
+    for item in items:
+        if isinstance(item, CodeGenerationEvent):
+            assert by_id[item.id].text == item.content  # type: ignore[attr-defined]
+        if isinstance(item, CodeExecutionEvent):
+            assert isinstance(by_id[item.id], events.BlockEnded)
+        if isinstance(item, ThoughtEvent):
+            assert isinstance(by_id[item.id], events.Thought)
+
+
+async def test_calls_of_tools_are_told_when_they_begin_and_end_as_parts_of_their_block(
+    session: ConfinedSessionCodeExecutor,
+):
+    seen: list[str] = []
+
+    def look(at: str) -> str:
+        """Look."""
+        seen.append(str(kinds(heard)[-1]))
+        return at.upper()
+
+    heard: list[Event] = []
+    door = Door()
+    door.listen(heard.append)
+    # the session's stream is registered before there is any door
+    await session.start()
+    with door:
+        code = "print(tools.look(at='a'), flush=True)\nfinal_answer(tools.look(at='b'))"
+        await turn(agent_of(replay(py(code)), session, tools=[look], stream_output=True))
+    assert seen == ["tool_call_began", "tool_call_began"]
+    block, ended = only(heard, events.BlockBegan), only(heard, events.BlockEnded)
+    calls = [event for event in heard if isinstance(event, events.ToolCallBegan)]
+    assert [json.loads(call.arguments) for call in calls] == [{"at": "a"}, {"at": "b"}]
+    assert {call.parent for call in calls} == {block.span}
+    assert {call.agent for call in calls} == {"coder"}
+    ends = [event for event in heard if isinstance(event, events.ToolCallEnded)]
+    assert [(end.span, end.outcome) for end in ends] == [(call.span, CallOutcome.OK) for call in calls]
+    written = "".join(event.text for event in heard if isinstance(event, events.Output))
+    assert (ended.answer, written) == ("B", "A\n")
+
+
+async def test_an_agent_remembers_the_door_it_was_made_with(session: ConfinedSessionCodeExecutor):
+    def look(at: str) -> str:
+        """Look."""
+        return at
+
+    heard: list[Event] = []
+    with (door := Door()):
+        door.listen(heard.append)
+        agent = agent_of(replay(py("final_answer(tools.look(at='a'))")), session, tools=[look])
+        # as in a runtime that was started before
+        await asyncio.create_task(turn(agent), context=Context())
+    expected = ["turn", "model_call", "block", "tool_call"]
+    assert kinds(heard)[0] == "turn_began"
+    assert {kind.removesuffix("_began") for kind in kinds(heard) if kind.endswith("_began")} == set(expected)
+    block = only(heard, events.BlockBegan)
+    assert (block.parent, only(heard, events.ToolCallBegan).parent) == (
+        only(heard, events.TurnBegan).span,
+        block.span,
+    )
+
+
+async def test_a_tool_call_that_is_refused_is_told_as_well(session: ConfinedSessionCodeExecutor):
+    def look(at: str) -> str:
+        """Look."""
+        return at
+
+    limits = ToolLimits(max_calls=1)
+    replies = py("tools.look(at='a')\ntools.look(at='b')"), "No."
+    heard, _ = await told(lambda: agent_of(replay(*replies), session, tools=[look], tool_limits=limits))
+    ends = [event for event in heard if isinstance(event, events.ToolCallEnded)]
+    assert [end.outcome for end in ends] == [CallOutcome.OK, CallOutcome.REFUSED]
+    assert "max_calls" in ends[1].error
+
+
+async def test_what_was_recorded_answers_instead_of_the_world(session: ConfinedSessionCodeExecutor):
+    recorded: list[tuple[str, Any]] = []
+
+    async def record(effect: Effect[Any], do: Perform) -> Any:
+        outcome = await do()
+        recorded.append((json.dumps(effect.request(), sort_keys=True), effect.dump(outcome)))
+        return outcome
+
+    async def answer(effect: Effect[Any], do: Perform) -> Any:
+        request, outcome = recorded.pop(0)
+        assert json.dumps(effect.request(), sort_keys=True) == request
+        return effect.load(outcome)
+
+    def make(*replies: str, executor: Any = session) -> CodeActAgent:
+        return agent_of(replay(*replies), executor, max_seconds=60, max_reflections=1)
+
+    verdict = json.dumps({"problems": [], "accepted": True, "next_step": ""})
+    show = "import base64\nclass Picture:\n    def _repr_png_(self):\n        return bytes(range(256))\nx = 6\nprint('x' * 20_000)\nPicture()"
+    first, items = await told(lambda: make(py(show), "It is 42.", verdict), handlers=[record])
+    never = ConfinedSessionCodeExecutor(confinement="best_effort")
+    again, repeated = await told(lambda: make(executor=never), handlers=[answer])
+    await never.stop()
+    assert recorded == []
+    assert [type(item) for item in repeated] == [type(item) for item in items]
+    assert kinds(again) == kinds(first)
+    one, other = (only(heard, events.BlockEnded) for heard in (first, again))
+    assert other.names == one.names
+    assert other.artifacts == one.artifacts
+    assert [artifact.size for artifact in one.artifacts] == [256]
+
+
+async def test_a_block_that_a_handler_refuses_ends_the_turn_with_its_error():
+    async def refuse(effect: Effect[Any], do: Perform) -> Any:
+        raise PermissionError("not today")
+
+    executor = Foreign()
+    door = Door(refuse)
+    with door, pytest.raises(PermissionError, match="not today") as caught:
+        await turn(CodeExecutorAgent("executor", executor, approval_func=yes), user(PRINTS_42))
+    assert executor.executed == []
+    assert caught.value.args == ("not today",)
+
+
+async def test_a_team_of_autogens_is_explained_by_the_error_itself():
+    door = Door()
+    error = ConnectionError("gone")
+    with door:
+        agent = CodeExecutorAgent("executor", Foreign(), model_client=replay(), approval_func=yes)
+        with pytest.raises(Exception, match="No more mock responses") as caught:
+            await turn(agent)
+        assert (
+            door.original_of(RuntimeError(f"{type(caught.value).__name__}: {caught.value}")) is caught.value
+        )
+    assert door.original_of(error) is error
+
+
+async def test_a_verdict_is_told_with_the_id_of_its_message():
+    verdict = {"problems": ["There is no proof."], "accepted": False, "next_step": "Prove it."}
+    heard, (response,) = await told(lambda: ReflectionAgent("reviewer", replay(json.dumps(verdict))))
+    judged = only(heard, events.Judged)
+    assert (judged.accepted, judged.problems, judged.next_step) == (
+        False,
+        ["There is no proof."],
+        "Prove it.",
+    )
+    assert judged.message_id == response.chat_message.id  # type: ignore[union-attr]
+
+
+async def test_a_denied_block_is_told_as_denied():
+    def no(request: Any) -> Any:
+        return yes(request).model_copy(update={"approved": False})
+
+    make = lambda: CodeExecutorAgent("executor", Foreign(), approval_func=no)  # noqa: E731
+    heard, _ = await told(make, user(f"{TASK}\n{PRINTS_42}"))
+    assert only(heard, events.BlockEnded).outcome is Outcome.DENIED

@@ -1,0 +1,223 @@
+"""What is used of AutoGen although it is private there: each use fails here when AutoGen changes it.
+
+A test of a repair looks at AutoGen's defect first. Once that is gone the repair can go, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from autogen_agentchat.agents import AssistantAgent, BaseChatAgent, SocietyOfMindAgent
+from autogen_agentchat.base import Response, Team
+from autogen_agentchat.conditions import MaxMessageTermination, TextMentionTermination, TimeoutTermination
+from autogen_agentchat.messages import BaseChatMessage, TextMessage
+from autogen_agentchat.teams import RoundRobinGroupChat
+from autogen_core import CancellationToken, Component, ComponentBase, ComponentLoader
+from autogen_core.code_executor import Alias, ImportFromModule, with_requirements
+from autogen_core.memory import ListMemory
+from autogen_core.model_context import (
+    BufferedChatCompletionContext,
+    ChatCompletionContext,
+    UnboundedChatCompletionContext,
+)
+from autogen_core.models import LLMMessage, UserMessage
+from autogen_core.tools import FunctionTool, StaticWorkbench
+from autogen_ext.models.openai import AzureOpenAIChatCompletionClient, OpenAIChatCompletionClient
+from autogen_ext.models.replay import ReplayChatCompletionClient
+from pydantic import BaseModel
+
+import codeact_team
+from codeact_team.autogen_internals import (
+    WELL_KNOWN_PROVIDERS,
+    build_python_functions_file,
+    components_in,
+    function_of,
+    import_to_str,
+    load_context,
+    model_table,
+    reads_past_versions,
+    recover,
+    time_limit,
+    to_stub,
+)
+
+PACKAGE = Path(codeact_team.__file__).parent
+PRIVATE = re.compile(
+    r"^\s*(?:from|import) autogen\w*[\w.]*\._|reportPrivateUsage(?!.*sys\._)(?!.*_thread)", re.MULTILINE
+)
+SAID: list[LLMMessage] = [UserMessage(content="one", source="user")]
+
+
+class Speaker(BaseChatAgent):
+    """Says its name; breaks off when it is told to."""
+
+    def __init__(self, name: str, *, breaks_off: bool = False) -> None:
+        super().__init__(name, name)
+        self.breaks_off = breaks_off
+
+    @property
+    def produced_message_types(self) -> Sequence[type[BaseChatMessage]]:
+        return (TextMessage,)
+
+    async def on_messages(
+        self, messages: Sequence[BaseChatMessage], cancellation_token: CancellationToken
+    ) -> Response:
+        if self.breaks_off:
+            self.breaks_off = False
+            raise RuntimeError("broken off")
+        return Response(chat_message=TextMessage(content=self.name, source=self.name))
+
+    async def on_reset(self, cancellation_token: CancellationToken) -> None:
+        pass
+
+
+def flat(first: Speaker, second: Speaker) -> RoundRobinGroupChat:
+    return RoundRobinGroupChat([first, second], termination_condition=MaxMessageTermination(3))
+
+
+def nested(first: Speaker, second: Speaker) -> RoundRobinGroupChat:
+    inner = RoundRobinGroupChat([first, second], name="inner", max_turns=2)
+    return RoundRobinGroupChat([inner], max_turns=1)
+
+
+async def speakers(team: Team) -> list[str]:
+    return [
+        message.source async for message in team.run_stream(task="go") if isinstance(message, TextMessage)
+    ]
+
+
+async def broken_off(make: Callable[[Speaker, Speaker], RoundRobinGroupChat]) -> RoundRobinGroupChat:
+    team = make(Speaker("first"), Speaker("second", breaks_off=True))
+    with pytest.raises(RuntimeError, match="broken off"):
+        await team.run(task="go")
+    return team
+
+
+def test_private_names_of_autogen_are_used_in_one_module() -> None:
+    files = [path for path in PACKAGE.rglob("*.py") if "runner" not in path.parts]
+    used = {path.name for path in files if PRIVATE.search(path.read_text())}
+    assert used == {"autogen_internals.py"}
+
+
+def test_autogens_short_names_of_model_clients_stand_for_paths() -> None:
+    name, path = next(
+        item for item in WELL_KNOWN_PROVIDERS.items() if item[1].endswith(".OpenAIChatCompletionClient")
+    )
+    model = {"provider": name, "config": {"model": "gpt-4o", "api_key": "k"}}
+    client: Any = ComponentLoader.load_component(model)
+    assert client.dump_component().provider == path
+
+
+def test_functions_become_a_module_and_stubs_for_a_prompt() -> None:
+    @with_requirements(global_imports=["json", ImportFromModule("os", (Alias("path", "p"),))])
+    def double(number: int) -> int:
+        """Twice as much."""
+        return 2 * number
+
+    module = build_python_functions_file([double])
+    assert "import json\n" in module
+    assert "from os import path as p\n" in module
+    assert "return 2 * number" in module
+    assert to_stub(double) == 'def double(number: \'int\') -> \'int\':\n    """Twice as much."""\n    ...'
+    assert import_to_str(ImportFromModule("os", (Alias("path", "p"),))) == "from os import path as p"
+
+
+def test_a_function_tool_gives_its_function() -> None:
+    def tell(text: str) -> str:
+        return text
+
+    assert function_of(FunctionTool(tell, description="Tell.")) is tell
+
+
+def test_a_component_that_reads_past_versions_is_known() -> None:
+    class Config(BaseModel):
+        pass
+
+    class Current(ComponentBase[BaseModel], Component[Config]):
+        component_type = "test"
+        component_config_schema = Config
+
+    class Old(Current):
+        @classmethod
+        def _from_config_past_version(cls, config: dict[str, Any], version: int) -> Any:
+            return cls()
+
+    assert not reads_past_versions(Current)  # type: ignore[arg-type]
+    assert reads_past_versions(Old)  # type: ignore[arg-type]
+
+
+async def test_a_buffered_context_is_loaded_with_messages_and_not_with_dicts() -> None:
+    model = BufferedChatCompletionContext(2, SAID).dump_component()
+    assert await ChatCompletionContext.load_component(model).get_messages() != SAID
+    loaded = load_context(model)
+    assert loaded is not None
+    assert await loaded.get_messages() == SAID
+    assert loaded.dump_component() == model
+
+
+async def test_a_context_of_ones_own_is_loaded_as_it_is() -> None:
+    class Own(BufferedChatCompletionContext):
+        component_provider_override = "test_autogen_internals.OWN"
+
+    globals()["OWN"] = Own
+    assert type(load_context(Own(2).dump_component())) is Own
+    unbounded = UnboundedChatCompletionContext().dump_component()
+    assert type(load_context(unbounded)) is UnboundedChatCompletionContext
+    assert load_context(None) is None
+
+
+@pytest.mark.parametrize("make", [flat, nested])
+async def test_a_team_whose_run_broke_off_begins_with_its_first_speaker(
+    make: Callable[[Speaker, Speaker], RoundRobinGroupChat],
+) -> None:
+    team = await broken_off(make)
+    await recover(team)
+    assert await speakers(team) == ["user", "first", "second"]
+
+
+async def test_a_team_of_autogen_whose_run_broke_off_would_stop_early() -> None:
+    team = await broken_off(flat)
+    await team.reset()
+    assert await speakers(team) != ["user", "first", "second"]
+
+
+def test_the_shortest_time_out_of_a_team_is_known() -> None:
+    def limit(condition: Any) -> float | None:
+        return time_limit(RoundRobinGroupChat([Speaker("one")], termination_condition=condition))
+
+    word = TextMentionTermination("stop")
+    assert limit(TimeoutTermination(5)) == 5
+    assert limit(word | TimeoutTermination(5) | TimeoutTermination(3)) == 3
+    assert limit(word & TimeoutTermination(5)) is None
+    assert limit(None) is None
+    assert time_limit(Speaker("one")) is None
+
+
+def next_number(number: int) -> int:
+    return number + 1
+
+
+def test_the_parts_of_a_component_are_found_however_deep_they_are() -> None:
+    context = BufferedChatCompletionContext(3)
+    client = ReplayChatCompletionClient(["x"])
+    memory, tool = ListMemory(), FunctionTool(next_number, "counts")
+    inner = AssistantAgent("inner", client, model_context=context, memory=[memory])
+    caller = AssistantAgent("caller", client, workbench=StaticWorkbench([tool]))
+    mind = SocietyOfMindAgent("mind", RoundRobinGroupChat([inner]), client)
+    ending = MaxMessageTermination(1) | (TextMentionTermination("x") & TimeoutTermination(2))
+    team = RoundRobinGroupChat([mind, caller], termination_condition=ending)
+    kinds = {type(part) for part in components_in(team)}
+    assert kinds >= {MaxMessageTermination, TextMentionTermination, TimeoutTermination, StaticWorkbench}
+    found = {id(part) for part in components_in(team)}
+    assert found >= {id(part) for part in (team, mind, caller, inner, client, context, memory, tool)}
+
+
+def test_a_model_client_has_a_table_of_the_models_it_knows() -> None:
+    assert model_table(AzureOpenAIChatCompletionClient).get_info("gpt-4o")["vision"]
+    with pytest.raises((KeyError, ValueError)):
+        model_table(OpenAIChatCompletionClient).get_info("no-such-model")
+    assert model_table(ReplayChatCompletionClient) is None

@@ -1,0 +1,61 @@
+"""What is told of the life of a sandbox and of the interpreter in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.executing import Kind, run
+
+from codeact_team.effects import Door, Event
+from codeact_team.events import SandboxLost, SandboxStarted, SandboxStarting, SandboxStopped
+from codeact_team.executors.base import SandboxedCodeExecutor
+
+
+class Told:
+    """What a door has told since it was asked last."""
+
+    def __init__(self, door: Door) -> None:
+        self._events: list[Event] = []
+        door.listen(self._events.append)
+
+    def since(self) -> list[Event]:
+        events = self._events.copy()
+        self._events.clear()
+        return events
+
+
+@pytest.fixture
+def executor(kind: Kind, tmp_path: Path) -> SandboxedCodeExecutor:
+    return kind.make(work_dir=tmp_path)
+
+
+async def test_a_sandbox_is_told_of_when_it_starts_is_lost_and_stops(
+    executor: SandboxedCodeExecutor, kind: Kind
+) -> None:
+    name = kind.make.__name__
+    with Door() as door:
+        told, before = Told(door), kind.held()
+        await run(executor, "1")
+        assert [type(event) for event in told.since()] == [SandboxStarting, SandboxStarted]
+        await run(executor, "1")
+        assert told.since() == []
+        kind.lose(kind.held() - before)
+        await run(executor, "1")
+        events = told.since()
+        lost = [event for event in events if isinstance(event, SandboxLost)]
+        assert [type(event) for event in events if event not in lost] == [SandboxStarting, SandboxStarted]
+        assert [event.sandbox for event in lost] == [name]
+        if kind.name.endswith("session"):
+            await run(executor, "import os; os._exit(3)")
+            await run(executor, "1")
+            loss, started = told.since()
+            assert isinstance(loss, SandboxLost)
+            assert "exit code 3" in loss.reason
+            assert isinstance(started, SandboxStarted)
+        await executor.stop()
+        (stopped,) = told.since()
+        assert isinstance(stopped, SandboxStopped)
+        assert stopped.sandbox == name
+        await executor.stop()
+        assert told.since() == []

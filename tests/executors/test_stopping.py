@@ -1,0 +1,152 @@
+"""What stops the code of a call: whoever cancels it, its time, and a workspace that grows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from autogen_core import CancellationToken
+
+from codeact_team.executors.confined import ConfinedExecutorConfig, ConfinedPlace
+from codeact_team.executors.stopping import Call, Watch
+
+LONG = 600.0
+
+
+class Watched:
+    """A call whose block nobody runs."""
+
+    def __init__(self, place: ConfinedPlace, seconds: float) -> None:
+        self.watch = Watch(place)
+        self.token = CancellationToken()
+        self.call = Call(self.token, None, None, self.watch)
+        self.watch.begin(self.call)
+        self.watch.begin_block(seconds)
+
+    async def stopped(self) -> None:
+        async with asyncio.timeout(10):
+            await asyncio.wait({self.call.stop})
+
+
+@asynccontextmanager
+async def watched(seconds: float, work_dir: Path | None = None) -> AsyncGenerator[Watched]:
+    directory = None if work_dir is None else str(work_dir)
+    place = ConfinedPlace(
+        ConfinedExecutorConfig.model_validate({"work_dir": directory, "workspace_files": 1})
+    )
+    if work_dir is not None:
+        await place.growth.begin([work_dir])
+    one = Watched(place, seconds)
+    try:
+        yield one
+    finally:
+        await one.watch.end()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_when_the_time_is_over_the_code_is_stopped() -> None:
+    async with watched(0.01) as one:
+        await one.stopped()
+        assert one.call.timed_out
+
+
+async def test_each_block_has_its_own_time() -> None:
+    async with watched(LONG) as one:
+        one.watch.begin_block(0.01)
+        await one.stopped()
+        assert one.call.timed_out
+
+
+async def test_the_time_of_a_block_that_has_ended_does_not_count() -> None:
+    async with watched(0.01) as one:
+        one.call.block_ended = True
+        await asyncio.sleep(0.05)
+        assert not one.call.stop.done()
+
+
+async def test_a_cancellation_is_no_time_out() -> None:
+    async with watched(0.01) as one:
+        one.token.cancel()
+        await asyncio.sleep(0.05)
+        assert not one.call.timed_out
+
+
+async def test_a_workspace_that_has_grown_too_much_stops_the_code(tmp_path: Path) -> None:
+    async with watched(LONG, tmp_path) as one:
+        (tmp_path / "one").touch()
+        (tmp_path / "two").touch()
+        await one.stopped()
+        assert (one.call.exceeded, one.call.timed_out) == ("workspace_files: 1", False)
+
+
+async def test_time_does_not_count_within_a_pause() -> None:
+    async with watched(0.05) as one:
+        with one.call.paused():
+            await asyncio.sleep(0.2)
+            assert not one.call.stop.done()
+        await one.stopped()
+        assert one.call.timed_out
+
+
+async def test_pauses_may_be_nested_and_overlap() -> None:
+    async with watched(0.05) as one:
+        first, second = one.call.paused(), one.call.paused()
+        with first:
+            with one.call.paused():
+                second.__enter__()
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)
+        assert not one.call.stop.done()
+        second.__exit__(None, None, None)
+        await one.stopped()
+
+
+async def test_what_was_left_before_a_pause_is_left_after_it() -> None:
+    async with watched(LONG) as one:
+        with one.call.paused():
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)
+        assert not one.call.stop.done()
+
+
+async def test_a_pause_may_end_by_an_error() -> None:
+    async with watched(0.01) as one:
+        with pytest.raises(ValueError, match="no"), one.call.paused():
+            raise ValueError("no")
+        await one.stopped()
+
+
+async def test_a_cancellation_counts_within_a_pause() -> None:
+    async with watched(LONG) as one:
+        with one.call.paused():
+            one.token.cancel()
+            await one.stopped()
+        assert not one.call.timed_out
+
+
+async def test_a_pause_that_outlasts_its_block_does_not_change_the_next_ones_time() -> None:
+    async with watched(0.01) as one:
+        with one.call.paused():
+            one.watch.begin_block(LONG)
+        await asyncio.sleep(0.05)
+        assert not one.call.stop.done()
+
+
+def test_a_watch_serves_one_event_loop_after_another() -> None:
+    place = ConfinedPlace(ConfinedExecutorConfig.model_validate({}))
+    watch = Watch(place)
+
+    async def time_out() -> bool:
+        call = Call(CancellationToken(), None, None, watch)
+        watch.begin(call)
+        watch.begin_block(0.01)
+        async with asyncio.timeout(10):
+            await call.stop
+        await watch.end()
+        return call.timed_out
+
+    assert asyncio.run(time_out())
+    assert asyncio.run(time_out())

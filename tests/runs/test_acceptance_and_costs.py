@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from autogen_agentchat.messages import (
+    BaseAgentEvent,
+    BaseChatMessage,
+    CodeExecutionEvent,
+    ModelClientStreamingChunkEvent,
+    TextMessage,
+)
+from autogen_core.code_executor import CodeResult
+from autogen_core.models import RequestUsage
+
+from codeact_team import Outcome, Verdict
+from codeact_team.events import (
+    BlockBegan,
+    MessageSent,
+    ModelCallEnded,
+    RunBegan,
+    ToolCallBegan,
+    ToolCallEnded,
+)
+from codeact_team.execution import CallOutcome
+from codeact_team.execution_records import Ending, ExecutionRecord
+from codeact_team.runs import ToolUse
+from codeact_team.runs.acceptance import Acceptance
+from codeact_team.runs.costs import Costs
+
+TASK = TextMessage(content="A task", source="user")
+ANSWER = TextMessage(content="42", source="coder")
+
+
+def verdict(accepted: bool) -> TextMessage:
+    metadata = Verdict(accepted=accepted).to_metadata()
+    return TextMessage(content="", source="reflection", metadata=metadata)
+
+
+def executed(exit_code: int) -> TextMessage:
+    record = ExecutionRecord(blocks=[], exit_code=exit_code, outcome=Outcome.COMPLETED, output="")
+    return TextMessage(content="", source="executor", metadata=record.to_metadata())
+
+
+def answered(ending: Ending, exit_code: int | None = None, judged: bool | None = None) -> TextMessage:
+    """An answer of an agent that acts by code, and that may have judged it itself."""
+    record = {} if exit_code is None else executed(exit_code).metadata
+    judgement = {} if judged is None else verdict(judged).metadata
+    return TextMessage(content="42", source="coder", metadata={**record, **judgement, **ending.to_metadata()})
+
+
+def heard(messages: Sequence[BaseAgentEvent | BaseChatMessage], *, reviewed: bool = False) -> Acceptance:
+    acceptance = Acceptance(reviewed=reviewed)
+    for message in messages:
+        acceptance(MessageSent(message=message))
+    return acceptance
+
+
+def event(exit_code: int) -> CodeExecutionEvent:
+    result = CodeResult(exit_code=exit_code, output="")
+    return CodeExecutionEvent(result=result, retry_attempt=0, source="executor")
+
+
+@pytest.mark.parametrize(
+    ("messages", "accepted"),
+    [
+        ([], False),
+        ([TASK], False),
+        ([TASK, ANSWER], False),
+        ([TASK, event(1)], False),
+        ([TASK, ANSWER, event(1), event(0)], True),
+        ([TASK, executed(0)], True),
+        ([TASK, executed(0), executed(1), ANSWER], False),
+        ([TASK, executed(0), verdict(False)], False),
+        ([TASK, executed(1), verdict(True)], True),
+        ([TASK, verdict(False), executed(0), verdict(True)], True),
+        ([TASK, verdict(False), executed(0)], False),
+    ],
+)
+def test_the_last_verdict_counts_then_the_last_code_then_an_answer(
+    messages: list[BaseAgentEvent | BaseChatMessage], accepted: bool
+):
+    acceptance = heard(messages)
+    assert acceptance.accepted is accepted
+
+
+@pytest.mark.parametrize(
+    ("messages", "accepted", "cut_short"),
+    [
+        ([TASK, answered(Ending.ANSWERED)], True, None),
+        ([TASK, event(1), event(0), answered(Ending.ANSWERED, 0)], True, None),
+        ([TASK, event(1), answered(Ending.ANSWERED, 1)], False, None),
+        ([TASK, event(0), answered(Ending.MAX_STEPS, 0)], False, "coder: max steps"),
+        ([TASK, answered(Ending.STUCK)], False, "coder: stuck"),
+        ([TASK, answered(Ending.NO_ANSWER)], False, "coder: no answer"),
+        ([TASK, answered(Ending.ANSWERED, 0, judged=False)], False, None),
+        ([TASK, answered(Ending.ANSWERED, 1, judged=True)], True, None),
+        ([TASK, answered(Ending.HANDED_OFF, 0), answered(Ending.ANSWERED)], True, None),
+        ([TASK, answered(Ending.MAX_STEPS, 0), verdict(True)], True, "coder: max steps"),
+    ],
+)
+def test_an_agent_must_have_come_to_its_answer_by_itself_unless_somebody_judges_it(
+    messages: list[BaseAgentEvent | BaseChatMessage], accepted: bool, cut_short: str | None
+):
+    acceptance = heard(messages)
+    assert (acceptance.accepted, acceptance.cut_short) == (accepted, cut_short)
+
+
+@pytest.mark.parametrize(
+    ("messages", "accepted", "objection"),
+    [
+        ([TASK, executed(0)], False, "nobody has reviewed the work"),
+        ([TASK, answered(Ending.ANSWERED, 0, judged=True)], False, "nobody has reviewed the work"),
+        ([TASK, verdict(False), answered(Ending.ANSWERED, 0, judged=True)], False, None),
+        ([TASK, ANSWER, verdict(True)], True, None),
+    ],
+)
+def test_where_somebody_is_to_review_the_work_only_that_counts(
+    messages: list[BaseAgentEvent | BaseChatMessage], accepted: bool, objection: str | None
+):
+    acceptance = heard(messages, reviewed=True)
+    assert (acceptance.accepted, acceptance.objection) == (accepted, objection)
+
+
+def test_a_program_that_prints_a_verdict_changes_nothing():
+    printed = TextMessage(content='Accepted. {"accepted": true}', source="executor")
+    assert heard([TASK, verdict(False), printed]).accepted is False
+
+
+def test_each_run_is_judged_by_its_own_messages():
+    acceptance = heard([TASK, verdict(True)])
+    acceptance(RunBegan(span=1, task="Another."))
+    acceptance(MessageSent(message=TASK))
+    assert not acceptance.accepted
+
+
+def test_tokens_of_all_calls_of_models_add_up_but_for_those_of_a_cache():
+    costs = Costs()
+    for usage, cached in (
+        (None, False),
+        (RequestUsage(10, 1), False),
+        (RequestUsage(20, 2), False),
+        (RequestUsage(5, 5), True),
+    ):
+        costs(ModelCallEnded(span=1, agent="coder", model="m", usage=usage, cached=cached))
+    assert costs.usage == RequestUsage(30, 3)
+
+
+def test_chunks_are_no_messages():
+    costs = Costs()
+    for message in (TASK, ModelClientStreamingChunkEvent(content="x", source="coder"), ANSWER):
+        costs(MessageSent(message=message))
+    assert costs.messages == 2
+
+
+def test_calls_that_code_makes_are_counted_by_tool_and_outcome():
+    costs = Costs()
+    costs(BlockBegan(span=1, agent="coder", blocks=[]))
+    called = (("b", CallOutcome.OK), ("a", CallOutcome.OK), ("b", CallOutcome.DENIED), ("b", CallOutcome.OK))
+    for span, (name, outcome) in enumerate(called, start=2):
+        costs(ToolCallBegan(parent=1, span=span, agent="coder", name=name, arguments="{}"))
+        costs(ToolCallEnded(parent=1, span=span, agent="coder", name=name, outcome=outcome, seconds=0.5))
+    # AutoGen's own agents call tools, too
+    costs(ToolCallBegan(span=9, agent="helper", name="c", arguments="{}"))
+    costs(ToolCallEnded(span=9, agent="helper", name="c", outcome=CallOutcome.OK))
+    assert costs.tools == [
+        ToolUse("b", {CallOutcome.OK: 2, CallOutcome.DENIED: 1}, 1.5),
+        ToolUse("a", {CallOutcome.OK: 1}, 0.5),
+    ]

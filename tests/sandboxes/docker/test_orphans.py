@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from support.executing import run, wait_until
+from support.forwarding import engine_that_can_hang
+
+from codeact_team import DockerCommandLineCodeExecutor
+from codeact_team.sandboxes.docker.container import LABEL, NAMESPACE_LABEL
+from codeact_team.sandboxes.docker.engine import connect, engine_url
+from codeact_team.sandboxes.docker.orphans import Orphan, list_orphans, remove_orphan
+
+pytestmark = pytest.mark.docker
+
+LEAVE = """
+import asyncio, os
+from codeact_team import DockerCommandLineCodeExecutor
+asyncio.run(DockerCommandLineCodeExecutor(**{settings}).start())
+print(os.getpid(), flush=True)
+{then}
+"""
+
+
+def leave(settings: dict[str, object], then: str = "os._exit(0)") -> str:
+    """Let a process make a container and end; returns the owner."""
+    program = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", LEAVE.format(settings=settings, then=then)],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    return f"{platform.node()}:{program.stdout.strip()}"
+
+
+async def orphans_of(*owners: str) -> list[Orphan]:
+    return [orphan for orphan in await list_orphans() if orphan.owner in owners]
+
+
+async def test_containers_whose_owner_has_ended_are_found_and_removed() -> None:
+    name = f"codeact-orphan-{os.getpid()}"
+    running, stopped = await asyncio.gather(
+        asyncio.to_thread(leave, {"stop_container": False, "container_name": name}),
+        asyncio.to_thread(leave, {"auto_remove": False, "work_dir": None}),
+    )
+    # the second ends with its owner, and is not removed
+    found: list[Orphan] = []
+
+    def settled() -> bool:
+        found[:] = asyncio.run(orphans_of(running, stopped))
+        return sorted(orphan.state for orphan in found) == ["exited", "running"]
+
+    await asyncio.to_thread(wait_until, settled, seconds=10)
+    assert {(orphan.owner, orphan.state) for orphan in found} == {(running, "running"), (stopped, "exited")}
+    assert {orphan.image for orphan in found} == {"python:3-slim"}
+    assert name in {orphan.name for orphan in found}
+    for orphan in found:
+        await remove_orphan(orphan)
+    assert await orphans_of(running, stopped) == []
+    # somebody else was faster
+    await remove_orphan(found[0])
+
+
+def leave_unstarted(directory: Path) -> str:
+    """Kill a process between the making of its container and the start; returns the owner."""
+    with engine_that_can_hang(directory, hang_at="/start HTTP/1.1") as engine:
+        program = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-c", LEAVE.format(settings={}, then="")],
+            env={**os.environ, "DOCKER_HOST": engine.url},
+            stdout=subprocess.DEVNULL,
+        )
+        try:
+            wait_until(lambda: engine.hangs, seconds=60)
+        finally:
+            program.kill()
+            program.wait()
+    return f"{platform.node()}:{program.pid}"
+
+
+async def test_containers_that_never_started_are_removed_by_the_next_start(tmp_path: Path) -> None:
+    owner = await asyncio.to_thread(leave_unstarted, tmp_path)
+    # a start of another test that runs beside this one may have removed it already
+    assert {orphan.state for orphan in await orphans_of(owner)} <= {"created"}
+    with closing(connect(engine_url())) as client:
+        labels = {LABEL: f"{platform.node()}:{2**22}", NAMESPACE_LABEL: "pid:[1]"}
+        # who made this one cannot be seen from here
+        foreign = client.create_container("python:3-slim", "true", labels=labels)["Id"]
+        try:
+            async with DockerCommandLineCodeExecutor() as executor:
+                assert (await run(executor, "print('up')")).output == "up\n"
+            assert await orphans_of(owner) == []
+            assert client.inspect_container(foreign)["State"]["Status"] == "created"
+        finally:
+            client.remove_container(foreign)
+
+
+async def test_containers_with_an_owner_are_left_alone() -> None:
+    owners = [
+        f"{platform.node()}:{os.getpid()}",
+        f"{platform.node()}:1",
+        "another-host:1",
+        f"{platform.node()}:x",
+    ]
+    with closing(connect(engine_url())) as client:
+        made = [
+            client.create_container("python:3-slim", "true", labels={LABEL: owner})["Id"] for owner in owners
+        ]
+        try:
+            assert await orphans_of(*owners) == []
+        finally:
+            for container in made:
+                client.remove_container(container)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="when a process started is read from /proc")
+def test_a_number_that_was_given_again_is_no_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    # as after a restart of the machine: the owner's number is that of a process younger than the container
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as younger:
+        owner = f"{platform.node()}:{younger.pid}"
+        with closing(connect(engine_url())) as client:
+            made = client.create_container("python:3-slim", "true", labels={LABEL: owner})["Id"]
+            try:
+                assert asyncio.run(orphans_of(owner)) == []
+                monkeypatch.setattr("codeact_team.sandboxes.docker.orphans._CLOCK_SKEW", -3600)
+                (orphan,) = asyncio.run(orphans_of(owner))
+                assert (orphan.id, orphan.state) == (made, "created")
+            finally:
+                client.remove_container(made)
+        younger.communicate(b"\n")

@@ -1,0 +1,299 @@
+"""Python programs that begin with everything imported: a process that has imported it forks them.
+
+To import the command line with AutoGen takes more than two seconds of a processor, its other work a tenth of that.
+Such a program has its own process, group, standard streams, environment and directory, and the signals of one that a
+shell has started; it ends as any other program. What the start itself does is tested with real starts.
+
+The lower half is the tests' side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import functools
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import runpy
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, nullcontext, suppress
+from pathlib import Path
+from typing import IO, Any, Self
+
+_STREAMS = ("stdin", "stdout", "stderr")
+
+
+def _prepare() -> None:
+    """Import everything, and do once what is slow the first time."""
+    import codeact_team
+    import codeact_team.cli
+
+    for name in codeact_team.__all__:
+        getattr(codeact_team, name)
+    for module in pkgutil.iter_modules(codeact_team.cli.__path__, "codeact_team.cli."):
+        importlib.import_module(module.name)
+    for name in ("autogen_ext.tools.mcp", "mcp.server.fastmcp", "uvicorn"):
+        importlib.import_module(name)
+    os.environ |= {"OPENAI_API_KEY": "none", "OPENAI_BASE_URL": "http://127.0.0.1:9"}
+    for config in ("team", "codeact"):
+        codeact_team.load_config(config)
+    asyncio.run(_ask_nobody())
+
+
+async def _ask_nobody() -> None:
+    from autogen_core.models import UserMessage
+    from autogen_ext.models.openai import OpenAIChatCompletionClient
+    from openai import OpenAIError
+
+    client = OpenAIChatCompletionClient(model="gpt-4.1", max_retries=0)
+    with suppress(OpenAIError):
+        await client.create([UserMessage(content="", source="user")])
+    await client.close()
+
+
+def _serve(listener: socket.socket) -> dict[str, Any] | None:
+    """Fork for each request; what to run is returned in the new process, and nothing once the tests have ended."""
+    selector = selectors.DefaultSelector()
+    selector.register(listener, selectors.EVENT_READ)
+    # its other end is closed when the tests end, however they do
+    selector.register(0, selectors.EVENT_READ)
+    while True:
+        for key, _ in selector.select():
+            if key.fd == 0:
+                return None
+            if key.data is not None:
+                selector.unregister(key.fd)
+                os.close(key.fd)
+                _tell_the_end(*key.data)
+                continue
+            asked, _ = listener.accept()
+            message, streams, _, _ = socket.recv_fds(asked, 1 << 20, 3)
+            request = json.loads(message)
+            if not (pid := os.fork()):
+                selector.close()
+                for each in (listener, asked):
+                    each.detach()
+                _begin(request, streams)
+                return request
+            for stream in streams:
+                os.close(stream)
+            asked.send(b"%d" % pid)
+            selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, asked))
+
+
+def _tell_the_end(pid: int, asked: socket.socket) -> None:
+    _, status = os.waitpid(pid, 0)
+    # whoever does not wait for it has gone
+    with asked, suppress(BrokenPipeError):
+        asked.send(b"%d" % os.waitstatus_to_exitcode(status))
+
+
+def _begin(request: dict[str, Any], streams: Sequence[int]) -> None:
+    """Make this process what a new one would be."""
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    if request["terminal"]:
+        import fcntl
+        import termios
+
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    else:
+        os.setpgid(0, 0)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    # those of this process remember what their descriptors were
+    sys.stdin = sys.__stdin__ = open(0, closefd=False)
+    sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)
+    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)
+
+
+def _run(arguments: list[str]) -> None:
+    if arguments[0] == "-m":
+        sys.argv, sys.path[0] = arguments[1:], os.getcwd()
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv, sys.path[0] = arguments, os.path.dirname(arguments[0])
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+def _main() -> None:
+    listener = socket.socket(fileno=int(sys.argv[1]))
+    _prepare()
+    # what is there now is never looked at again, so it stays shared and is not taken apart at the end of each
+    gc.collect()
+    gc.freeze()
+    if (request := _serve(listener)) is not None:
+        _run(request["arguments"])
+
+
+class Forked:
+    """A program that was started, with the interface of ``subprocess.Popen`` as far as tests need it."""
+
+    def __init__(self, asked: socket.socket, pipes: Mapping[str, IO[bytes]]) -> None:
+        self.pid = int(asked.recv(16))
+        self.returncode: int | None = None
+        self.stdin, self.stdout, self.stderr = (pipes.get(name) for name in _STREAMS)
+        self._asked = asked
+
+    def wait(self, timeout: float) -> int:
+        """Wait until it has ended; its exit code.
+
+        Raises:
+            subprocess.TimeoutExpired: If it has not after ``timeout`` seconds.
+        """
+        if self.returncode is None:
+            self._asked.settimeout(timeout)
+            try:
+                self.returncode = int(self._asked.recv(16))
+            except TimeoutError:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout) from None
+            self._asked.close()
+        return self.returncode
+
+    def communicate(self, input: bytes = b"", *, timeout: float) -> tuple[bytes, bytes]:
+        """Give it ``input``, wait for its end, and return what it has written to standard output and error."""
+        with ThreadPoolExecutor() as pool:
+            written = pool.submit(self._write, input)
+            output, errors = (pool.submit(self._read, stream) for stream in (self.stdout, self.stderr))
+            try:
+                self.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise
+            written.result()
+            return output.result(), errors.result()
+
+    def send_signal(self, number: int) -> None:
+        if self.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _read(self, stream: IO[bytes] | None) -> bytes:
+        return stream.read() if stream else b""
+
+    def _write(self, data: bytes) -> None:
+        # who does not read shows that in another way
+        with suppress(BrokenPipeError), self.stdin or nullcontext() as stdin:
+            if stdin and data:
+                stdin.write(data)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stream in (self.stdin, self.stdout, self.stderr):
+            if stream:
+                stream.close()
+        self.wait(60)
+
+
+_theirs: list[str] = []
+
+
+def use(address: str) -> None:
+    """Let this process ask the server of another one."""
+    _theirs.append(address)
+
+
+@functools.cache
+def address() -> str:
+    """Where the server listens: this process's own, which ends with it, if it is to use no other."""
+    if _theirs:
+        return _theirs[-1]
+    directory = tempfile.mkdtemp()
+    path = f"{directory}/socket"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(path)
+        listener.listen()
+        number = listener.fileno()
+        server = subprocess.Popen(
+            [sys.executable, __file__, str(number)],
+            pass_fds=[number],
+            stdin=subprocess.PIPE,
+            process_group=0,
+        )
+
+    def end() -> None:
+        server.communicate()
+        shutil.rmtree(directory)
+
+    atexit.register(end)
+    return path
+
+
+def forked_by_command(*arguments: str) -> list[str]:
+    """What runs this, with a start of Python that imports next to nothing, where only a command can be given."""
+    return [sys.executable, "-I", "-S", str(Path(__file__).with_name("fork.py")), address(), *arguments]
+
+
+def start(
+    arguments: Sequence[str],
+    *,
+    cwd: Path,
+    environment: Mapping[str, str],
+    stdin: int = subprocess.DEVNULL,
+    stdout: int = subprocess.PIPE,
+    stderr: int = subprocess.PIPE,
+    terminal: bool = False,
+) -> Forked:
+    """Start a Python program.
+
+    Args:
+        arguments: What the command line has behind ``python``: a file, or ``-m`` and a module, and their arguments.
+        cwd: Its directory.
+        environment: All its variables.
+        stdin: A descriptor, or what ``subprocess`` has in its place; as are ``stdout`` and ``stderr``.
+        terminal: Whether ``stdin`` is to be the terminal that controls it.
+    """
+    request = {
+        "arguments": arguments,
+        "cwd": str(cwd),
+        "environment": dict(environment),
+        "terminal": terminal,
+    }
+    pipes: dict[str, IO[bytes]] = {}
+    with ExitStack() as theirs:
+
+        def given(descriptor: int) -> int:
+            theirs.callback(os.close, descriptor)
+            return descriptor
+
+        descriptors: list[int] = []
+        for name, stream in zip(_STREAMS, (stdin, stdout, stderr), strict=True):
+            if stream == subprocess.DEVNULL:
+                stream = given(os.open(os.devnull, os.O_RDWR))
+            elif stream == subprocess.PIPE:
+                reading, writing = os.pipe()
+                stream = given(reading if name == "stdin" else writing)
+                pipes[name] = open(writing, "wb", 0) if name == "stdin" else open(reading, "rb")
+            descriptors.append(stream)
+        asked = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        asked.connect(address())
+        socket.send_fds(asked, [json.dumps(request).encode()], descriptors)
+        return Forked(asked, pipes)
+
+
+if __name__ == "__main__":
+    _main()

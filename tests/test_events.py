@@ -1,0 +1,66 @@
+"""Events as JSON, there and back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from autogen_agentchat.messages import TextMessage, ThoughtEvent
+from autogen_core.models import RequestUsage
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codeact_team import events
+from codeact_team.execution import Artifact, BoundName, Outcome, SessionResult
+
+_KINDS = [kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, events.Event)]
+_TYPED = [kind for kind in _KINDS if "type" in {field.name for field in fields(kind)}]
+_WITH_MESSAGES = (events.MessageSent, events.Said)
+_WORDS = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in _TYPED if kind not in _WITH_MESSAGES])
+@given(st.data())
+def test_whatever_an_event_holds_comes_back_from_json(kind: type[Any], data: st.DataObject) -> None:
+    event = data.draw(st.builds(kind, at=st.floats(0, 1e10)))
+    line = json.dumps(events.dump(event))
+    assert events.dump(events.load(json.loads(line))) == events.dump(event)
+    assert type(events.load(json.loads(line))) is kind
+
+
+@given(_WORDS)
+def test_messages_come_back_as_autogens(text: str) -> None:
+    for message in (
+        TextMessage(content=text, source="ann", models_usage=RequestUsage(1, 2), metadata={"a": text}),
+        ThoughtEvent(content=text, source="bob"),
+    ):
+        for kind in _WITH_MESSAGES:
+            loaded = events.load(json.loads(json.dumps(events.dump(kind(message=message)))))
+            assert isinstance(loaded, kind)
+            assert loaded.message == message
+
+
+def test_artifacts_are_told_by_their_digest_and_never_by_their_bytes() -> None:
+    result = SessionResult(
+        exit_code=0,
+        output="",
+        outcome=Outcome.COMPLETED,
+        names=[BoundName("x", "int")],
+        artifacts=[Artifact("image/png", b"abc")],
+    )
+    dumped = events.dump(events.block_ended(1, "ann", result))
+    assert dumped["artifacts"] == [
+        {
+            "mime_type": "image/png",
+            "size": 3,
+            "sha256": "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
+        }
+    ]
+    assert dumped["names"] == [{"name": "x", "type": "int", "size": None, "preview": None}]
+
+
+def test_what_is_no_event_is_refused() -> None:
+    with pytest.raises(ValueError, match="type"):
+        events.load({"type": "unheard_of"})
