@@ -26,9 +26,10 @@ sys.path.append(os.path.abspath(f"{__file__}/../../../../.."))
 
 import hardening
 from cgroups import CONTROLLERS, ControlGroup, Limits
-from programs import OomScore, Program, Programs, Start, close_standard_streams
+from programs import Program, Programs, Start, close_standard_streams
 
 from codeact_team.system import filters, kernel, trees
+from codeact_team.system.oom_score import SECOND_CHOICE, OomScore
 
 _LENGTH = struct.Struct(">I")
 _SPAWN_FDS = 3
@@ -86,11 +87,12 @@ def _harden(settings: Mapping[str, Any], at_the_end: ExitStack) -> tuple[Program
         at_the_end.callback(trees.remove, settings["private"])
         start = _plain(settings, limit_memory=False)
         return Programs(start), {"sandlock": f"it runs on Linux, and this is {sys.platform}"}
-    oom_score = OomScore()
+    proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     tasks = settings["pids"] * _TASKS_PER_PROCESS
     group = ControlGroup(Limits(settings["memory_mib"] * _MIB, tasks, settings["cpus"]))
     place = _enter_place(settings, group)
-    oom_score.of_this_process()
+    oom_score = OomScore(SECOND_CHOICE, proc)
+    os.close(proc)
     kernel.checked(kernel.adopt_orphans())
     hardening.drop_privileges()
     hardening.end_with_parent()

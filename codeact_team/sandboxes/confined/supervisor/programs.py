@@ -14,7 +14,6 @@ from typing import Any, Protocol
 from descendants import drain, end_all, send
 
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
-_FIRST, _SECOND = b"1000", b"500"
 _COUNTED = {"oom_kills": "memory", "fork_failures": "pids"}
 
 
@@ -29,33 +28,6 @@ class Program(Protocol):
 
 Start = Callable[[list[str], dict[str, str], list[str]], Program]
 """Starts a program on this process's standard streams: its arguments, its environment, and what it may read."""
-
-
-class OomScore:
-    """Within it, what is forked is the kernel's first choice when memory is short; this process is its second."""
-
-    def __init__(self) -> None:
-        self._fd: int | None = None
-        # may be read-only, or another, later
-        self._proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self.of_this_process()
-
-    def of_this_process(self) -> None:
-        """To be called again in a process that has been forked meanwhile."""
-        with suppress(OSError):
-            self._fd = os.open("self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC, dir_fd=self._proc)
-        self._write(_SECOND)
-
-    def __enter__(self) -> None:
-        self._write(_FIRST)
-
-    def __exit__(self, *_: object) -> None:
-        self._write(_SECOND)
-
-    def _write(self, score: bytes) -> None:
-        if self._fd is not None:
-            with suppress(OSError):
-                os.pwrite(self._fd, score, 0)
 
 
 class Programs:

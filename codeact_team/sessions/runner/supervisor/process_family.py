@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 
 from codeact_team.sessions.runner.supervisor.guard import Guard
+from codeact_team.system.oom_score import OomScore
 
 _END_SECONDS = 1.0
 """How long ended processes get to be gone: some hundred times what they need."""
@@ -23,8 +24,6 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _LONG_AFTER = sys.maxsize
 
 _CHILDREN = "/proc/{}/task/{}/children"
-_OOM_SCORE = "/proc/self/oom_score_adj"
-_FIRST_FOR_THE_OOM_KILLER = b"1000"
 
 
 def now() -> int:
@@ -263,27 +262,3 @@ def _read(path: str) -> bytes:
     finally:
         os.close(fd)
     return data
-
-
-class OomScore:
-    """Makes what is forked inside its ``with`` the first choice of the kernel when memory is short.
-
-    Must be made before this process gives up being dumpable: its own files are root's from then on.
-    """
-
-    def __init__(self) -> None:
-        self._fd: int | None = None
-        try:
-            self._usual = _read(_OOM_SCORE)
-            self._fd = os.open(_OOM_SCORE, os.O_WRONLY | os.O_CLOEXEC)
-        except OSError:
-            return
-
-    def __enter__(self) -> None:
-        if self._fd is not None:
-            os.pwrite(self._fd, _FIRST_FOR_THE_OOM_KILLER, 0)
-
-    def __exit__(self, *error: object) -> None:
-        # in the child, the file is still the parent's
-        if self._fd is not None:
-            os.pwrite(self._fd, self._usual, 0)

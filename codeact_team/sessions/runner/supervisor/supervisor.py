@@ -20,10 +20,11 @@ from codeact_team.sessions.runner.supervisor.child import Interpreter, Program
 from codeact_team.sessions.runner.supervisor.guard import Guard
 from codeact_team.sessions.runner.supervisor.pipes import PipeWriter
 from codeact_team.sessions.runner.supervisor.poll_loop import Loop, is_readable
-from codeact_team.sessions.runner.supervisor.process_family import Choice, Descendant, Family, OomScore
+from codeact_team.sessions.runner.supervisor.process_family import Choice, Descendant, Family
 from codeact_team.sessions.runner.supervisor.relay import Host, HostGone, Output
 from codeact_team.sessions.runner.supervisor.shells import SHELLS, Shells
 from codeact_team.system.kernel import adopt_orphans
+from codeact_team.system.oom_score import OomScore
 
 _NOT_STARTED, _NOT_FOUND = 126, 127
 _LITTLE = 4 * KIB
