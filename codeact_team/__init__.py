@@ -37,10 +37,9 @@ if TYPE_CHECKING:
         CallOutcome,
         ExecutionResult,
         Outcome,
-        SessionCodeExecutor,
         SessionResult,
-        StreamingCodeExecutor,
     )
+    from codeact_team.executor_interface import SessionCodeExecutor, StreamingCodeExecutor
     from codeact_team.executors import (
         ConfinedCommandLineCodeExecutor,
         ConfinedSessionCodeExecutor,
@@ -82,10 +81,9 @@ _HOME = {
         "CallOutcome",
         "ExecutionResult",
         "Outcome",
-        "SessionCodeExecutor",
         "SessionResult",
-        "StreamingCodeExecutor",
     ),
+    "executor_interface": ("SessionCodeExecutor", "StreamingCodeExecutor"),
     "executors": (
         "ConfinedCommandLineCodeExecutor",
         "ConfinedSessionCodeExecutor",

@@ -1,26 +1,15 @@
-"""The executor interface that agents use, on top of AutoGen's ``CodeExecutor``.
-
-Agents accept any AutoGen executor. One that is a :class:`StreamingCodeExecutor` also streams its output, says
-which languages it runs, and tells more about a result than an exit code.
-"""
+"""What came of running code, and what the code may call on the host meanwhile."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeAlias
 
-from autogen_core import CancellationToken
-from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
+from autogen_core.code_executor import CodeResult
 from pydantic import JsonValue
-
-from codeact_team.aio import aclosing
-
-Emit: TypeAlias = Callable[[str], Awaitable[None]]
-"""Takes a piece of output as it comes; the code's output is not read on before it returns."""
 
 
 class Outcome(StrEnum):
@@ -60,105 +49,6 @@ class ExecutionResult(CodeResult):
     limit: str | None = None
     omitted_bytes: int = 0
     seconds: float = 0.0
-
-
-class StreamingCodeExecutor(CodeExecutor):
-    """An AutoGen code executor that keeps the code in a sandbox, and whose output can be read while the code runs."""
-
-    @property
-    @abstractmethod
-    def supported_languages(self) -> Sequence[str]:
-        """The labels of the languages this executor runs."""
-
-    @property
-    @abstractmethod
-    def loosenings(self) -> Sequence[str]:
-        """Each setting that is weaker than the default, in words for the person who opens the team."""
-
-    @abstractmethod
-    def execute_code_blocks_stream(
-        self,
-        code_blocks: list[CodeBlock],
-        cancellation_token: CancellationToken,
-        *,
-        user: object | None = None,
-    ) -> AsyncGenerator[str | ExecutionResult, None]:
-        """Run the blocks in order until one fails.
-
-        Args:
-            code_blocks: What to run.
-            cancellation_token: Stops it, and the wait for its turn.
-            user: Whose code it is, where several agents share the executor: any object that lives as long as the agent.
-                Default: the executor's owner.
-
-        Yields:
-            Chunks of output as they come, then one :class:`ExecutionResult`.
-
-        Raises:
-            SandboxError: If no code can run here at all (no engine, no image, no confinement).
-        """
-
-    async def run_code_blocks(
-        self,
-        code_blocks: list[CodeBlock],
-        cancellation_token: CancellationToken,
-        *,
-        user: object | None = None,
-        emit: Emit | None = None,
-    ) -> ExecutionResult:
-        """Run the blocks in order until one fails, and return the result.
-
-        Args:
-            code_blocks: What to run.
-            cancellation_token: Stops it, and the wait for its turn.
-            user: Whose code it is; see :meth:`execute_code_blocks_stream`.
-            emit: Gets the output as it comes. What it raises stops the code.
-
-        Raises:
-            SandboxError: If no code can run here at all (no engine, no image, no confinement).
-        """
-        return await _consume(
-            self.execute_code_blocks_stream(code_blocks, cancellation_token, user=user), emit
-        )
-
-    async def execute_code_blocks(
-        self, code_blocks: list[CodeBlock], cancellation_token: CancellationToken
-    ) -> ExecutionResult:
-        """Run the blocks in order until one fails, and return the result.
-
-        Raises:
-            SandboxError: If no code can run here at all (no engine, no image, no confinement).
-        """
-        return await self.run_code_blocks(code_blocks, cancellation_token)
-
-    async def release(self, user: object) -> bool:
-        """Let a user go who needs nothing any more of what their code has left behind.
-
-        Restarts, unless code of another user has run since the last start. Waits until no block of others runs.
-
-        Args:
-            user: As given to :meth:`execute_code_blocks_stream`.
-
-        Returns:
-            Whether what the code has left behind is gone.
-
-        Raises:
-            SandboxError: If the sandbox cannot start again.
-        """
-        await self.restart()
-        return True
-
-
-async def _consume(stream: AsyncGenerator[str | ExecutionResult, None], emit: Emit | None) -> ExecutionResult:
-    result: ExecutionResult | None = None
-    async with aclosing(stream) as items:
-        async for item in items:
-            if isinstance(item, ExecutionResult):
-                result = item
-            elif emit is not None:
-                await emit(item)
-    assert result is not None, "a stream of output ends with its result"
-    return result
 
 
 @dataclass(frozen=True)
@@ -284,107 +174,4 @@ class HostTools(ABC):
             name: As declared, if the code is honest.
             arguments: Unchecked.
             pause: Within it, as while a person is asked, time does not count against the block.
-        """
-
-
-class SessionCodeExecutor(StreamingCodeExecutor):
-    """A code executor whose Python blocks share one living interpreter; its results are :class:`SessionResult`.
-
-    One thing at a time: a file request waits until the stream of a block has been read to its end, or closed.
-    """
-
-    @abstractmethod
-    def execute_code_blocks_stream(
-        self,
-        code_blocks: list[CodeBlock],
-        cancellation_token: CancellationToken,
-        *,
-        user: object | None = None,
-        tools: HostTools | None = None,
-    ) -> AsyncGenerator[str | ExecutionResult, None]:
-        """Run the blocks in order until one fails.
-
-        A user whose variables are gone by a restart, a time-out or the like is told so in the output of their next
-        block, and by ``state_lost``, whoever caused it.
-
-        Args:
-            code_blocks: What to run.
-            cancellation_token: Stops it, and the wait for its turn.
-            user: Whose code it is, where several agents share the executor: any object that lives as long as the agent.
-                Default: the executor's owner.
-            tools: What the Python code may call on the host. All calls have ended when a block has.
-
-        Yields:
-            Chunks of output as they come, then one :class:`SessionResult`.
-
-        Raises:
-            SettingError: If code of a user with other :attr:`HostTools.rights` has run in the interpreter.
-            SandboxError: If no code can run here at all (no engine, no image, no confinement).
-        """
-
-    async def run_code_blocks(
-        self,
-        code_blocks: list[CodeBlock],
-        cancellation_token: CancellationToken,
-        *,
-        user: object | None = None,
-        tools: HostTools | None = None,
-        emit: Emit | None = None,
-    ) -> ExecutionResult:
-        """Run the blocks in order until one fails, and return the result, a :class:`SessionResult`.
-
-        Args:
-            code_blocks: What to run.
-            cancellation_token: Stops it, and the wait for its turn.
-            user: Whose code it is; see :meth:`execute_code_blocks_stream`.
-            tools: What the Python code may call on the host.
-            emit: Gets the output as it comes. What it raises stops the code.
-
-        Raises:
-            SettingError: If code of a user with other :attr:`HostTools.rights` has run in the interpreter.
-            SandboxError: If no code can run here at all (no engine, no image, no confinement).
-        """
-        return await _consume(
-            self.execute_code_blocks_stream(code_blocks, cancellation_token, user=user, tools=tools), emit
-        )
-
-    @abstractmethod
-    def add_setup(self, code: str) -> None:
-        """Run Python ``code`` in the interpreter before the next block, and in each that replaces it.
-
-        The same code is added once. Where it fails, whoever runs the next block gets a ``SettingError``.
-        """
-
-    @abstractmethod
-    async def put_file(self, path: str, data: bytes | str, *, temporary: bool = False) -> None:
-        """Write a file of the workspace; directories are made, and a link in its place is replaced.
-
-        Args:
-            path: Below the workspace.
-            data: Its content, at most 64 MiB; text is written as UTF-8.
-            temporary: Whether the file is removed when the executor stops; ``path`` is then a name alone.
-
-        Raises:
-            ValueError: If ``path`` is not below the workspace, or no name alone where it has to be, or there is too
-                much data.
-            OSError: If the sandbox cannot write it.
-            SandboxError: If the sandbox cannot start.
-        """
-
-    @abstractmethod
-    async def get_file(self, path: str) -> bytes:
-        """Read a file of the workspace, of at most 64 MiB.
-
-        Raises:
-            ValueError: If ``path`` is not below the workspace.
-            OSError: If the sandbox cannot read it, such as ``FileNotFoundError``, or it is too large.
-            SandboxError: If the sandbox cannot start.
-        """
-
-    @abstractmethod
-    async def list_files(self) -> dict[str, int]:
-        """The files of the workspace with their sizes in bytes, at most 10,000, by path.
-
-        Raises:
-            SandboxError: If the sandbox cannot start.
         """

@@ -26,7 +26,7 @@ from codeact_team.clients import wrap_client
 from codeact_team.effects import current_door, speaking
 from codeact_team.errors import SettingError
 from codeact_team.events import Said, TurnBegan, TurnEnded
-from codeact_team.execution import StreamingCodeExecutor
+from codeact_team.executor_interface import StreamingCodeExecutor
 from codeact_team.providers import resolve_function
 
 Executing = TypeVar("Executing", bound=ExecutingSettings)

@@ -24,15 +24,9 @@ from codeact_team.approval.asked_question import AskedQuestion
 from codeact_team.effects import Door, Effect, current_door, perform
 from codeact_team.errors import CodeActTeamError
 from codeact_team.events import BlockBegan, BlockEnded, Code, block_ended
-from codeact_team.execution import (
-    Emit,
-    ExecutionResult,
-    Outcome,
-    SessionCodeExecutor,
-    SessionResult,
-    StreamingCodeExecutor,
-)
+from codeact_team.execution import ExecutionResult, Outcome, SessionResult
 from codeact_team.execution_records import dump_result, load_result
+from codeact_team.executor_interface import Emit, SessionCodeExecutor, StreamingCodeExecutor
 from codeact_team.observations import full_result
 
 logger = logging.getLogger(__name__)

@@ -32,7 +32,8 @@ from codeact_team.agents.model_replies import NOT_RUN, text_of_result, why_not_r
 from codeact_team.agents.turn import CodeTurn, Emit
 from codeact_team.clients import WrappedClient
 from codeact_team.errors import CodeActTeamError, SettingError
-from codeact_team.execution import ExecutionResult, Outcome, SessionCodeExecutor, StreamingCodeExecutor
+from codeact_team.execution import ExecutionResult, Outcome
+from codeact_team.executor_interface import SessionCodeExecutor, StreamingCodeExecutor
 from codeact_team.observations import as_data, observe
 from codeact_team.parsing import extract_from_reply, make_inert
 

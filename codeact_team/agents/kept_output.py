@@ -6,7 +6,8 @@ import logging
 from itertools import count
 
 from codeact_team.errors import SandboxError
-from codeact_team.execution import ExecutionResult, Outcome, SessionCodeExecutor
+from codeact_team.execution import ExecutionResult, Outcome
+from codeact_team.executor_interface import SessionCodeExecutor
 from codeact_team.observations import MAX_OBSERVATION_CHARS, encodable
 
 logger = logging.getLogger(__name__)

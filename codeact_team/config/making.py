@@ -23,7 +23,7 @@ from codeact_team.config.components import PlacedComponent
 from codeact_team.config.document import Document, Path, at, is_in
 from codeact_team.config.model_info import EVERYTHING, listed_info
 from codeact_team.errors import SandboxError
-from codeact_team.execution import StreamingCodeExecutor
+from codeact_team.executor_interface import StreamingCodeExecutor
 from codeact_team.providers import NAMESPACES_VARIABLE, Policy, unsafe_reason, using
 
 Failure = tuple[PlacedComponent, Exception]

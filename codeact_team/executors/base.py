@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,11 +13,12 @@ from autogen_core.code_executor import CodeBlock
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from codeact_team import scope
-from codeact_team.aio import Turns, streamed, to_the_end
+from codeact_team.aio import Turns, to_the_end
 from codeact_team.effects import current_door, tell
 from codeact_team.errors import SettingError
 from codeact_team.events import SandboxLost, SandboxStarted, SandboxStarting, SandboxStopped
-from codeact_team.execution import Emit, ExecutionResult, HostTools, Outcome, StreamingCodeExecutor
+from codeact_team.execution import ExecutionResult, HostTools, Outcome
+from codeact_team.executor_interface import Emit, StreamingCodeExecutor
 from codeact_team.executors.block_results import (
     LOST_EXIT_CODE,
     BlockResult,
@@ -143,17 +144,6 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
             if not (shared := self._users.in_use):
                 await self._renew()
         return not shared
-
-    def execute_code_blocks_stream(
-        self,
-        code_blocks: list[CodeBlock],
-        cancellation_token: CancellationToken,
-        *,
-        user: object | None = None,
-    ) -> AsyncGenerator[str | ExecutionResult, None]:
-        return streamed(
-            lambda emit: self.run_code_blocks(code_blocks, cancellation_token, user=user, emit=emit)
-        )
 
     async def run_code_blocks(
         self,

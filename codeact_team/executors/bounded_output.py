@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 from collections import deque
 
-from codeact_team.execution import Emit
+from codeact_team.executor_interface import Emit
 
 MAX_OUTPUT_BYTES = 1024 * 1024
 """How much output of one call is kept, in bytes; more is cut in the middle. What is passed on is not cut."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -12,17 +12,10 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from pydantic import Field, field_validator
 
-from codeact_team.aio import streamed, to_the_end
+from codeact_team.aio import to_the_end
 from codeact_team.errors import SandboxError, SettingError
-from codeact_team.execution import (
-    Artifact,
-    BoundName,
-    Emit,
-    ExecutionResult,
-    HostTools,
-    SessionCodeExecutor,
-    SessionResult,
-)
+from codeact_team.execution import Artifact, BoundName, ExecutionResult, HostTools, SessionResult
+from codeact_team.executor_interface import Emit, SessionCodeExecutor
 from codeact_team.executors.base import RESTARTED, ExecutorConfig, SandboxedCodeExecutor
 from codeact_team.executors.block_results import LOST_EXIT_CODE
 from codeact_team.executors.bounded_output import BoundedOutput
@@ -208,18 +201,6 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
         emit: Emit | None = None,
     ) -> ExecutionResult:
         return await self._run(code_blocks, cancellation_token, user, tools, emit)
-
-    def execute_code_blocks_stream(
-        self,
-        code_blocks: list[CodeBlock],
-        cancellation_token: CancellationToken,
-        *,
-        user: object | None = None,
-        tools: HostTools | None = None,
-    ) -> AsyncGenerator[str | ExecutionResult, None]:
-        return streamed(
-            lambda emit: self._run(code_blocks, cancellation_token, user=user, tools=tools, emit=emit)
-        )
 
     def add_setup(self, code: str) -> None:
         self._interpreter.add_setup(code)

@@ -21,7 +21,7 @@ from codeact_team.autogen_internals import components_in, recover
 from codeact_team.config.open import load_into
 from codeact_team.effects import Door, Event, Listener
 from codeact_team.events import Opened, RunBegan, RunEnded
-from codeact_team.execution import StreamingCodeExecutor
+from codeact_team.executor_interface import StreamingCodeExecutor
 from codeact_team.providers import Policy
 from codeact_team.runs.acceptance import Acceptance
 from codeact_team.runs.costs import Costs

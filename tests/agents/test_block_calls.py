@@ -89,13 +89,6 @@ async def test_output_before_an_error_of_the_executor_is_still_streamed():
     assert (result.outcome, result.output) == (Outcome.NOT_RUN, "The code could not be run: OSError: pipe")
 
 
-async def test_an_executor_that_gives_no_result_has_failed():
-    chunk, result = await stepped(Streaming("4"))
-    assert chunk == "4"
-    assert isinstance(result, ExecutionResult)
-    assert result.outcome is Outcome.NOT_RUN
-
-
 @pytest.mark.parametrize("error", [EngineError("no engine"), SettingError("wrong")])
 @pytest.mark.parametrize("kind", [Foreign, Streaming])
 async def test_what_is_wrong_with_the_surroundings_is_raised(kind: Any, error: Exception):

@@ -17,7 +17,8 @@ from benchmarks.test_session import show, times
 
 from codeact_team.agents.agent_tools import AgentTools
 from codeact_team.agents.tool_settings import ToolLimits
-from codeact_team.execution import HostTools, SessionCodeExecutor
+from codeact_team.execution import HostTools
+from codeact_team.executor_interface import SessionCodeExecutor
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.docker, pytest.mark.timeout(600)]
 

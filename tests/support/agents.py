@@ -20,8 +20,9 @@ from PIL import Image as pillow
 from pydantic import BaseModel
 from support.executing import why_not_confined
 
-from codeact_team.execution import ExecutionResult, StreamingCodeExecutor
+from codeact_team.execution import ExecutionResult
 from codeact_team.execution_records import ExecutionRecord
+from codeact_team.executor_interface import Emit, StreamingCodeExecutor
 from codeact_team.executors import ConfinedCommandLineCodeExecutor
 
 Item = BaseAgentEvent | BaseChatMessage | Response
@@ -171,7 +172,7 @@ class Calling(Foreign):
 
 
 class Streaming(StreamingCodeExecutor):
-    """A streaming executor that yields what it is told, and counts its starts."""
+    """A streaming executor that emits and returns, or raises, what it is told, and counts its starts."""
 
     def __init__(
         self, *items: str | ExecutionResult | Exception, languages: Sequence[str] = ("python", "sh")
@@ -189,18 +190,24 @@ class Streaming(StreamingCodeExecutor):
     def loosenings(self) -> Sequence[str]:
         return ()
 
-    async def execute_code_blocks_stream(
+    async def run_code_blocks(
         self,
         code_blocks: list[CodeBlock],
         cancellation_token: CancellationToken,
         *,
         user: object | None = None,
-    ) -> AsyncGenerator[str | ExecutionResult, None]:
+        emit: Emit | None = None,
+    ) -> ExecutionResult:
         self.executed += code_blocks
-        for item in self._items:
-            if isinstance(item, Exception):
-                raise item
-            yield item
+        *output, end = self._items
+        for chunk in output:
+            assert isinstance(chunk, str)
+            if emit is not None:
+                await emit(chunk)
+        if isinstance(end, ExecutionResult):
+            return end
+        assert isinstance(end, Exception)
+        raise end
 
     async def start(self) -> None:
         self.starts += 1

@@ -15,7 +15,7 @@ from support.executing import why_not_confined
 from support.openai_server import ScriptedServer
 
 from codeact_team.agents import CodeActAgent
-from codeact_team.execution import SessionCodeExecutor
+from codeact_team.executor_interface import SessionCodeExecutor
 from codeact_team.executors import ConfinedSessionCodeExecutor
 
 

@@ -15,7 +15,7 @@ from codeact_team.agents.codeact.given_functions import Function, ImportPath
 from codeact_team.agents.codeact.handoffs import HandoffConfig
 from codeact_team.agents.codeact.instructions import CODEACT_SYSTEM_MESSAGE
 from codeact_team.errors import SettingError
-from codeact_team.execution import SessionCodeExecutor
+from codeact_team.executor_interface import SessionCodeExecutor
 
 
 class CodeActAgentSettings(Limits, ExecutingSettings):

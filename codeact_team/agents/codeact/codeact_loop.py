@@ -21,8 +21,9 @@ from codeact_team.agents.codeact.model_view import keep_in_view
 from codeact_team.clients import WrappedClient
 from codeact_team.errors import CodeActTeamError
 from codeact_team.events import HandedOff
-from codeact_team.execution import Outcome, SessionCodeExecutor
+from codeact_team.execution import Outcome
 from codeact_team.execution_records import Ending
+from codeact_team.executor_interface import SessionCodeExecutor
 from codeact_team.parsing import make_inert
 from codeact_team.reflection import REFLECTION_SYSTEM_MESSAGE, Verdict
 

@@ -1,0 +1,189 @@
+"""The executor interface that agents use, on top of AutoGen's ``CodeExecutor``.
+
+Agents accept any AutoGen executor. One that is a :class:`StreamingCodeExecutor` also streams its output, says
+which languages it runs, and tells more about a result than an exit code.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import TypeAlias
+
+from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeBlock, CodeExecutor
+
+from codeact_team.aio import streamed
+from codeact_team.execution import ExecutionResult, HostTools
+
+Emit: TypeAlias = Callable[[str], Awaitable[None]]
+"""Takes a piece of output as it comes; the code's output is not read on before it returns."""
+
+
+class StreamingCodeExecutor(CodeExecutor):
+    """An AutoGen code executor that keeps the code in a sandbox, and whose output can be read while the code runs."""
+
+    @property
+    @abstractmethod
+    def supported_languages(self) -> Sequence[str]:
+        """The labels of the languages this executor runs."""
+
+    @property
+    @abstractmethod
+    def loosenings(self) -> Sequence[str]:
+        """Each setting that is weaker than the default, in words for the person who opens the team."""
+
+    @abstractmethod
+    async def run_code_blocks(
+        self,
+        code_blocks: list[CodeBlock],
+        cancellation_token: CancellationToken,
+        *,
+        user: object | None = None,
+        emit: Emit | None = None,
+    ) -> ExecutionResult:
+        """Run the blocks in order until one fails, and return the result.
+
+        Args:
+            code_blocks: What to run.
+            cancellation_token: Stops it, and the wait for its turn.
+            user: Whose code it is, where several agents share the executor: any object that lives as long as the agent.
+                Default: the executor's owner.
+            emit: Gets the output as it comes. What it raises stops the code.
+
+        Raises:
+            SandboxError: If no code can run here at all (no engine, no image, no confinement).
+        """
+
+    def execute_code_blocks_stream(
+        self,
+        code_blocks: list[CodeBlock],
+        cancellation_token: CancellationToken,
+        *,
+        user: object | None = None,
+    ) -> AsyncGenerator[str | ExecutionResult, None]:
+        """Run the blocks as :meth:`run_code_blocks` does.
+
+        Yields:
+            Chunks of output as they come, then the :class:`ExecutionResult`.
+        """
+        return streamed(
+            lambda emit: self.run_code_blocks(code_blocks, cancellation_token, user=user, emit=emit)
+        )
+
+    async def execute_code_blocks(
+        self, code_blocks: list[CodeBlock], cancellation_token: CancellationToken
+    ) -> ExecutionResult:
+        """Run the blocks as :meth:`run_code_blocks` does, as the executor's owner."""
+        return await self.run_code_blocks(code_blocks, cancellation_token)
+
+    async def release(self, user: object) -> bool:
+        """Let a user go who needs nothing any more of what their code has left behind.
+
+        Restarts, unless code of another user has run since the last start. Waits until no block of others runs.
+
+        Args:
+            user: As given to :meth:`run_code_blocks`.
+
+        Returns:
+            Whether what the code has left behind is gone.
+
+        Raises:
+            SandboxError: If the sandbox cannot start again.
+        """
+        await self.restart()
+        return True
+
+
+class SessionCodeExecutor(StreamingCodeExecutor):
+    """A code executor whose Python blocks share one living interpreter; its results are :class:`SessionResult`.
+
+    One thing at a time: a file request waits until the stream of a block has been read to its end, or closed.
+    """
+
+    @abstractmethod
+    async def run_code_blocks(
+        self,
+        code_blocks: list[CodeBlock],
+        cancellation_token: CancellationToken,
+        *,
+        user: object | None = None,
+        tools: HostTools | None = None,
+        emit: Emit | None = None,
+    ) -> ExecutionResult:
+        """Run the blocks in order until one fails, and return the result, a :class:`SessionResult`.
+
+        A user whose variables are gone by a restart, a time-out or the like is told so in the output of their next
+        block, and by ``state_lost``, whoever caused it.
+
+        Args:
+            code_blocks: What to run.
+            cancellation_token: Stops it, and the wait for its turn.
+            user: Whose code it is; see :meth:`StreamingCodeExecutor.run_code_blocks`.
+            tools: What the Python code may call on the host. All calls have ended when a block has.
+            emit: Gets the output as it comes. What it raises stops the code.
+
+        Raises:
+            SettingError: If code of a user with other :attr:`HostTools.rights` has run in the interpreter.
+            SandboxError: If no code can run here at all (no engine, no image, no confinement).
+        """
+
+    def execute_code_blocks_stream(
+        self,
+        code_blocks: list[CodeBlock],
+        cancellation_token: CancellationToken,
+        *,
+        user: object | None = None,
+        tools: HostTools | None = None,
+    ) -> AsyncGenerator[str | ExecutionResult, None]:
+        """Run the blocks as :meth:`run_code_blocks` does.
+
+        Yields:
+            Chunks of output as they come, then the :class:`SessionResult`.
+        """
+        return streamed(
+            lambda emit: self.run_code_blocks(
+                code_blocks, cancellation_token, user=user, tools=tools, emit=emit
+            )
+        )
+
+    @abstractmethod
+    def add_setup(self, code: str) -> None:
+        """Run Python ``code`` in the interpreter before the next block, and in each that replaces it.
+
+        The same code is added once. Where it fails, whoever runs the next block gets a ``SettingError``.
+        """
+
+    @abstractmethod
+    async def put_file(self, path: str, data: bytes | str, *, temporary: bool = False) -> None:
+        """Write a file of the workspace; directories are made, and a link in its place is replaced.
+
+        Args:
+            path: Below the workspace.
+            data: Its content, at most 64 MiB; text is written as UTF-8.
+            temporary: Whether the file is removed when the executor stops; ``path`` is then a name alone.
+
+        Raises:
+            ValueError: If ``path`` is not below the workspace, or no name alone where it has to be, or there is too
+                much data.
+            OSError: If the sandbox cannot write it.
+            SandboxError: If the sandbox cannot start.
+        """
+
+    @abstractmethod
+    async def get_file(self, path: str) -> bytes:
+        """Read a file of the workspace, of at most 64 MiB.
+
+        Raises:
+            ValueError: If ``path`` is not below the workspace.
+            OSError: If the sandbox cannot read it, such as ``FileNotFoundError``, or it is too large.
+            SandboxError: If the sandbox cannot start.
+        """
+
+    @abstractmethod
+    async def list_files(self) -> dict[str, int]:
+        """The files of the workspace with their sizes in bytes, at most 10,000, by path.
+
+        Raises:
+            SandboxError: If the sandbox cannot start.
+        """
