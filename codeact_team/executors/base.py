@@ -10,7 +10,6 @@ from typing import Any, Self
 
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from codeact_team import scope
 from codeact_team.aio import Turns, to_the_end
@@ -29,6 +28,7 @@ from codeact_team.executors.block_results import (
 from codeact_team.executors.bounded_output import BoundedOutput
 from codeact_team.executors.code_runner import BlockEnd, BlockError, CodeRunner
 from codeact_team.executors.place import Place
+from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.executors.stopping import Call, Watch, first
 from codeact_team.executors.users import Users
 from codeact_team.sandboxes.base import STOPPED, UNCLEARED, Exit
@@ -36,28 +36,6 @@ from codeact_team.sandboxes.base import STOPPED, UNCLEARED, Exit
 logger = logging.getLogger(__name__)
 
 RESTARTED = "it was restarted"
-
-
-class ExecutorConfig(BaseModel):
-    """Settings that every executor has."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    timeout: int = 60
-    """Seconds that one code block may take."""
-    work_dir: str | None = None
-    """Directory of the host that is the code's workspace; made if missing. Default: a temporary one."""
-    workspace_mib: int | None = Field(4096, ge=1)
-    """How much a workspace on the host may grow, in MiB, from the start on; counted about every second."""
-    workspace_files: int | None = Field(100_000, ge=1)
-    """How many files, directories among them, may be added to such a workspace."""
-
-    @field_validator("timeout")
-    @classmethod
-    def _at_least_a_second(cls, timeout: int) -> int:
-        if timeout < 1:
-            raise ValueError("Timeout must be greater than or equal to 1.")
-        return timeout
 
 
 class SandboxedCodeExecutor(StreamingCodeExecutor):
@@ -70,6 +48,8 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         place: Where the code runs.
         runner: How it runs there.
     """
+
+    component_config_schema: type[Any]
 
     def __init__(self, config: ExecutorConfig, place: Place, runner: CodeRunner[Any, Any]) -> None:
         self._config = config
@@ -359,7 +339,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         return result
 
     def _to_config(self) -> Any:
-        return self._config.model_copy(deep=True)
+        return self.component_config_schema.model_validate(self._config.model_dump())
 
     @classmethod
     def _from_config(cls, config: Any) -> Self:

@@ -14,12 +14,12 @@ from pydantic import Field, field_validator
 from codeact_team.aio import to_the_end
 from codeact_team.errors import SandboxError
 from codeact_team.execution import ExecutionResult, HostTools
-from codeact_team.executors.base import ExecutorConfig
 from codeact_team.executors.block_files import DEFAULT_LANGUAGES, file_of, names_its_file, parse_command
 from codeact_team.executors.block_results import LOST_EXIT_CODE
 from codeact_team.executors.bounded_output import BoundedOutput
 from codeact_team.executors.code_runner import BlockEnd, BlockError, CodeRunner
 from codeact_team.executors.place import Place
+from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.executors.stopping import Call, deadline_after, first
 from codeact_team.sandboxes.base import Exit, Process, Sandbox
 

@@ -7,8 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from codeact_team.executors.growth import Growth
-from codeact_team.executors.workspace import HostWorkspace
+from codeact_team.executors.settings import ExecutorConfig
+from codeact_team.executors.workspace import HostWorkspace, wide_directories
 from codeact_team.sandboxes.base import Sandbox
+from codeact_team.sandboxes.limits import above_default
 
 logger = logging.getLogger(__name__)
 
@@ -17,9 +19,8 @@ class Place(ABC):
     """A sandbox that starts when it is needed, with its workspace. For one caller at a time.
 
     Args:
-        workspace: The workspace's directory on the host.
-        mib: How much that may grow, in MiB; ``None`` for no limit.
-        files: How many files may be added to it; ``None`` for no limit.
+        config: The settings.
+        owner: Who shall own a workspace that root makes; ``None`` for root.
 
     Attributes:
         sandbox: What runs here, once it was started, until it is stopped.
@@ -27,17 +28,18 @@ class Place(ABC):
         must_guard: Whether an interpreter is refused whose supervisor the code could tamper with.
     """
 
-    def __init__(self, workspace: HostWorkspace, *, mib: int | None, files: int | None) -> None:
-        self.workspace = workspace
+    def __init__(self, config: ExecutorConfig, *, owner: int | None = None) -> None:
+        self._settings = config
+        self.workspace = HostWorkspace(config.work_dir, owner=owner)
         self.sandbox: Sandbox | None = None
-        self._limits = mib, files
-        self.growth = Growth(mib, files)
+        self.growth = self._nothing_grown()
         self.must_guard = True
 
     @property
-    @abstractmethod
     def loosenings(self) -> Sequence[str]:
         """Each setting that is weaker than the default, in words."""
+        growth = above_default(self._settings, "workspace_mib", "workspace_files")
+        return [*growth, *wide_directories({"work_dir": self._settings.work_dir})]
 
     @abstractmethod
     def _make_sandbox(self) -> Sandbox:
@@ -73,5 +75,8 @@ class Place(ABC):
             if sandbox is not None:
                 await sandbox.stop()
         finally:
-            self.growth = Growth(*self._limits)
+            self.growth = self._nothing_grown()
             await self.workspace.remove()
+
+    def _nothing_grown(self) -> Growth:
+        return Growth(self._settings.workspace_mib, self._settings.workspace_files)

@@ -16,11 +16,12 @@ from codeact_team.aio import to_the_end
 from codeact_team.errors import SandboxError, SettingError
 from codeact_team.execution import Artifact, BoundName, ExecutionResult, HostTools, SessionResult
 from codeact_team.executor_interface import Emit, SessionCodeExecutor
-from codeact_team.executors.base import RESTARTED, ExecutorConfig, SandboxedCodeExecutor
+from codeact_team.executors.base import RESTARTED, SandboxedCodeExecutor
 from codeact_team.executors.block_results import LOST_EXIT_CODE
 from codeact_team.executors.bounded_output import BoundedOutput
 from codeact_team.executors.code_runner import BlockEnd, BlockError, CodeRunner, Setup
 from codeact_team.executors.place import Place
+from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.executors.stopping import Call
 from codeact_team.sandboxes.base import STOPPED, Exit
 from codeact_team.sessions.host import Session, add_artifact

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from codeact_team.aio import to_the_end
 from codeact_team.errors import SandboxError
+from codeact_team.executors.settings import HostDirectory
 from codeact_team.sandboxes.temporary import TemporaryDirectory
 
 logger = logging.getLogger(__name__)
@@ -19,12 +20,8 @@ _SYSTEM = tuple(
 )
 
 
-def wide_directories(given: Mapping[str, str | None]) -> Iterator[str]:
-    """The directories that give the code more than a workspace, as ``field: value`` with what they hold.
-
-    Args:
-        given: The directory of the host by the field that names it.
-    """
+def wide_directories(given: Mapping[str, HostDirectory]) -> Iterator[str]:
+    """The directories, by field, that give the code more than a workspace; each with what it holds."""
     for field, value in given.items():
         if value is not None and (held := _held(Path(value).resolve())):
             yield f"{field}: {value} (holds {held})"
@@ -47,7 +44,7 @@ class HostWorkspace:
         owner: Who shall own a directory that root makes; ``None`` for root.
     """
 
-    def __init__(self, work_dir: str | None, *, owner: int | None = None) -> None:
+    def __init__(self, work_dir: HostDirectory, *, owner: int | None = None) -> None:
         self._work_dir = None if work_dir is None else Path(work_dir)
         self._owner = owner
         self._temporary: TemporaryDirectory | None = None

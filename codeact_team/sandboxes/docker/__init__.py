@@ -1,10 +1,6 @@
 """Code in a hardened container. The only importer of a Docker client."""
 
-from codeact_team.sandboxes.docker.config import (
-    DockerContainerOptions,
-    DockerSandboxConfig,
-    DockerSandboxOptions,
-)
+from codeact_team.sandboxes.docker.config import DockerSandboxConfig
 from codeact_team.sandboxes.docker.sandbox import DockerSandbox
 
-__all__ = ["DockerContainerOptions", "DockerSandbox", "DockerSandboxConfig", "DockerSandboxOptions"]
+__all__ = ["DockerSandbox", "DockerSandboxConfig"]

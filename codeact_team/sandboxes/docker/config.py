@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 from docker.types import DeviceRequest
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -17,9 +17,10 @@ class DockerSandboxConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    image: str = "python:3-slim"
+    # these two are given by position, too, as to AutoGen's executor
+    image: str = Field(default="python:3-slim", kw_only=False)
     """Image with a POSIX shell and what the code needs; nothing else is required of it."""
-    container_name: str | None = None
+    container_name: str | None = Field(default=None, kw_only=False)
     """Name of the container; where it is taken, a suffix is added. Default: a name made up by the engine."""
     pull: Literal["missing", "always", "never"] = "missing"
     """When to pull the image from its registry."""
@@ -27,19 +28,19 @@ class DockerSandboxConfig(BaseModel):
     """Where the code's files live: in a directory of the host that is bound into the container, or inside it only."""
     network: str = "none"
     """The container's network: `none`, or the name of a network of the engine, such as `bridge`."""
-    memory_mib: int = Field(1024, ge=16)
+    memory_mib: int = Field(default=1024, ge=16)
     """Memory limit, swap included, in MiB."""
-    cpus: float = Field(1.0, gt=0)
+    cpus: float = Field(default=1.0, gt=0)
     """How many processors' worth of time the code may take."""
-    pids: int = Field(256, ge=8)
+    pids: int = Field(default=256, ge=8)
     """How many processes and threads there may be at once."""
     user: str | None = None
     """User and group, `uid:gid`. Default: the owner of a bound work directory, else 65534, who owns nothing."""
     read_only: bool = True
     """Whether the root file system is read-only. The workspace and /tmp are writable in any case."""
-    tmpfs_mib: int = Field(256, ge=1)
+    tmpfs_mib: int = Field(default=256, ge=1)
     """Size of /tmp, and of a workspace inside the container, in MiB. Both count as memory."""
-    max_file_mib: int = Field(1024, ge=1)
+    max_file_mib: int = Field(default=1024, ge=1)
     """Size of the largest file the code may write, in MiB."""
     environment: dict[str, str] = Field(default_factory=dict)
     """Variables of the code's environment. The code can read them all: no place for secrets."""
@@ -107,32 +108,3 @@ class DockerSandboxConfig(BaseModel):
         if self.user is not None and self.user.partition(":")[0] in ("0", "root"):
             found.append(f"user: {self.user}")
         return tuple(found)
-
-
-class DockerSandboxOptions(TypedDict, total=False):
-    """Keyword arguments beside AutoGen's; see the fields of the same names in :class:`DockerSandboxConfig`."""
-
-    pull: Literal["missing", "always", "never"]
-    workspace: Literal["host", "container"]
-    network: str
-    memory_mib: int
-    cpus: float
-    pids: int
-    user: str | None
-    read_only: bool
-    tmpfs_mib: int
-    max_file_mib: int
-    environment: dict[str, str]
-    runtime: str | None
-
-
-class DockerContainerOptions(DockerSandboxOptions, total=False):
-    """All keyword arguments but the image; see the fields of the same names in :class:`DockerSandboxConfig`."""
-
-    container_name: str | None
-    auto_remove: bool
-    stop_container: bool
-    device_requests: list[dict[str, Any]]
-    extra_volumes: dict[str, dict[str, str]]
-    extra_hosts: dict[str, str]
-    init_command: str | None
