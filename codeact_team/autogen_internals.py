@@ -13,7 +13,7 @@ import importlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from autogen_agentchat.agents import UserProxyAgent
+from autogen_agentchat.agents import CodeExecutorAgent, UserProxyAgent
 from autogen_agentchat.base import ChatAgent, OrTerminationCondition, Team, TerminationCondition
 from autogen_agentchat.conditions import TimeoutTermination
 from autogen_agentchat.teams import BaseGroupChat
@@ -37,6 +37,7 @@ __all__ = [
     "WELL_KNOWN_PROVIDERS",
     "ComponentClass",
     "actor_of",
+    "approval_of",
     "build_python_functions_file",
     "components_in",
     "function_of",
@@ -96,6 +97,11 @@ def model_table(component: type) -> Any:
 def function_of(tool: FunctionTool) -> Callable[..., Any]:
     """The function that a tool calls."""
     return tool._func
+
+
+def approval_of(agent: CodeExecutorAgent) -> Callable[..., Any] | None:
+    """The function that an agent asks before it runs code."""
+    return agent._approval_func
 
 
 def replace_input(

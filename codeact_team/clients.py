@@ -11,16 +11,16 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapp
 from contextlib import contextmanager
 from functools import partial
 from json import JSONDecodeError
-from typing import Any, Literal, TypeGuard
+from typing import Any, TypeGuard
 
 from autogen_core import CancellationToken
 from autogen_core.models import ChatCompletionClient, CreateResult, LLMMessage, ModelInfo, RequestUsage
 from autogen_core.tools import Tool, ToolSchema
-from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from codeact_team.aio import aclosing, streamed, until_cancelled
-from codeact_team.effects import Effect, current_door, perform, speaker, tell
+from codeact_team.effects import Effect, error_text, perform, speaker, tell
 from codeact_team.errors import ModelError
 from codeact_team.events import ModelCallBegan, ModelCallEnded, Words
 from codeact_team.wrapper import Wrapper
@@ -48,8 +48,9 @@ class ModelCall(Effect[CreateResult]):
         options: The other arguments of the call, without the cancellation token.
     """
 
+    form = TypeAdapter(CreateResult)
+
     def __init__(self, model: str, messages: Sequence[LLMMessage], options: Mapping[str, Any]) -> None:
-        self.source = speaker()
         self._model = model
         self._messages = messages
         self._options = options
@@ -61,25 +62,16 @@ class ModelCall(Effect[CreateResult]):
             **to_jsonable_python(dict(self._options), fallback=_as_json),
         }
 
-    def dump(self, outcome: CreateResult) -> JsonValue:
-        return outcome.model_dump(mode="json")
-
-    def load(self, data: JsonValue) -> CreateResult:
-        return CreateResult.model_validate(data)
-
     def began(self, span: int) -> ModelCallBegan:
         return ModelCallBegan(span=span, agent=self.source, model=self._model)
 
     def ended(self, span: int, outcome: CreateResult | None, error: BaseException | None) -> ModelCallEnded:
-        event = ModelCallEnded(span=span, agent=self.source, model=self._model)
+        event = ModelCallEnded(span=span, agent=self.source, model=self._model, error=error_text(error))
         if outcome is not None:
-            event.usage, event.cached, event.finish_reason = (
-                outcome.usage,
-                outcome.cached,
-                outcome.finish_reason,
-            )
+            event.usage, event.cached = outcome.usage, outcome.cached
+            event.finish_reason = outcome.finish_reason
         elif error is not None:
-            event.usage, event.error = _usage_of(error), f"{type(error).__name__}: {error}"
+            event.usage = _usage_of(error)
         return event
 
 
@@ -92,9 +84,8 @@ class WrappedClient(Wrapper, ChatCompletionClient):
     """
 
     def __init__(self, client: ChatCompletionClient, model: str | None = None) -> None:
-        self.wrapped = client
+        super().__init__(client)
         self._model = model or type(client).__name__
-        self._door = current_door()
 
     async def ask(
         self,
@@ -129,33 +120,22 @@ class WrappedClient(Wrapper, ChatCompletionClient):
         self,
         messages: Sequence[LLMMessage],
         *,
-        tools: Sequence[Tool | ToolSchema] = (),
-        tool_choice: Tool | Literal["auto", "required", "none"] = "auto",
-        json_output: bool | type[BaseModel] | None = None,
-        extra_create_args: Mapping[str, Any] | None = None,
         cancellation_token: CancellationToken | None = None,
+        **options: Any,
     ) -> CreateResult:
-        options = _given(tools, tool_choice, json_output, extra_create_args)
-        return await self.ask(messages, cancellation_token=cancellation_token, **options)
+        return await self.ask(messages, cancellation_token=cancellation_token, **_given(options))
 
-    async def create_stream(
+    def create_stream(
         self,
         messages: Sequence[LLMMessage],
         *,
-        tools: Sequence[Tool | ToolSchema] = (),
-        tool_choice: Tool | Literal["auto", "required", "none"] = "auto",
-        json_output: bool | type[BaseModel] | None = None,
-        extra_create_args: Mapping[str, Any] | None = None,
         cancellation_token: CancellationToken | None = None,
+        **options: Any,
     ) -> AsyncGenerator[str | CreateResult, None]:
-        options = _given(tools, tool_choice, json_output, extra_create_args)
-
         def work(emit: Emit) -> Awaitable[CreateResult]:
-            return self.ask(messages, emit=emit, cancellation_token=cancellation_token, **options)
+            return self.ask(messages, emit=emit, cancellation_token=cancellation_token, **_given(options))
 
-        async with aclosing(streamed(work)) as items:
-            async for item in items:
-                yield item
+        return streamed(work)
 
     async def close(self) -> None:
         await self.wrapped.close()
@@ -229,20 +209,11 @@ def wrap_client(client: ChatCompletionClient, model: str | None = None) -> Wrapp
     return client if isinstance(client, WrappedClient) else WrappedClient(client, model)
 
 
-def _given(
-    tools: Sequence[Tool | ToolSchema],
-    tool_choice: Tool | str,
-    json_output: bool | type[BaseModel] | None,
-    extra_create_args: Mapping[str, Any] | None,
-) -> dict[str, Any]:
-    """The arguments that are not the default: not every client knows all."""
-    options: dict[str, Any] = {
-        "tools": tools,
-        "json_output": json_output,
-        "extra_create_args": extra_create_args,
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are not the default: not every client knows all."""
+    return {
+        name: value for name, value in options.items() if value and (name, value) != ("tool_choice", "auto")
     }
-    given = {name: value for name, value in options.items() if value}
-    return given if tool_choice == "auto" else {**given, "tool_choice": tool_choice}
 
 
 async def _heeding(

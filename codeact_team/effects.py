@@ -9,18 +9,19 @@ refuse. A :data:`Listener` is told :class:`Event` after :class:`Event`, when thi
 from __future__ import annotations
 
 import logging
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import count
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from autogen_core import MessageHandlerContext
-from pydantic import JsonValue
+from pydantic import JsonValue, TypeAdapter
 
 logger = logging.getLogger(__name__)
 
@@ -38,19 +39,26 @@ class Event:
     """Something that happened. The concrete ones are in :mod:`codeact_team.events`.
 
     Attributes:
+        type: The name of the class as JSON has it, such as ``run_began``.
         at: When, in seconds since the epoch.
         parent: The span that it belongs to: a run, an agent's turn, or an effect that is under way.
     """
 
+    kinds: ClassVar[dict[str, type[Event]]] = {}
+    """All of them, by their type."""
+    type: ClassVar[str]
     at: float = 0.0
     parent: int | None = None
+
+    def __init_subclass__(cls, type: str | None = None) -> None:
+        cls.type = type or re.sub(r"(?<!^)([A-Z])", r"_\1", cls.__name__).lower()
+        cls.kinds[cls.type] = cls
 
 
 @dataclass(kw_only=True)
 class ListenerFailed(Event):
     """A listener has raised, and is told nothing more."""
 
-    type: Literal["listener_failed"] = "listener_failed"
     listener: str
     error: str
     essential: bool
@@ -60,22 +68,27 @@ class Effect(ABC, Generic[T]):
     """Something that a run asks of the world.
 
     Attributes:
-        source: Who asks: the name of an agent.
+        form: How pydantic writes the outcome as JSON, and reads it.
     """
 
-    source: str
+    form: TypeAdapter[T]
+
+    @cached_property
+    def source(self) -> str:
+        """Who asks: the name of an agent. It takes a while to find out, and is not always asked."""
+        return speaker()
 
     @abstractmethod
     def request(self) -> JsonValue:
         """What is asked, whole: two effects with equal requests ask the same."""
 
-    @abstractmethod
     def dump(self, outcome: T) -> JsonValue:
         """The outcome as JSON."""
+        return self.form.dump_python(outcome, mode="json")
 
-    @abstractmethod
     def load(self, data: JsonValue) -> T:
         """The outcome that was dumped."""
+        return self.form.validate_python(data)
 
     @abstractmethod
     def began(self, span: int) -> Event:
@@ -84,6 +97,11 @@ class Effect(ABC, Generic[T]):
     @abstractmethod
     def ended(self, span: int, outcome: T | None, error: BaseException | None) -> Event:
         """What is told when it has ended, by an outcome or by an error."""
+
+
+def error_text(error: BaseException | None) -> str | None:
+    """What an event tells of an error."""
+    return None if error is None else f"{type(error).__name__}: {error}"
 
 
 Perform = Callable[[], Awaitable[Any]]
@@ -156,13 +174,11 @@ class Door:
         """
         self.check()
         outcome, failure = None, None
-
-        def ended(span: int) -> Event:
-            return effect.ended(span, outcome, failure)
-
-        with self.span(effect.began, ended):
+        for handler in reversed(self._handlers):
+            do = partial(handler, effect, do)
+        with self.span(effect.began, lambda span: effect.ended(span, outcome, failure)):
             try:
-                outcome = await self._pass(effect, do)
+                outcome = await do()
             except BaseException as error:
                 failure = error
                 raise
@@ -189,11 +205,6 @@ class Door:
             _span.reset(token)
             if self._listeners:
                 self.tell(ended(span))
-
-    async def _pass(self, effect: Effect[T], do: Callable[[], Awaitable[T]]) -> T:
-        for handler in reversed(self._handlers):
-            do = partial(handler, effect, do)
-        return await do()
 
     def note_failure(self, error: BaseException) -> None:
         """Note an exception that ended an effect or a turn: AutoGen's teams pass it on as text only."""
@@ -236,8 +247,9 @@ async def perform(effect: Effect[T], do: Callable[[], Awaitable[T]], door: Door 
     Raises:
         Exception: As :meth:`Door.perform`.
     """
-    door = _door.get() or door
-    return await (do() if door is None else door.perform(effect, do))
+    if (door := _door.get() or door) is None:
+        return await do()
+    return await door.perform(effect, do)
 
 
 def tell(event: Event, door: Door | None = None) -> None:

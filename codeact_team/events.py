@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage, MessageFactory
 from autogen_core.code_executor import CodeResult
 from autogen_core.models import RequestUsage
-from pydantic import Field, JsonValue, PlainSerializer, PlainValidator, TypeAdapter
+from pydantic import JsonValue, PlainSerializer, PlainValidator, TypeAdapter
 
-from codeact_team.effects import Event, ListenerFailed
+from codeact_team.effects import Event, error_text
 from codeact_team.execution import Artifact, BoundName, CallOutcome, ExecutionResult, Outcome, SessionResult
 
 VERSION = 2
@@ -26,14 +27,24 @@ VERSION = 2
 
 
 @dataclass(kw_only=True)
+class AgentEvent(Event):
+    """Something that an agent does."""
+
+    agent: str
+
+
+@dataclass(kw_only=True)
+class EffectEvent(Event):
+    """The begin or the end of an agent's turn, or of an effect that it asks for."""
+
+    span: int
+    agent: str
+
+
+@dataclass(kw_only=True)
 class Opened(Event):
-    """A team is loaded.
+    """A team is loaded; ``loosenings`` are the settings of its sandboxes weaker than the default, in words."""
 
-    Attributes:
-        loosenings: Each setting of its sandboxes that is weaker than the default, in words.
-    """
-
-    type: Literal["opened"] = "opened"
     loosenings: Sequence[str] = ()
 
 
@@ -41,7 +52,6 @@ class Opened(Event):
 class RunBegan(Event):
     """A team, or an agent, begins to work on a task."""
 
-    type: Literal["run_began"] = "run_began"
     span: int
     task: str
 
@@ -50,40 +60,28 @@ class RunBegan(Event):
 class RunEnded(Event):
     """Its work is over. What it came to is told by whoever ran it."""
 
-    type: Literal["run_ended"] = "run_ended"
     span: int
 
 
 @dataclass(kw_only=True)
-class TurnBegan(Event):
+class TurnBegan(EffectEvent):
     """An agent begins its turn."""
 
-    type: Literal["turn_began"] = "turn_began"
-    span: int
-    agent: str
-
 
 @dataclass(kw_only=True)
-class TurnEnded(Event):
+class TurnEnded(EffectEvent):
     """An agent has ended its turn."""
 
-    type: Literal["turn_ended"] = "turn_ended"
-    span: int
-    agent: str
-
 
 @dataclass(kw_only=True)
-class ModelCallBegan(Event):
+class ModelCallBegan(EffectEvent):
     """A model is asked."""
 
-    type: Literal["model_call_began"] = "model_call_began"
-    span: int
-    agent: str
     model: str
 
 
 @dataclass(kw_only=True)
-class ModelCallEnded(Event):
+class ModelCallEnded(EffectEvent):
     """A model has answered, or failed.
 
     Attributes:
@@ -92,9 +90,6 @@ class ModelCallEnded(Event):
         error: What went wrong, if something did.
     """
 
-    type: Literal["model_call_ended"] = "model_call_ended"
-    span: int
-    agent: str
     model: str
     usage: RequestUsage | None = None
     cached: bool = False
@@ -103,25 +98,17 @@ class ModelCallEnded(Event):
 
 
 @dataclass(kw_only=True)
-class Words(Event):
-    """A piece of what a model writes, as it comes.
+class Words(AgentEvent):
+    """A piece of what a model writes, as it comes; ``message_id`` is that of the message that will have all of it."""
 
-    Attributes:
-        message_id: The id of the message that will have all of it.
-    """
-
-    type: Literal["words"] = "words"
-    agent: str
     text: str
     message_id: str | None = None
 
 
 @dataclass(kw_only=True)
-class Thought(Event):
+class Thought(AgentEvent):
     """What a model thought before it spoke."""
 
-    type: Literal["thought"] = "thought"
-    agent: str
     text: str
     message_id: str | None = None
 
@@ -155,27 +142,22 @@ class ArtifactReference:
 
 
 @dataclass(kw_only=True)
-class BlockBegan(Event):
+class BlockBegan(EffectEvent):
     """Code blocks begin to run."""
 
-    type: Literal["block_began"] = "block_began"
-    span: int
-    agent: str
     blocks: Sequence[Code]
 
 
 @dataclass(kw_only=True)
-class Output(Event):
+class Output(AgentEvent):
     """A piece of what code writes, as it comes."""
 
-    type: Literal["output"] = "output"
-    agent: str
     text: str
     message_id: str | None = None
 
 
 @dataclass(kw_only=True)
-class BlockEnded(Event):
+class BlockEnded(EffectEvent):
     """Code blocks have ended.
 
     Attributes:
@@ -188,9 +170,6 @@ class BlockEnded(Event):
         error: What went wrong where there is no result.
     """
 
-    type: Literal["block_ended"] = "block_ended"
-    span: int
-    agent: str
     exit_code: int | None = None
     outcome: Outcome | None = None
     output: str = ""
@@ -215,9 +194,7 @@ def block_ended(
     message_id: str | None = None,
 ) -> BlockEnded:
     """The end of code blocks, by what came of them."""
-    event = BlockEnded(span=span, agent=agent, message_id=message_id)
-    if error is not None:
-        event.error = f"{type(error).__name__}: {error}"
+    event = BlockEnded(span=span, agent=agent, message_id=message_id, error=error_text(error))
     if result is not None:
         event.exit_code, event.output, event.outcome = result.exit_code, result.output, Outcome.COMPLETED
     if isinstance(result, ExecutionResult):
@@ -231,7 +208,7 @@ def block_ended(
 
 
 @dataclass(kw_only=True)
-class ToolCallBegan(Event):
+class ToolCallBegan(EffectEvent):
     """A tool of the host is called.
 
     Attributes:
@@ -239,24 +216,14 @@ class ToolCallBegan(Event):
         arguments: As JSON text, cut if they are long.
     """
 
-    type: Literal["tool_call_began"] = "tool_call_began"
-    span: int
-    agent: str
     name: str
     arguments: str
 
 
 @dataclass(kw_only=True)
-class ToolCallEnded(Event):
-    """The call of a tool has ended.
+class ToolCallEnded(EffectEvent):
+    """The call of a tool has ended; ``seconds`` include the wait for an approval."""
 
-    Attributes:
-        seconds: Wall-clock time, the wait for an approval included.
-    """
-
-    type: Literal["tool_call_ended"] = "tool_call_ended"
-    span: int
-    agent: str
     name: str
     outcome: CallOutcome
     error: str = ""
@@ -264,46 +231,29 @@ class ToolCallEnded(Event):
 
 
 @dataclass(kw_only=True)
-class QuestionAsked(Event):
-    """A person is asked.
+class QuestionAsked(EffectEvent):
+    """A person is asked; ``text`` is the question, fit to be shown."""
 
-    Attributes:
-        text: The question, fit to be shown.
-    """
-
-    type: Literal["question_asked"] = "question_asked"
-    span: int
-    agent: str
     text: str
 
 
 @dataclass(kw_only=True)
-class QuestionAnswered(Event):
+class QuestionAnswered(EffectEvent):
     """A person has answered; ``text`` is empty where none did."""
 
-    type: Literal["question_answered"] = "question_answered"
-    span: int
-    agent: str
     text: str = ""
     error: str | None = None
 
 
 @dataclass(kw_only=True)
-class ClockRead(Event):
-    """An agent looks whether its time is over.
+class ClockRead(EffectEvent):
+    """An agent looks whether its time is ``over``; ``None`` where it begins to look, and where that failed."""
 
-    Attributes:
-        over: Whether it is; ``None`` where it begins to look, and where that failed.
-    """
-
-    type: Literal["clock_read"] = "clock_read"
-    span: int
-    agent: str
     over: bool | None = None
 
 
 @dataclass(kw_only=True)
-class Approval(Event):
+class Approval(AgentEvent):
     """Code, or the call of a tool, was allowed or denied by a rule, a grant or a person.
 
     Attributes:
@@ -312,8 +262,6 @@ class Approval(Event):
         by: Who decided, such as ``rule 2``.
     """
 
-    type: Literal["approval"] = "approval"
-    agent: str
     what: str
     name: str
     allowed: bool
@@ -323,15 +271,12 @@ class Approval(Event):
 
 
 @dataclass(kw_only=True)
-class CodeWritten(Event):
+class CodeWritten(AgentEvent):
     """A model has written code that is to run, or proposed a correction, or a reply whose code is not run.
 
-    Attributes:
-        attempt: How many attempts were made before.
+    ``attempt`` is the number of attempts made before.
     """
 
-    type: Literal["code_written"] = "code_written"
-    agent: str
     text: str
     blocks: Sequence[Code]
     attempt: int
@@ -339,25 +284,17 @@ class CodeWritten(Event):
 
 
 @dataclass(kw_only=True)
-class Decision(Event):
+class Decision(AgentEvent):
     """A model has decided whether code that failed is worth another attempt."""
 
-    type: Literal["decision"] = "decision"
-    agent: str
     retry: bool
     reason: str
 
 
 @dataclass(kw_only=True)
-class Judged(Event):
-    """A model has judged the work.
+class Judged(AgentEvent):
+    """A model has judged the work; ``message_id`` is that of the message that tells of it, where there is one."""
 
-    Attributes:
-        message_id: The id of the message that tells of it, where there is one.
-    """
-
-    type: Literal["judged"] = "judged"
-    agent: str
     accepted: bool
     problems: Sequence[str] = ()
     next_step: str = ""
@@ -365,11 +302,9 @@ class Judged(Event):
 
 
 @dataclass(kw_only=True)
-class HandedOff(Event):
+class HandedOff(AgentEvent):
     """An agent has handed the work to another."""
 
-    type: Literal["handed_off"] = "handed_off"
-    agent: str
     target: str
 
 
@@ -377,7 +312,6 @@ class HandedOff(Event):
 class SandboxStarting(Event):
     """A sandbox, or the interpreter in it, starts; ``sandbox`` names its executor."""
 
-    type: Literal["sandbox_starting"] = "sandbox_starting"
     sandbox: str
 
 
@@ -385,7 +319,6 @@ class SandboxStarting(Event):
 class SandboxStarted(Event):
     """A sandbox is ready."""
 
-    type: Literal["sandbox_started"] = "sandbox_started"
     sandbox: str
 
 
@@ -393,7 +326,6 @@ class SandboxStarted(Event):
 class SandboxLost(Event):
     """A sandbox, or the interpreter in it, is gone with what code has left there."""
 
-    type: Literal["sandbox_lost"] = "sandbox_lost"
     sandbox: str
     reason: str
 
@@ -402,7 +334,6 @@ class SandboxLost(Event):
 class SandboxStopped(Event):
     """A sandbox was stopped by its owner."""
 
-    type: Literal["sandbox_stopped"] = "sandbox_stopped"
     sandbox: str
 
 
@@ -423,13 +354,12 @@ Message = Annotated[
 
 
 @dataclass(kw_only=True)
-class MessageSent(Event):
+class MessageSent(Event, type="message"):
     """A message of AutoGen's has come out of the team.
 
     An agent of ours has told of what is in it before; the same thing then has the same id.
     """
 
-    type: Literal["message"] = "message"
     message: Message
 
 
@@ -441,56 +371,26 @@ class Said(Event):
     does not.
     """
 
-    type: Literal["said"] = "said"
     message: Message
 
 
-AnyEvent = Annotated[
-    Opened
-    | RunBegan
-    | RunEnded
-    | TurnBegan
-    | TurnEnded
-    | ModelCallBegan
-    | ModelCallEnded
-    | Words
-    | Thought
-    | CodeWritten
-    | BlockBegan
-    | Output
-    | BlockEnded
-    | ToolCallBegan
-    | ToolCallEnded
-    | QuestionAsked
-    | QuestionAnswered
-    | ClockRead
-    | Approval
-    | Decision
-    | Judged
-    | HandedOff
-    | SandboxStarting
-    | SandboxStarted
-    | SandboxLost
-    | SandboxStopped
-    | MessageSent
-    | Said
-    | ListenerFailed,
-    Field(discriminator="type"),
-]
-
-_ADAPTER: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)
+@cache
+def _adapter(kind: type[Event]) -> TypeAdapter[Event]:
+    return TypeAdapter(kind)
 
 
 def dump(event: Event) -> dict[str, JsonValue]:
     """An event as JSON, with its ``type`` first."""
-    data: dict[str, JsonValue] = _ADAPTER.dump_python(event, mode="json")  # type: ignore[arg-type]
-    return {"type": data.pop("type"), **data}
+    return {"type": event.type, **_adapter(type(event)).dump_python(event, mode="json")}
 
 
-def load(data: Mapping[str, JsonValue]) -> AnyEvent:
+def load(data: Mapping[str, JsonValue]) -> Event:
     """The event that was dumped.
 
     Raises:
         ValueError: If it is none of this version.
     """
-    return _ADAPTER.validate_python(dict(data))
+    kind = Event.kinds.get(str(data.get("type")))
+    if kind is None:
+        raise ValueError(f"an event of the type {data.get('type')!r} is not known")
+    return _adapter(kind).validate_python({**data})

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar, cast
+from dataclasses import asdict
+from typing import Any, TypeVar
 
 from autogen_core.code_executor import CodeBlock, CodeResult
 from autogen_core.tools import ToolResult
 from pydantic import JsonValue, TypeAdapter
 from pydantic_core import to_jsonable_python
 
-from codeact_team.effects import Effect, speaker
+from codeact_team.effects import Effect, error_text
 from codeact_team.events import (
     BlockBegan,
     BlockEnded,
@@ -41,19 +42,12 @@ class PartCall(Effect[T]):
     """
 
     def __init__(self, name: str, arguments: Mapping[str, Any] | None, form: TypeAdapter[T]) -> None:
-        self.source = speaker()
+        self.form = form
         self._name = name
         self._arguments = arguments or {}
-        self._form = form
 
     def request(self) -> JsonValue:
         return {"tool": self._name, "arguments": self._plain_arguments()}
-
-    def dump(self, outcome: T) -> JsonValue:
-        return self._form.dump_python(outcome, mode="json")
-
-    def load(self, data: JsonValue) -> T:
-        return self._form.validate_python(data)
 
     def began(self, span: int) -> ToolCallBegan:
         shown = cut(json.dumps(self._plain_arguments(), ensure_ascii=False), _MAX_SHOWN)
@@ -67,7 +61,7 @@ class PartCall(Effect[T]):
         if isinstance(error, asyncio.CancelledError):
             event.outcome = CallOutcome.CANCELLED
         elif error is not None:
-            event.outcome, event.error = CallOutcome.FAILED, f"{type(error).__name__}: {error}"
+            event.outcome, event.error = CallOutcome.FAILED, error_text(error) or ""
         elif isinstance(outcome, ToolResult) and outcome.is_error:
             event.outcome, event.error = CallOutcome.FAILED, cut(outcome.to_text(), _MAX_SHOWN)
         return event
@@ -76,18 +70,13 @@ class PartCall(Effect[T]):
 class PartBlock(Effect[CodeResult]):
     """Code blocks run in an executor."""
 
+    form = TypeAdapter(CodeResult)
+
     def __init__(self, blocks: Sequence[CodeBlock]) -> None:
-        self.source = speaker()
         self._blocks = [Code(block.language, block.code) for block in blocks]
 
     def request(self) -> JsonValue:
-        return {"blocks": [{"language": block.language, "code": block.code} for block in self._blocks]}
-
-    def dump(self, outcome: CodeResult) -> JsonValue:
-        return {"exit_code": outcome.exit_code, "output": outcome.output}
-
-    def load(self, data: JsonValue) -> CodeResult:
-        return CodeResult(**cast("dict[str, Any]", data))
+        return {"blocks": [asdict(block) for block in self._blocks]}
 
     def began(self, span: int) -> BlockBegan:
         return BlockBegan(span=span, agent=self.source, blocks=self._blocks)
@@ -99,22 +88,16 @@ class PartBlock(Effect[CodeResult]):
 class PersonInput(Effect[str]):
     """A person is asked for input."""
 
+    form = TypeAdapter(str)
+
     def __init__(self, prompt: str) -> None:
-        self.source = speaker()
         self._prompt = prompt
 
     def request(self) -> JsonValue:
         return {"input": self._prompt}
 
-    def dump(self, outcome: str) -> JsonValue:
-        return outcome
-
-    def load(self, data: JsonValue) -> str:
-        return str(data)
-
     def began(self, span: int) -> QuestionAsked:
         return QuestionAsked(span=span, agent=self.source, text=self._prompt)
 
     def ended(self, span: int, outcome: str | None, error: BaseException | None) -> QuestionAnswered:
-        said = None if error is None else f"{type(error).__name__}: {error}"
-        return QuestionAnswered(span=span, agent=self.source, text=outcome or "", error=said)
+        return QuestionAnswered(span=span, agent=self.source, text=outcome or "", error=error_text(error))

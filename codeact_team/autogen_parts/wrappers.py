@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from autogen_core import CancellationToken
-from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
-from autogen_core.memory import Memory, MemoryContent, MemoryQueryResult, UpdateContextResult
+from autogen_core.code_executor import CodeBlock, CodeResult
+from autogen_core.memory import MemoryContent, MemoryQueryResult, UpdateContextResult
 from autogen_core.model_context import ChatCompletionContext, UnboundedChatCompletionContext
 from autogen_core.models import LLMMessage
-from autogen_core.tools import BaseTool, StaticStreamWorkbench, ToolResult, ToolSchema, Workbench
+from autogen_core.tools import ToolResult
 from pydantic import BaseModel, JsonValue, TypeAdapter
 
 from codeact_team.aio import aclosing, streamed
@@ -32,20 +32,8 @@ class _Answered(str):
     """What a tool once returned, as text. It was not called again."""
 
 
-class WrappedTool(Wrapper, BaseTool[Any, Any]):
+class WrappedTool(Wrapper):
     """A tool whose calls pass the door."""
-
-    def __init__(self, tool: BaseTool[Any, Any]) -> None:
-        super().__init__(tool.args_type(), tool.return_type(), tool.name, tool.description)
-        self.wrapped = tool
-        self._door = current_door()
-
-    @property
-    def schema(self) -> ToolSchema:
-        return self.wrapped.schema
-
-    async def run(self, args: BaseModel, cancellation_token: CancellationToken) -> Any:
-        return await self.wrapped.run(args, cancellation_token)
 
     async def run_json(
         self, args: Mapping[str, Any], cancellation_token: CancellationToken, call_id: str | None = None
@@ -55,12 +43,6 @@ class WrappedTool(Wrapper, BaseTool[Any, Any]):
 
     def return_value_as_string(self, value: Any) -> str:
         return value if isinstance(value, _Answered) else self.wrapped.return_value_as_string(value)
-
-    async def save_state_json(self) -> Mapping[str, Any]:
-        return await self.wrapped.save_state_json()
-
-    async def load_state_json(self, state: Mapping[str, Any]) -> None:
-        await self.wrapped.load_state_json(state)
 
 
 class _ToolRun(PartCall[Any]):
@@ -80,24 +62,15 @@ class _ToolRun(PartCall[Any]):
 class WrappedStreamTool(WrappedTool):
     """A tool that tells what it does meanwhile."""
 
-    async def run_json_stream(
+    def run_json_stream(
         self, args: Mapping[str, Any], cancellation_token: CancellationToken, call_id: str | None = None
     ) -> AsyncGenerator[Any, None]:
         start = partial(self.wrapped.run_json_stream, args, cancellation_token, call_id)
-        async with aclosing(_stream(_ToolRun(self, args), start, self._door)) as items:
-            async for item in items:
-                yield item
+        return _stream(_ToolRun(self, args), start, self._door)
 
 
-class WrappedWorkbench(Wrapper, Workbench):
+class WrappedWorkbench(Wrapper):
     """A workbench whose calls pass the door."""
-
-    def __init__(self, workbench: Workbench) -> None:
-        self.wrapped = workbench
-        self._door = current_door()
-
-    async def list_tools(self) -> list[ToolSchema]:
-        return await self.wrapped.list_tools()
 
     async def call_tool(
         self,
@@ -106,30 +79,10 @@ class WrappedWorkbench(Wrapper, Workbench):
         cancellation_token: CancellationToken | None = None,
         call_id: str | None = None,
     ) -> ToolResult:
-        call = PartCall(name, arguments, _RESULT)
         do = partial(self.wrapped.call_tool, name, arguments, cancellation_token, call_id)
-        return await perform(call, do, self._door)
+        return await perform(PartCall(name, arguments, _RESULT), do, self._door)
 
-    async def start(self) -> None:
-        await self.wrapped.start()
-
-    async def stop(self) -> None:
-        await self.wrapped.stop()
-
-    async def reset(self) -> None:
-        await self.wrapped.reset()
-
-    async def save_state(self) -> Mapping[str, Any]:
-        return await self.wrapped.save_state()
-
-    async def load_state(self, state: Mapping[str, Any]) -> None:
-        await self.wrapped.load_state(state)
-
-
-class WrappedStreamWorkbench(WrappedWorkbench, StaticStreamWorkbench):
-    """A workbench that tells what its tools do meanwhile. AutoGen's agents ask only this class for that."""
-
-    async def call_tool_stream(
+    def call_tool_stream(
         self,
         name: str,
         arguments: Mapping[str, Any] | None = None,
@@ -137,9 +90,7 @@ class WrappedStreamWorkbench(WrappedWorkbench, StaticStreamWorkbench):
         call_id: str | None = None,
     ) -> AsyncGenerator[Any | ToolResult, None]:
         start = partial(self.wrapped.call_tool_stream, name, arguments, cancellation_token, call_id)
-        async with aclosing(_stream(PartCall(name, arguments, _RESULT), start, self._door)) as items:
-            async for item in items:
-                yield item
+        return _stream(PartCall(name, arguments, _RESULT), start, self._door)
 
 
 def _stream(
@@ -163,27 +114,14 @@ def _stream(
     return streamed(work)
 
 
-class WrappedExecutor(Wrapper, CodeExecutor):
+class WrappedExecutor(Wrapper):
     """An executor whose blocks pass the door."""
-
-    def __init__(self, executor: CodeExecutor) -> None:
-        self.wrapped = executor
-        self._door = current_door()
 
     async def execute_code_blocks(
         self, code_blocks: list[CodeBlock], cancellation_token: CancellationToken
     ) -> CodeResult:
         do = partial(self.wrapped.execute_code_blocks, code_blocks, cancellation_token)
         return await perform(PartBlock(code_blocks), do, self._door)
-
-    async def start(self) -> None:
-        await self.wrapped.start()
-
-    async def stop(self) -> None:
-        await self.wrapped.stop()
-
-    async def restart(self) -> None:
-        await self.wrapped.restart()
 
 
 class _Recalled(BaseModel):
@@ -196,12 +134,8 @@ class _Recalled(BaseModel):
 _RECALLED = TypeAdapter(_Recalled)
 
 
-class WrappedMemory(Wrapper, Memory):
+class WrappedMemory(Wrapper):
     """A memory whose questions pass the door."""
-
-    def __init__(self, memory: Memory) -> None:
-        self.wrapped = memory
-        self._door = current_door()
 
     async def update_context(self, model_context: ChatCompletionContext) -> UpdateContextResult:
         said = await model_context.get_messages()
@@ -229,9 +163,6 @@ class WrappedMemory(Wrapper, Memory):
 
     async def clear(self) -> None:
         await self._perform("clear", {}, self.wrapped.clear, _NOTHING)
-
-    async def close(self) -> None:
-        await self.wrapped.close()
 
     async def _perform(
         self, what: str, arguments: Mapping[str, Any], do: Callable[[], Awaitable[T]], form: TypeAdapter[T]

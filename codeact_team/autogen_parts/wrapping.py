@@ -5,31 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, TypeVar, cast
 
-from autogen_agentchat.agents import UserProxyAgent
+from autogen_agentchat.agents import CodeExecutorAgent, UserProxyAgent
 from autogen_agentchat.base import ChatAgent, Team
 from autogen_agentchat.conditions import TimeoutTermination
-from autogen_core import Component, ComponentBase, ComponentLoader, ComponentModel
 from autogen_core.code_executor import CodeExecutor
 from autogen_core.memory import Memory
 from autogen_core.models import ChatCompletionClient
 from autogen_core.tools import (
     BaseTool,
     FunctionTool,
-    StaticStreamWorkbench,
     StaticWorkbench,
     StreamTool,
     Workbench,
 )
-from pydantic import BaseModel
 
-from codeact_team import scope
-from codeact_team.autogen_internals import components_in, function_of, replace_input
+from codeact_team.autogen_internals import approval_of, components_in, function_of, replace_input
 from codeact_team.autogen_parts.wrappers import (
     WrappedExecutor,
     WrappedInput,
     WrappedMemory,
     WrappedStreamTool,
-    WrappedStreamWorkbench,
     WrappedTool,
     WrappedWorkbench,
 )
@@ -62,8 +57,6 @@ def wrap(part: T) -> T:
             wrapped = WrappedStreamTool(cast("Any", part))
         case BaseTool():
             wrapped = WrappedTool(cast("Any", part))
-        case StaticStreamWorkbench():
-            wrapped = WrappedStreamWorkbench(part)
         case Workbench():
             wrapped = WrappedWorkbench(part)
         case CodeExecutor():
@@ -84,32 +77,6 @@ def unwrap(part: T) -> T:
 
 def _is_wrapped_input(agent: UserProxyAgent) -> bool:
     return isinstance(getattr(agent.input_func, "__self__", None), WrappedInput)
-
-
-class WrappedConfig(BaseModel):
-    """Settings of :class:`Wrapped`, which only stand in what is loaded, and in no dump."""
-
-    part: ComponentModel
-
-
-class Wrapped(ComponentBase[BaseModel], Component[WrappedConfig]):
-    """Stands in a config for a part that is to be wrapped: it loads as that part in its wrapper."""
-
-    component_type = "wrapped"
-    component_config_schema = WrappedConfig
-    component_provider_override = f"{__name__}.Wrapped"
-
-    @classmethod
-    def _from_config(cls, config: WrappedConfig) -> Any:
-        part: Any = ComponentLoader.load_component(config.part, object)
-        if not isinstance(part, ChatCompletionClient):
-            return wrap(part)
-        scope.at_end(part.close)
-        model = config.part.config.get("model")
-        return wrap_client(part, model if isinstance(model, str) else None)
-
-    def _to_config(self) -> WrappedConfig:
-        raise NotImplementedError
 
 
 def past_the_door(root: object) -> list[str]:
@@ -141,6 +108,8 @@ def _goes_past(part: object) -> bool:
         return not any(isinstance(found, ChatAgent | Team) for found in components_in(part))
     if isinstance(part, UserProxyAgent):
         return not _is_wrapped_input(part)
+    if isinstance(part, CodeExecutorAgent):
+        return approval_of(part) is not None
     foreign = not type(part).__module__.startswith(("autogen_agentchat.", _OURS))
     return isinstance(part, TimeoutTermination) or (foreign and isinstance(part, ChatAgent | Team))
 

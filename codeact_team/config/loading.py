@@ -13,7 +13,7 @@ from codeact_team.config.components import PlacedComponent
 from codeact_team.config.credentials import with_references
 from codeact_team.config.document import ConfigSource, Document, Problem, read_document
 from codeact_team.config.environment import resolve_references
-from codeact_team.config.making import Failure, failures, failures_in_trial, make
+from codeact_team.config.making import Failure, failures_in_trial, make
 from codeact_team.config.origins import remember
 from codeact_team.config.overrides import apply_overrides
 from codeact_team.config.validation import check_document
@@ -45,8 +45,7 @@ def validate_config(
     """
     policy = policy or Policy.from_environment(environ=environ)
     document, parts = _checked(source, overrides, policy, environ)
-    if found := failures_in_trial(document, parts, policy):
-        raise _unmakeable(document, found)
+    _refuse_mistakes(document, failures_in_trial(document, parts, policy))
 
 
 def load_config(
@@ -57,6 +56,9 @@ def load_config(
     environ: Mapping[str, str] | None = None,
 ) -> ComponentBase[BaseModel]:
     """Load a team, an agent, or any other component from a config.
+
+    What the agents in it use passes the current :class:`Door`, if there is one. What is loaded itself stays of its class:
+    a client, a tool or a ``UserProxyAgent`` that is loaded alone is not wrapped, but :func:`wrap` does that.
 
     Args:
         source: Path of a YAML or JSON file, the name of a shipped config, such as ``quickstart``, the text of a config, a
@@ -72,16 +74,12 @@ def load_config(
     """
     policy = policy or Policy.from_environment(environ=environ)
     document, parts = _checked(source, overrides, policy, environ)
-    try:
-        component = make(document, parts, policy)
-    except SandboxError:
-        raise
-    except Exception as error:  # whatever a component raises
-        found = failures(document, parts, policy) or [(parts[0], error)]
-    else:
-        remember(component, document.references)
-        return component
-    raise _unmakeable(document, found)
+    component, failures = make(document, parts, policy)
+    _refuse_mistakes(document, failures)
+    for _, error in failures:
+        raise error
+    remember(component, document.references)
+    return component
 
 
 def _checked(
@@ -95,11 +93,15 @@ def _checked(
     return document, check_document(document, policy, unresolved)
 
 
-def _unmakeable(document: Document, found: Sequence[Failure]) -> ConfigError:
-    told = document.error([_problem(part, error) for part, error in found])
-    if len(found) == 1 and not _quotes(document, cause := found[0][1]):
+def _refuse_mistakes(document: Document, failures: Sequence[Failure]) -> None:
+    # what this machine lacks is no fault of the config
+    mistakes = [(part, error) for part, error in failures if not isinstance(error, SandboxError)]
+    if not mistakes:
+        return
+    told = document.error([_problem(part, error) for part, error in mistakes])
+    if len(mistakes) == 1 and not _quotes(document, cause := mistakes[0][1]):
         told.__cause__ = cause
-    return told
+    raise told
 
 
 def _problem(part: PlacedComponent, error: Exception) -> Problem:

@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import Context
 from typing import Any
 
 from autogen_agentchat.agents import UserProxyAgent
 from autogen_agentchat.base import ChatAgent, Team
-from autogen_core import ComponentLoader
+from autogen_core import Component, ComponentBase, ComponentLoader
 from autogen_core.code_executor import CodeExecutor
 from autogen_core.memory import Memory
 from autogen_core.models import ChatCompletionClient
 from autogen_core.tools import BaseTool, Workbench
+from pydantic import BaseModel
 
+from codeact_team import scope
 from codeact_team.autogen_internals import ComponentClass, repaired_path
-from codeact_team.autogen_parts.wrapping import Wrapped
+from codeact_team.autogen_parts import wrap
+from codeact_team.clients import wrap_client
 from codeact_team.config.components import PlacedComponent
 from codeact_team.config.document import Document, Path, at, is_in
 from codeact_team.config.model_info import EVERYTHING, listed_info
-from codeact_team.errors import SandboxError
 from codeact_team.executor_interface import StreamingCodeExecutor
 from codeact_team.providers import NAMESPACES_VARIABLE, Policy, unsafe_reason, using
 
 Failure = tuple[PlacedComponent, Exception]
-"""A component that cannot be made, and why."""
+"""A component that cannot be made although all that is in it can, and why."""
 
 _Models = Mapping[Path, dict[str, Any]]
 """What AutoGen is to load, by the place of each component."""
@@ -41,14 +43,35 @@ _HARMLESS = (
 )
 """Modules whose components do nothing when they are made, but those that are not safe."""
 
+_MADE = f"{__name__}.Made"
 _REPLAY = "autogen_ext.models.replay.ReplayChatCompletionClient"
-_WRAPPER = f"{Wrapped.__module__}.{Wrapped.__name__}"
 
 _WRAPPED_KINDS: Any = (ChatCompletionClient, (BaseTool, Workbench, CodeExecutor), Memory, UserProxyAgent)
 """Each passes the door by itself, also inside of another kind."""
 
 
-def make(document: Document, parts: Sequence[PlacedComponent], policy: Policy) -> Any:
+class MadeConfig(BaseModel):
+    """Settings of :class:`Made`."""
+
+    part: Any
+
+
+class Made(ComponentBase[BaseModel], Component[MadeConfig]):
+    """Stands for a part that is made already in the config of what it is a part of. It is in no dump."""
+
+    component_type = "made"
+    component_config_schema = MadeConfig
+    component_provider_override = _MADE
+
+    @classmethod
+    def _from_config(cls, config: MadeConfig) -> Any:
+        return config.part
+
+    def _to_config(self) -> MadeConfig:
+        raise NotImplementedError
+
+
+def make(document: Document, parts: Sequence[PlacedComponent], policy: Policy) -> tuple[Any, list[Failure]]:
     """Make what a document describes.
 
     Args:
@@ -56,43 +79,11 @@ def make(document: Document, parts: Sequence[PlacedComponent], policy: Policy) -
         parts: Its components, outer before inner.
         policy: What may be loaded.
 
-    Raises:
-        Exception: Whatever a component raises that cannot be made.
+    Returns:
+        What it describes, if nothing has failed; and what has.
     """
-    models = _models(document, parts)
-    for part in _to_be_wrapped(parts):
-        model, kind = models[part.path], part.component.component_type
-        model.update(_model_of(_WRAPPER, part=dict(model)), component_type=kind)
-    with _in_force(policy):
-        return _make(models[()])
-
-
-def _to_be_wrapped(parts: Sequence[PlacedComponent]) -> Iterator[PlacedComponent]:
-    """What has to pass the door by a wrapper: of parts of one kind that hold each other, the outermost."""
-    agents = [part for part in parts if issubclass(part.component, ChatAgent | Team)]
-    for kinds in _WRAPPED_KINDS:
-        wrapped: list[Path] = []
-        for part in parts:
-            if not (part.path and issubclass(part.component, kinds)):
-                continue
-            if any(is_in(part.path, outer) for outer in wrapped):
-                continue
-            if issubclass(part.component, Memory | ChatCompletionClient) or _is_foreign(part, agents):
-                wrapped.append(part.path)
-                yield part
-
-
-def _is_foreign(part: PlacedComponent, agents: Sequence[PlacedComponent]) -> bool:
-    """Whether an agent of AutoGen's uses a part, which is no agent itself in the form of a tool."""
-    if part not in agents and any(is_in(agent.path, part.path) for agent in agents):
-        return False
-    users = [agent.component for agent in agents if is_in(part.path, agent.path)]
-    return not (users and users[-1].__module__.startswith("codeact_team."))
-
-
-def failures(document: Document, parts: Sequence[PlacedComponent], policy: Policy) -> list[Failure]:
-    """Find the components that cannot be made although all that is in them can. AutoGen's errors do not name them."""
-    return _failures(parts, _models(document, parts), (), policy)
+    wrapped = {part.path for part in _to_be_wrapped(parts)}
+    return _make(parts, _models(document, parts), policy, wrapped=wrapped)
 
 
 def failures_in_trial(document: Document, parts: Sequence[PlacedComponent], policy: Policy) -> list[Failure]:
@@ -116,25 +107,87 @@ def failures_in_trial(document: Document, parts: Sequence[PlacedComponent], poli
         else:
             untried.append(part.path)
     # in a context of its own, since executors register with the scope that is open
-    return Context().run(_failures, tried, models, untried, policy)
+    return Context().run(_make, tried, models, policy, without=untried)[1]
+
+
+def _make(
+    parts: Sequence[PlacedComponent],
+    models: _Models,
+    policy: Policy,
+    *,
+    wrapped: Collection[Path] = (),
+    without: Sequence[Path] = (),
+) -> tuple[Any, list[Failure]]:
+    """Make each of ``parts`` once, inner before outer, but those that hold something that is missing."""
+    made: Any = None
+    failures: list[Failure] = []
+    missing = list(without)
+    with _in_force(policy):
+        for part in sorted(parts, key=lambda part: -len(part.path)):
+            if any(is_in(path, part.path) for path in missing):
+                continue
+            try:
+                made = ComponentLoader.load_component(models[part.path])
+            except Exception as error:  # whatever a component raises
+                missing.append(part.path)
+                failures.append((part, error))
+                continue
+            if part.path in wrapped:
+                made = _wrapped(made, part)
+            models[part.path].update(_loading(_MADE, part=made))
+    return made, failures
+
+
+def _wrapped(made: Any, part: PlacedComponent) -> Any:
+    if not isinstance(made, ChatCompletionClient):
+        return wrap(made)
+    scope.at_end(made.close)
+    model = part.config.get("model")
+    return wrap_client(made, model if isinstance(model, str) else None)
+
+
+def _to_be_wrapped(parts: Sequence[PlacedComponent]) -> Iterator[PlacedComponent]:
+    """What has to pass the door by a wrapper: of parts of one kind that hold each other, the outermost.
+
+    The root is none of them: whoever loads a client, a tool or an agent alone is given just that.
+    """
+    agents = [part for part in parts if issubclass(part.component, ChatAgent | Team)]
+    for kinds in _WRAPPED_KINDS:
+        wrapped: list[Path] = []
+        for part in parts:
+            if not (part.path and issubclass(part.component, kinds)):
+                continue
+            if any(is_in(part.path, outer) for outer in wrapped):
+                continue
+            if issubclass(part.component, Memory | ChatCompletionClient) or _is_foreign(part, agents):
+                wrapped.append(part.path)
+                yield part
+
+
+def _is_foreign(part: PlacedComponent, agents: Sequence[PlacedComponent]) -> bool:
+    """Whether an agent of AutoGen's uses a part, which is no agent itself in the form of a tool."""
+    if part not in agents and any(is_in(agent.path, part.path) for agent in agents):
+        return False
+    users = [agent.component for agent in agents if is_in(part.path, agent.path)]
+    return not (users and users[-1].__module__.startswith("codeact_team."))
 
 
 def _stand_in(part: PlacedComponent) -> dict[str, Any] | None:
     kind, config = part.component, part.config
     if issubclass(kind, ChatCompletionClient):
         info = config.get("model_info") or listed_info(kind, config) or EVERYTHING
-        return _model_of(_REPLAY, chat_completions=(), model_info=info)
+        return _loading(_REPLAY, chat_completions=(), model_info=info)
     if _is_harmless(kind):
         return None
     if issubclass(kind, CodeExecutor) and not issubclass(kind, StreamingCodeExecutor):
-        return _model_of("codeact_team.DockerCommandLineCodeExecutor")
+        return _loading("codeact_team.DockerCommandLineCodeExecutor")
     if issubclass(kind, ChatAgent) and isinstance(config.get("name"), str):
-        return _model_of("autogen_agentchat.agents.UserProxyAgent", name=config["name"])
+        return _loading("autogen_agentchat.agents.UserProxyAgent", name=config["name"])
     return None
 
 
-def _model_of(provider: str, **config: object) -> dict[str, Any]:
-    return {"provider": provider, "component_type": None, "component_version": None, "config": config}
+def _loading(provider: str, **config: object) -> dict[str, Any]:
+    return {"provider": provider, "component_version": None, "config": config}
 
 
 def _is_harmless(component: ComponentClass) -> bool:
@@ -154,29 +207,6 @@ def _model(data: dict[str, Any], part: PlacedComponent) -> dict[str, Any]:
     # a team takes what does not say that it is a team for an agent
     model["component_type"] = part.component.component_type
     return model
-
-
-def _make(model: dict[str, Any]) -> Any:
-    return ComponentLoader.load_component(copy.deepcopy(model))
-
-
-def _failures(
-    parts: Sequence[PlacedComponent], models: _Models, untried: Sequence[Path], policy: Policy
-) -> list[Failure]:
-    found: list[Failure] = []
-    without = list(untried)
-    with _in_force(policy):
-        for part in reversed(parts):
-            if any(is_in(path, part.path) for path in without):
-                continue
-            try:
-                _make(models[part.path])
-            except Exception as error:  # whatever a component raises
-                without.append(part.path)
-                # what this machine lacks is no fault of the config
-                if not isinstance(error, SandboxError):
-                    found.insert(0, (part, error))
-    return found
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from autogen_agentchat.agents import AssistantAgent, BaseChatAgent, CodeExecutorAgent, UserProxyAgent
 from autogen_agentchat.base import Response
-from autogen_agentchat.conditions import TimeoutTermination
+from autogen_agentchat.conditions import MaxMessageTermination, TimeoutTermination
 from autogen_agentchat.messages import BaseChatMessage, TextMessage
 from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_agentchat.tools import AgentTool
@@ -79,7 +79,7 @@ async def told_and_repeated(make: Any, task: str = "go") -> tuple[list[Event], s
         first = await said(make(), task)
     with Door(journal.answer):
         assert await said(make(), task) == first
-    told = [event for event in journal.told if not event.type.startswith("model_call")]  # type: ignore[attr-defined]
+    told = [event for event in journal.told if not event.type.startswith("model_call")]
     assert [dump(load(dump(event))) for event in told] == [dump(event) for event in told]
     return told, first
 
@@ -169,14 +169,15 @@ class Executor(CodeExecutor):
     async def restart(self) -> None: ...
 
 
+async def approve(_: Any) -> Any:
+    return codeact_team.ApprovalResponse(approved=True, reason="")
+
+
 async def test_blocks_of_an_executor_pass_the_door() -> None:
     executor = Executor()
 
     def make() -> CodeExecutorAgent:
-        async def yes(_: Any) -> Any:
-            return codeact_team.ApprovalResponse(approved=True, reason="")
-
-        return CodeExecutorAgent("one", wrap(executor), approval_func=yes)
+        return CodeExecutorAgent("one", wrap(executor), approval_func=approve)
 
     told, answer = await told_and_repeated(make, "```python\n1\n```")
     assert (answer, executor.ran) == ("ran 1", 1)
@@ -292,16 +293,13 @@ class Own(BaseChatAgent):
 
 
 async def test_our_agents_pass_the_door_once_whatever_they_are_given() -> None:
-    async def yes(_: Any) -> Any:
-        return codeact_team.ApprovalResponse(approved=True, reason="")
-
     told: list[Event] = []
     memory = ListMemory(memory_contents=[MemoryContent(content="be brief", mime_type="text/plain")])
     with Door() as door:
         door.listen(told.append)
         client: Any = ReplayChatCompletionClient(["```python\n1\n```", "Done."], model_info=INFO)
         agent = codeact_team.CodeExecutorAgent(
-            "one", wrap(Executor()), model_client=client, memory=[memory], approval_func=yes
+            "one", wrap(Executor()), model_client=client, memory=[memory], approval_func=approve
         )
         await said(agent)
     assert past_the_door(agent) == []
@@ -318,9 +316,12 @@ def test_what_goes_past_the_door_is_known_by_name() -> None:
         AssistantAgent("two", ReplayChatCompletionClient([]), memory=[ListMemory()]),
         UserProxyAgent("me"),
         Own("own", "own"),
+        CodeExecutorAgent("runner", wrap(Executor()), approval_func=approve),
     ]
-    team = RoundRobinGroupChat(agents, termination_condition=TimeoutTermination(9))
+    ending = TimeoutTermination(9) | MaxMessageTermination(9)
+    team = RoundRobinGroupChat(agents, termination_condition=ending)
     assert past_the_door(team) == [
+        "CodeExecutorAgent 'runner'",
         "FunctionTool 'said'",
         "ListMemory 'default_list_memory'",
         "Own 'own'",

@@ -168,6 +168,35 @@ def test_each_kind_of_failure_keeps_its_kind(
         load_config(source, policy=Policy(DEFAULT_NAMESPACES | {"failing_parts"}))
 
 
+def test_a_load_that_fails_makes_each_component_once_and_tells_of_all_that_fail(
+    write: Write, add_module: AddModule
+) -> None:
+    add_module(
+        "counted_parts",
+        "from autogen_ext.models.replay import ReplayChatCompletionClient\n"
+        "class Client(ReplayChatCompletionClient):\n"
+        "    made = 0\n"
+        "    def __init__(self, *args, **kwargs):\n"
+        "        Client.made += 1\n"
+        "        super().__init__(*args, **kwargs)\n",
+    )
+    text = TEAM.replace("autogen_ext.models.replay.Replay", "counted_parts.").replace(
+        "counted_parts.ChatCompletionClient", "counted_parts.Client"
+    )
+    names = ["config.participants.first", "config.participants.inner.config.participants.second"]
+    with pytest.raises(ConfigError) as caught:
+        load_config(
+            write(text),
+            overrides=[f"{name}.config.name=no identifier" for name in names],
+            policy=Policy(DEFAULT_NAMESPACES | {"counted_parts"}),
+        )
+    assert [problem.path for problem in caught.value.problems] == [
+        "config.participants.0",
+        "config.participants.1.config.participants.0",
+    ]
+    assert sys.modules["counted_parts"].Client.made == 1
+
+
 def test_the_policy_is_in_force_while_components_are_made(
     write: Write, add_module: AddModule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
