@@ -51,8 +51,8 @@ def test_team_from_yaml_repairs_and_accepts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "replies"),
     [
-        ("round-robin", [_SQUARES]),
         ("selector", [Text("coder"), _SQUARES, Text("executor")]),
+        # a round robin within another
         ("nested", [_SQUARES, Text("These are the squares of 1 to 10.")]),
     ],
 )

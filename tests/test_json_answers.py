@@ -137,10 +137,10 @@ UNITS = [
 @pytest.mark.parametrize("frame", ["{}", '{"a": {}}', "```\n{}", "{} 4711"])
 def test_long_hostile_text_is_read_in_bounded_time(frame: str):
     for unit in UNITS:
-        text = frame.replace("{}", unit * (150_000 // len(unit)))
+        text = frame.replace("{}", unit * (50_000 // len(unit)))
         started = time.process_time()
         read(text, material=text)
-        assert time.process_time() - started < 5
+        assert time.process_time() - started < 2
 
 
 def test_megabytes_are_refused():

@@ -1,6 +1,6 @@
 """A small MCP server: `python mcp_server.py` over stdio, `python mcp_server.py PORT` over HTTP on 127.0.0.1.
 
-Its name is in MCP_TEST_NAME, what it pretends about itself in MCP_TEST_ODDITY.
+Calls wait for events that have names, so that many tests can use one server.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import asyncio
 import base64
 import os
 import sys
+from collections import defaultdict
 from enum import Enum
 from typing import Annotated, Any
 
@@ -20,10 +21,7 @@ PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
 
-NAME = os.environ.get("MCP_TEST_NAME", "order-desk")
-ODDITY = os.environ.get("MCP_TEST_ODDITY", "")
-
-server = FastMCP(NAME, host="127.0.0.1", log_level="ERROR")
+server = FastMCP("order-desk", host="127.0.0.1", log_level="ERROR")
 
 
 class Size(Enum):
@@ -108,45 +106,35 @@ def fail(with_variable: str = "") -> str:
     raise ValueError(f"there is no such order {os.environ.get(with_variable, '')}")
 
 
-_meeting: set[int] = set()
-_all_there = asyncio.Event()
+_meeting: dict[str, set[int]] = defaultdict(set)
+_events: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
 
 @server.tool()
-async def meet(number: int, others: int) -> int:
+async def meet(place: str, number: int, others: int) -> int:
     """Wait until so many calls are under way at once."""
-    _meeting.add(number)
-    if len(_meeting) == others:
-        _all_there.set()
-    await _all_there.wait()
+    _meeting[place].add(number)
+    if len(_meeting[place]) == others:
+        _events[place].set()
+    await _events[place].wait()
     return number
 
 
-_waiting, _ended = asyncio.Event(), asyncio.Event()
-
-
 @server.tool()
-async def wait_for_ever() -> str:
+async def wait_for_ever(who: str) -> str:
     """Wait."""
-    _waiting.set()
+    _events[f"{who} waits"].set()
     try:
         await asyncio.Event().wait()
     finally:
-        _ended.set()
+        _events[f"{who} has ended"].set()
     return ""
 
 
 @server.tool()
-async def when_waiting() -> str:
-    """Return when somebody waits for ever."""
-    await _waiting.wait()
-    return ""
-
-
-@server.tool()
-async def when_ended() -> str:
-    """Return when that has ended."""
-    await _ended.wait()
+async def when(event: str) -> str:
+    """Return when something has happened."""
+    await _events[event].wait()
     return ""
 
 
@@ -162,38 +150,7 @@ def die() -> str:
     os._exit(3)
 
 
-def _list_in_pages() -> None:
-    @server._mcp_server.list_tools()  # pyright: ignore[reportPrivateUsage, reportUntypedFunctionDecorator]
-    async def list_page(  # pyright: ignore[reportUnusedFunction]
-        request: types.ListToolsRequest,
-    ) -> types.ListToolsResult:
-        page = int(request.params.cursor) if request.params and request.params.cursor else 0
-        tools = [
-            types.Tool(name=f"tool_{page}_{number}", inputSchema={"type": "object"}) for number in range(50)
-        ]
-        return types.ListToolsResult(tools=tools, nextCursor=str(page + 1) if page < 3 else None)
-
-
-def _list_odd_names() -> None:
-    @server._mcp_server.list_tools()  # pyright: ignore[reportPrivateUsage, reportUntypedFunctionDecorator]
-    async def list_tools() -> list[types.Tool]:  # pyright: ignore[reportUnusedFunction]
-        names = ["get-order", "get_order", "get order", "class", "ToolError", "3d", "__init__", "größe"]
-        return [types.Tool(name=name, inputSchema={"type": "object"}) for name in names]
-
-
-def _list_broken() -> None:
-    @server._mcp_server.list_tools()  # pyright: ignore[reportPrivateUsage, reportUntypedFunctionDecorator]
-    async def list_tools() -> list[types.Tool]:  # pyright: ignore[reportUnusedFunction]
-        return [
-            types.Tool(name="good", inputSchema={"type": "object"}),
-            types.Tool(name="bad", inputSchema={"type": "object", "properties": {"a": {"type": "strin"}}}),
-        ]
-
-
 if __name__ == "__main__":
-    oddity = {"pages": _list_in_pages, "names": _list_odd_names, "broken": _list_broken}.get(ODDITY)
-    if oddity is not None:
-        oddity()
     if len(sys.argv) > 1:
         server.settings.port = int(sys.argv[1])
     server.run("streamable-http" if len(sys.argv) > 1 else "stdio")

@@ -1,4 +1,4 @@
-"""The small MCP server of the tests, over HTTP."""
+"""The MCP servers of the tests."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from pathlib import Path
 from support.fork_server import start
 
 SERVER = str(Path(__file__).with_name("mcp_server.py"))
+LISTING_SERVER = str(Path(__file__).with_name("listing_server.py"))
 
 
 @asynccontextmanager
 async def mcp_over_http() -> AsyncGenerator[str]:
-    """A server that listens; its URL."""
+    """:data:`SERVER`, listening over HTTP; its URL."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     process = start([SERVER, str(port)], cwd=Path.cwd(), environment=os.environ, stdout=2, stderr=2)

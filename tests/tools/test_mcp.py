@@ -4,44 +4,55 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import logging
 import os
 import signal
 import socket
 import sys
 from collections.abc import AsyncGenerator, Generator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from autogen_core import CancellationToken
 from autogen_core.tools import ToolOverride, ToolResult
 from autogen_ext.models.replay import ReplayChatCompletionClient
 from autogen_ext.tools.mcp import McpWorkbench, SseServerParams, StdioServerParams, StreamableHttpServerParams
 from support.fork_server import forked_by_command
 from support.mcp_server import PNG
-from support.serving import SERVER, mcp_over_http
+from support.serving import LISTING_SERVER, SERVER, mcp_over_http
 
 from codeact_team.errors import WorkbenchError
 from codeact_team.execution import Artifact
 from codeact_team.tools import Offer, Toolbox, ToolFailed
-from codeact_team.tools.mcp.redaction import label_of, redact
 
 SECRET = "sk-0123456789"
 
-# AutoGen 0.7.5 calls what mcp 1.30 has deprecated
-over_http = pytest.mark.filterwarnings("ignore:Use `streamable_http_client` instead:DeprecationWarning")
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    # AutoGen 0.7.5 calls what mcp 1.30 has deprecated
+    pytest.mark.filterwarnings("ignore:Use `streamable_http_client` instead:DeprecationWarning"),
+]
 
 
-def stdio(*arguments: str, seconds: float = 20, **environment: str) -> StdioServerParams:
-    command, *rest = forked_by_command(SERVER, *arguments)
+def stdio(**environment: str) -> StdioServerParams:
+    command, *rest = forked_by_command(SERVER)
+    return StdioServerParams(command=command, args=rest, env=environment or None, read_timeout_seconds=20)
+
+
+def listing(*pages: list[dict[str, Any]], name: str = "lister", seconds: float = 20) -> StdioServerParams:
+    """A server that only lists tools."""
+    told = json.dumps([name, pages or [[]]])
     return StdioServerParams(
-        command=command,
-        args=rest,
-        env=environment or None,
-        read_timeout_seconds=seconds,
+        command=sys.executable, args=["-I", "-S", LISTING_SERVER, told], read_timeout_seconds=seconds
     )
+
+
+def listed(name: str, **properties: Any) -> dict[str, Any]:
+    return {"name": name, "inputSchema": {"type": "object", "properties": properties}}
 
 
 @asynccontextmanager
@@ -62,52 +73,82 @@ async def call(offer: Offer, name: str, **arguments: Any) -> Any:
 
 def is_running(process: int) -> bool:
     try:
-        os.kill(process, 0)
-    except ProcessLookupError:
+        return "\nState:\tZ" not in Path(f"/proc/{process}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    return "\nState:\tZ" not in Path(f"/proc/{process}/status").read_text()
 
 
-def child_processes() -> set[str]:
-    """Those of this process that still run, by number."""
-    tasks = Path("/proc/self/task").iterdir()
-    children = {child for task in tasks for child in (task / "children").read_text().split()}
-    return {child for child in children if is_running(int(child))}
+def child_processes() -> set[int]:
+    """Those of this process that still run."""
+    children: set[str] = set()
+    for thread in Path("/proc/self/task").iterdir():
+        # it may just have ended
+        with suppress(FileNotFoundError, ProcessLookupError):
+            children.update((thread / "children").read_text().split())
+    return {child for child in map(int, children) if is_running(child)}
+
+
+@pytest.fixture(scope="module")
+def earlier_objects() -> Generator[None]:
+    """What the garbage collector need not look at after each test."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
-def nothing_left_over() -> Generator[None]:
+def nothing_left_over(earlier_objects: None) -> Generator[None]:
     """What a test leaves unclosed is its own fault, not that of a later one."""
     yield
     gc.collect()
 
 
-@pytest.fixture
-async def desk() -> AsyncGenerator[Offer]:
-    async with offered(stdio()) as offer:
-        yield offer
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def toolbox() -> AsyncGenerator[Toolbox]:
+    """The server that most tests use, which none of them harms."""
+    workbench = McpWorkbench(
+        stdio(SHOP_KEY=SECRET),
+        model_client=ReplayChatCompletionClient(["Forty-two."]),
+        tool_overrides={"process_id": ToolOverride(name="which-one", description="Tell its process.")},
+    )
+    toolbox = Toolbox([], [workbench])
+    yield toolbox
+    await toolbox.stop()
 
 
-async def use(offer: Offer) -> None:
+@pytest_asyncio.fixture(loop_scope="module")
+async def desk(toolbox: Toolbox) -> Offer:
+    return await toolbox.offer()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def url() -> AsyncGenerator[str]:
+    """The same server over HTTP."""
+    async with mcp_over_http() as url:
+        yield url
+
+
+async def use(offer: Offer, transport: str) -> None:
     """What any transport must be able to do."""
     assert await call(offer, "order_desk.add", a=1) == [3]
     ordered = await call(offer, "order_desk.place_order", lines=[{"sku": "nut", "size": "large"}])
     assert ordered == [{"lines": [{"sku": "nut", "count": 1, "size": "large"}], "note": None}]
     with pytest.raises(ToolFailed, match="there is no such order"):
         await call(offer, "order_desk.fail")
-    met = await asyncio.gather(*(call(offer, "order_desk.meet", number=n, others=20) for n in range(20)))
+    met = await asyncio.gather(
+        *(call(offer, "order_desk.meet", place=transport, number=n, others=20) for n in range(20))
+    )
     assert met == [[n] for n in range(20)]
 
 
 async def test_tools_over_stdio(desk: Offer) -> None:
-    await use(desk)
+    await use(desk, "stdio")
 
 
-@over_http
-async def test_tools_over_streamable_http() -> None:
-    async with mcp_over_http() as url:
-        async with offered(StreamableHttpServerParams(url=url, headers={"Authorization": SECRET})) as offer:
-            await use(offer)
+async def test_tools_over_streamable_http(url: str) -> None:
+    async with offered(StreamableHttpServerParams(url=url, headers={"Authorization": SECRET})) as offer:
+        await use(offer, "http")
 
 
 async def test_types_of_the_arguments_and_of_the_result_are_told(desk: Offer) -> None:
@@ -158,25 +199,19 @@ async def test_what_json_cannot_carry_is_refused_before_it_breaks_the_connection
     assert await call(desk, "order_desk.echo", value="ü") == ["'ü'"]
 
 
-async def test_all_pages_of_a_list_are_read() -> None:
+async def test_all_pages_of_a_list_are_read_and_odd_names_mapped() -> None:
     """AutoGen's workbench reads the first."""
-    async with offered(stdio(MCP_TEST_ODDITY="pages")) as offer:
-        assert len(offer.tools) == 200
-        assert offer.find("order_desk.tool_3_49") is not None
-
-
-async def test_odd_names_are_mapped() -> None:
-    async with offered(stdio(MCP_TEST_ODDITY="names", MCP_TEST_NAME="my server!")) as offer:
-        assert [tool.name for tool in offer.tools] == [
-            "my_server_.get_order_2",
-            "my_server_.get_order",
-            "my_server_.get_order_3",
-            "my_server_.class_",
-            "my_server_.ToolError_",
-            "my_server_.tool_3d",
-            "my_server_.init__",
-            "my_server_.größe",
-        ]
+    pages = [[listed(f"tool {page}/{number}") for number in range(50)] for page in range(3)]
+    odd = [listed("get-order"), listed("get_order"), listed("ToolError")]
+    async with offered(listing(*pages, odd, name="my server!")) as offer:
+        names = [tool.name for tool in offer.tools]
+    assert names[:2] == ["my_server_.tool_0_0", "my_server_.tool_0_1"]
+    assert names[149:] == [
+        "my_server_.tool_2_49",
+        "my_server_.get_order_2",
+        "my_server_.get_order",
+        "my_server_.ToolError_",
+    ]
 
 
 async def test_servers_of_the_same_name_are_numbered_and_a_tool_evades_them() -> None:
@@ -184,53 +219,34 @@ async def test_servers_of_the_same_name_are_numbered_and_a_tool_evades_them() ->
         """Tell."""
         return "flat"
 
-    toolbox = Toolbox([order_desk], [McpWorkbench(stdio()), McpWorkbench(stdio())])
+    servers = [listing([listed(tool)], name="order-desk") for tool in ("ask", "tell")]
+    toolbox = Toolbox([order_desk], [McpWorkbench(server) for server in servers])
     try:
         offer = await toolbox.offer()
-        assert {tool.name.partition(".")[0] for tool in offer.tools} == {
-            "order_desk",
-            "order_desk_2",
-            "order_desk_",
-        }
+        assert [tool.name for tool in offer.tools] == ["order_desk_", "order_desk.ask", "order_desk_2.tell"]
         assert await call(offer, "order_desk_") == ["flat"]
-        first = await call(offer, "order_desk.process_id")
-        assert first != await call(offer, "order_desk_2.process_id")
     finally:
         await toolbox.stop()
 
 
-async def test_overrides_of_the_workbench_are_respected() -> None:
-    workbench = McpWorkbench(
-        stdio(), tool_overrides={"add": ToolOverride(name="sum-up", description="Sum up.")}
-    )
-    toolbox = Toolbox([], [workbench])
-    try:
-        offer = await toolbox.offer()
-        tool = offer.find("order_desk.sum_up")
-        assert tool is not None
-        assert tool.declaration.summary == "Sum up."
-        assert await call(offer, "order_desk.sum_up", a=1) == [3]
-        assert offer.find("order_desk.add") is None
-    finally:
-        await toolbox.stop()
+async def test_overrides_of_the_workbench_are_respected(desk: Offer) -> None:
+    tool = desk.find("order_desk.which_one")
+    assert tool is not None
+    assert tool.declaration.summary == "Tell its process."
+    (process,) = await call(desk, "order_desk.which_one")
+    assert is_running(process)
+    assert desk.find("order_desk.process_id") is None
 
 
 async def test_a_broken_schema_names_the_tool_and_the_server() -> None:
-    params = StdioServerParams(command=sys.executable, args=[SERVER], env={"MCP_TEST_ODDITY": "broken"})
-    with pytest.raises(
-        WorkbenchError, match=r"MCP server 'python.*mcp_server.py'.*the tool 'bad'.*\"strin\""
-    ):
-        async with offered(params):
+    tools = [listed("good"), listed("bad", a={"type": "strin"})]
+    with pytest.raises(WorkbenchError, match=r"MCP server 'python.*'.*the tool 'bad'.*\"strin\""):
+        async with offered(listing(tools)):
             pass
 
 
-async def test_the_offer_of_a_server_stays_the_same_object() -> None:
-    toolbox = Toolbox([], [McpWorkbench(stdio())])
-    try:
-        offer = await toolbox.offer()
-        assert await toolbox.offer() is offer
-    finally:
-        await toolbox.stop()
+async def test_the_offer_of_a_server_stays_the_same_object(toolbox: Toolbox) -> None:
+    assert await toolbox.offer() is await toolbox.offer()
 
 
 @pytest.mark.parametrize("by_token", [False, True])
@@ -238,12 +254,13 @@ async def test_a_cancelled_call_is_cancelled_in_the_server(desk: Offer, by_token
     tool = desk.find("order_desk.wait_for_ever")
     assert tool is not None
     token = CancellationToken()
-    calling = asyncio.ensure_future(tool.call({}, token))
-    await call(desk, "order_desk.when_waiting")
+    who = f"by_token={by_token}"
+    calling = asyncio.ensure_future(tool.call({"who": who}, token))
+    await call(desk, "order_desk.when", event=f"{who} waits")
     _ = token.cancel() if by_token else calling.cancel()
     with pytest.raises(asyncio.CancelledError):
         await calling
-    await call(desk, "order_desk.when_ended")
+    await call(desk, "order_desk.when", event=f"{who} has ended")
 
 
 async def test_calls_that_are_cancelled_as_soon_as_they_begin_leave_the_server_usable(desk: Offer) -> None:
@@ -263,8 +280,8 @@ async def test_a_server_that_dies_fails_its_calls_and_starts_anew() -> None:
     toolbox = Toolbox([], [McpWorkbench(stdio())])
     try:
         offer = await toolbox.offer()
-        waiting = asyncio.ensure_future(call(offer, "order_desk.wait_for_ever"))
-        await call(offer, "order_desk.when_waiting")
+        waiting = asyncio.ensure_future(call(offer, "order_desk.wait_for_ever", who="he"))
+        await call(offer, "order_desk.when", event="he waits")
         with pytest.raises(ToolFailed, match="the server has ended"):
             await call(offer, "order_desk.die")
         with pytest.raises(ToolFailed, match="the server has ended"):
@@ -278,21 +295,22 @@ async def test_a_server_that_dies_fails_its_calls_and_starts_anew() -> None:
 
 
 async def test_a_server_that_has_died_unnoticed_cannot_be_listed() -> None:
-    toolbox = Toolbox([], [McpWorkbench(stdio())])
+    before = child_processes()
+    toolbox = Toolbox([], [McpWorkbench(listing())])
     try:
-        (process,) = await call(await toolbox.offer(), "order_desk.process_id")
+        await toolbox.offer()
+        (process,) = child_processes() - before
         os.kill(process, signal.SIGKILL)
         with pytest.raises(WorkbenchError, match="does not list its tools: the server has ended"):
             await toolbox.offer()
-        assert await call(await toolbox.offer(), "order_desk.add", a=1) == [3]
+        await toolbox.offer()
     finally:
         await toolbox.stop()
 
 
-@over_http
 async def test_a_server_over_http_that_dies_fails_its_calls() -> None:
     async with mcp_over_http() as url:
-        params = StreamableHttpServerParams(url=url, sse_read_timeout=1)
+        params = StreamableHttpServerParams(url=url)
         toolbox = Toolbox([], [McpWorkbench(params)])
         offer = await toolbox.offer()
     try:
@@ -304,31 +322,11 @@ async def test_a_server_over_http_that_dies_fails_its_calls() -> None:
         await toolbox.stop()
 
 
-SILENT = """
-import json, sys
-ANSWERS = {
-    "initialize": {
-        "protocolVersion": "2025-03-26",
-        "capabilities": {"tools": {}},
-        "serverInfo": {"name": "silent", "version": "1"},
-    },
-    "tools/list": {"tools": [{"name": "ask", "inputSchema": {"type": "object"}}]},
-}
-for line in sys.stdin:
-    request = json.loads(line)
-    if request["method"] in ANSWERS:
-        print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": ANSWERS[request["method"]]}), flush=True)
-"""
-
-
 async def test_a_server_that_is_slow_to_answer_names_the_limit() -> None:
-    # the limit is one for the start, too: a server that imports nothing keeps it on a busy machine
-    params = StdioServerParams(
-        command=sys.executable, args=["-I", "-S", "-c", SILENT], read_timeout_seconds=3
-    )
-    async with offered(params) as offer:
+    # the limit is one for the start, too: this server keeps it on a busy machine
+    async with offered(listing([listed("ask")], seconds=3)) as offer:
         with pytest.raises(ToolFailed, match=r"no answer in time \(read_timeout_seconds"):
-            await call(offer, "silent.ask")
+            await call(offer, "lister.ask")
 
 
 async def test_a_workbench_that_runs_already_is_left_running() -> None:
@@ -337,7 +335,7 @@ async def test_a_workbench_that_runs_already_is_left_running() -> None:
         offer = await toolbox.offer()
         (process,) = await call(offer, "order_desk.process_id")
         assert (await workbench.call_tool("process_id")).to_text() == str(process)
-        await use(offer)
+        await use(offer, "theirs")
         (order,) = await call(offer, "order_desk.get_order", number=7)
         assert order["lines"] == [{"sku": "bolt", "count": 2, "size": "small"}]
         await toolbox.stop()
@@ -345,24 +343,21 @@ async def test_a_workbench_that_runs_already_is_left_running() -> None:
         assert (await workbench.call_tool("add", {"a": 1})).to_text() == "3"
 
 
-async def test_a_server_may_ask_the_model_of_its_workbench() -> None:
-    model = ReplayChatCompletionClient(["Forty-two."])
-    toolbox = Toolbox([], [McpWorkbench(stdio(), model_client=model)])
-    try:
-        assert await call(await toolbox.offer(), "order_desk.ask_model", question="What?") == ["Forty-two."]
-    finally:
-        await toolbox.stop()
+async def test_a_server_may_ask_the_model_of_its_workbench(desk: Offer) -> None:
+    assert await call(desk, "order_desk.ask_model", question="What?") == ["Forty-two."]
 
 
 async def test_stopping_ends_the_server() -> None:
-    toolbox = Toolbox([], [McpWorkbench(stdio())])
-    (process,) = await call(await toolbox.offer(), "order_desk.process_id")
+    before = child_processes()
+    toolbox = Toolbox([], [McpWorkbench(listing())])
+    await toolbox.start()
+    assert len(child_processes() - before) == 1
     await toolbox.stop()
     await toolbox.stop()
-    assert not is_running(process)
+    assert child_processes() <= before
 
 
-async def test_a_workbench_with_its_own_way_of_calling_keeps_it() -> None:
+async def test_a_workbench_with_its_own_way_of_calling_keeps_it(url: str) -> None:
     class Loud(McpWorkbench):
         async def call_tool(
             self,
@@ -374,14 +369,14 @@ async def test_a_workbench_with_its_own_way_of_calling_keeps_it() -> None:
             result = await super().call_tool(name, arguments, cancellation_token, call_id)
             return ToolResult(name=name, result=[*result.result, *result.result])
 
-    toolbox = Toolbox([], [Loud(stdio())])
+    toolbox = Toolbox([], [Loud(StreamableHttpServerParams(url=url))])
     try:
         offer = await toolbox.offer()
         assert await call(offer, "order_desk.add", a=1) == ["3", "3"]
         tool, token = offer.find("order_desk.wait_for_ever"), CancellationToken()
         assert tool is not None
-        calling = asyncio.ensure_future(tool.call({}, token))
-        await call(offer, "order_desk.when_waiting")
+        calling = asyncio.ensure_future(tool.call({"who": "she"}, token))
+        await call(offer, "order_desk.when", event="she waits")
         token.cancel()
         with pytest.raises(asyncio.CancelledError):
             await calling
@@ -409,12 +404,11 @@ async def test_a_workbench_with_its_own_way_of_calling_keeps_it() -> None:
         ),
     ],
 )
-@over_http
 async def test_a_server_that_does_not_start_is_named_without_secrets(
     params: Any, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="autogen_ext")
-    running = Toolbox([], [McpWorkbench(stdio()), McpWorkbench(params)])
+    running = Toolbox([], [McpWorkbench(listing()), McpWorkbench(params)])
     with pytest.raises(WorkbenchError, match=said) as raised:
         await running.start()
     assert SECRET not in str(raised.value)
@@ -423,22 +417,19 @@ async def test_a_server_that_does_not_start_is_named_without_secrets(
     assert SECRET not in caplog.text
 
 
-@over_http
-async def test_a_wrong_path_on_a_server_is_an_error() -> None:
-    async with mcp_over_http() as url:
-        params = StreamableHttpServerParams(url=f"{url}/wrong?token={SECRET}")
-        with pytest.raises(WorkbenchError, match=r"/mcp/wrong' does not start: ") as raised:
-            await Toolbox([], [McpWorkbench(params)]).start()
+async def test_a_wrong_path_on_a_server_is_an_error(url: str) -> None:
+    params = StreamableHttpServerParams(url=f"{url}/wrong?token={SECRET}")
+    with pytest.raises(WorkbenchError, match=r"/mcp/wrong' does not start: ") as raised:
+        await Toolbox([], [McpWorkbench(params)]).start()
     assert SECRET not in str(raised.value)
 
 
-@over_http
 @pytest.mark.parametrize("kind", ["stdio", "http"])
 async def test_a_server_that_never_answers_is_given_up(kind: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/mcp"
         params = (
-            StdioServerParams(command="sleep", args=["1000"], read_timeout_seconds=0.2)
+            StdioServerParams(command="sh", args=["-c", "cat >/dev/null"], read_timeout_seconds=0.2)
             if kind == "stdio"
             else StreamableHttpServerParams(url=url, timeout=0.2)
         )
@@ -452,7 +443,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing_running(tmp_path: Path) 
     for note in notes:
         os.mkfifo(note)
         # once it is greeted, as MCP's library leaves something unclosed if cancelled while it starts a program
-        script = f"read greeting; echo $$ > {note}; exec sleep 1000"
+        script = f"read greeting; echo $$ > {note}; exec cat >/dev/null"
         params = StdioServerParams(command="sh", args=["-c", script], read_timeout_seconds=100)
         workbenches.append(McpWorkbench(params))
     starting = asyncio.ensure_future(Toolbox([], workbenches).start())
@@ -467,41 +458,11 @@ async def test_if_one_server_does_not_start_the_other_is_stopped() -> None:
     before = child_processes()
     bad = McpWorkbench(StdioServerParams(command="no-such-server"))
     with pytest.raises(WorkbenchError, match="no-such-server"):
-        await Toolbox([], [McpWorkbench(stdio()), bad]).start()
+        await Toolbox([], [McpWorkbench(listing()), bad]).start()
     assert child_processes() <= before
 
 
-async def test_the_error_of_a_tool_does_not_give_the_servers_secrets_away() -> None:
-    async with offered(stdio(SHOP_KEY=SECRET)) as offer:
-        with pytest.raises(ToolFailed, match="no such order") as raised:
-            await call(offer, "order_desk.fail", with_variable="SHOP_KEY")
-        assert SECRET not in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("params", "label"),
-    [
-        (
-            StdioServerParams(command="/usr/bin/npx", args=["@scope/server", "--key", SECRET]),
-            "npx @scope/server",
-        ),
-        (
-            StdioServerParams(command="uvx", args=["server", f"postgres://user:{SECRET}@host/db"]),
-            "uvx server",
-        ),
-        (StdioServerParams(command="env", args=[f"KEY={SECRET}", "server"]), "env"),
-        (
-            StreamableHttpServerParams(url=f"https://user:{SECRET}@host:8/mcp?key={SECRET}#{SECRET}"),
-            "https://host:8/mcp",
-        ),
-        (
-            StreamableHttpServerParams(
-                url=f"https://host/s/{SECRET * 2}/mcp", headers={"a": f"Bearer {SECRET}"}
-            ),
-            "https://host/s/***/mcp",
-        ),
-    ],
-)
-def test_a_server_is_named_without_what_may_be_secret(params: Any, label: str) -> None:
-    assert label_of(params) == label
-    assert SECRET not in redact(f"<{SECRET}> <{SECRET * 2}> <KEY={SECRET}>", params)
+async def test_the_error_of_a_tool_does_not_give_the_servers_secrets_away(desk: Offer) -> None:
+    with pytest.raises(ToolFailed, match="no such order") as raised:
+        await call(desk, "order_desk.fail", with_variable="SHOP_KEY")
+    assert SECRET not in str(raised.value)
