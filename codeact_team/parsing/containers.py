@@ -27,7 +27,7 @@ class Lists:
         self._after_blank = True
 
     def add(self, text: str) -> None:
-        """Append whole lines; those inside fences do not belong here."""
+        """Append whole lines outside of fences."""
         if text:
             self._unread.append(text.removesuffix("\n"))
 
@@ -77,16 +77,10 @@ class Lists:
 
 
 def unquote(text: str, start: int, candidate: int, prefix: str) -> tuple[str, int]:
-    """Take the block quote around a line out of its quotation marks.
-
-    Args:
-        text: The document.
-        start: Offset of the first line that may belong to the quote.
-        candidate: Offset of the line.
-        prefix: The line's prefix, with at least one quotation mark.
+    """Take the block quote around the line at ``candidate`` out of its quotation marks, of which the line's prefix has some.
 
     Returns:
-        The quote's text, as a document of its own, and the offset behind it.
+        The quote's text from ``start`` at the earliest, as a document of its own, and the offset behind it.
     """
     marks = re.compile(rf"(?:[ \t]*+> ?+){{{prefix.count('>')}}}")
     before: list[str] = []
@@ -103,12 +97,7 @@ def unquote(text: str, start: int, candidate: int, prefix: str) -> tuple[str, in
 
 
 def dedent(code: str, width: int) -> str:
-    """Take the indentation of a fence off its code, as far as the code was indented along with it.
-
-    Args:
-        code: The lines between the fences.
-        width: The column of the opening fence.
-    """
+    """Take the indentation of a fence, ``width``, off its code, as far as the code was indented along with it."""
     first = code[: len(code) - len(code.lstrip())].rpartition("\n")[2]
     width = min(width, column(first))
     return "\n".join(_outdent(line, width) for line in code.split("\n")) if width else code

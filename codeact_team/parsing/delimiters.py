@@ -45,42 +45,31 @@ class Where(Enum):
 
 
 class Delimiter(NamedTuple):
-    """A run of backticks or tildes, or an end tag: it may end a block of code.
-
-    Attributes:
-        text: The run or the tag.
-        start: Its offset.
-        line: Offset of the start of its line.
-        indent: Its column, counted from 0, where only blanks precede it on its line; else ``None``.
-        last: Whether only blanks follow it on its line.
-        odd: Whether an even number of delimiters precedes it on its line.
-        where: What it stands in.
-    """
+    """A run of backticks or tildes, or an end tag: it may end a block of code."""
 
     text: str
     start: int
     line: int
+    """Offset of the start of its line."""
     indent: int | None
+    """Its column, counted from 0, where only blanks precede it on its line."""
     last: bool
+    """Whether only blanks follow it on its line."""
     odd: bool
+    """Whether an even number of delimiters precedes it on its line."""
     where: Where
 
     @property
     def end(self) -> int:
-        """The offset behind it."""
         return self.start + len(self.text)
 
 
 def find_delimiters(text: str, start: int, language: str | None = None) -> Iterator[Delimiter]:
-    """Find the delimiters from ``start`` on.
+    """Find the delimiters from ``start`` on, which counts as the start of a line, reading only as far as they are asked for.
 
-    Reads on only as far as delimiters are asked for. No code is compiled: hostile source would make that slow or worse.
-
-    Args:
-        text: What to search.
-        start: The offset to begin at, which counts as the start of a line.
-        language: Where it is Python or a shell's, delimiters in strings of several lines, such as here-documents, are told
-            from others, and those in strings of one line are left out. Of others only the usual comments are known.
+    In Python and shells, those in strings of several lines, such as here-documents, are told from others, and those in
+    strings of one line are left out. Of other languages only the usual comments are known. No code is compiled: hostile
+    source would make that slow or worse.
     """
     if language == "python":
         found = _python(text, start)

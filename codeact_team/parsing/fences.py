@@ -35,39 +35,30 @@ class Fence(NamedTuple):
 
 
 class End(NamedTuple):
-    """The end of the code behind a fence.
-
-    Attributes:
-        code: Offset of the end of the code.
-        resume: Offset of what follows the closing fence.
-        certain: Whether that is a closing fence, on a line of its own or glued to the code, and not just mentioned.
-        closed: Whether it is known where the code ends.
-        read_on: Whether text behind this end had to be read to find it.
-    """
+    """The end of the code behind a fence."""
 
     code: int
+    """Offset of the end of the code."""
     resume: int
+    """Offset of what follows the closing fence."""
     certain: bool = False
+    """Whether that is a closing fence, on a line of its own or glued to the code, and not just mentioned."""
     closed: bool = True
+    """Whether it is known where the code ends."""
     read_on: bool = False
+    """Whether text behind this end had to be read to find it."""
 
 
-def quoted_end(text: str, body: int, fence: Fence) -> End:
-    """Find the end of what is not run. Only a strict closing fence ends it, so that nothing quoted is taken for code."""
+def first_end(text: str, body: int, fence: Fence, *, may_be_glued: bool) -> End:
+    """Find the first closing fence.
+
+    Where it may not be glued to the code, as in what is not run, nothing quoted is taken for code. Where it may, this is
+    the end of code as far as it can be told without reading on behind it.
+    """
     for delimiter in find_delimiters(text, body):
         if fence.fits(delimiter) and fence.is_closed_by(delimiter):
             return _own_line(text, delimiter)
-    return _unclosed(text)
-
-
-def hasty_end(text: str, body: int, fence: Fence) -> End:
-    """Find the end of code without reading on behind it, as far as that can be told."""
-    for delimiter in find_delimiters(text, body):
-        if not fence.fits(delimiter):
-            continue
-        if fence.is_closed_by(delimiter):
-            return _own_line(text, delimiter)
-        if _is_glued(text, delimiter):
+        if may_be_glued and fence.fits(delimiter) and _is_glued(text, delimiter):
             return _glued(text, delimiter)
     return _unclosed(text)
 

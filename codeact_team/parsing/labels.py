@@ -29,11 +29,7 @@ _WORD = re.compile(r"[\s{.]*+([A-Za-z0-9_][A-Za-z0-9_+#.-]{0,39}+)(?![^\s{}()\[\
 def language_of(label: str) -> str:
     """The canonical name of the language that a fence's label, or whole info string, names.
 
-    Args:
-        label: Such as ``python3.11``, ``Shell``, ``{.python}`` or ``py title="x.py"``.
-
-    Returns:
-        A lower-case name such as ``python``, ``sh``, ``bash`` or ``c++``; empty where there is nothing like a label.
+    Of ``python3.11`` or ``{.python}`` it is ``python``; it is empty where there is nothing like a label.
     """
     if (word := _WORD.match(label)) is None:
         return ""
@@ -49,11 +45,7 @@ def is_code(language: str) -> bool:
 
 
 class Languages:
-    """The languages that are run, and which labels mean one of them.
-
-    Args:
-        labels: The supported labels, such as AutoGen's ``supported_languages``.
-    """
+    """The languages that are run, and which labels mean one of them."""
 
     def __init__(self, labels: Sequence[str]) -> None:
         self._verbatim = {label.strip().lower(): label for label in labels}

@@ -14,7 +14,7 @@ from autogen_core.code_executor import CodeBlock
 
 from codeact_team.parsing.containers import PREFIX, Lists, dedent, unquote
 from codeact_team.parsing.delimiters import Where, column, find_delimiters
-from codeact_team.parsing.fences import End, Fence, code_end, hasty_end, quoted_end
+from codeact_team.parsing.fences import End, Fence, code_end, first_end
 from codeact_team.parsing.labels import Languages, is_code, language_of
 from codeact_team.parsing.tags import STARTS, TAGS, Tag
 
@@ -34,20 +34,14 @@ _MAX_UNSUPPORTED = 20
 
 
 class Findings:
-    """What is found in one message, whatever part of it is being read.
-
-    Attributes:
-        blocks: The code to run, in order.
-        unsupported: The languages of other code, as the keys of a dictionary, in order.
-        unclosed: Whether the end of code to run is missing or in doubt.
-        languages: What is run.
-        default_language: The language of a fence without a label.
-    """
+    """What is found in one message, whatever part of it is being read."""
 
     def __init__(self, languages: Languages, default_language: str | None) -> None:
         self.blocks: list[CodeBlock] = []
         self.unsupported: dict[str, None] = {}
+        """The languages of other code, in order."""
         self.unclosed = False
+        """Whether the end of code to run is missing or in doubt."""
         self.languages = languages
         self.default_language = default_language
         self._read_twice = 0
@@ -83,7 +77,7 @@ class MarkdownReader:
     """Reads a document once, from the beginning to the end.
 
     Args:
-        text: Its text, with line feeds only.
+        text: With line feeds only.
         findings: Where the code goes.
         tags: Whether tags such as ``<execute>`` count.
         quote_depth: How many block quotes it was taken out of.
@@ -203,10 +197,8 @@ class MarkdownReader:
         return end.resume
 
     def _find_end(self, body: int, fence: Fence, language: str | None) -> End:
-        if language is None:
-            return quoted_end(self._text, body, fence)
-        if not self._findings.may_read_ahead:
-            return hasty_end(self._text, body, fence)
+        if language is None or not self._findings.may_read_ahead:
+            return first_end(self._text, body, fence, may_be_glued=language is not None)
         end = code_end(self._text, body, fence, language)
         if end.read_on:
             self._findings.count_reading_ahead(len(self._text) - end.resume)

@@ -7,19 +7,14 @@ from typing import NamedTuple
 
 
 class Tag(NamedTuple):
-    """How code stands behind an opening tag.
-
-    Attributes:
-        end: The closing tag.
-        language: The language of the code.
-        on_own_lines: Whether both tags stand on lines of their own, since they may mean something else, too.
-        may_end_text: Whether the code usually goes on to the end of the text.
-    """
+    """How code stands behind an opening tag."""
 
     end: str
     language: str = "python"
     on_own_lines: bool = False
+    """Whether both tags stand on lines of their own, since they may mean something else, too."""
     may_end_text: bool = False
+    """Whether the code usually goes on to the end of the text."""
 
 
 TAGS = {

@@ -31,12 +31,7 @@ _CLOSING_QUOTES = frozenset("`'\"”»")
 
 
 class Spoken(NamedTuple):
-    """What a model has written.
-
-    Attributes:
-        text: What it says; its whole text, unchanged, where there are no thoughts in it.
-        thought: What it thought, if anything.
-    """
+    """What a model says, its whole text where there are no thoughts in it, and what it thought, if anything."""
 
     text: str
     thought: str | None

@@ -24,15 +24,9 @@ _WORDS = re.compile(r"[^\W_]+")
 
 @dataclass
 class NamedType:
-    """An object whose fields are known.
+    """An object whose fields are known, and the annotation of each by its key.
 
-    Attributes:
-        name: What annotations call it.
-        base: What they would call it if nothing else were called so.
-        schema: Its schema.
-        document: Where it is defined.
-        fields: Its fields.
-        hints: The annotation of each, by its key.
+    ``base`` is what annotations would call it if nothing else were called so.
     """
 
     name: str
@@ -44,11 +38,7 @@ class NamedType:
 
 
 class Annotator:
-    """Writes the annotations of one tool, and takes note of the objects that they name.
-
-    Attributes:
-        types: These objects, in the order in which they are met.
-    """
+    """Writes the annotations of one tool, and keeps the objects that they name in the order in which they are met."""
 
     def __init__(self) -> None:
         self.types: list[NamedType] = []
@@ -59,13 +49,7 @@ class Annotator:
         self._depth = 0
 
     def annotation(self, document: Document, schema: Schema, hint: str) -> str:
-        """Write the annotation of a value.
-
-        Args:
-            document: What the schema belongs to.
-            schema: A part of it.
-            hint: What an object is called that has no title.
-        """
+        """Write the annotation of a value; an object that has no title is called after the hint."""
         self._depth += 1
         parts = list(dict.fromkeys(self._parts(document, schema, hint)))
         self._depth -= 1
@@ -75,7 +59,6 @@ class Annotator:
         return "Any" if "Any" in parts or len(text) > _MAX_LENGTH else text
 
     def _parts(self, document: Document, schema: Schema, hint: str) -> Iterator[str]:
-        """The alternatives of an annotation."""
         self._left -= 1
         if self._left < 0 or self._depth > _MAX_NESTING or len(self._open) > _MAX_NESTING:
             yield "Any"

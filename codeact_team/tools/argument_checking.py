@@ -33,10 +33,7 @@ _MASK = "it"
 
 
 class ArgumentChecker:
-    """Checks arguments against one schema. It takes little time, whatever they are, and looks nothing up elsewhere.
-
-    Args:
-        schema: Of an object.
+    """Checks arguments against the schema of an object, in little time, and looks nothing up elsewhere.
 
     Raises:
         ValueError: If the schema is broken, or refers to what it does not contain.

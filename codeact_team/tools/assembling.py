@@ -14,7 +14,6 @@ MAX_DECLARATIONS = 2 * 1024 * 1024
 """How many bytes the declarations of all tools may have."""
 
 Listing = tuple[ToolSource, Sequence[ListedTool]]
-"""What a source lists."""
 
 
 def assemble(listings: Sequence[Listing]) -> Offer:

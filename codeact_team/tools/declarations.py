@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from textwrap import indent
@@ -12,7 +13,8 @@ from pydantic import JsonValue
 from codeact_team.tools.annotations import Annotator, NamedType, literals
 from codeact_team.tools.error_texts import clean, one_line
 from codeact_team.tools.identifiers import assign
-from codeact_team.tools.schema_documents import NO_SCHEMA, Document, Schema, as_schema, is_finite, subschemas
+from codeact_team.tools.schema_documents import NO_SCHEMA, Document, Schema, as_schema, subschemas
+from codeact_team.tools.tool_sources import ListedTool
 from codeact_team.visibility import cut
 
 MAX_DESCRIPTION = 4000
@@ -43,25 +45,18 @@ _LIMITS = {
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of the function that stands for a tool.
-
-    Attributes:
-        name: An identifier.
-        key: Its name in the arguments.
-        annotation: What it may be.
-        required: Whether it must be given.
-        default: A list with the default value; an empty one if there is none, or it is too long to be shown.
-        keyword_only: Whether it must be given by name.
-        about: What else is known, in words.
-    """
+    """A parameter of the function that stands for a tool."""
 
     name: str
     key: str
+    """Its name in the arguments."""
     annotation: str
     required: bool
     default: Sequence[JsonValue]
+    """Holds the default value, unless there is none or it is too long to be shown."""
     keyword_only: bool
     about: str
+    """What else is known, in words."""
 
     def declare(self) -> dict[str, JsonValue]:
         """See :attr:`codeact_team.execution.HostTools.declarations`."""
@@ -87,16 +82,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Declaration:
-    """What is told of a tool.
-
-    Attributes:
-        name: The dotted path below ``tools``.
-        summary: The first paragraph of its description, in a line.
-        parameters: As code passes them.
-        returns: The annotation of what it returns, if that is known.
-        doc: Its docstring.
-        takes_others: Whether it may be called with keywords that are no parameter's.
-    """
+    """What is told of a tool; its name is the dotted path below ``tools``."""
 
     name: str
     summary: str
@@ -104,6 +90,7 @@ class Declaration:
     returns: str | None
     doc: str
     takes_others: bool
+    """Whether it may be called with keywords that are no parameter's."""
 
     def declare(self) -> dict[str, JsonValue]:
         """See :attr:`codeact_team.execution.HostTools.declarations`."""
@@ -132,32 +119,24 @@ class Declaration:
         return f"{head}  # {self.summary}" if self.summary else head
 
 
-def declare(
-    name: str, description: str, schema: Schema, *, returns: Schema | None = None, returns_media: bool = False
-) -> Declaration:
-    """Describe a tool.
-
-    Args:
-        name: The dotted path below ``tools``.
-        description: What it does, in the words of whoever made it.
-        schema: The JSON schema of the arguments, checked against its meta-schema.
-        returns: The JSON schema of what it returns, if that is known.
-        returns_media: Whether it returns a picture or the like.
-    """
+def declare(name: str, tool: ListedTool) -> Declaration:
+    """Describe a tool, whose schema was checked against its meta-schema."""
     annotator = Annotator()
-    parameters = list(_parameters(annotator, Document(schema)))
-    result = "Media" if returns_media else None
-    if returns is not None:
+    parameters = list(_parameters(annotator, Document(tool.schema)))
+    result = "Media" if tool.returns_media else None
+    sections = [clean(tool.description, MAX_DESCRIPTION), _args(parameters)]
+    if (returns := tool.returns) is not None:
         shown = annotator.annotation(Document(returns), returns, "Result")
         result = None if shown == "Any" else shown
-    sections = [clean(description, MAX_DESCRIPTION), _args(parameters)]
-    if returns is not None and (about := _about(Document(returns), returns)):
-        sections.append(f"Returns:\n{_INDENT}{about}")
+        if about := _about(Document(returns), returns):
+            sections.append(f"Returns:\n{_INDENT}{about}")
     sections += [_type_section(found) for found in annotator.types]
     doc = cut("\n\n".join(filter(None, sections)), MAX_DOC).replace('"""', "'''")
     # only where it says so: most schemas just do not mention what their tool cannot take
-    others = bool(schema.get("patternProperties")) or schema.get("additionalProperties", False) is not False
-    return Declaration(name, one_line(description, _MAX_SHORT), parameters, result, doc, others)
+    others = bool(tool.schema.get("patternProperties")) or (
+        tool.schema.get("additionalProperties", False) is not False
+    )
+    return Declaration(name, one_line(tool.description, _MAX_SHORT), parameters, result, doc, others)
 
 
 def _parameters(annotator: Annotator, document: Document) -> Iterator[Parameter]:
@@ -184,9 +163,15 @@ def _parameters(annotator: Annotator, document: Document) -> Iterator[Parameter]
 
 def _default(document: Document, schema: Schema) -> Sequence[JsonValue]:
     resolved = document.resolve(schema)
-    if "default" not in resolved or not is_finite(value := resolved["default"]):
+    if "default" not in resolved:
         return ()
-    return (value,) if len(repr(value)) <= _MAX_DEFAULT else ()
+    value = resolved["default"]
+    try:
+        json.dumps(value, allow_nan=False)
+        return (value,) if len(repr(value)) <= _MAX_DEFAULT else ()
+    except (ValueError, RecursionError):
+        # JSON has no such number, or the value is nested too deeply
+        return ()
 
 
 def _about(document: Document, schema: Schema, key: str = "") -> str:

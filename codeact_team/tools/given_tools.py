@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -23,13 +23,7 @@ _VARIADIC = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWOR
 
 @dataclass(frozen=True)
 class GivenTool:
-    """A tool, and how it was given.
-
-    Attributes:
-        tool: The tool.
-        path: Its import path, if that is how.
-        is_live: Whether it was given as a function.
-    """
+    """A tool, and how it was given: by its import path, as a live function, or as it is."""
 
     tool: BaseTool[Any, Any]
     path: str | None = None
@@ -57,17 +51,13 @@ class GivenTool:
             ) from error
 
 
-def read_tools(tools: Sequence[Tool]) -> list[GivenTool]:
-    """Make tools of what is given.
+def read_tool(tool: Tool) -> GivenTool:
+    """Make a tool of what is given.
 
     Raises:
-        SettingError: If something is no tool.
+        SettingError: If it is no tool.
         ConfigError: If an import path leads to no function, or may not be followed.
     """
-    return [_read(tool) for tool in tools]
-
-
-def _read(tool: Tool) -> GivenTool:
     if isinstance(tool, FunctionTool) and type(tool).run is FunctionTool.run:
         # it would fail at the first call
         _check_parameters(tool.name, function_of(tool))

@@ -15,9 +15,7 @@ _MAX_LENGTH = 100
 def identifier(text: str, instead: str) -> str:
     """Make the identifier that is most like ``text``. It is never private, and never a keyword.
 
-    Args:
-        text: Any text.
-        instead: What a name begins with that would not begin with a letter.
+    One that would not begin with a letter begins with ``instead``.
     """
     # as Python itself reads names
     text = unicodedata.normalize("NFKC", text[:_MAX_LENGTH])[:_MAX_LENGTH]
@@ -32,7 +30,8 @@ def assign(names: Sequence[str], instead: str, *, reserved: Collection[str] = ()
 
     A name that is an identifier stays as it is. One that is taken gets a number.
     """
-    wanted = [_evading(identifier(name, instead), reserved) for name in names]
+    wanted = [identifier(name, instead) for name in names]
+    wanted = [f"{name}_" if name in reserved else name for name in wanted]
     taken: set[str] = set(reserved)
     numbers: dict[str, int] = {}
     assigned: dict[int, str] = {}
@@ -44,7 +43,3 @@ def assign(names: Sequence[str], instead: str, *, reserved: Collection[str] = ()
         taken.add(name)
         assigned[index] = name
     return [assigned[index] for index in range(len(names))]
-
-
-def _evading(name: str, reserved: Collection[str]) -> str:
-    return f"{name}_" if name in reserved else name

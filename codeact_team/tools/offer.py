@@ -31,12 +31,7 @@ _MAX_NAME = 200
 
 
 class OfferedTool:
-    """A tool that code may call.
-
-    Args:
-        name: The dotted path below ``tools``.
-        listed: The tool, as its source knows it.
-        source: Where it comes from.
+    """A tool that code may call by the dotted path ``name`` below ``tools``.
 
     Raises:
         ValueError: If its schema is broken.
@@ -46,18 +41,10 @@ class OfferedTool:
 
     def __init__(self, name: str, listed: ListedTool, source: ToolSource) -> None:
         self.name = name
-        """The dotted path below ``tools``."""
         self._listed = listed
         self._source = source
         self._checker = ArgumentChecker(listed.schema)
-        self.declaration = declare(
-            name,
-            listed.description,
-            listed.schema,
-            returns=listed.returns,
-            returns_media=listed.returns_media,
-        )
-        """What is told of it."""
+        self.declaration = declare(name, listed)
         self.declared = self.declaration.declare()
         """See :attr:`codeact_team.execution.HostTools.declarations`."""
         self.size = len(json.dumps(self.declared))
@@ -88,14 +75,7 @@ class OfferedTool:
     async def call(
         self, arguments: dict[str, JsonValue], cancellation_token: CancellationToken
     ) -> Sequence[Piece]:
-        """Call it.
-
-        Args:
-            arguments: As checked.
-            cancellation_token: Cancels it, as does cancelling the caller's task.
-
-        Returns:
-            What it returns: one value or Artifact, or several.
+        """Call it with arguments that were checked; it is cancelled by the token, and with the caller's task.
 
         Raises:
             ToolFailed: If it fails, in words for whoever wrote the call.
@@ -129,15 +109,10 @@ def _asked_for(cancellation_token: CancellationToken) -> bool:
 
 
 class Offer:
-    """Tools by the names that code has for them.
-
-    Args:
-        tools: The tools.
-    """
+    """Tools by the names that code has for them."""
 
     def __init__(self, tools: Sequence[OfferedTool]) -> None:
         self.tools = tools
-        """The tools, in order."""
         self.declarations = [tool.declared for tool in tools]
         """See :attr:`codeact_team.execution.HostTools.declarations`."""
         self._tools = {tool.name: tool for tool in tools}

@@ -42,9 +42,6 @@ class PythonTools(ToolSource):
     Functions that are no coroutines run in threads, which cannot be stopped: a call that is cancelled leaves its
     function running, unless that looks at its ``cancellation_token``.
 
-    Args:
-        tools: The tools.
-
     Raises:
         SettingError: If one has no schema.
     """

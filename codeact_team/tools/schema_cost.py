@@ -39,9 +39,6 @@ class Expansion:
     Where a schema refers to itself, the checker remembers what it has checked. It follows every other reference anew, so
     forty definitions, each of which refers to the next one twice, mean 2 to the 40th checks.
 
-    Args:
-        schema: The whole schema, nested not too deeply.
-
     Raises:
         ValueError: If there are too many checks, or they cannot be counted.
     """

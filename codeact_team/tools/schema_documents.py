@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import cast
 from urllib.parse import unquote
 
@@ -20,23 +19,14 @@ _MAX_NESTING = 20
 
 @dataclass
 class Fields:
-    """The fields of an object.
-
-    Attributes:
-        schemas: The schema of each, by its key.
-        required: Those that must be there.
-    """
+    """The fields of an object: their schemas by their keys, and which must be there."""
 
     schemas: dict[str, Schema] = field(default_factory=dict[str, Schema])
     required: set[str] = field(default_factory=set[str])
 
 
 class Document:
-    """A JSON schema with what it defines.
-
-    Args:
-        root: The schema, checked against its meta-schema.
-    """
+    """A JSON schema, checked against its meta-schema, with what it defines."""
 
     def __init__(self, root: Schema) -> None:
         self.root = root
@@ -106,18 +96,6 @@ def subschemas(schema: Schema, keyword: str) -> Iterator[Schema]:
 def as_schema(value: object) -> Schema:
     """Return ``value`` if it is a schema that says something, and an empty one if not."""
     return cast("Schema", value) if isinstance(value, Mapping) else NO_SCHEMA
-
-
-def is_finite(value: JsonValue) -> bool:
-    """Tell whether JSON has all numbers in a value, and the value is not nested deeply."""
-    level: list[JsonValue] = [value]
-    for _ in range(_MAX_NESTING):
-        if any(isinstance(item, float) and not isfinite(item) for item in level):
-            return False
-        level = [inner for item in level for inner in inside(item)]
-        if not level:
-            return True
-    return False
 
 
 def inside(value: JsonValue) -> Iterator[JsonValue]:

@@ -19,19 +19,12 @@ from codeact_team.tools.schema_documents import NO_SCHEMA, Schema
 
 @dataclass(frozen=True)
 class ListedTool:
-    """A tool as its source lists it.
-
-    Attributes:
-        name: What the source calls it.
-        description: What it does.
-        schema: The JSON schema of its arguments, unchecked.
-        returns: The JSON schema of what it returns, if that is known.
-        returns_media: Whether that is a picture or the like.
-    """
+    """A tool as its source lists it; what is known of what it returns may be nothing."""
 
     name: str
     description: str
     schema: Schema
+    """Of its arguments, unchecked."""
     returns: Schema | None = None
     returns_media: bool = False
 
@@ -82,12 +75,7 @@ class ToolSource(ABC):
     async def call(
         self, tool: ListedTool, arguments: dict[str, JsonValue], cancellation_token: CancellationToken
     ) -> Sequence[Piece]:
-        """Call a tool.
-
-        Raises:
-            ToolFailed: If it fails, and says why.
-            Exception: If it fails otherwise.
-        """
+        """Call a tool. A ``ToolFailed`` says why it fails; it may raise anything else, too."""
 
     def error(self, message: str) -> CodeActTeamError:
         """An error about one of its tools."""
@@ -95,11 +83,7 @@ class ToolSource(ABC):
 
 
 class AnyWorkbench(ToolSource):
-    """A workbench of which nothing more is known.
-
-    Args:
-        workbench: The workbench. It is started and stopped here.
-    """
+    """A workbench of which nothing more is known. It is started and stopped here."""
 
     def __init__(self, workbench: Workbench) -> None:
         self._workbench = workbench

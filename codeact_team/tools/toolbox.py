@@ -14,7 +14,7 @@ from codeact_team.aio import Turns, to_the_end
 from codeact_team.autogen_parts import unwrap
 from codeact_team.errors import SettingError, WorkbenchError
 from codeact_team.tools.assembling import Listing, assemble
-from codeact_team.tools.given_tools import Tool, read_tools
+from codeact_team.tools.given_tools import Tool, read_tool
 from codeact_team.tools.offer import Offer
 from codeact_team.tools.python_tools import PythonTools
 from codeact_team.tools.tool_sources import AnyWorkbench, ToolSource
@@ -36,7 +36,7 @@ class Toolbox:
     """
 
     def __init__(self, tools: Sequence[Tool] = (), workbenches: Sequence[Workbench] = ()) -> None:
-        self._given = read_tools([unwrap(tool) for tool in tools])
+        self._given = [read_tool(unwrap(tool)) for tool in tools]
         single = PythonTools([given.tool for given in self._given])
         assemble([(single, single.listed)])
         self._workbenches = [unwrap(workbench) for workbench in workbenches]

@@ -14,9 +14,15 @@ from hypothesis import strategies as st
 from support.schemas import Call, calls
 
 from codeact_team.parsing import extract_code, make_inert
+from codeact_team.tools import declarations
 from codeact_team.tools.argument_checking import ArgumentChecker
-from codeact_team.tools.declarations import MAX_DESCRIPTION, MAX_DOC, Declaration, declare
+from codeact_team.tools.declarations import MAX_DESCRIPTION, MAX_DOC, Declaration
 from codeact_team.tools.schema_documents import Schema
+from codeact_team.tools.tool_sources import ListedTool
+
+
+def declare(name: str, description: str, schema: Schema, *, returns: Schema | None = None) -> Declaration:
+    return declarations.declare(name, ListedTool(name, description, schema, returns))
 
 
 def of(*required: str, **properties: Any) -> dict[str, Any]:

@@ -36,9 +36,6 @@ class Connection:
 
     Its session is entered and left in one task, as MCP's client demands. Requests may come from any task of the same
     event loop, and that is how calls run side by side. They raise whatever MCP's client raises.
-
-    Args:
-        workbench: How to reach the server.
     """
 
     def __init__(self, workbench: McpWorkbench) -> None:
@@ -47,24 +44,19 @@ class Connection:
         self._owner: asyncio.Task[None] | None = None
         self._session: ClientSession | None = None
         self._closing = asyncio.Event()
-        self._server_name = ""
+        self.server_name = ""
+        """What the server calls itself."""
 
     @property
     def is_open(self) -> bool:
         """Whether it was opened and not closed; its server may have died."""
         return self._session is not None
 
-    @property
-    def server_name(self) -> str:
-        """What the server calls itself."""
-        return self._server_name
-
     async def open(self) -> None:
         """Connect, and wait until the server has answered. After an error nothing is left running."""
         params = self._workbench.server_params
         # for a program, the time-out of each request is limit enough
         seconds = None if isinstance(params, StdioServerParams) else params.timeout
-        self._closing = asyncio.Event()
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._owner = asyncio.ensure_future(self._own(ready))
         try:
@@ -81,7 +73,7 @@ class Connection:
             async with create_mcp_server_session(
                 self._workbench.server_params, sampling_callback=sampling_of(self._workbench)
             ) as session:
-                self._server_name = (await session.initialize()).serverInfo.name
+                self.server_name = (await session.initialize()).serverInfo.name
                 self._session = session
                 ready.set_result(None)
                 try:
@@ -191,11 +183,6 @@ class WorkbenchConnection(Connection):
     def is_open(self) -> bool:
         return actor_of(self._workbench) is not None
 
-    @property
-    def server_name(self) -> str:
-        greeting = self._workbench.initialize_result
-        return "" if greeting is None else greeting.serverInfo.name
-
     async def open(self) -> None:
         if self.is_open:
             return
@@ -214,7 +201,10 @@ class WorkbenchConnection(Connection):
             await self._workbench.stop()
 
     async def list_tools(self) -> list[types.Tool]:
-        return (await self._ask("list_tools")).tools
+        listed: types.ListToolsResult = await self._ask("list_tools")
+        if (greeting := self._workbench.initialize_result) is not None:
+            self.server_name = greeting.serverInfo.name
+        return listed.tools
 
     async def call_tool(self, name: str, arguments: dict[str, JsonValue]) -> types.CallToolResult:
         return await self._ask("call_tool", {"name": name, "kargs": arguments})

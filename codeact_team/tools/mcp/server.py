@@ -1,8 +1,7 @@
 """The tools of an MCP server, with all that AutoGen's workbench leaves out.
 
 ``McpWorkbench`` of AutoGen 0.7 loses the definitions of a schema, output schemas, structured content, what is neither
-text nor a picture, and all but the first page of a list. So servers are asked in a
-session of our own. Needs the extra ``mcp``.
+text nor a picture, and all but the first page of a list. So servers are asked in a session of our own.
 """
 
 from __future__ import annotations
@@ -33,9 +32,6 @@ class McpServer(ToolSource):
 
     One that somebody else has started is used as it is, and not stopped. One that was started here, and has died, is
     started anew by :meth:`start`.
-
-    Args:
-        workbench: How to reach it.
     """
 
     wire_is_json = True

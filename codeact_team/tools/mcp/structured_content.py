@@ -32,11 +32,7 @@ def is_wrapped(output: Schema) -> bool:
 
 
 def pieces_of_mcp(result: types.CallToolResult, output: Schema | None) -> Sequence[Piece]:
-    """What a tool answered.
-
-    Args:
-        result: No error.
-        output: The tool's output schema, if it has one.
+    """What a tool answered that has not failed, and has this output schema.
 
     Raises:
         ToolFailed: If it is not what it says it is.
