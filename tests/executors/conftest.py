@@ -7,51 +7,86 @@ from pathlib import Path
 import pytest
 from support.executing import ALL_KINDS, KINDS, Kind, why_not_confined
 
+from codeact_team.executors import command_line
 from codeact_team.executors.base import SandboxedCodeExecutor
+from codeact_team.sessions import escalation
+from codeact_team.system import trees
 
 MORE_LANGUAGES = {"sorted": "sort", "twice": """sh -c 'sh "$0"; sh "$0"'"""}
 
 
-@pytest.fixture(scope="module", params=ALL_KINDS)
-def kind(request: pytest.FixtureRequest) -> Kind:
-    """Every executor in turn."""
+@pytest.fixture(scope="session", params=ALL_KINDS)
+def kind(request: pytest.FixtureRequest) -> Generator[Kind]:
+    """Every executor in turn. Afterwards nothing of it is left running."""
     if request.param.startswith("confined") and (reason := why_not_confined()) is not None:
         pytest.skip(reason)
-    return KINDS[request.param]
+    kind = KINDS[request.param]
+    before = kind.held()
+    yield kind
+    assert kind.held() == before
 
 
-@pytest.fixture(scope="module")
-def work_dir(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The workspace of ``executor``."""
-    return tmp_path_factory.mktemp("workspace")
-
-
-@pytest.fixture(scope="module")
-def executor(kind: Kind, work_dir: Path) -> Generator[SandboxedCodeExecutor]:
-    """One for all tests that leave it as they found it; from the event loop of each."""
+@pytest.fixture(scope="session")
+def shared_executor(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Generator[SandboxedCodeExecutor]:
+    """One for all tests of a worker, from the event loop of each."""
     more = {} if kind.name.endswith("session") else {"languages": MORE_LANGUAGES}
-    executor = kind.make(work_dir=work_dir, timeout=30, **more)
+    executor = kind.make(work_dir=tmp_path_factory.mktemp("workspace"), timeout=30, **more)
     yield executor
     asyncio.run(executor.stop())
 
 
 @pytest.fixture(scope="module")
-def hasty_dir(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The workspace of ``hasty``."""
-    return tmp_path_factory.mktemp("hasty")
+def modules_executor(shared_executor: SandboxedCodeExecutor, kind: Kind) -> SandboxedCodeExecutor:
+    """The shared one, without the variables of other modules' tests."""
+    if kind.name.endswith("session"):
+        asyncio.run(shared_executor.restart())
+    return shared_executor
 
 
-@pytest.fixture(scope="module")
-def hasty(kind: Kind, hasty_dir: Path) -> Generator[SandboxedCodeExecutor]:
-    """One with little time."""
-    executor = kind.make(work_dir=hasty_dir, timeout=1)
+@pytest.fixture
+def executor(modules_executor: SandboxedCodeExecutor) -> SandboxedCodeExecutor:
+    """One for tests that leave it usable. Its workspace is empty at first."""
+    return with_empty_workspace(modules_executor)
+
+
+@pytest.fixture
+def work_dir(executor: SandboxedCodeExecutor) -> Path:
+    """The workspace of ``executor``."""
+    return executor.work_dir
+
+
+@pytest.fixture(scope="session")
+def shared_hasty(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Generator[SandboxedCodeExecutor]:
+    executor = kind.make(work_dir=tmp_path_factory.mktemp("hasty"), timeout=1)
     yield executor
     asyncio.run(executor.stop())
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
+def hasty(shared_hasty: SandboxedCodeExecutor) -> SandboxedCodeExecutor:
+    """One with as little time as can be set. Its workspace is empty at first."""
+    return with_empty_workspace(shared_hasty)
+
+
+@pytest.fixture(scope="session")
 def small(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Generator[SandboxedCodeExecutor]:
     """One with low limits."""
     executor = kind.make(work_dir=tmp_path_factory.mktemp("small"), timeout=10, **kind.small)
     yield executor
     asyncio.run(executor.stop())
+
+
+@pytest.fixture
+def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code that does not end by its interrupt is killed soon."""
+    for module in (command_line, escalation):
+        monkeypatch.setattr(module, "INTERRUPT_GRACE", 0.1)
+
+
+def with_empty_workspace(executor: SandboxedCodeExecutor) -> SandboxedCodeExecutor:
+    for path in executor.work_dir.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            trees.remove(str(path))
+        else:
+            path.unlink()
+    return executor

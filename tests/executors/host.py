@@ -1,6 +1,6 @@
 """A process of its own that uses an executor; for what happens to such a process.
 
-``flood KIND``: prints by how many MiB its memory has grown at most while code printed 200 MB, and how much of the
+``flood KIND``: prints by how many MiB its memory has grown at most while code printed 80 MB, and how much of the
 output was kept and omitted, in bytes. ``wait KIND DIRECTORY``: says ``up`` while code runs that beats in the directory.
 """
 
@@ -23,7 +23,7 @@ KINDS = {
     "docker-session": executors.DockerSessionCodeExecutor,
     "confined-session": executors.ConfinedSessionCodeExecutor,
 }
-FLOOD = "import os\nfor _ in range(20_000): os.write(1, b'x' * 9_999 + b'\\n')"
+FLOOD = "import os\nfor _ in range(8_000): os.write(1, b'x' * 9_999 + b'\\n')"
 BEAT = """
 import os, signal, time
 signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from support.executing import Kind, fresh_processes, run, wait_until
+from support.executing import Kind, each_part_once, fresh_processes, one_interpreter, run, wait_until
 from support.fork_server import start
 
 from codeact_team.execution import ExecutionResult, Outcome
 from codeact_team.executors.base import SandboxedCodeExecutor
 
-STOP_TIME = 3.0
-"""Seconds after its deadline by which everything that a block started has ended: two, and one for a busy machine."""
+STOP_TIME = 8.0
+"""Seconds after its deadline by which everything that a block started has ended: two, and more on a busy machine."""
 
 BEAT = """
 import os, signal, sys, time
@@ -79,10 +79,10 @@ time.sleep(60)
 }
 
 
-async def assert_dead(directory: Path) -> None:
+async def assert_dead(directory: Path, *, least: int = 1) -> None:
     beats = size(directory / "beat")
     await asyncio.sleep(0.15)
-    assert size(directory / "beat") == beats > 0
+    assert size(directory / "beat") == beats >= least
 
 
 def size(file: Path) -> int:
@@ -93,36 +93,11 @@ async def started(directory: Path, file: str = "beat") -> None:
     await asyncio.to_thread(wait_until, lambda: size(directory / file) > 0, seconds=20)
 
 
+@pytest.mark.usefixtures("short_grace")
 @pytest.mark.parametrize("code", STUBBORN.values(), ids=STUBBORN)
-async def test_time_out_stops_all_that_a_block_started(
-    hasty: SandboxedCodeExecutor, hasty_dir: Path, code: str
+async def test_a_cancellation_stops_all_that_a_block_started(
+    executor: SandboxedCodeExecutor, work_dir: Path, code: str
 ) -> None:
-    began = time.monotonic()
-    result = await run(hasty, BEAT + code)
-    assert time.monotonic() - began < 1 + STOP_TIME
-    assert (result.exit_code, result.outcome) == (124, Outcome.TIMED_OUT)
-    assert result.limit == "time (timeout: 1)"
-    assert "Timeout: stopped after 1 s, the limit that `timeout` sets." in result.output
-    await assert_dead(hasty_dir)
-    assert (await run(hasty, "print('next')")).output == "next\n"
-
-
-async def test_output_before_a_time_out_is_kept(hasty: SandboxedCodeExecutor) -> None:
-    # not flushed by the program; and Python says where it was
-    result = await run(hasty, "import time\nprint('working', end=' ')\ntime.sleep(60)", "print('not run')")
-    assert result.output.startswith("working Traceback")
-    assert "line 3, in <module>" in result.output
-    assert result.output.endswith("sets.\n[1 more code block(s) not run: block 1 failed]")
-
-
-async def test_every_block_has_the_whole_time(hasty: SandboxedCodeExecutor) -> None:
-    result = await run(hasty, *(["import time; time.sleep(0.2)"] * 6))
-    assert (result.exit_code, result.outcome) == (0, Outcome.COMPLETED)
-
-
-@pytest.mark.parametrize("code", [f"{IGNORES}beat()", STUBBORN["floods"]], ids=["ignores", "floods"])
-async def test_token_cancels(executor: SandboxedCodeExecutor, work_dir: Path, code: str) -> None:
-    (work_dir / "beat").unlink(missing_ok=True)
     token = CancellationToken()
     call = asyncio.create_task(run(executor, BEAT + code, "print('not run')", token=token))
     await started(work_dir)
@@ -136,8 +111,40 @@ async def test_token_cancels(executor: SandboxedCodeExecutor, work_dir: Path, co
     assert (await run(executor, "print('next')")).output == "next\n"
 
 
+async def test_a_time_out_stops_all_that_a_block_started(hasty: SandboxedCodeExecutor) -> None:
+    began = time.monotonic()
+    result = await run(hasty, BEAT + STUBBORN["ignores all signals and forks all the time"])
+    assert time.monotonic() - began < 1 + STOP_TIME
+    assert (result.exit_code, result.outcome) == (124, Outcome.TIMED_OUT)
+    assert result.limit == "time (timeout: 1)"
+    assert "Timeout: stopped after 1 s, the limit that `timeout` sets." in result.output
+    # a busy machine may not have begun
+    await assert_dead(hasty.work_dir, least=0)
+    assert (await run(hasty, "print('next')")).output == "next\n"
+
+
+async def test_output_before_a_stop_is_kept(executor: SandboxedCodeExecutor, work_dir: Path) -> None:
+    # not flushed by the program; and Python says where it was
+    token = CancellationToken()
+    code = "import time\nprint('working', end=' ')\nopen('beat', 'w').write('1'); time.sleep(60)"
+    call = asyncio.create_task(run(executor, code, "print('not run')", token=token))
+    await started(work_dir)
+    token.cancel()
+    output = (await call).output
+    assert output.startswith("working Traceback")
+    assert "line 3, in <module>" in output
+    assert output.endswith("cancelled.\n[1 more code block(s) not run: block 1 failed]")
+
+
+@one_interpreter
+async def test_every_block_has_the_whole_time(hasty: SandboxedCodeExecutor) -> None:
+    result = await run(hasty, *(["import time; time.sleep(0.2)"] * 6))
+    assert (result.exit_code, result.outcome) == (0, Outcome.COMPLETED)
+
+
+@each_part_once
+@pytest.mark.usefixtures("short_grace")
 async def test_task_cancels(executor: SandboxedCodeExecutor, work_dir: Path) -> None:
-    (work_dir / "beat").unlink(missing_ok=True)
     call = asyncio.create_task(run(executor, BEAT + IGNORES + "beat()"))
     await started(work_dir)
     call.cancel()
@@ -159,7 +166,6 @@ async def test_cancelled_before_it_begins(executor: SandboxedCodeExecutor) -> No
 async def test_what_a_block_has_left_running_ends_with_it(
     executor: SandboxedCodeExecutor, work_dir: Path
 ) -> None:
-    (work_dir / "beat").unlink(missing_ok=True)
     leave = (
         "if os.fork() == 0:\n    os.setsid()\n    beat()\nwhile not os.path.exists('beat'): time.sleep(0.01)"
     )
@@ -180,11 +186,11 @@ async def test_half_of_the_code_is_never_run(executor: SandboxedCodeExecutor, wo
     assert not size(work_dir / "half")
 
 
+@each_part_once
 async def test_cancelling_one_call_leaves_the_queued_one(
     executor: SandboxedCodeExecutor, work_dir: Path
 ) -> None:
     # also where both run the same code
-    (work_dir / "beat").unlink(missing_ok=True)
     code = "import os, time\nif os.path.exists('beat'): print('second')\nelse: open('beat', 'w').write('1'); time.sleep(60)"
     token = CancellationToken()
     one = asyncio.create_task(run(executor, code, token=token))
@@ -223,9 +229,9 @@ async def test_cancelled_calls_leave_nothing_behind(
     await asyncio.gather(*(asyncio.to_thread(time.sleep, 0.05) for _ in range(40)))
     await run(executor, "print(1)")
     before = held()
-    for number in range(30):
+    for number in range(12):
         # at any moment: while it is launched, while it begins, while it runs
-        await cancel(number * 0.004, by_token=number % 2 == 0)
+        await cancel(number * 0.01, by_token=number % 2 == 0)
     assert all(now <= then for now, then in zip(held(), before, strict=True))
     await assert_dead(work_dir)
 
@@ -255,28 +261,22 @@ async def test_result_names_the_limit_and_its_field(
     assert (await run(small, "print('next')")).output == "next\n"
 
 
-@pytest.mark.parametrize(
-    ("code", "field"),
-    [
-        ("for n in range(12): open(f'grown-{n}', 'wb').write(bytes(1 << 20))", "workspace_mib: 8)"),
-        ("for n in range(400): open(f'grown-{n}', 'w').close()", "workspace_files: 300)"),
-    ],
-    ids=["much", "many"],
-)
-async def test_a_workspace_does_not_grow_without_end(
-    kind: Kind, tmp_path: Path, code: str, field: str
-) -> None:
+@each_part_once
+async def test_a_workspace_does_not_grow_without_end(kind: Kind, tmp_path: Path) -> None:
+    much = "for n in range(12): open(f'grown-{n}', 'wb').write(bytes(1 << 20))", "workspace_mib: 8"
+    many = "for n in range(400): open(f'grown-{n}', 'w').close()", "workspace_files: 300"
     async with kind.make(work_dir=tmp_path, timeout=10, workspace_mib=8, workspace_files=300) as executor:
-        result = await run(executor, f"import os, time\n{code}\ntime.sleep(60)", "print('not run')")
-        assert result.exit_code == 153
-        # an interpreter that does not notice its interrupt is lost
-        assert result.outcome in (Outcome.COMPLETED, Outcome.LOST)
-        assert result.limit == f"This ran into a limit of the sandbox: disk space ({field}."
-        assert f"{result.limit} Remove files that are not needed.\n" in result.output
-        assert result.output.endswith("[1 more code block(s) not run: block 1 failed]")
-        # what is there can be looked at, and removed, however long that takes
-        result = await run(executor, "sleep 0.5; rm -r grown*; echo removed", language="sh")
-        assert (result.output.splitlines()[-1], result.limit) == ("removed", None)
+        for code, field in (much, many):
+            result = await run(executor, f"import os, time\n{code}\ntime.sleep(60)", "print('not run')")
+            assert result.exit_code == 153
+            # an interpreter that does not notice its interrupt is lost
+            assert result.outcome in (Outcome.COMPLETED, Outcome.LOST)
+            assert result.limit == f"This ran into a limit of the sandbox: disk space ({field})."
+            assert f"{result.limit} Remove files that are not needed.\n" in result.output
+            assert result.output.endswith("[1 more code block(s) not run: block 1 failed]")
+            # what is there can be looked at, and removed, however long that takes
+            result = await run(executor, "sleep 0.5; rm -r grown*; echo removed", language="sh")
+            assert (result.output.splitlines()[-1], result.limit) == ("removed", None)
 
 
 async def test_a_disk_cannot_be_taken_at_once_but_written(executor: SandboxedCodeExecutor) -> None:
@@ -321,6 +321,7 @@ async def test_fork_bomb_is_contained(small: SandboxedCodeExecutor, code: str) -
     assert (await run(small, "print('next')")).output == "next\n"
 
 
+@each_part_once
 @pytest.mark.skipif(sys.platform != "linux", reason="how much memory a process uses is read from /proc")
 def test_flood_of_output_does_not_show_in_the_hosts_memory(kind: Kind, tmp_path: Path) -> None:
     # 200 MB once cost 574 MB
@@ -328,11 +329,12 @@ def test_flood_of_output_does_not_show_in_the_hosts_memory(kind: Kind, tmp_path:
         stdout, stderr = host.communicate(timeout=100)
     assert host.returncode == 0, stderr
     grown_mib, kept, omitted = map(int, stdout.split())
-    assert omitted > 190_000_000
+    assert omitted > 70_000_000
     assert kept < 2_000_000
     assert grown_mib < 32
 
 
+@each_part_once
 def test_a_host_killed_with_9_leaves_nothing_behind(kind: Kind, tmp_path: Path) -> None:
     with start([HOST, "wait", kind.name, str(tmp_path)], cwd=tmp_path, environment=os.environ) as host:
         assert host.stdout is not None
@@ -345,11 +347,10 @@ def test_a_host_killed_with_9_leaves_nothing_behind(kind: Kind, tmp_path: Path) 
     assert size(tmp_path / "beat") == beats > 0
 
 
-async def test_a_block_gets_the_time_that_is_set_and_not_more(
-    hasty: SandboxedCodeExecutor, hasty_dir: Path
-) -> None:
+@each_part_once
+async def test_a_block_gets_the_time_that_is_set_and_not_more(hasty: SandboxedCodeExecutor) -> None:
     # by the order of two timers of one loop, which is kept however busy the machine is
-    late = hasty_dir / "late"
+    late = hasty.work_dir / "late"
     code = "import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('late'): time.sleep(0.01)"
     blocks = [CodeBlock(code=code, language="python")]
     timer: asyncio.TimerHandle | None = None
@@ -361,4 +362,3 @@ async def test_a_block_gets_the_time_that_is_set_and_not_more(
                 timer = asyncio.get_running_loop().call_later(1.2, late.touch)
     assert timer is not None
     timer.cancel()
-    late.unlink(missing_ok=True)

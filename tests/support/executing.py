@@ -160,6 +160,10 @@ living_interpreters = pytest.mark.parametrize("kind", [_DOCKER_SESSION, "confine
 """For what holds of executors whose blocks share an interpreter."""
 in_containers = pytest.mark.parametrize("kind", [_DOCKER, _DOCKER_SESSION], indirect=True)
 """For what can only be tried in a container."""
+each_part_once = pytest.mark.parametrize("kind", [_DOCKER, "confined-session"], indirect=True)
+"""For what a sandbox and a way of running code do whatever the other is."""
+one_interpreter = pytest.mark.parametrize("kind", ["confined-session"], indirect=True)
+"""For what sessions do alike in every sandbox."""
 
 
 _LANDLOCK_ABI = 6
