@@ -98,6 +98,14 @@ def enterable(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def in_memory() -> Generator[Path]:
+    """A directory from which a thousand others are removed at once; some disks take many seconds."""
+    memory = "/dev/shm"
+    with tempfile.TemporaryDirectory(dir=memory if os.path.isdir(memory) else None) as directory:
+        yield Path(directory)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_container_is_left() -> Generator[None]:
     yield

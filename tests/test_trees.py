@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.deep_tree import make_deep_tree
 
 from codeact_team.system import trees
 
@@ -28,6 +29,13 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(kept)
     with pytest.raises(NotADirectoryError):
         trees.remove(str(tmp_path / "link"))
+
+
+def test_a_tree_may_be_deep(in_memory: Path) -> None:
+    # a walk into it needed more stack than there is, more descriptors, or a longer path
+    make_deep_tree(in_memory)
+    trees.remove(str(in_memory / "deep"))
+    assert list(in_memory.iterdir()) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can leave a file that its owner cannot remove")

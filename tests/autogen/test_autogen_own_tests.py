@@ -16,6 +16,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+pytestmark = pytest.mark.long
 HERE = Path(__file__).parent
 REQUIREMENTS = HERE / "requirements.txt"
 FETCH_TIMEOUT = 100

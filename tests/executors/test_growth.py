@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from support.deep_tree import DEPTH, make_deep_tree
 
 from codeact_team.errors import SandboxError
 from codeact_team.executors.growth import Growth
@@ -79,19 +80,13 @@ async def test_a_workspace_that_is_gone_is_empty(tmp_path: Path) -> None:
     assert await growth.look() is None
 
 
-async def test_a_tree_of_any_depth_is_counted(tmp_path: Path) -> None:
-    growth = Growth(None, 2999)
-    await growth.begin([tmp_path])
-    directory = os.open(tmp_path, os.O_RDONLY)
-    for _ in range(3000):
-        os.mkdir("deep", dir_fd=directory)
-        below = os.open("deep", os.O_RDONLY, dir_fd=directory)
-        os.close(directory)
-        directory = below
-    os.close(directory)
+async def test_a_tree_of_any_depth_is_counted(in_memory: Path) -> None:
+    growth = Growth(None, DEPTH - 1)
+    await growth.begin([in_memory])
+    make_deep_tree(in_memory)
     limit = await growth.look()
-    trees.remove(str(tmp_path / "deep"))
-    assert limit == "workspace_files: 2999"
+    trees.remove(str(in_memory / "deep"))
+    assert limit == f"workspace_files: {DEPTH - 1}"
     assert await growth.look() is None
 
 

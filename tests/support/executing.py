@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -99,10 +99,15 @@ def _kill_container(container: str) -> None:
 
 
 def _supervisors(pid: int) -> set[str]:
-    children: set[str] = set()
+    found: set[str] = set()
     for task in Path(f"/proc/{pid}/task").iterdir():
-        children |= set((task / "children").read_text().split())
-    return {child for child in children if "supervisor" in Path(f"/proc/{child}/cmdline").read_text()}
+        # threads and processes come and go
+        with suppress(OSError):
+            for child in (task / "children").read_text().split():
+                with suppress(OSError):
+                    if "supervisor" in Path(f"/proc/{child}/cmdline").read_text():
+                        found.add(child)
+    return found
 
 
 def _process_runs(pid: str) -> bool:
