@@ -50,10 +50,16 @@ class Opened(Event):
 
 @dataclass(kw_only=True)
 class RunBegan(Event):
-    """A team, or an agent, begins to work on a task."""
+    """A team, or an agent, begins to work on a task.
+
+    Attributes:
+        past_the_door: Parts of it that act past the door, by name: with any of them, the run can be neither resumed nor
+            replayed.
+    """
 
     span: int
     task: str
+    past_the_door: Sequence[str] = ()
 
 
 @dataclass(kw_only=True)

@@ -18,6 +18,7 @@ from autogen_core import CancellationToken
 
 from codeact_team.agents import ReflectionAgent
 from codeact_team.autogen_internals import components_in, recover
+from codeact_team.autogen_parts import past_the_door
 from codeact_team.config.open import load_into
 from codeact_team.effects import Door, Event, Listener
 from codeact_team.events import Opened, RunBegan, RunEnded
@@ -177,8 +178,12 @@ class TeamRunner:
         return self._team
 
     async def _stream(self, task: str, seconds: float | None = None) -> str | None:
-        with self._door.span(partial(_run_began, task), _run_ended):
-            return await stream(self._opened, task, self._door, seconds=seconds)
+        team, past = self._opened, past_the_door(self._opened)
+        with self._door.span(
+            lambda span: RunBegan(span=span, task=task, past_the_door=past),
+            lambda span: RunEnded(span=span),
+        ):
+            return await stream(team, task, self._door, seconds=seconds)
 
     async def _reset(self) -> None:
         team = self._opened
@@ -247,14 +252,6 @@ class TeamRunner:
         if self._team is not None and not end.came_by_itself:
             await recover(self._team)
         return end
-
-
-def _run_began(task: str, span: int) -> RunBegan:
-    return RunBegan(span=span, task=task)
-
-
-def _run_ended(span: int) -> RunEnded:
-    return RunEnded(span=span)
 
 
 def _is_reviewed(team: Team | ChatAgent) -> bool:
