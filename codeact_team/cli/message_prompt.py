@@ -8,7 +8,9 @@ from pathlib import Path
 from prompt_toolkit import PromptSession
 from prompt_toolkit.formatted_text import FormattedText
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
-from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.input.typeahead import store_typeahead
+from prompt_toolkit.key_binding import KeyBindings, KeyPress, KeyPressEvent
+from prompt_toolkit.keys import Keys
 
 from codeact_team.cli.screen import Screen
 
@@ -52,9 +54,12 @@ class MessagePrompt:
                 was_empty = is_empty
 
     def interrupt(self) -> None:
-        """Do as if Ctrl-C were pressed."""
-        if self._session.app.is_running:
-            self._session.app.key_processor.send_sigint()
+        """Do as if Ctrl-C were pressed; between two prompts, at the next one."""
+        app = self._session.app
+        if app.is_running:
+            app.key_processor.send_sigint()
+        else:
+            store_typeahead(app.input, [KeyPress(Keys.SIGINT)])
 
 
 def _keys() -> KeyBindings:

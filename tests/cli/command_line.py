@@ -73,6 +73,44 @@ def run_team(
     )
 
 
+def talker(folder: Path, answers: Sequence[str] = ()) -> str:
+    """A config for an agent that only talks, and needs no sandbox.
+
+    Args:
+        folder: Where to write it.
+        answers: What it says, instead of asking the scripted model.
+    """
+    client: dict[str, Any] = {
+        "provider": "autogen_ext.models.openai.OpenAIChatCompletionClient",
+        "config": {
+            "model": "${LOCAL_MODEL}",
+            "base_url": "${LOCAL_BASE_URL}",
+            "api_key": "none",
+            "max_retries": 0,
+            "model_info": {
+                "vision": False,
+                "function_calling": False,
+                "json_output": True,
+                "structured_output": False,
+                "family": "unknown",
+            },
+        },
+    }
+    if answers:
+        provider = "autogen_ext.models.replay.ReplayChatCompletionClient"
+        client = {"provider": provider, "config": {"chat_completions": answers}}
+    settings = {
+        "name": "helper",
+        "description": "Talks.",
+        "model_client": client,
+        "reflect_on_tool_use": False,
+        "tool_call_summary_format": "{result}",
+    }
+    config = {"provider": "autogen_agentchat.agents.AssistantAgent", "config": settings}
+    (folder / "talker.json").write_text(json.dumps(config))
+    return "talker.json"
+
+
 def local_model(base_url: str) -> dict[str, str]:
     return {"LOCAL_MODEL": "scripted-model", "LOCAL_BASE_URL": base_url}
 

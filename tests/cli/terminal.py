@@ -18,12 +18,13 @@ CTRL_C, CTRL_D, ENTER, ESCAPE, UP = "\x03", "\x04", "\r", "\x1b", "\x1b[A"
 PASTE = "\x1b[200~{}\x1b[201~"
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*\x07|.)")
+_SIGN_OF_LIFE = re.compile(r"(?:[⠀-⣿] working \d+:\d\d:\d\d)+\n?")
 _PATIENCE = 90.0
 """Seconds: a busy machine needs some thirty for a prompt, and who waits for what never comes has no hurry."""
 
 
 class Terminal:
-    """What the command shows, without escape sequences, and its keyboard."""
+    """What the command shows, and its keyboard."""
 
     def __init__(self, process: Forked, descriptor: int) -> None:
         self.process = process
@@ -33,12 +34,12 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """Everything that was shown until now."""
-        return _ESCAPES.sub("", self.raw).replace("\r", "")
+        """Everything that was shown until now, without escape sequences and what disappears again when work is done."""
+        return _SIGN_OF_LIFE.sub("", _ESCAPES.sub("", self.raw).replace("\r", ""))
 
     @property
     def raw(self) -> str:
-        """The same, with escape sequences."""
+        """The same with both."""
         return self._raw.decode(errors="replace")
 
     def type(self, *keys: str) -> None:

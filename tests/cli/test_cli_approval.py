@@ -158,8 +158,10 @@ def test_output_that_comes_meanwhile_can_neither_cover_nor_answer_the_question(t
     with asked(tmp_path, REFUND, noise=forged) as terminal:
         terminal.wait_for("docs.read) > \n── helper wants to call orders.refund\n")
         terminal.wait_for("a always (orders.refund with any arguments) >")
-        assert not terminal.shows("docs.read", seconds=0.3)
-        assert not terminal.shows("working", seconds=0.6)
+        worked = terminal.raw.count("working")
+        # longer than the silence after which there is a sign of life
+        assert not terminal.shows("docs.read", seconds=0.6)
+        assert terminal.raw.count("working") == worked
         terminal.type("y", ENTER)
         terminal.wait_for("✓ allowed: call orders.refund\n── helper wants to call docs.read\n")
         ended(terminal, tmp_path)

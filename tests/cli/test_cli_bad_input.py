@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command_line import codeact_team, in_this_process, lines, run_team
+from command_line import codeact_team, in_this_process, lines, local_model, talker
 from support.openai_server import AnyReply, Garbage, HttpError, ScriptedServer
 
 MASKED = "sk-proj-***********************wxyz"
@@ -61,7 +61,7 @@ def test_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: l
 )
 def test_a_model_server_that_does_not_work(tmp_path: Path, reply: AnyReply, said: str):
     with ScriptedServer.in_thread([reply]) as server:
-        result = run_team(server.base_url, "A task", cwd=tmp_path)
+        result = codeact_team("run", talker(tmp_path), "A task", cwd=tmp_path, **local_model(server.base_url))
     assert result.returncode == (75 if isinstance(reply, HttpError) and reply.status == 503 else 2)
     assert said in result.stderr.splitlines()[-1]
     assert "Traceback" not in result.stdout + result.stderr

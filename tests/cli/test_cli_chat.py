@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import signal
 import stat
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -24,43 +22,37 @@ from command_line import (
     lines,
     local_model,
     set_all,
+    talker,
 )
 from support.fork_server import start
 from support.openai_server import HttpError, Json, ScriptedServer, Slow, Text
 from terminal import CTRL_C, CTRL_D, ENTER, ESCAPE, PASTE, UP, Terminal, on_a_terminal
-from test_cli_interrupts import containers_of, sleepers, sleeps, wait_for_sleeper
+from test_cli_interrupts import SLEEPS, containers_of, sleepers, sleeps, wait_for_output, wait_for_request
 
 TEAM = ["chat", "local-model", *set_all([CONFINED, NO_HTTP_RETRIES])]
-WITHOUT_A_MODEL = ["chat", "executor", "-s", CONFINED.removeprefix("config.participants.executor.")]
 READY = "\n> "
+
+
+def chat(folder: Path) -> list[str]:
+    """The command for an agent that only talks."""
+    return ["chat", talker(folder)]
+
+
+def parrot(folder: Path) -> list[str]:
+    """The command for one that always says the same, without any model."""
+    return ["chat", talker(folder, ["So be it."] * 9)]
 
 
 def agent(folder: Path) -> list[str]:
     """The command for an agent that asks the scripted model, and runs its code confined."""
-    client = {
-        "provider": "autogen_ext.models.openai.OpenAIChatCompletionClient",
-        "config": {
-            "model": "${LOCAL_MODEL}",
-            "base_url": "${LOCAL_BASE_URL}",
-            "api_key": "none",
-            "max_retries": 0,
-            "model_info": {
-                "vision": False,
-                "function_calling": False,
-                "json_output": True,
-                "structured_output": False,
-                "family": "unknown",
-            },
-        },
-    }
-    executor = {
-        "provider": "codeact_team.ConfinedCommandLineCodeExecutor",
-        "config": {"confinement": "best_effort"},
-    }
+    talks = json.loads((folder / talker(folder)).read_text())
     settings = {
         "name": "helper",
-        "model_client": client,
-        "code_executor": executor,
+        "model_client": talks["config"]["model_client"],
+        "code_executor": {
+            "provider": "codeact_team.ConfinedCommandLineCodeExecutor",
+            "config": {"confinement": "best_effort"},
+        },
         "reflect": False,
         "stream_output": True,
     }
@@ -103,7 +95,7 @@ def test_a_conversation_lives_on_from_message_to_message_until_it_is_reset(tmp_p
     replies = [Text("Hello Ada."), Text("You are Ada."), Text("Who knows?")]
     with (
         ScriptedServer.in_thread(replies) as server,
-        on_a_terminal(*agent(tmp_path), cwd=tmp_path, **local_model(server.base_url)) as terminal,
+        on_a_terminal(*chat(tmp_path), cwd=tmp_path, **local_model(server.base_url)) as terminal,
     ):
         terminal.wait_for("Enter sends, Alt+Enter begins a new line, Ctrl-D leaves; /help tells more\n")
         ask(terminal, "I am Ada.")
@@ -121,22 +113,6 @@ def test_a_conversation_lives_on_from_message_to_message_until_it_is_reset(tmp_p
     assert asked(server, 2) == ["And now?"]
     # what somebody has typed is on the screen already
     assert "── user" not in terminal.text
-
-
-def test_ctrl_c_stops_the_code_that_runs_and_not_the_chat(tmp_path: Path):
-    with (
-        ScriptedServer.in_thread([sleeps("63.25"), Text("Fine.")]) as server,
-        on_a_terminal(*agent(tmp_path), cwd=tmp_path, **local_model(server.base_url)) as terminal,
-    ):
-        ask(terminal, "Sleep.")
-        terminal.wait_for("sleeping\n")
-        wait_for_sleeper("63.25")
-        terminal.type(CTRL_C)
-        terminal.wait_for("── stopped · ")
-        assert sleepers("63.25") == []
-        ask(terminal, "How are you?")
-        terminal.wait_for("Fine.")
-        assert leave(terminal) == 0
 
 
 @pytest.mark.parametrize("confined", [True, pytest.param(False, marks=pytest.mark.docker)])
@@ -158,8 +134,8 @@ def test_variables_live_on_from_message_to_message_and_through_ctrl_c(tmp_path: 
             ask(terminal, "Set x.")
             terminal.wait_for("It is set.\n\n── accepted")
             ask(terminal, "Add one, and sleep.")
-            terminal.wait_for("sleeping\n")
-            wait_for_sleeper(seconds)
+            terminal.wait_for(SLEEPS)
+            assert confined or len(containers_of(terminal.process)) == 1
             terminal.type(CTRL_C)
             terminal.wait_for("── stopped · ")
             assert sleepers(seconds) == []
@@ -177,11 +153,10 @@ def test_variables_live_on_from_message_to_message_and_through_ctrl_c(tmp_path: 
 def test_ctrl_c_ends_a_model_call_at_once_and_pressed_once_too_often_does_not_leave(tmp_path: Path):
     with (
         ScriptedServer.in_thread([Slow(60, Text("late")), Text("Here.")]) as server,
-        on_a_terminal(*agent(tmp_path), cwd=tmp_path, **local_model(server.base_url)) as terminal,
+        on_a_terminal(*chat(tmp_path), cwd=tmp_path, **local_model(server.base_url)) as terminal,
     ):
         ask(terminal, "Think.")
-        while not server.requests:
-            time.sleep(0.01)
+        wait_for_request(server)
         # a third could be the second one that finds nothing at work, and that leaves
         for _ in range(2):
             os.killpg(terminal.process.pid, signal.SIGINT)
@@ -200,7 +175,7 @@ def test_a_team_works_on_after_a_turn_that_was_stopped_and_one_that_failed(tmp_p
         on_a_terminal(*TEAM, cwd=tmp_path, **local_model(server.base_url)) as terminal,
     ):
         ask(terminal, "Sleep.")
-        wait_for_sleeper("64.25")
+        terminal.wait_for(SLEEPS)
         terminal.type(CTRL_C)
         terminal.wait_for("── stopped · ")
         ask(terminal, "What is 6 times 7?")
@@ -218,7 +193,7 @@ def test_a_team_works_on_after_a_turn_that_was_stopped_and_one_that_failed(tmp_p
 def test_the_same_error_is_explained_each_time(tmp_path: Path):
     with (
         ScriptedServer.in_thread([HttpError(401), HttpError(401)]) as server,
-        on_a_terminal(*agent(tmp_path), cwd=tmp_path, **local_model(server.base_url)) as terminal,
+        on_a_terminal(*chat(tmp_path), cwd=tmp_path, **local_model(server.base_url)) as terminal,
     ):
         for _ in range(2):
             ask(terminal, "Hello?")
@@ -228,34 +203,35 @@ def test_the_same_error_is_explained_each_time(tmp_path: Path):
 
 
 def test_a_message_can_have_many_lines_typed_or_pasted(tmp_path: Path):
-    with on_a_terminal(*WITHOUT_A_MODEL, cwd=tmp_path) as terminal:
-        ask(terminal, "```python", ESCAPE, ENTER, "print('ty' + 'ped')", ESCAPE, ENTER, "```")
-        terminal.wait_for("── executor\ntyped\n✓ exit code 0\n")
-        ask(terminal, PASTE.format("```python\nprint('pas' + 'ted')\n```"))
-        terminal.wait_for("── executor\npasted\n✓ exit code 0\n")
+    with (
+        ScriptedServer.in_thread([Text("One."), Text("Two.")]) as server,
+        on_a_terminal(*chat(tmp_path), cwd=tmp_path, **local_model(server.base_url)) as terminal,
+    ):
+        ask(terminal, "This is", ESCAPE, ENTER, "typed.")
+        terminal.wait_for("One.")
+        ask(terminal, PASTE.format("This is\npasted."))
+        terminal.wait_for("Two.")
         assert leave(terminal) == 0
+    assert asked(server, 1) == ["This is\ntyped.", "One.", "This is\npasted."]
 
 
 def test_ctrl_c_at_the_prompt_clears_the_line_and_leaves_where_there_is_none(tmp_path: Path):
-    with on_a_terminal(*WITHOUT_A_MODEL, cwd=tmp_path) as terminal:
+    with on_a_terminal(*parrot(tmp_path), cwd=tmp_path) as terminal:
         terminal.wait_for(READY)
         for _ in range(2):
             terminal.type("never sent", CTRL_C)
             terminal.wait_for("never sent")
-            terminal.wait_for("> ")
-        told = False
-        while not told:
-            # one that comes while the prompt is being drawn is nobody's
-            os.kill(terminal.process.pid, signal.SIGINT)
-            told = terminal.shows("Ctrl-C again, or Ctrl-D, leaves\n", seconds=2)
-        terminal.wait_for("> ")
+            terminal.wait_for(READY)
+        os.kill(terminal.process.pid, signal.SIGINT)
+        terminal.wait_for("Ctrl-C again, or Ctrl-D, leaves")
+        terminal.wait_for(READY)
         terminal.type(CTRL_C)
         assert terminal.end() == 0
-    assert "── executor" not in terminal.text
+    assert "── helper" not in terminal.text
 
 
 def test_commands_are_words_of_their_own_and_everything_else_is_a_message(tmp_path: Path):
-    with on_a_terminal(*WITHOUT_A_MODEL, cwd=tmp_path) as terminal:
+    with on_a_terminal(*parrot(tmp_path), cwd=tmp_path) as terminal:
         ask(terminal, "/resett")
         terminal.wait_for("warning: there is no command /resett\n")
         ask(terminal, "/help")
@@ -265,17 +241,17 @@ def test_commands_are_words_of_their_own_and_everything_else_is_a_message(tmp_pa
         )
         for message in ("/etc/passwd", "// really", "/reset the counter"):
             ask(terminal, message)
-            terminal.wait_for("No code blocks found")
+            terminal.wait_for("So be it.")
         ask(terminal, "/exit")
         assert terminal.end() == 0
 
 
 def test_what_was_entered_comes_back_in_the_next_chat_and_is_nobody_else_s(tmp_path: Path):
-    with on_a_terminal(*WITHOUT_A_MODEL, cwd=tmp_path) as terminal:
+    with on_a_terminal(*parrot(tmp_path), cwd=tmp_path) as terminal:
         ask(terminal, "the first", ESCAPE, ENTER, "has two lines")
-        terminal.wait_for("No code blocks found")
+        terminal.wait_for("So be it.")
         assert leave(terminal) == 0
-    with on_a_terminal(*WITHOUT_A_MODEL, cwd=tmp_path) as terminal:
+    with on_a_terminal(*parrot(tmp_path), cwd=tmp_path) as terminal:
         terminal.wait_for(READY)
         terminal.type(UP)
         terminal.wait_for("the first\n  has two lines")
@@ -287,10 +263,10 @@ def test_what_was_entered_comes_back_in_the_next_chat_and_is_nobody_else_s(tmp_p
 
 def test_without_a_place_for_the_history_the_chat_says_so_once_and_goes_on(tmp_path: Path):
     (tmp_path / "state").write_text("in the way")
-    with on_a_terminal(*WITHOUT_A_MODEL, cwd=tmp_path) as terminal:
+    with on_a_terminal(*parrot(tmp_path), cwd=tmp_path) as terminal:
         for keys in ("hello", UP):
             ask(terminal, keys)
-            terminal.wait_for("No code blocks found")
+            terminal.wait_for("So be it.")
         assert leave(terminal) == 0
     assert terminal.text.count("warning: what you enter is not kept for the next chat: ") == 1
 
@@ -306,7 +282,7 @@ def test_sigterm_stops_everything(tmp_path: Path, busy: bool):
         assert children_of(terminal.process.pid)
         if busy:
             terminal.type("Sleep.", ENTER)
-            wait_for_sleeper(seconds)
+            terminal.wait_for(SLEEPS)
         terminal.process.terminate()
         assert terminal.end() == 143
         assert terminal.text.endswith("error: terminated\n")
@@ -325,21 +301,11 @@ def test_a_terminal_that_is_closed_leaves_nothing_running(tmp_path: Path, busy: 
         terminal.wait_for(READY)
         if busy:
             terminal.type("Sleep.", ENTER)
-            wait_for_sleeper(seconds)
+            terminal.wait_for(SLEEPS)
         terminal.hang_up()
         # at the prompt, it is also the end of the input
         assert terminal.process.wait(timeout=30) in (129, 0)
         assert sleepers(seconds) == []
-
-
-@pytest.mark.docker
-def test_no_container_is_left(tmp_path: Path):
-    with on_a_terminal("chat", "executor", cwd=tmp_path) as terminal:
-        terminal.wait_for(READY)
-        assert len(containers_of(terminal.process)) == 1
-        terminal.type(CTRL_D)
-        assert terminal.end() == 0
-        assert containers_of(terminal.process) == []
 
 
 def test_a_sandbox_that_cannot_start_is_explained_before_anything_is_asked(tmp_path: Path):
@@ -362,7 +328,7 @@ def test_each_line_of_a_pipe_is_a_message(tmp_path: Path):
     replies = [Text("One."), Text("Two."), Text("Three.")]
     with ScriptedServer.in_thread(replies) as server:
         result = codeact_team(
-            *agent(tmp_path),
+            *chat(tmp_path),
             cwd=tmp_path,
             stdin="Wörter\n\n/help\r\n  second\n/reset\nthird",
             **local_model(server.base_url),
@@ -385,7 +351,7 @@ def test_each_line_of_a_pipe_is_a_message(tmp_path: Path):
 def test_a_message_that_cannot_be_worked_on_does_not_keep_the_others_from_it(tmp_path: Path):
     with ScriptedServer.in_thread([HttpError(500), Text("Two.")]) as server:
         result = codeact_team(
-            *agent(tmp_path), cwd=tmp_path, stdin="first\nsecond\n", **local_model(server.base_url)
+            *chat(tmp_path), cwd=tmp_path, stdin="first\nsecond\n", **local_model(server.base_url)
         )
     assert result.returncode == 75
     assert "error: the model's server failed (500)" in result.stderr
@@ -395,7 +361,7 @@ def test_a_message_that_cannot_be_worked_on_does_not_keep_the_others_from_it(tmp
 def test_json_has_one_opening_and_a_result_for_each_message(tmp_path: Path):
     with ScriptedServer.in_thread([Text("One."), HttpError(401)]) as server:
         result = codeact_team(
-            *agent(tmp_path), "--json", cwd=tmp_path, stdin="first\nsecond\n", **local_model(server.base_url)
+            *chat(tmp_path), "--json", cwd=tmp_path, stdin="first\nsecond\n", **local_model(server.base_url)
         )
     assert result.returncode == 1
     events = lines(result.stdout)
@@ -413,7 +379,7 @@ def test_a_file_and_nothing_at_all_are_standard_input_like_a_pipe(tmp_path: Path
     (tmp_path / "messages.txt").write_text("one\ntwo\n")
     for name, count in ((tmp_path / "messages.txt", 2), (Path(os.devnull), 0)):
         with name.open("rb") as stdin:
-            command = [*COMMAND[1:], *WITHOUT_A_MODEL]
+            command = [*COMMAND[1:], *parrot(tmp_path)]
             with start(command, cwd=tmp_path, environment=environment(), stdin=stdin.fileno()) as process:
                 stdout, _ = process.communicate(timeout=60)
         assert process.returncode == 0
@@ -421,19 +387,20 @@ def test_a_file_and_nothing_at_all_are_standard_input_like_a_pipe(tmp_path: Path
 
 
 def test_a_line_that_is_no_text_is_bad_input(tmp_path: Path):
-    result = codeact_team(*WITHOUT_A_MODEL, cwd=tmp_path, stdin=b"\xff\xfe\n")
+    result = codeact_team(*parrot(tmp_path), cwd=tmp_path, stdin=b"\xff\xfe\n")
     assert result.returncode == 2
     assert result.stderr.endswith("error: a message from standard input is no UTF-8 text\n")
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+    ("number", "code", "busy"),
+    [(signal.SIGINT, 130, True), (signal.SIGTERM, 143, False), (signal.SIGHUP, 129, True)],
+    ids=["INT", "TERM", "HUP"],
 )
-@pytest.mark.parametrize("busy", [False, True])
 def test_a_signal_ends_a_chat_without_a_terminal(
     tmp_path: Path, number: signal.Signals, code: int, busy: bool
 ):
-    seconds = f"{code}.{int(busy)}75"
+    seconds = f"{code}.75"
     with (
         ScriptedServer.in_thread([sleeps(seconds)]) as server,
         start(
@@ -444,35 +411,36 @@ def test_a_signal_ends_a_chat_without_a_terminal(
         ) as process,
     ):
         assert process.stdin is not None
-        assert process.stdout is not None
-        opened = process.stdout.readline()
+        wait_for_output(process, '"opened"')
         if busy:
             process.stdin.write(b"Sleep.\nNever asked.\n")
-            wait_for_sleeper(seconds)
+            wait_for_output(process, SLEEPS)
         os.killpg(process.pid, number)
         stdout, stderr = process.communicate(timeout=30)
         assert process.returncode == code
         assert b"Traceback" not in stderr
         assert sleepers(seconds) == []
-        events = lines((opened + stdout).decode())
+        events = lines(stdout.decode())
         assert [event["ending"] for event in events if event["type"] == "result"] == ["stopped"] * busy
         assert len(server.requests) == busy
 
 
 def test_output_that_nobody_reads_any_more_ends_the_chat_quietly(tmp_path: Path):
-    script = (
-        f"yes hello | {shlex.join([*COMMAND, *WITHOUT_A_MODEL])} | head -n 1; echo ${{PIPESTATUS[1]}} >&2"
-    )
-    result = subprocess.run(
-        ["bash", "-c", script], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60
-    )
-    assert result.stdout == "── user\n"
-    assert result.stderr.splitlines()[-1] == "141"
-    assert "Traceback" not in result.stderr
+    command = [*COMMAND[1:], *parrot(tmp_path)]
+    with start(command, cwd=tmp_path, environment=environment(), stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"hello\n")
+        wait_for_output(process, "── helper")
+        process.stdout.close()
+        process.stdin.write(b"hello\n")
+        assert process.wait(60) == 141
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
 
 
 def test_lines_can_be_typed_where_the_output_goes_elsewhere(tmp_path: Path):
-    with on_a_terminal(*WITHOUT_A_MODEL, "--json", cwd=tmp_path) as terminal:
+    with on_a_terminal(*parrot(tmp_path), "--json", cwd=tmp_path) as terminal:
         terminal.wait_for("each line is a message; Ctrl-D ends\n")
         terminal.type("hello\n")
         terminal.wait_for('"type": "result"')

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a sandbox that does not start, each in the middle of something."""
+"""Ctrl-C, SIGTERM and a closed terminal, each in the middle of something."""
 
 from __future__ import annotations
 
@@ -12,28 +12,22 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from command_line import (
-    ACCEPT,
-    COMMAND,
-    CONFINED,
-    codeact_team,
-    environment,
-    lines,
-    local_model,
-    set_all,
-)
+from command_line import COMMAND, CONFINED, environment, lines, local_model, set_all, talker
 from support.fork_server import Forked, start
-from support.openai_server import Json, ScriptedServer, Slow, Text
+from support.openai_server import ScriptedServer, Slow, Text
 from terminal import on_a_terminal
 
 from codeact_team.sandboxes.docker.container import LABEL
 from codeact_team.sandboxes.docker.engine import connect, engine_url
 
+SLEEPS = "fast asleep"
+"""What code prints, in one piece, once it sleeps; the code itself has it in two."""
+
 
 def sleeps(seconds: str) -> Text:
-    """A model's answer: code that sleeps so long, in a process of its own."""
-    code = f"import subprocess\nprint('sleeping', flush=True)\nsubprocess.run(['sleep', '{seconds}'])"
-    return Text(f"```python\n{code}\n```\n")
+    """A model's answer: code that waits for a process of its own, which sleeps so long."""
+    code = f"import subprocess\nsleeper = subprocess.Popen(['sleep', '{seconds}'])"
+    return Text(f"```python\n{code}\nprint('fast ' + 'asleep', flush=True)\nsleeper.wait()\n```\n")
 
 
 def sleepers(seconds: str) -> list[str]:
@@ -45,24 +39,22 @@ def sleepers(seconds: str) -> list[str]:
     return [command for command in found if command == f"sleep {seconds}"]
 
 
-def wait_for_sleeper(seconds: str) -> None:
-    while not sleepers(seconds):
-        time.sleep(0.02)
-
-
 @contextmanager
 def running(
     base_url: str,
     *arguments: str,
     cwd: Path,
-    overrides: Sequence[str],
+    overrides: Sequence[str] = (),
+    config: str = "local-model",
+    nohup: bool = False,
     **variables: str,
 ) -> Generator[Forked]:
     """The command at work, in a process group of its own, as a shell starts it."""
     with start(
-        [*COMMAND[1:], "run", "local-model", "A task", *arguments, *set_all(overrides)],
+        [*COMMAND[1:], "run", config, "A task", *arguments, *set_all(overrides)],
         cwd=cwd,
         environment=environment(**local_model(base_url), **variables),
+        nohup=nohup,
     ) as process:
         try:
             yield process
@@ -70,14 +62,18 @@ def running(
             process.kill()
 
 
-def wait_for_output(process: Forked, text: bytes) -> bytes:
+def wait_for_output(process: Forked, text: str) -> None:
     assert process.stdout is not None
     seen = b""
-    while text not in seen:
+    while text.encode() not in seen:
         line = process.stdout.readline()
         assert line, f"{text!r} never came, but {seen!r}"
         seen += line
-    return seen
+
+
+def wait_for_request(server: ScriptedServer) -> None:
+    while not server.requests:
+        time.sleep(0.01)
 
 
 def end(process: Forked) -> tuple[str, str]:
@@ -97,9 +93,8 @@ def test_ctrl_c_during_a_model_call_ends_at_once(tmp_path: Path):
         ScriptedServer.in_thread([Slow(60, Text("late"))]) as server,
         running(server.base_url, cwd=tmp_path, overrides=[CONFINED]) as process,
     ):
-        wait_for_output(process, b"A task\n")
-        while not server.requests:
-            time.sleep(0.01)
+        wait_for_output(process, "A task\n")
+        wait_for_request(server)
         os.killpg(process.pid, signal.SIGINT)
         stdout, stderr = end(process)
     assert process.returncode == 130
@@ -109,18 +104,20 @@ def test_ctrl_c_during_a_model_call_ends_at_once(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+    ("number", "times", "code"), [(signal.SIGINT, 5, 130), (signal.SIGTERM, 1, 143)], ids=["INT", "TERM"]
 )
-def test_a_signal_during_execution_stops_the_code_and_is_told_as_the_result(
-    tmp_path: Path, number: signal.Signals, code: int
+def test_a_signal_during_execution_stops_the_code_and_is_told_as_the_result_however_impatient_the_user(
+    tmp_path: Path, number: signal.Signals, times: int, code: int
 ):
     with (
         ScriptedServer.in_thread([sleeps(f"{code}.25")]) as server,
         running(server.base_url, "--json", cwd=tmp_path, overrides=[CONFINED]) as process,
     ):
-        wait_for_output(process, b"sleeping")
-        wait_for_sleeper(f"{code}.25")
-        os.killpg(process.pid, number)
+        wait_for_output(process, SLEEPS)
+        assert sleepers(f"{code}.25")
+        for _ in range(times):
+            os.killpg(process.pid, number)
+            time.sleep(0.02)
         stdout, stderr = end(process)
     assert process.returncode == code
     last = lines(stdout)[-1]
@@ -142,7 +139,7 @@ def test_a_terminal_that_is_closed_ends_the_run_in_order(tmp_path: Path):
             **local_model(server.base_url),
         ) as terminal,
     ):
-        wait_for_sleeper("60.25")
+        terminal.wait_for(SLEEPS)
         assert list(temporary.iterdir())
         terminal.hang_up()
         assert terminal.process.wait(timeout=30) == 129
@@ -152,46 +149,23 @@ def test_a_terminal_that_is_closed_ends_the_run_in_order(tmp_path: Path):
 
 def test_what_is_to_outlive_its_terminal_does(tmp_path: Path):
     with (
-        ScriptedServer.in_thread([sleeps("2.75"), Json(ACCEPT)]) as server,
-        subprocess.Popen(
-            ["nohup", *COMMAND, "run", "local-model", "A task", "-s", CONFINED],
-            cwd=tmp_path,
-            env=environment(**local_model(server.base_url)),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            process_group=0,
-        ) as process,
+        ScriptedServer.in_thread([Slow(0.5, Text("Here."))]) as server,
+        running(server.base_url, cwd=tmp_path, config=talker(tmp_path), nohup=True) as process,
     ):
-        wait_for_sleeper("2.75")
+        wait_for_request(server)
         os.killpg(process.pid, signal.SIGHUP)
-        assert process.wait(timeout=50) == 0
-
-
-def test_an_impatient_user_does_not_break_the_stop(tmp_path: Path):
-    with (
-        ScriptedServer.in_thread([sleeps("61.25")]) as server,
-        running(server.base_url, cwd=tmp_path, overrides=[CONFINED]) as process,
-    ):
-        wait_for_output(process, b"sleeping")
-        wait_for_sleeper("61.25")
-        for _ in range(5):
-            os.killpg(process.pid, signal.SIGINT)
-            time.sleep(0.05)
-        _, stderr = end(process)
-    assert process.returncode == 130
-    assert "Traceback" not in stderr
-    assert sleepers("61.25") == []
+        stdout, _ = end(process)
+    assert process.returncode == 1
+    assert "── helper\nHere.\n" in stdout
 
 
 @pytest.mark.docker
 def test_ctrl_c_during_execution_leaves_no_container(tmp_path: Path):
     with (
         ScriptedServer.in_thread([sleeps("62.25")]) as server,
-        running(server.base_url, cwd=tmp_path, overrides=[]) as process,
+        running(server.base_url, cwd=tmp_path) as process,
     ):
-        wait_for_output(process, b"sleeping")
-        wait_for_sleeper("62.25")
+        wait_for_output(process, SLEEPS)
         before = containers_of(process)
         os.killpg(process.pid, signal.SIGINT)
         _, stderr = end(process)
@@ -200,37 +174,15 @@ def test_ctrl_c_during_execution_leaves_no_container(tmp_path: Path):
         assert (len(before), containers_of(process)) == (1, [])
 
 
-def test_a_sandbox_that_cannot_start_ends_a_model_call_under_way(tmp_path: Path):
-    (tmp_path / "coding").mkdir()
-    with ScriptedServer.in_thread([Slow(60, Text("late"))]) as server:
-        began = time.monotonic()
-        result = codeact_team(
-            "run",
-            "local-model",
-            "A task",
-            cwd=tmp_path,
-            DOCKER_HOST="unix:///nowhere",
-            **local_model(server.base_url),
-        )
-        assert time.monotonic() - began < 20
-    assert result.returncode == 2
-    assert result.stderr.startswith("error: no container engine answers at unix:///nowhere: start Docker")
-    assert result.stderr.count("\n") == 1
-
-
 def test_ctrl_c_while_the_task_is_read_is_no_traceback_either(tmp_path: Path):
-    with subprocess.Popen(
-        [*COMMAND, "run", "quickstart", "-"],
-        cwd=tmp_path,
-        env=environment(),
-        stdin=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        process_group=0,
-    ) as process:
+    command = [*COMMAND[1:], "run", "quickstart", "-"]
+    with start(command, cwd=tmp_path, environment=environment(), stdin=subprocess.PIPE) as process:
         assert process.stdin is not None
         # more than a pipe holds: once this is written, the command is reading
-        process.stdin.write(b"x" * (1 << 20))
+        written, most = 0, b"x" * (1 << 20)
+        while written < len(most):
+            written += process.stdin.write(most[written:])
         os.killpg(process.pid, signal.SIGINT)
-        _, stderr = process.communicate(timeout=30)
+        _, stderr = end(process)
     assert process.returncode == 130
-    assert stderr == b"error: interrupted\n"
+    assert stderr == "error: interrupted\n"

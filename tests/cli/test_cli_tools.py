@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import sys
+import json
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from command_line import codeact_team, lines
+from support.fork_server import forked_by_command
 from support.openai_server import ScriptedServer, Text
 from terminal import CTRL_C, CTRL_D, ENTER, Terminal, on_a_terminal
 
@@ -26,7 +27,7 @@ config:
   workbench:
     - provider: autogen_ext.tools.mcp.McpWorkbench
       config:
-        server_params: {type: StdioServerParams, command: "%s", args: ["%s"]}
+        server_params: %s
   approval:
     - {tool: stock.order, decision: ask, reason: it costs money}
 """
@@ -50,8 +51,10 @@ TASK = "Order what there is little of."
 
 
 def written(folder: Path, sandbox: str) -> str:
+    command, *arguments = forked_by_command(str(SERVER))
+    server = {"type": "StdioServerParams", "command": command, "args": arguments}
     path = folder / "keeper.yaml"
-    path.write_text(CONFIG % (f"{sandbox}SessionCodeExecutor", sys.executable, SERVER))
+    path.write_text(CONFIG % (f"{sandbox}SessionCodeExecutor", json.dumps(server)))
     return str(path)
 
 

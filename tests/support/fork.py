@@ -17,6 +17,7 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asked:
         "cwd": os.getcwd(),
         "environment": dict(os.environ),
         "terminal": False,
+        "nohup": False,
     }
     socket.send_fds(asked, [json.dumps(request).encode()], [0, 1, 2])
     asked.recv(16)

@@ -49,6 +49,17 @@ def _prepare() -> None:
     for config in ("team", "codeact"):
         codeact_team.load_config(config)
     asyncio.run(_ask_nobody())
+    asyncio.run(_find_what_is_enforced())
+
+
+async def _find_what_is_enforced() -> None:
+    """Try once what the kernel enforces, which each process that runs code confined would find out anew."""
+    import codeact_team
+
+    executor = codeact_team.ConfinedCommandLineCodeExecutor(confinement="best_effort")
+    with suppress(codeact_team.SandboxError):
+        await executor.start()
+    await executor.stop()
 
 
 async def _ask_nobody() -> None:
@@ -112,14 +123,16 @@ def _begin(request: dict[str, Any], streams: Sequence[int]) -> None:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     else:
         os.setpgid(0, 0)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN if request["nohup"] else signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])
+    tempfile.tempdir = None
     # those of this process remember what their descriptors were
-    sys.stdin = sys.__stdin__ = open(0, closefd=False)
-    sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)
+    encoding = os.environ.get("PYTHONIOENCODING")
+    sys.stdin = sys.__stdin__ = open(0, closefd=False, encoding=encoding)
+    sys.stdout = sys.__stdout__ = open(1, "w", closefd=False, encoding=encoding)
     sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)
 
 
@@ -257,6 +270,7 @@ def start(
     stdout: int = subprocess.PIPE,
     stderr: int = subprocess.PIPE,
     terminal: bool = False,
+    nohup: bool = False,
 ) -> Forked:
     """Start a Python program.
 
@@ -266,12 +280,14 @@ def start(
         environment: All its variables.
         stdin: A descriptor, or what ``subprocess`` has in its place; as are ``stdout`` and ``stderr``.
         terminal: Whether ``stdin`` is to be the terminal that controls it.
+        nohup: Whether it is to outlive that, as what the program of this name starts.
     """
     request = {
         "arguments": arguments,
         "cwd": str(cwd),
         "environment": dict(environment),
         "terminal": terminal,
+        "nohup": nohup,
     }
     pipes: dict[str, IO[bytes]] = {}
     with ExitStack() as theirs:
