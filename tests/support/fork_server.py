@@ -15,6 +15,7 @@ import functools
 import gc
 import importlib
 import json
+import logging
 import os
 import pkgutil
 import runpy
@@ -49,7 +50,9 @@ def _prepare() -> None:
     for config in ("team", "codeact"):
         codeact_team.load_config(config)
     asyncio.run(_ask_nobody())
+    logging.disable(logging.WARNING)
     asyncio.run(_find_what_is_enforced())
+    logging.disable(logging.NOTSET)
 
 
 async def _find_what_is_enforced() -> None:
