@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator
+from dataclasses import dataclass
 
 import pytest
 from support.executing import why_not_confined
@@ -9,18 +10,34 @@ from support.executing import why_not_confined
 from codeact_team.executors import ConfinedSessionCodeExecutor
 
 
-@pytest.fixture(scope="module")
-def shared_session(tmp_path_factory: pytest.TempPathFactory) -> Generator[ConfinedSessionCodeExecutor]:
-    """An executor for all tests of a module."""
+@dataclass
+class Shared:
+    executor: ConfinedSessionCodeExecutor
+    needs_restart: bool = False
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Generator[Shared]:
+    """An executor for all tests of a worker."""
     if (reason := why_not_confined()) is not None:
         pytest.skip(reason)
     executor = ConfinedSessionCodeExecutor(work_dir=tmp_path_factory.mktemp("workspace"), timeout=30)
-    yield executor
+    yield Shared(executor)
     asyncio.run(executor.stop())
 
 
 @pytest.fixture
-async def session(shared_session: ConfinedSessionCodeExecutor) -> ConfinedSessionCodeExecutor:
-    """The module's executor, without what earlier tests have left in its interpreter."""
-    await shared_session.restart()
-    return shared_session
+async def session(shared: Shared) -> ConfinedSessionCodeExecutor:
+    """The worker's executor, whose interpreter may hold what earlier tests have left in it."""
+    if shared.needs_restart:
+        await shared.executor.restart()
+        shared.needs_restart = False
+    return shared.executor
+
+
+@pytest.fixture
+async def fresh_session(shared: Shared) -> ConfinedSessionCodeExecutor:
+    """The worker's executor with a fresh interpreter, which serves no later test."""
+    await shared.executor.restart()
+    shared.needs_restart = True
+    return shared.executor

@@ -27,6 +27,12 @@ KEY = "sk-the-key-of-the-shop"
 LATE = {2, 3}
 
 
+@pytest.fixture
+def session(fresh_session: ConfinedSessionCodeExecutor) -> ConfinedSessionCodeExecutor:
+    """Agents with different tools do not share an interpreter."""
+    return fresh_session
+
+
 async def get_order(number: int) -> dict[str, Any]:
     """Look up an order.
 
@@ -209,7 +215,7 @@ async def test_an_error_that_only_calls_itself_a_denial_is_an_error(session: Con
 
 
 async def test_a_person_is_asked_and_the_time_they_take_is_not_the_codes():
-    person = Person(Answer(True, "go on"), Answer(False, "not this one"), seconds=1.5)
+    person = Person(Answer(True, "go on"), Answer(False, "not this one"), seconds=0.6)
     code = "for n in (1, 2):\n    try:\n        print(tools.cancel_order(n))\n    except tools.ToolDenied as error:\n        print(error)"
     async with own_session(timeout=1) as executor:
         agent = agent_of(
@@ -227,16 +233,16 @@ async def test_a_person_is_asked_and_the_time_they_take_is_not_the_codes():
     ]
     approvals = record_of(items[-1].chat_message).approvals  # type: ignore[union-attr]
     assert [(entry.decision, entry.by) for entry in approvals] == [("allow", "handler"), ("deny", "handler")]
-    assert all(entry.seconds >= 1 for entry in approvals)
+    assert all(entry.seconds >= 0.5 for entry in approvals)
 
 
 async def test_nor_does_it_count_against_the_time_of_the_run(session: ConfinedSessionCodeExecutor):
-    person = Person(Answer(True), Answer(True), seconds=1.2)
+    person = Person(Answer(True), Answer(True), seconds=0.8)
     agent = agent_of(
         replay(py("tools.get_order(1)['number']"), "Order 1."),
         session,
         tools=[get_order],
-        max_seconds=2,
+        max_seconds=1.5,
         approval=[rule(tool="*", decision="ask"), rule(code="*", decision="ask")],
         approval_handler=person,
     )
@@ -392,8 +398,10 @@ async def test_a_cancellation_ends_the_wait_for_a_server_that_does_not_answer(
     session: ConfinedSessionCodeExecutor, tmp_path: Path, agent: str
 ):
     started = tmp_path / "started"
-    # it reads who is there, and never answers
-    server = StdioServerParams(command="sh", args=["-c", f"read line; echo $$ > {started}; exec sleep 600"])
+    # it never answers
+    server = StdioServerParams(
+        command="sh", args=["-c", f"read line; echo $$ > {started}; exec cat > /dev/null"]
+    )
     settings: dict[str, Any] = {"workbench": McpWorkbench(server)}
     model, token = replay("No."), CancellationToken()
     asked = (

@@ -116,9 +116,9 @@ def _executor(server: ScriptedServer, session: Session, **settings: Any) -> Code
     return CodeExecutorAgent("executor", session, model_client=server.client(), **settings)
 
 
-async def test_a_result_in_an_event_survives_json(session: Session):
+async def test_a_result_in_an_event_survives_json(fresh_session: Session):
     # it came back as a bare CodeResult, without outcome, names and pictures
-    items = await turn(agent_of(replay(py(PICTURE), "Done."), session))
+    items = await turn(agent_of(replay(py(PICTURE), "Done."), fresh_session))
     (event,) = (item for item in items if isinstance(item, CodeExecutionEvent))
     loaded = through_json(event)
     assert not isinstance(loaded.result, SessionResult)
@@ -143,7 +143,7 @@ def test_what_is_no_result_is_none(forged: str):
     assert result_from_metadata({}) is None
 
 
-async def test_agents_and_teams_are_tools_that_give_text(session: Session):
+async def test_agents_and_teams_are_tools_that_give_text(fresh_session: Session):
     # they gave a TaskResult with all its messages
     writer = AssistantAgent("writer", replay("A poem.", "Another."), description="Writes.")
     team = RoundRobinGroupChat([AssistantAgent("poet", replay("An ode."))], max_turns=1)
@@ -153,7 +153,7 @@ async def test_agents_and_teams_are_tools_that_give_text(session: Session):
     ]
     code = "[tools.writer(task='Write.'), tools.poets(task='Write.')]"
     async with ScriptedServer([Text(py(code)), Text("Done.")]) as server:
-        items = await turn(agent_of(server, session, tools=tools))
+        items = await turn(agent_of(server, fresh_session, tools=tools))
     assert outputs(items)[0].startswith("['A poem.', 'poet: An ode.']\n")
     system = contents(server.requests[0])[0]
     assert "writer(task: str) -> str" in system

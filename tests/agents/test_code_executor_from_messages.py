@@ -42,6 +42,7 @@ from support.agents import (
 from support.openai_server import Json, ScriptedServer, Text
 
 from codeact_team.agents import CodeExecutorAgent
+from codeact_team.executors import ConfinedSessionCodeExecutor
 
 ERROR = CodeResult(exit_code=1, output="ZeroDivisionError: division by zero\n")
 
@@ -57,10 +58,10 @@ def agent_of(server: ScriptedServer, executor: Any = None, **settings: Any) -> C
     )
 
 
-async def test_the_first_attempt_is_the_coders_and_costs_no_call(tmp_path: Path):
+async def test_the_first_attempt_is_the_coders_and_costs_no_call(session: ConfinedSessionCodeExecutor):
     # with a model client, code already in the messages was ignored
-    async with ScriptedServer([]) as server, confined(tmp_path) as executor:
-        agent = agent_of(server, executor, reflect=False, approval_func=None)
+    async with ScriptedServer([]) as server:
+        agent = agent_of(server, session, reflect=False, approval_func=None)
         execution, final = await turn(agent, user(TASK), coder(PRINTS_42))
     assert isinstance(execution, CodeExecutionEvent), "and no event says that the agent generated it"
     assert (execution.retry_attempt, execution.result.output) == (0, "42\n")
@@ -69,10 +70,10 @@ async def test_the_first_attempt_is_the_coders_and_costs_no_call(tmp_path: Path)
     assert (message.content, message.models_usage) == ("42\n", None)
 
 
-async def test_on_an_error_the_model_decides_and_writes_it_anew(tmp_path: Path):
+async def test_on_an_error_the_model_decides_and_writes_it_anew(session: ConfinedSessionCodeExecutor):
     replies = [Json(RETRY), Text(PRINTS_42)]
-    async with ScriptedServer(replies) as server, confined(tmp_path) as executor:
-        agent = agent_of(server, executor, reflect=False, approval_func=None)
+    async with ScriptedServer(replies) as server:
+        agent = agent_of(server, session, reflect=False, approval_func=None)
         *events, final = await turn(agent, user(TASK), coder(FAILS))
     assert [(type(event), getattr(event, "retry_attempt", None)) for event in events] == [
         (CodeExecutionEvent, 0),
@@ -238,11 +239,10 @@ async def test_a_quoted_block_is_not_run():
     assert await agent.extract_code_blocks_from_messages([user(quoted)]) == []
 
 
-async def test_code_that_the_executor_cannot_run_is_a_result(tmp_path: Path):
+async def test_code_that_the_executor_cannot_run_is_a_result(session: ConfinedSessionCodeExecutor):
     # an unsupported language ended the team
-    async with confined(tmp_path) as executor:
-        agent = CodeExecutorAgent("executor", executor, supported_languages=["ruby", "python"])
-        message = await answer(agent, user("```ruby\nputs 42\n```"))
+    agent = CodeExecutorAgent("executor", session, supported_languages=["ruby", "python"])
+    message = await answer(agent, user("```ruby\nputs 42\n```"))
     assert message.content.startswith("Unsupported language 'ruby'; this executor runs python, ")
     assert record_of(message).outcome == "not_run"
 

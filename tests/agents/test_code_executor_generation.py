@@ -47,7 +47,6 @@ from support.openai_server import (
     Json,
     Refusal,
     ScriptedServer,
-    Slow,
     Text,
     ToolCalls,
     Truncated,
@@ -55,6 +54,7 @@ from support.openai_server import (
 
 from codeact_team.agents import CodeExecutorAgent, RetryDecision
 from codeact_team.execution import ExecutionResult
+from codeact_team.executors import ConfinedSessionCodeExecutor
 
 ERROR = CodeResult(exit_code=1, output="ZeroDivisionError: division by zero\n")
 DIVISION = "ZeroDivisionError: division by zero"
@@ -66,10 +66,10 @@ def agent_of(server: ScriptedServer, executor: Any = None, **settings: Any) -> C
     return CodeExecutorAgent("executor", executor or Foreign(ERROR), model_client=client, **usual | settings)
 
 
-async def test_code_that_fails_is_repaired_and_the_result_summed_up(tmp_path: Path):
+async def test_code_that_fails_is_repaired_and_the_result_summed_up(session: ConfinedSessionCodeExecutor):
     replies = [Text(FAILS), Json(RETRY), Text(PRINTS_42), Text("The answer is 42.")]
-    async with ScriptedServer(replies) as server, confined(tmp_path) as executor:
-        *events, final = await turn(agent_of(server, executor, approval_func=None))
+    async with ScriptedServer(replies) as server:
+        *events, final = await turn(agent_of(server, session, approval_func=None))
     generated, failed, proposed, again, worked = events
     assert isinstance(generated, CodeGenerationEvent)
     assert isinstance(failed, CodeExecutionEvent)
@@ -328,14 +328,13 @@ async def test_output_comes_while_the_code_runs(tmp_path: Path):
     assert items[-1].messages[-1].content == "started\ndone\n"
 
 
-async def test_the_executor_starts_while_the_first_call_to_the_model_is_under_way(tmp_path: Path):
-    replies = [Slow(0.8, Text(PRINTS_42)), Text("It is 42.")]
-    async with ScriptedServer(replies) as server, confined(tmp_path) as executor:
-        agent = agent_of(server, executor, approval_func=None)
-        async for item in agent.on_messages_stream([user(TASK)], CancellationToken()):
+async def test_the_executor_starts_while_the_first_call_to_the_model_is_under_way():
+    executor = Streaming("42\n", ExecutionResult(exit_code=0, output="42\n"))
+    async with ScriptedServer([Text(PRINTS_42), Text("It is 42.")]) as server:
+        async for item in agent_of(server, executor).on_messages_stream([user(TASK)], CancellationToken()):
             if isinstance(item, CodeGenerationEvent):
-                # the code is not executed yet, but where it will be is there
-                assert executor._place.running  # pyright: ignore[reportPrivateUsage]
+                # the code is not executed yet
+                assert (executor.starts, executor.executed) == (1, [])
     assert not server.unused
 
 

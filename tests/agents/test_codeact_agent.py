@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,8 +31,8 @@ from support.agents import (
     turn,
     user,
 )
-from support.codeact import agent_of, outputs, own_session, py
-from support.openai_server import HttpError, ScriptedServer, Slow, Text
+from support.codeact import agent_of, outputs, py
+from support.openai_server import HttpError, ScriptedServer, Text
 
 from codeact_team.agents import CodeActAgent
 from codeact_team.execution import Outcome, SessionResult
@@ -71,9 +70,9 @@ async def test_each_event_tells_its_step_and_its_code(session: Session):
     assert [(item.retry_attempt, item.result.exit_code) for item in executed] == [(0, 0), (1, 0)]
 
 
-async def test_the_model_reads_the_output_as_data_with_the_names_that_were_bound(session: Session):
+async def test_the_model_reads_the_output_as_data_with_the_names_that_were_bound(fresh_session: Session):
     async with ScriptedServer([Text(py("x = 42\nprint('done')")), Text("Done.")]) as server:
-        items = await turn(agent_of(server, session))
+        items = await turn(agent_of(server, fresh_session))
     assert contents(server.requests[1])[-1] == "<output>\ndone\nBound: x int = 42\n</output>"
     assert outputs(items) == ["done\n"], "people read what the program wrote"
 
@@ -159,10 +158,9 @@ async def test_what_was_defined_in_one_run_is_there_in_the_next(session: Session
     assert len(await agent.model_context.get_messages()) == 10
 
 
-async def test_a_shell_block_works_beside_python_in_the_same_directory(tmp_path: Path):
-    async with own_session(work_dir=tmp_path) as executor:
-        replies = ["```sh\necho 42 > number\n```", py("int(open('number').read())"), "It is 42."]
-        assert outputs(await turn(agent_of(replay(*replies), executor)))[-1] == "42\n"
+async def test_a_shell_block_works_beside_python_in_the_same_directory(session: Session):
+    replies = ["```sh\necho 42 > number\n```", py("int(open('number').read())"), "It is 42."]
+    assert outputs(await turn(agent_of(replay(*replies), session)))[-1] == "42\n"
 
 
 async def test_every_call_sees_the_task_and_the_instructions_exactly_once(session: Session):
@@ -227,30 +225,26 @@ async def test_words_and_output_are_streamed_in_order(session: Session):
     assert "".join(item.to_text() for item in between if not isinstance(item, Response)) == "first\nsecond\n"
 
 
-async def test_output_comes_while_the_code_runs(tmp_path: Path):
-    code = py(
-        "import pathlib, time\nprint('started')\n"
-        "while not pathlib.Path('go').exists(): time.sleep(0.01)\nprint('done')"
-    )
-    async with own_session(work_dir=tmp_path, timeout=20) as executor:
-        agent = agent_of(replay(code, "Done."), executor, stream_output=True)
-        async for item in agent.run_stream(task=TASK):
-            if isinstance(item, ModelClientStreamingChunkEvent) and "started" in item.content:
-                (tmp_path / "go").touch()
-            if isinstance(item, CodeExecutionEvent):
-                assert item.result.output == "started\ndone\n"
-
-
 async def test_nothing_is_streamed_unless_asked_for(session: Session):
     items = await turn(agent_of(replay(SHOW.replace("total", "1"), "One."), session))
     assert not [item for item in items if isinstance(item, ModelClientStreamingChunkEvent)]
 
 
-async def test_the_executor_starts_while_the_model_is_writing(tmp_path: Path):
-    async with ScriptedServer([Slow(1, Text(ADD)), Text("55")]) as server, own_session() as executor:
-        async for item in agent_of(server, executor).run_stream(task=TASK):
+async def test_the_executor_starts_while_the_model_is_writing(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+):
+    starts: list[str] = []
+    start = session.start
+
+    async def noted() -> None:
+        starts.append("start")
+        await start()
+
+    monkeypatch.setattr(session, "start", noted)
+    async with ScriptedServer([Text(ADD), Text("55")]) as server:
+        async for item in agent_of(server, session).run_stream(task=TASK):
             if isinstance(item, CodeGenerationEvent):
-                assert executor._place.running  # pyright: ignore[reportPrivateUsage]
+                assert starts == ["start"], "the code is not executed yet"
 
 
 async def test_artifacts_are_in_the_event_and_named_to_the_model(session: Session):

@@ -29,12 +29,12 @@ def through_json(state: Any) -> Any:
     return json.loads(json.dumps(state))
 
 
-async def test_reset_forgets_the_conversation_and_the_variables(session: Session):
+async def test_reset_forgets_the_conversation_and_the_variables(fresh_session: Session):
     # on_reset kept the context
     async with ScriptedServer(
         [Text(py("x = 42")), Text("Done."), Text(py("print(x)")), Text("Oh.")]
     ) as server:
-        agent = agent_of(server, session)
+        agent = agent_of(server, fresh_session)
         await turn(agent)
         await agent.on_reset(CancellationToken())
         items = await turn(agent, user("What is x?"))
@@ -42,7 +42,7 @@ async def test_reset_forgets_the_conversation_and_the_variables(session: Session
     assert contents(server.requests[2])[1:] == ["What is x?"]
 
 
-async def test_another_agent_goes_on_where_the_first_one_was_saved(session: Session):
+async def test_another_agent_goes_on_where_the_first_one_was_saved(fresh_session: Session):
     # save_state saved nothing, so a resumed team had forgotten everything
     replies = [
         Text(py("x = 42\nprint(x)")),
@@ -52,7 +52,7 @@ async def test_another_agent_goes_on_where_the_first_one_was_saved(session: Sess
         Text("Yes."),
     ]
     async with ScriptedServer(replies) as server, own_session() as executor:
-        first = agent_of(server, session)
+        first = agent_of(server, fresh_session)
         await turn(first)
         second = agent_of(server, executor)
         await second.load_state(through_json(await first.save_state()))
@@ -71,8 +71,8 @@ async def test_another_agent_goes_on_where_the_first_one_was_saved(session: Sess
     assert str(contents(server.requests[4])).count(GONE) == 1, "told once"
 
 
-async def test_loading_restarts_the_interpreter_of_the_agent_itself(session: Session):
-    agent = agent_of(replay(py("x = 42"), "Done.", py("print(x)"), "Gone."), session)
+async def test_loading_restarts_the_interpreter_of_the_agent_itself(fresh_session: Session):
+    agent = agent_of(replay(py("x = 42"), "Done.", py("print(x)"), "Gone."), fresh_session)
     await turn(agent)
     await agent.load_state(through_json(await agent.save_state()))
     assert "NameError" in outputs(await turn(agent))[0]
@@ -86,10 +86,10 @@ async def test_an_empty_conversation_has_no_variables_to_miss(session: Session):
     assert contents(server.requests[0])[1:] == [TASK]
 
 
-async def test_the_model_is_told_once_when_the_interpreter_is_lost(session: Session):
+async def test_the_model_is_told_once_when_the_interpreter_is_lost(fresh_session: Session):
     replies = [Text(py("x = 42")), Text(py("import os; os._exit(3)")), Text(py("print(x)")), Text("Gone.")]
     async with ScriptedServer(replies) as server:
-        items = await turn(agent_of(server, session))
+        items = await turn(agent_of(server, fresh_session))
     assert "NameError" in outputs(items)[-1]
     seen = contents(server.requests[2])[-1]
     assert seen.count("are gone") == 1

@@ -21,6 +21,12 @@ from codeact_team.executors import ConfinedSessionCodeExecutor
 Session = ConfinedSessionCodeExecutor
 
 
+@pytest.fixture
+def session(fresh_session: Session) -> Session:
+    """Agents with different tools do not share an interpreter."""
+    return fresh_session
+
+
 def ordered(number: int) -> int:
     """Look up an order."""
     return number

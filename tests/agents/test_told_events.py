@@ -19,6 +19,12 @@ from codeact_team.execution import CallOutcome, Outcome
 from codeact_team.executors import ConfinedSessionCodeExecutor
 
 
+@pytest.fixture
+def session(fresh_session: ConfinedSessionCodeExecutor) -> ConfinedSessionCodeExecutor:
+    """Agents with different tools do not share an interpreter."""
+    return fresh_session
+
+
 async def told(make: Any, *messages: Any, handlers: Any = ()) -> tuple[list[Event], list[Item]]:
     """What the agent that ``make`` makes tells, and what it yields."""
     heard: list[Event] = []
