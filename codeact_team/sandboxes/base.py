@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
+from codeact_team.aio import to_the_end
 from codeact_team.sandboxes.limits import Limits
+
+logger = logging.getLogger("codeact_team.sandboxes")
 
 STOPPED = "the executor was stopped"
 UNCLEARED = "it could not be cleared of all that ran in it"
@@ -21,21 +25,24 @@ STARTS_AT_ONCE = max(2, os.cpu_count() or 1)
 together would exceed. Whoever waits for a place has not begun."""
 
 
+@cache
+def warn_once(text: str) -> None:
+    """Warn of what is so as long as this process runs."""
+    logger.warning("%s", text)
+
+
 @dataclass(frozen=True)
 class Exit:
-    """How a process ended.
-
-    Attributes:
-        code: Its exit code; 128 + n where signal n ended it.
-        lost: Why the sandbox itself is gone, or ``None`` where it goes on.
-        oom_kills: How many processes the memory limit has killed since the process started; ``None`` if not known.
-        fork_failures: How often the process limit refused a new process since then, where that is known.
-    """
+    """How a process ended."""
 
     code: int
+    """Its exit code; 128 + n where signal n ended it."""
     lost: str | None = None
+    """Why the sandbox itself is gone, or ``None`` where it goes on."""
     oom_kills: int | None = None
+    """How many processes the memory limit has killed since the process started; ``None`` if not known."""
     fork_failures: int = 0
+    """How often the process limit refused a new process since then, where that is known."""
 
 
 class Process(ABC):
@@ -83,13 +90,23 @@ class Sandbox(ABC):
         """The directories of the host that programs write to, and for which the sandbox has no quota; once it runs."""
         return ()
 
-    @abstractmethod
     async def start(self) -> None:
-        """Make the sandbox ready.
+        """Make the sandbox ready, unless it is; where that fails, nothing is left.
 
         Raises:
             SandboxError: If this machine cannot provide it. Never falls back to a weaker one.
         """
+        if self.running:
+            return
+        await self.stop()
+        try:
+            await self._start()
+        except BaseException:
+            await to_the_end(self.stop())
+            raise
+
+    @abstractmethod
+    async def _start(self) -> None: ...
 
     @abstractmethod
     async def stop(self) -> None:
@@ -125,7 +142,5 @@ class Sandbox(ABC):
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()

@@ -67,19 +67,18 @@ def diagnose(
     oom_kills: int | None = None,
     fork_failures: int = 0,
 ) -> str | None:
-    """Say which limit a failed program ran into.
+    """The limit that a failed program ran into, in a sentence that says so where it is a guess.
 
     Args:
         limits: The limits in force.
         exit_code: The program's exit code.
         output: The end of what it wrote. Hostile data: it can make the answer wrong, nothing else.
         timed_out: Whether the time limit stopped it.
-        oom_kills: Processes that the memory limit killed, as the kernel counts them; ``None`` if not known.
-        fork_failures: New processes that the process limit refused, as the kernel counts them.
+        oom_kills: Processes that the memory limit killed; ``None`` if not known.
+        fork_failures: New processes that the process limit refused.
 
     Returns:
-        A sentence that names the limit and the config field, and says so where that is a guess; ``None`` where no limit
-        is to blame.
+        ``None`` where no limit is to blame.
     """
     if timed_out:
         cause = Cause.TIME
@@ -87,8 +86,10 @@ def diagnose(
         return None
     elif oom_kills:
         cause = Cause.MEMORY
-    elif said := next((cause for cause in _SYMPTOMS if cause in limits and _is_told(cause, output)), None):
-        cause = said
+    elif symptoms := [
+        each for each, words in _SYMPTOMS.items() if each in limits and re.search(words, output)
+    ]:
+        cause = symptoms[0]
     elif fork_failures:
         cause = Cause.PROCESSES
     elif exit_code == _SIGXFSZ_EXIT:
@@ -102,10 +103,6 @@ def diagnose(
     else:
         return None
     return told(cause, limits[cause]) if cause in limits else None
-
-
-def _is_told(cause: Cause, output: str) -> bool:
-    return re.search(_SYMPTOMS[cause], output) is not None
 
 
 def told(cause: Cause, field: str) -> str:

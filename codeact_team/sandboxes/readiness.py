@@ -120,29 +120,23 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 async def readable(fd: int) -> None:
-    """Wait until ``fd`` can be read, or is at its end."""
-    loop = asyncio.get_running_loop()
-    await _once(fd, loop.add_reader, loop.remove_reader)
+    """Wait once until ``fd`` can be read, or is at its end."""
+    readiness = Readiness(fd)
+    try:
+        await readiness.wait()
+    finally:
+        readiness.close()
 
 
 async def writable(fd: int) -> None:
-    """Wait until ``fd`` can be written, or nobody reads it any more."""
+    """Wait once until ``fd`` can be written, or nobody reads it any more."""
     loop = asyncio.get_running_loop()
-    await _once(fd, loop.add_writer, loop.remove_writer)
-
-
-async def _once(fd: int, add: Callable[..., object], remove: Callable[[int], object]) -> None:
-    ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    ready = asyncio.Event()
     # two tasks may wait for the same one
     copy = os.dup(fd)
     try:
-        add(copy, _resolve, ready)
-        await ready
+        loop.add_writer(copy, ready.set)
+        await ready.wait()
     finally:
-        remove(copy)
+        loop.remove_writer(copy)
         os.close(copy)
-
-
-def _resolve(ready: asyncio.Future[None]) -> None:
-    if not ready.done():
-        ready.set_result(None)

@@ -16,14 +16,7 @@ _NAME = re.compile(r"codeact-team-(?P<process>\d+)-[a-z0-9_]{8}")
 
 
 class TemporaryDirectory:
-    """A new directory, held by a lock that the kernel releases however this process ends.
-
-    Attributes:
-        path: The directory, in full.
-
-    Raises:
-        OSError: If there can be none.
-    """
+    """A new directory, held by a lock that the kernel releases however this process ends."""
 
     def __init__(self) -> None:
         self.path = os.path.realpath(tempfile.mkdtemp(prefix=f"codeact-team-{os.getpid()}-"))
@@ -43,10 +36,7 @@ class TemporaryDirectory:
 def orphaned_directories() -> list[Path]:
     """The temporary directories of this package whose process has ended, and that this user can remove."""
     with os.scandir(tempfile.gettempdir()) as entries:
-        named = [(entry, found) for entry in entries if (found := _NAME.fullmatch(entry.name))]
-        return sorted(
-            Path(entry.path) for entry, found in named if _is_orphaned(entry, int(found["process"]))
-        )
+        return sorted(Path(entry.path) for entry in entries if _is_orphaned(entry))
 
 
 def remove_orphaned(directory: Path) -> None:
@@ -59,15 +49,12 @@ def remove_orphaned(directory: Path) -> None:
         trees.remove(str(directory))
 
 
-def _is_orphaned(entry: os.DirEntry[str], process: int) -> bool:
+def _is_orphaned(entry: os.DirEntry[str]) -> bool:
+    if (named := _NAME.fullmatch(entry.name)) is None or not entry.is_dir(follow_symlinks=False):
+        return False
     # others' directories are not ours to judge; root gives its own away to the user that code runs as
-    is_ours = entry.stat(follow_symlinks=False).st_uid == os.geteuid() or os.geteuid() == 0
-    return (
-        is_ours
-        and entry.is_dir(follow_symlinks=False)
-        and not is_running(process)
-        and not _is_held(entry.path)
-    )
+    is_ours = os.geteuid() in (0, entry.stat(follow_symlinks=False).st_uid)
+    return is_ours and not is_running(int(named["process"])) and not _is_held(entry.path)
 
 
 def _is_held(directory: str) -> bool:

@@ -80,7 +80,7 @@ class Liar(Sandbox):
     def limits(self) -> Limits:
         return {}
 
-    async def start(self) -> None:
+    async def _start(self) -> None:
         return
 
     async def stop(self) -> None:

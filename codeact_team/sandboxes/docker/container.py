@@ -9,7 +9,7 @@ import platform
 import secrets
 import socket
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 
 from docker.errors import APIError, NotFound
 from requests.exceptions import Timeout
@@ -50,24 +50,21 @@ def owner_label() -> str:
 
 def process_namespace() -> str:
     """The namespace that the ids of this machine's processes belong to; nothing where there are none."""
-    with suppress(OSError):
+    try:
         return os.readlink("/proc/self/ns/pid")
-    return ""
+    except OSError:
+        return ""
 
 
 class Container:
-    """A container whose first process, ``init.sh``, is attached to this one. Belongs to whoever has made it.
+    """A container whose first process, ``init.sh``, is attached to this one by a stream.
 
     Args:
         client: The engine; the container closes it in the end.
         url: The engine's address.
         id: The container's id.
-        stream: What its first process reads and writes.
+        stream: What the first process reads and writes.
         keep: Whether the container is left when it has ended.
-
-    Attributes:
-        client: The engine.
-        id: The container's id.
     """
 
     def __init__(self, client: Client, url: str, id: str, stream: socket.socket, *, keep: bool) -> None:
@@ -107,11 +104,7 @@ class Container:
         self._own = await ask(self._processes)
 
     def launch(self, command: Sequence[str], env: Mapping[str, str]) -> tuple[str, socket.socket]:
-        """Start a program: the engine's name for it, and its stream. Blocks.
-
-        Raises:
-            EngineError: If the engine refuses.
-        """
+        """Start a program: the engine's name for it, and its stream. Blocks."""
         with translated(self._url):
             created = self.client.exec_create(self.id, command, stdin=True, environment=dict(env))
         path = f"/exec/{created['Id']}/start"
@@ -149,13 +142,14 @@ class Container:
     async def why_unresponsive(self) -> str:
         """Why the container does not do what it is told."""
 
-        def is_paused() -> bool:
+        def inspect() -> str:
             with translated(self._url):
-                return self.client.inspect_container(self.id)["State"]["Paused"]
+                state = self.client.inspect_container(self.id)["State"]
+            return "the container was paused" if state["Paused"] else UNCLEARED
 
         try:
             async with asyncio.timeout(_INSPECTION_TIMEOUT):
-                return "the container was paused" if await ask(is_paused) else UNCLEARED
+                return await ask(inspect)
         except (TimeoutError, EngineError):
             return "the container engine does not answer"
 
@@ -187,26 +181,18 @@ def remove(client: Client, url: str, container: str, *, keep: bool) -> None:
     """End a container, remove it unless it is to be kept, and close the client. Blocks. A failure is logged."""
     client.timeout = _REMOVAL_TIMEOUT
     try:
-        with translated(url):
-            _end(client, container, keep=keep)
+        with closing(client), translated(url), suppress(NotFound):
+            try:
+                if keep:
+                    client.kill(container)
+                else:
+                    client.remove_container(container, force=True, v=True)
+            except APIError as error:
+                if error.status_code != CONFLICT:
+                    raise
+                if not keep:
+                    # the engine is at it already; it may be done before this asks, and then some engines never answer
+                    with suppress(Timeout):
+                        client.wait(container, timeout=_REMOVED_ALREADY_TIMEOUT, condition="removed")
     except EngineError as error:
         logger.warning("container %s may be left: %s; `codeact-team doctor --clean`", container, error)
-    finally:
-        client.close()
-
-
-def _end(client: Client, container: str, *, keep: bool) -> None:
-    try:
-        if keep:
-            client.kill(container)
-        else:
-            client.remove_container(container, force=True, v=True)
-    except NotFound:
-        pass
-    except APIError as error:
-        if error.status_code != CONFLICT:
-            raise
-        if not keep:
-            # the engine is at it already; it may be done before this asks, and then some engines never answer
-            with suppress(NotFound, Timeout):
-                client.wait(container, timeout=_REMOVED_ALREADY_TIMEOUT, condition="removed")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 import stat
 from collections.abc import Mapping, Set
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from docker.errors import APIError
 from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
 from codeact_team.errors import EngineError
+from codeact_team.sandboxes.base import warn_once
 from codeact_team.sandboxes.docker.config import DockerSandboxConfig
 from codeact_team.sandboxes.docker.container import (
     CONFLICT,
@@ -30,8 +29,6 @@ from codeact_team.sandboxes.docker.container import (
 from codeact_team.sandboxes.docker.engine import Client, open_stream, translated
 from codeact_team.sandboxes.docker.seccomp import profile
 
-logger = logging.getLogger(__name__)
-
 WORKSPACE = "/workspace"
 _NOBODY = "65534:65534"
 _MIB = 1024 * 1024
@@ -41,17 +38,13 @@ _ENTER = stat.S_IXGRP | stat.S_IXOTH
 
 @dataclass(frozen=True)
 class Binding:
-    """A directory of the host that is to be the workspace.
-
-    Attributes:
-        directory: The directory.
-        source: Its name at the engine.
-        probe: The name of a file there that must be seen in the container.
-    """
+    """A directory of the host that is to be the workspace."""
 
     directory: Path
     source: Path
+    """Its name at the engine."""
     probe: str
+    """The name of a file there that must be seen in the container."""
 
     def is_missing(self, error: EngineError) -> bool:
         """Whether the engine refused a container because it does not have the directory."""
@@ -64,7 +57,7 @@ class Binding:
 def launch(
     client: Client, url: str, config: DockerSandboxConfig, binding: Binding | None, word: str
 ) -> Container:
-    """Create a container, attach to it, and start it. Blocks; where it fails, nothing is left.
+    """Create a container, attach to it, and start it. Blocks; where the engine refuses, nothing is left.
 
     Args:
         client: The engine, which the container then closes.
@@ -72,9 +65,6 @@ def launch(
         config: The settings.
         binding: What is bound at the workspace; ``None`` for a workspace inside only.
         word: What the line that the first process says begins with.
-
-    Raises:
-        EngineError: If the engine refuses.
     """
     with translated(url):
         info: dict[str, Any] = client.info()
@@ -85,7 +75,7 @@ def launch(
     as_root = user.partition(":")[0] in ("0", "root") and not rootless
     no_set_id = as_root and binding is not None and _others_can_enter(binding.directory)
     if as_root and binding is not None and config.user is None:
-        _warn_once(
+        warn_once(
             f"{binding.directory} belongs to root, so the code runs as uid 0 of the container, without capabilities"
         )
     probe = "" if binding is None else binding.probe
@@ -113,13 +103,8 @@ def _filter_for(info: Mapping[str, Any], options: Set[str]) -> str | None:
         return known
     else:
         why = f"the container engine's own profile of system calls is in force, as ours does not fit {machine!r}"
-    _warn_once(why)
+    warn_once(why)
     return None
-
-
-@cache
-def _warn_once(text: str) -> None:
-    logger.warning("%s", text)
 
 
 def _others_can_enter(directory: Path) -> bool:

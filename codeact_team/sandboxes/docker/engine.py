@@ -11,7 +11,7 @@ import re
 import socket
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from email.message import Message
 from typing import Any, TypeAlias, TypeVar, cast
 from urllib.parse import unquote, urlsplit
@@ -36,6 +36,8 @@ GREETING_TIMEOUT = 10
 """Seconds that it may take to say which version it is, which costs it nothing."""
 _UNDO_GRACE = 3.0
 """Seconds that a cancelled caller waits for the removal of what it has asked for."""
+# what requests raises is an OSError
+_RAISED = (DockerException, StreamParseError, OSError, http.client.HTTPException, HTTPError, ValueError)
 
 
 def engine_url() -> str:
@@ -86,11 +88,7 @@ def _context_endpoint(name: str | None) -> tuple[str, bool]:
 
 
 def connect(url: str) -> Client:
-    """A client of the engine at ``url``. Blocks; the caller closes it.
-
-    Raises:
-        EngineError: If no engine answers there.
-    """
+    """A client of the engine at ``url``, or an EngineError. Blocks; the caller closes it."""
     with translated(url):
         client = docker.APIClient(base_url=url, version=_newest_version(url), timeout=REQUEST_TIMEOUT)
     # the raw streams do not go through a proxy, so the requests do not either
@@ -99,10 +97,8 @@ def connect(url: str) -> Client:
 
 
 def _newest_version(url: str) -> str:
-    """The newest version of the API that the engine speaks.
-
-    docker's own way to it has the engine start programs, and leaves a socket open where nobody answers.
-    """
+    """The newest version of the API that the engine speaks."""
+    # docker's own way to it has the engine start programs, and leaves a socket open where nobody answers
     with _dial(url, GREETING_TIMEOUT) as stream:
         version = _request(stream, "GET /_ping HTTP/1.1\r\nHost: docker\r\n\r\n").get("Api-Version", "")
     if not re.fullmatch(r"\d+\.\d+", version):
@@ -113,15 +109,11 @@ def _newest_version(url: str) -> str:
 async def ask(work: Callable[[], T], *, undo: Callable[[T], object] | None = None) -> T:
     """Do something that blocks, such as a request to the engine, in a thread.
 
-    Whoever is cancelled does not wait for an engine that hangs. The thread then ends by the time-outs of its requests.
-
-    Args:
-        work: What to do.
-        undo: Undoes what ``work`` has made, where nobody wants it any more; a cancellation waits for that for a while.
-            It may block.
+    Whoever is cancelled does not wait for an engine that hangs: the thread ends by the time-outs of its requests. What
+    it makes for nobody is given to ``undo``, which may block, too; a cancellation waits for that for a while.
     """
-    answer: Future[T] = Future()
     loop = asyncio.get_running_loop()
+    answer: Future[T] = Future()
     ended = loop.run_in_executor(None, _do, answer, work, undo)
     try:
         return await asyncio.shield(asyncio.wrap_future(answer))
@@ -135,7 +127,7 @@ async def ask(work: Callable[[], T], *, undo: Callable[[T], object] | None = Non
 
 
 def in_thread(work: Callable[[], T]) -> Future[T]:
-    """Begin something that blocks. The result can be awaited from any event loop."""
+    """Begin something that blocks; its result can be awaited from any event loop."""
     answer: Future[T] = Future()
     asyncio.get_running_loop().run_in_executor(None, _do, answer, work, None)
     return answer
@@ -156,50 +148,33 @@ def _do(answer: Future[T], work: Callable[[], T], undo: Callable[[T], object] | 
 
 
 def open_stream(client: Client, url: str, path: str, body: Any = None) -> socket.socket:
-    """Start an exec, or attach, and take over the connection as a raw stream. Blocks.
+    """Post ``body`` to start an exec, or to attach, and take over the connection as a non-blocking socket. Blocks.
 
     docker's own way to such a socket reads ahead of the answer's header, and leaves two owners of one descriptor.
-
-    Args:
-        client: A client of the engine, for its version.
-        url: The engine's address.
-        path: What to post to, without the version.
-        body: What to post, as JSON.
-
-    Returns:
-        A non-blocking socket that the caller owns.
-
-    Raises:
-        EngineError: If the engine refuses.
     """
     content = b"" if body is None else json.dumps(body).encode()
     request = (
         f"POST /v{client.api_version}{path} HTTP/1.1\r\nHost: docker\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
     )
-    with translated(url):
-        stream = _dial(url, client.timeout)
-        try:
-            _request(stream, request, content)
-            stream.setblocking(False)
-        except BaseException:
-            stream.close()
-            raise
+    with translated(url), ExitStack() as failed:
+        stream = failed.enter_context(_dial(url, client.timeout))
+        _request(stream, request, content)
+        stream.setblocking(False)
+        failed.pop_all()
     return stream
 
 
 def _dial(url: str, timeout: float) -> socket.socket:
     parts = urlsplit(url)
-    if parts.scheme == "unix":
-        stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            stream.settimeout(timeout)
-            stream.connect(unquote(parts.netloc + parts.path))
-        except BaseException:
-            stream.close()
-            raise
-        return stream
-    return socket.create_connection((parts.hostname or "localhost", parts.port or 2375), timeout=timeout)
+    if parts.scheme != "unix":
+        return socket.create_connection((parts.hostname or "localhost", parts.port or 2375), timeout=timeout)
+    with ExitStack() as failed:
+        stream = failed.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        stream.settimeout(timeout)
+        stream.connect(unquote(parts.netloc + parts.path))
+        failed.pop_all()
+    return stream
 
 
 def _request(stream: socket.socket, head: str, content: bytes = b"") -> Message:
@@ -224,22 +199,10 @@ def _request(stream: socket.socket, head: str, content: bytes = b"") -> Message:
 
 @contextmanager
 def translated(subject: str) -> Generator[None]:
-    """Turn whatever the Docker client raises into an :class:`EngineError` that says what to do.
-
-    Args:
-        subject: What was being talked to: an engine's address or an image's name.
-    """
+    """Turn whatever the Docker client raises, of an engine's address or an image, into an :class:`EngineError`."""
     try:
         yield
-    # what requests raises is an OSError
-    except (
-        DockerException,
-        StreamParseError,
-        OSError,
-        http.client.HTTPException,
-        HTTPError,
-        ValueError,
-    ) as error:
+    except _RAISED as error:
         text = str(error.explanation or error) if isinstance(error, APIError) else str(error)
         reason = " ".join(_without_credentials(text).split())[:500]
         if isinstance(error, ImageNotFound):

@@ -16,16 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 async def ensure_image(client: Client, image: str, pull: str) -> None:
-    """Make sure the engine has ``image``. Takes as long as a pull takes; a cancellation ends the pull.
-
-    Args:
-        client: The engine.
-        image: The image's name.
-        pull: ``missing``, ``always`` or ``never``.
-
-    Raises:
-        EngineError: If the engine has not the image and cannot get it.
-    """
+    """Make sure the engine has ``image``, or raise an EngineError. A cancellation ends the pull."""
     cancelled = threading.Event()
     try:
         await ask(partial(_ensure, client, image, pull, cancelled))

@@ -7,11 +7,11 @@ import logging
 import os
 import platform
 import sys
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from docker.errors import NotFound
 
@@ -22,70 +22,50 @@ from codeact_team.system.kernel import is_running
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _CLOCK_SKEW = 60
 """Seconds by which the clocks of engine and host may differ."""
 
 
 @dataclass(frozen=True)
 class Orphan:
-    """A container of ours, running or stopped, whose owner on this host has ended.
-
-    Attributes:
-        id: Its id.
-        name: Its name.
-        owner: Who made it, as ``host:process``.
-        image: Its image.
-        state: Such as ``running`` or ``exited``.
-    """
+    """A container of ours, running or stopped, whose owner on this host has ended."""
 
     id: str
     name: str
     owner: str
+    """Who made it, as ``host:process``."""
     image: str
     state: str
+    """As the engine calls it, such as ``running`` or ``exited``."""
 
 
 async def list_orphans() -> list[Orphan]:
-    """The orphans of this host on the current engine. Those of other hosts are not ours to judge.
-
-    Raises:
-        EngineError: If no engine answers.
-    """
-
-    def list_all() -> list[Orphan]:
-        url = engine_url()
-        with closing(connect(url)) as client:
-            return _orphans(client, url)
-
-    return await asyncio.to_thread(list_all)
+    """The orphans of this host on the current engine, or an EngineError. Those of other hosts are not ours to judge."""
+    return await asyncio.to_thread(_at_engine, _orphans)
 
 
 async def remove_orphan(orphan: Orphan) -> None:
-    """Remove an orphan with what runs inside. One that is gone already is no error.
+    """Remove an orphan with what runs inside, or raise an EngineError. One that is gone already is no error."""
 
-    Raises:
-        EngineError: If the engine refuses, or no engine answers.
-    """
+    def remove(client: Client, url: str) -> None:
+        with translated(url), suppress(NotFound):
+            client.remove_container(orphan.id, force=True, v=True)
 
-    def remove() -> None:
-        url = engine_url()
-        try:
-            with closing(connect(url)) as client, translated(url):
-                client.remove_container(orphan.id, force=True, v=True)
-        except EngineError as error:
-            if not isinstance(error.__cause__, NotFound):
-                raise
+    await asyncio.to_thread(_at_engine, remove)
 
-    await asyncio.to_thread(remove)
+
+def _at_engine(work: Callable[[Client, str], T]) -> T:
+    url = engine_url()
+    with closing(connect(url)) as client:
+        return work(client, url)
 
 
 def remove_unstarted(client: Client, url: str) -> None:
     """Remove the orphans that were never started, as where their owner was killed at the wrong moment. Blocks.
 
     Nothing of them has ever run, so nothing is lost. One that cannot be removed is no error.
-
-    Raises:
-        EngineError: If no engine answers.
     """
     for orphan in _orphans(client, url, status="created"):
         try:

@@ -37,9 +37,6 @@ class DockerProcess(Process):
         stream: Its stdin and output, in the engine's frames.
         mark: What the shell around it writes when it has ended; ``None`` where there is no such shell.
         end_rest: Ends everything that still runs in the container.
-
-    Attributes:
-        lost: Why the sandbox is gone, where that is known here.
     """
 
     def __init__(
@@ -61,6 +58,7 @@ class DockerProcess(Process):
         self._end_rest = end_rest
         self._cut = False
         self.lost: str | None = None
+        """Why the sandbox is gone, where that is known here."""
 
     def cut(self) -> None:
         """Let whoever reads or writes know that there is no more, whatever the engine says."""

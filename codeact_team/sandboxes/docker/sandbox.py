@@ -14,7 +14,7 @@ from importlib import resources
 from operator import methodcaller
 from pathlib import Path
 
-from codeact_team.aio import Turns, to_the_end
+from codeact_team.aio import Turns
 from codeact_team.errors import EngineError, SandboxError
 from codeact_team.sandboxes.base import STARTS_AT_ONCE, STOPPED, Process, Sandbox
 from codeact_team.sandboxes.docker.config import DockerSandboxConfig
@@ -85,16 +85,6 @@ class DockerSandbox(Sandbox):
     def running(self) -> bool:
         return self._container is not None and self._container.alive
 
-    async def start(self) -> None:
-        if self.running:
-            return
-        await self.stop()
-        try:
-            await self._start(self._work_dir if self.shared else None)
-        except BaseException:
-            await to_the_end(self.stop())
-            raise
-
     async def stop(self) -> None:
         await self._give_up(self._container, STOPPED)
         for removal in self._removals:
@@ -102,13 +92,10 @@ class DockerSandbox(Sandbox):
         self._removals = []
 
     async def _give_up(self, container: Container | None, reason: str | None) -> None:
-        """Begin to remove the container, if it is still the present one, and let all who wait for something in it go on, even if the engine hangs.
+        """Begin to remove the container, if it is still the present one, and let all who wait for something in it go on.
 
-        The removal goes on to its end, also after a cancellation.
-
-        Args:
-            container: The container.
-            reason: Why, for the account of what runs inside; ``None`` where the engine knows.
+        That they do even if the engine hangs. The removal goes on to its end, also after a cancellation. The reason is
+        for the account of what runs inside, ``None`` where the engine knows it.
         """
         if container is None or container is not self._container:
             return
@@ -166,7 +153,8 @@ class DockerSandbox(Sandbox):
             # it has ended
             await self._give_up(container, None)
 
-    async def _start(self, work_dir: Path | None) -> None:
+    async def _start(self) -> None:
+        work_dir = self._work_dir if self.shared else None
         said, output = await self._launch(work_dir)
         if said in ("unshared", "unwritable") and work_dir is not None and not self._must_share:
             logger.warning("%s is %s for the container: the workspace is inside it", work_dir, said)

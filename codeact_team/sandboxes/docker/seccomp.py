@@ -67,18 +67,11 @@ _AF_NETLINK, _NETLINK_ROUTE = 16, 0
 
 @cache
 def profile(architecture: str) -> str | None:
-    """The profile as JSON.
-
-    Args:
-        architecture: The machine's, as the kernel names it.
-
-    Returns:
-        ``None`` where the calls' arguments are not known: the engine's own profile is to be used there.
-    """
+    """The profile as JSON; ``None`` where the calls' arguments are not known, for the engine's own to be used."""
     if architecture not in _ARCHITECTURES:
         return None
     names = "".join((_FILES, _MEMORY, _PROCESSES, _SIGNALS, _TIME, _COMMUNICATION)).split()
-    rules = [
+    calls = [
         _allow(names),
         _allow(["clone"], _masked(0, _CLONE_NEW)),
         *(_allow(["personality"], _equal(0, value)) for value in _PERSONALITIES),
@@ -90,14 +83,9 @@ def profile(architecture: str) -> str | None:
         # takes any part of the host's disk at once; where it is not supported, the C library writes instead
         {"names": ["fallocate"], "action": "SCMP_ACT_ERRNO", "errnoRet": errno.EOPNOTSUPP},
     ]
-    return json.dumps(
-        {
-            "defaultAction": "SCMP_ACT_ERRNO",
-            "architectures": [_ARCHITECTURES[architecture]],
-            "syscalls": rules,
-        },
-        separators=(",", ":"),
-    )
+    architectures = [_ARCHITECTURES[architecture]]
+    rules = {"defaultAction": "SCMP_ACT_ERRNO", "architectures": architectures, "syscalls": calls}
+    return json.dumps(rules, separators=(",", ":"))
 
 
 def _allow(names: Sequence[str], *conditions: dict[str, Any]) -> dict[str, Any]:

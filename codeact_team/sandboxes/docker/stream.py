@@ -6,14 +6,12 @@ import re
 import struct
 
 _HEADER = struct.Struct(">BxxxL")
+"""The stream, and the length of the payload that follows."""
 _NUMBER = re.compile(rb"-?[0-9]+")
 
 
 class Demultiplexer:
-    """Takes the engine's frames apart: eight bytes of header (stream, length), then the payload.
-
-    Holds back no more than an incomplete header, whatever lengths the headers claim.
-    """
+    """Takes the engine's frames apart, and holds back no more than an incomplete header, whatever length one claims."""
 
     def __init__(self) -> None:
         self._header = b""
@@ -84,7 +82,5 @@ class MarkedStream:
 
     def _overlap(self, data: bytes) -> int:
         """How many bytes at the end of ``data`` could be the beginning of the mark."""
-        for length in range(min(len(self._mark) - 1, len(data)), 0, -1):
-            if data.endswith(self._mark[:length]):
-                return length
-        return 0
+        lengths = range(min(len(self._mark) - 1, len(data)), 0, -1)
+        return next((length for length in lengths if data.endswith(self._mark[:length])), 0)
