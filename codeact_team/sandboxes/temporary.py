@@ -24,11 +24,7 @@ class TemporaryDirectory:
         fcntl.flock(self._descriptor, fcntl.LOCK_SH)
 
     def remove(self) -> None:
-        """Remove it with all that is in it; it may be gone already. Blocks.
-
-        Raises:
-            OSError: If something is left.
-        """
+        """Remove it with all that is in it, or raise an OSError; it may be gone already. Blocks."""
         os.close(self._descriptor)
         remove_orphaned(Path(self.path))
 
@@ -40,11 +36,7 @@ def orphaned_directories() -> list[Path]:
 
 
 def remove_orphaned(directory: Path) -> None:
-    """Remove one of :func:`orphaned_directories`; it may be gone already. Blocks.
-
-    Raises:
-        OSError: If something is left.
-    """
+    """Remove one of :func:`orphaned_directories`, or raise an OSError; it may be gone already. Blocks."""
     with suppress(FileNotFoundError):
         trees.remove(str(directory))
 

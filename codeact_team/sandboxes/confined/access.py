@@ -25,14 +25,7 @@ _OF_AN_INSTALLATION = ("bin", "include", "lib", "lib64", "libexec", "share", "ss
 
 
 def readable_paths(extra: Sequence[str]) -> list[str]:
-    """The existing paths that confined code may read and execute.
-
-    Args:
-        extra: Paths that the config adds.
-
-    Raises:
-        SettingError: If one of ``extra`` does not exist.
-    """
+    """The existing paths that confined code may read and execute; the config adds ``extra``."""
     paths = [path for pattern in _SYSTEM for path in glob.glob(pattern)]
     paths += _interpreter()
     for path in extra:

@@ -32,13 +32,11 @@ class Control:
     """A started supervising process, see ``supervisor/__main__.py``, with what it needs to know first.
 
     It shares neither environment nor descriptors nor terminal with this process.
-
-    Attributes:
-        reasons: Why something that confines cannot be had, or ``None``, by its name; empty until it has answered.
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self.reasons: dict[str, str | None] = {}
+        """Why something that confines cannot be had, or ``None``, by its name; empty until it has answered."""
         self._socket, theirs = socket.socketpair()
         self._socket.settimeout(_SEND_TIMEOUT)
         self._readable = select.poll()
@@ -74,13 +72,8 @@ class Control:
             return True
 
     def send(self, message: Mapping[str, Any], fds: Sequence[int] = ()) -> None:
-        """Send a message, and descriptors with it.
-
-        Raises:
-            ConfinementError: If nobody reads it.
-        """
-        data = json.dumps(message).encode()
-        data = len(data).to_bytes(4, "big") + data
+        """Send a message, and descriptors with it, or raise a ConfinementError."""
+        data = json.dumps(message).encode() + b"\n"
         try:
             sent = socket.send_fds(self._socket, [data], fds)
             self._socket.sendall(data[sent:])
@@ -88,11 +81,7 @@ class Control:
             raise ConfinementError(f"The supervising process is gone: {error}") from error
 
     async def greet(self) -> None:
-        """Wait for the answer to the settings.
-
-        Raises:
-            ConfinementError: If there is none.
-        """
+        """Wait for the answer to the settings, or raise a ConfinementError."""
         answer = b""
         try:
             async with asyncio.timeout(_START_TIMEOUT):

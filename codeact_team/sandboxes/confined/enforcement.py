@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import socket
 import sys
@@ -11,13 +10,10 @@ import tempfile
 from collections.abc import Generator, Mapping
 from contextlib import closing, contextmanager, suppress
 from enum import StrEnum
-from functools import cache
 from pathlib import Path
 
 from codeact_team.errors import ConfinementError
-from codeact_team.sandboxes.base import Process
-
-logger = logging.getLogger("codeact_team.sandboxes")
+from codeact_team.sandboxes.base import Process, warn_once
 
 
 class Enforced(StrEnum):
@@ -48,11 +44,7 @@ _PROBE = Path(__file__).with_name("probe.py").read_bytes()
 
 @contextmanager
 def something_outside(*granted: Path | str) -> Generator[Path]:
-    """A directory outside ``granted`` with what the probe tries to reach.
-
-    Raises:
-        ConfinementError: If there is no place for it.
-    """
+    """A directory outside ``granted`` with what the probe tries to reach."""
     inside = [Path(path).resolve() for path in granted]
     places = (Path(tempfile.gettempdir()), Path("/var/tmp"), Path(os.path.expanduser("~")))
     for place in map(Path.resolve, places):
@@ -80,11 +72,7 @@ def something_outside(*granted: Path | str) -> Generator[Path]:
 
 
 async def read_probe(process: Process) -> frozenset[Enforced]:
-    """What the probe, running as ``process``, found refused.
-
-    Raises:
-        ConfinementError: If it did not run.
-    """
+    """What the probe finds refused, which is to run as ``process``."""
     await process.write(_PROBE)
     await process.close_stdin()
     output = b""
@@ -107,9 +95,6 @@ def judge(enforced: frozenset[Enforced], reasons: Mapping[str, str | None], *, r
         enforced: What the kernel enforces.
         reasons: Why what could enforce more is not there, by its name.
         required: Whether to go on only with :data:`REQUIRED`.
-
-    Raises:
-        ConfinementError: If something required is missing.
     """
     missing = [what for what in Enforced if what not in enforced]
     if not missing:
@@ -122,11 +107,6 @@ def judge(enforced: frozenset[Enforced], reasons: Mapping[str, str | None], *, r
             "a Docker executor, or a Linux kernel 6.12 with Landlock; or set `confinement: best_effort` for code that "
             "you trust with what is missing."
         )
-    _warn_once(
+    warn_once(
         f"confined code is not kept from everything on this machine; not enforced: {', '.join(missing)}{why}"
     )
-
-
-@cache
-def _warn_once(text: str) -> None:
-    logger.warning("%s", text)

@@ -12,13 +12,7 @@ from collections.abc import Callable
 
 
 def main(outside: str, host: int) -> None:
-    """Try everything.
-
-    Args:
-        outside: A directory outside the workspace with the file ``secret`` and the listening socket ``socket``, and the
-            name of an abstract socket.
-        host: Process id of the host.
-    """
+    """Try everything: ``outside`` is made by ``enforcement.something_outside``, ``host`` is the host's process id."""
     secret = os.path.join(outside, "secret")
     attempts: dict[str, list[Callable[[], object]]] = {
         "reads": [lambda: open(secret), lambda: os.listdir(outside)],

@@ -45,10 +45,6 @@ class ConfinedSandbox(Sandbox):
         workspace: An existing directory of the host, which the code may write.
         workspace_mib: How large a file may become, in MiB; ``None`` for no limit. How much the directories of the host
             may grow is for the caller to watch.
-
-    Attributes:
-        enforced: What is enforced, by trial; empty before the first start.
-        ungrouped: Why a limit does not hold for all programs together, by what it limits: memory, pids, cpu.
     """
 
     def __init__(
@@ -62,7 +58,9 @@ class ConfinedSandbox(Sandbox):
         self._control: Control | None = None
         self._process: ConfinedProcess | None = None
         self.enforced: frozenset[Enforced] = frozenset()
+        """What is enforced, by trial; empty before the first start."""
         self.ungrouped: Mapping[str, str] = {}
+        """Why a limit does not hold for all programs together, by what it limits: memory, pids, cpu."""
 
     @property
     def running(self) -> bool:
@@ -95,17 +93,6 @@ class ConfinedSandbox(Sandbox):
         in_memory = self._control is not None and self._control.has_namespaces
         private = () if in_memory or self._private is None else (Path(self._private.path),)
         return (workspace, *private)
-
-    async def start(self) -> None:
-        if self.running:
-            return
-        await self.stop()
-        try:
-            async with _starts:
-                await self._start()
-        except BaseException:
-            await self.stop()
-            raise
 
     async def stop(self) -> None:
         await to_the_end(self._stop())
@@ -154,10 +141,11 @@ class ConfinedSandbox(Sandbox):
                 self._control.send({"do": what})
 
     async def _start(self) -> None:
-        self._control = control = self._launch()
-        await control.greet()
-        self.ungrouped = control.ungrouped
-        self.enforced = await self._find_enforced(control.reasons)
+        async with _starts:
+            self._control = control = self._launch()
+            await control.greet()
+            self.ungrouped = control.ungrouped
+            self.enforced = await self._find_enforced(control.reasons)
         judge(self.enforced, control.reasons, required=self._config.confinement == "required")
 
     def _launch(self) -> Control:

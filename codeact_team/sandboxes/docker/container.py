@@ -17,8 +17,8 @@ from requests.exceptions import Timeout
 from codeact_team.errors import EngineError
 from codeact_team.sandboxes.base import UNCLEARED
 from codeact_team.sandboxes.docker.engine import Client, ask, open_stream, translated
-from codeact_team.sandboxes.docker.process import receive
 from codeact_team.sandboxes.docker.stream import Demultiplexer
+from codeact_team.sandboxes.readiness import readable
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +46,11 @@ _REMOVED_ALREADY_TIMEOUT = 5
 def owner_label() -> str:
     """The value of :data:`LABEL` on a container that this process makes."""
     return f"{platform.node()}:{os.getpid()}"
+
+
+def labels() -> dict[str, str]:
+    """Mark a container that this process makes as ours."""
+    return {LABEL: owner_label(), NAMESPACE_LABEL: process_namespace()}
 
 
 def process_namespace() -> str:
@@ -91,12 +96,20 @@ class Container:
     async def first_line(self, word: str) -> tuple[str, str]:
         """What its first process says behind ``word``, and what was written before that."""
         frames, text = Demultiplexer(), b""
-        while data := await receive(self._stream, _CHUNK):
+        while data := await self._receive():
             text = (text + frames.feed(data))[-_FIRST_WORDS:]
             output, found, said = text.decode(errors="replace").rpartition(word)
             if found and said.endswith("\n"):
                 return said.strip(), output.strip()
         return "", text.decode(errors="replace").strip()
+
+    async def _receive(self) -> bytes:
+        # not by the event loop's own `sock_recv`, with which only one task may wait
+        while True:
+            try:
+                return self._stream.recv(_CHUNK)
+            except BlockingIOError:
+                await readable(self._stream.fileno())
 
     async def settle(self) -> None:
         """Note which processes run before anything hostile does."""
@@ -120,19 +133,14 @@ class Container:
             logger.debug("signal %r not sent: %s", name, error)
 
     async def kill_rest(self) -> None:
-        """Kill everything in it but its own processes.
-
-        Raises:
-            TimeoutError: If something goes on.
-            OSError: If it has ended.
-        """
+        """Kill everything in it but its own processes: TimeoutError if something goes on, OSError if it has ended."""
         nonce = secrets.token_hex(16).encode()
         self.signal(b"KILL " + nonce)
         async with asyncio.timeout(_KILL_TIMEOUT):
             # so that a late signal does not meet the next program
             seen = b""
             while nonce not in seen:
-                if not (data := await receive(self._stream, _CHUNK)):
+                if not (data := await self._receive()):
                     raise ConnectionError("the container has ended")
                 seen = seen[-len(nonce) :] + data
             # a block can take the signal away and forge the answer, but not what the engine sees

@@ -17,15 +17,7 @@ from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 from codeact_team.errors import EngineError
 from codeact_team.sandboxes.base import warn_once
 from codeact_team.sandboxes.docker.config import DockerSandboxConfig
-from codeact_team.sandboxes.docker.container import (
-    CONFLICT,
-    LABEL,
-    NAMESPACE_LABEL,
-    Container,
-    owner_label,
-    process_namespace,
-    remove,
-)
+from codeact_team.sandboxes.docker.container import CONFLICT, Container, labels, remove
 from codeact_team.sandboxes.docker.engine import Client, open_stream, translated
 from codeact_team.sandboxes.docker.seccomp import profile
 
@@ -144,7 +136,7 @@ def _create(
         "detach": not config.stop_container,
         # /tmp is the one place that is writable whatever the image and the user
         "environment": {"HOME": "/tmp", "PYTHONUNBUFFERED": "1", "PIP_QUIET": "1", **config.environment},
-        "labels": {LABEL: owner_label(), NAMESPACE_LABEL: process_namespace()},
+        "labels": labels(),
         # the docker command's own configuration may hold a proxy with a password
         "use_config_proxy": False,
     }

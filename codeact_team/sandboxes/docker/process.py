@@ -14,7 +14,7 @@ from docker.errors import DockerException, NotFound
 from codeact_team.sandboxes.base import Exit, Process
 from codeact_team.sandboxes.docker.engine import Client, ask
 from codeact_team.sandboxes.docker.stream import Demultiplexer, MarkedStream
-from codeact_team.sandboxes.readiness import Readiness, readable
+from codeact_team.sandboxes.readiness import Readiness
 
 logger = logging.getLogger(__name__)
 
@@ -142,12 +142,3 @@ class DockerProcess(Process):
     async def aclose(self) -> None:
         self._readiness.close()
         self._socket.close()
-
-
-async def receive(stream: socket.socket, size: int) -> bytes:
-    """Like the event loop's ``sock_recv``, but a cancellation that comes with the data does not lose the data."""
-    while True:
-        try:
-            return stream.recv(size)
-        except BlockingIOError:
-            await readable(stream.fileno())

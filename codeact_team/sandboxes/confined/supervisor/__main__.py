@@ -1,8 +1,8 @@
 """The process between the host and confined code: starts programs, one at a time, and ends what they leave behind.
 
 Runs as a directory, ``python -I -S supervisor``, with nothing but the standard library and sandlock. Its stdin is a
-socket to the host. A message is its length, as four bytes, and JSON; the first is the settings, and is answered by one
-line of JSON. When the socket closes, or the host's process ends, everything ends.
+socket to the host. A message is a line of JSON; the first is the settings, and is answered. When the socket closes, or
+the host's process ends, everything ends.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ import resource
 import selectors
 import signal
 import socket
-import struct
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 # the package's directory: without site it is not among the paths
 sys.path.append(os.path.abspath(f"{__file__}/../../../../.."))
@@ -31,7 +30,6 @@ from programs import Program, Programs, Start, close_standard_streams
 from codeact_team.system import filters, kernel, trees
 from codeact_team.system.oom_score import SECOND_CHOICE, OomScore
 
-_LENGTH = struct.Struct(">I")
 _SPAWN_FDS = 3
 _MIB = 1 << 20
 _STACK = 8 * _MIB
@@ -57,27 +55,10 @@ _NOBODYS = "/proc/0"
 _UNCOUNTED_MEMORY_CALLS = ["memfd_create", "memfd_secret"]
 
 
-class _Place(NamedTuple):
-    """Where programs will run.
-
-    Attributes:
-        no_namespaces: Why they are not in namespaces of their own, unless they are.
-        writable: What they may write.
-        shown: What they may read beside what the host says.
-        denied: System calls that they may not make.
-    """
-
-    no_namespaces: str | None
-    writable: list[str]
-    shown: list[str]
-    denied: list[str]
-
-
 def _harden(settings: Mapping[str, Any], at_the_end: ExitStack) -> tuple[Programs, dict[str, str | None]]:
     """Give up what this process does not need, and what its programs must not have.
 
-    Returns:
-        Who starts programs, and what could not be had, with the reason.
+    Returns who starts programs, and by name why something that confines cannot be had.
     """
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_STACK, _STACK)
@@ -86,51 +67,47 @@ def _harden(settings: Mapping[str, Any], at_the_end: ExitStack) -> tuple[Program
     if sys.platform != "linux":
         at_the_end.callback(trees.remove, settings["private"])
         start = _plain(settings, limit_memory=False)
-        return Programs(start), {"sandlock": f"it runs on Linux, and this is {sys.platform}"}
+        return Programs(start, OomScore()), {"sandlock": f"it runs on Linux, and this is {sys.platform}"}
     proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     tasks = settings["pids"] * _TASKS_PER_PROCESS
     group = ControlGroup(Limits(settings["memory_mib"] * _MIB, tasks, settings["cpus"]))
-    place = _enter_place(settings, group)
+    no_namespaces = _enter_namespaces(settings, group)
     oom_score = OomScore(SECOND_CHOICE, proc)
     os.close(proc)
     kernel.checked(kernel.adopt_orphans())
     hardening.drop_privileges()
     hardening.end_with_parent()
     sandlock = _load_sandlock(settings["sandlock"])
-    confined = not isinstance(sandlock, str)
-    no_filter = _try_filter(confined=confined)
+    no_sandlock = sandlock if isinstance(sandlock, str) else None
+    no_filter = _try_filter(confined=no_sandlock is None)
     # late: what this process has used until now does not count
     group.enter()
     limit_memory = "memory" in group.missing
-    if confined:
-        start = _confined(sandlock, settings, place, limit_memory=limit_memory)
+    if no_sandlock is None:
+        mounts = None if no_namespaces else group.mounts
+        start = _confined(sandlock, settings, mounts, limit_memory=limit_memory)
     else:
         start = _plain(settings, limit_memory=limit_memory)
-    reasons = {
-        "sandlock": None if confined else sandlock,
-        "namespaces": place.no_namespaces,
-        "seccomp": no_filter,
-    }
+    reasons = {"sandlock": no_sandlock, "namespaces": no_namespaces, "seccomp": no_filter}
     reasons |= {f"{name} control group": group.missing.get(name) for name in sorted(CONTROLLERS)}
     return Programs(start, oom_score, group.count), reasons
 
 
-def _enter_place(settings: Mapping[str, Any], group: ControlGroup) -> _Place:
-    """Go on in a child, in namespaces if this machine lets it; this process cleans up after it."""
-    workspace, private, denied = settings["workspace"], settings["private"], _UNCOUNTED_MEMORY_CALLS
-    enter = partial(hardening.enter_namespaces, workspace, (private, settings["tmpfs_mib"]))
-    no_namespaces = hardening.failure_of(enter)
+def _enter_namespaces(settings: Mapping[str, Any], group: ControlGroup) -> str | None:
+    """Go on in a child, in namespaces, or return why it is in none; this process cleans up after it."""
+    private = settings["private"]
+    enter = partial(hardening.enter_namespaces, settings["workspace"], (private, settings["tmpfs_mib"]))
 
     def clean_up() -> None:
         group.remove()
         trees.remove(private)
 
-    if no_namespaces is not None:
+    failure = hardening.failure_of(enter)
+    if failure is None:
+        enter(group.mounts, clean_up)
+    else:
         hardening.go_on_in_a_child(clean_up)
-        return _Place(no_namespaces, [workspace, private], [], [*denied, *_METADATA_CALLS])
-    enter(group.mounts, clean_up)
-    shown = [place for _, place in group.mounts]
-    return _Place(None, [workspace, private, hardening.SHARED_MEMORY], shown, denied)
+    return failure
 
 
 def _limit(what: int, most: int) -> None:
@@ -169,21 +146,33 @@ def _try_filter(*, confined: bool) -> str | None:
     return None
 
 
-def _confined(sandlock: Any, settings: Mapping[str, Any], place: _Place, *, limit_memory: bool) -> Start:
-    """How to start programs with sandlock."""
+def _confined(
+    sandlock: Any,
+    settings: Mapping[str, Any],
+    mounts: Sequence[tuple[str, str]] | None,
+    *,
+    limit_memory: bool,
+) -> Start:
+    """How to start programs with sandlock; ``mounts`` are those of the namespaces, and ``None`` where there are none."""
+    writable = [settings["workspace"], settings["private"], os.devnull]
+    denied = [*_UNCOUNTED_MEMORY_CALLS]
+    if mounts is None:
+        denied += _METADATA_CALLS
+    else:
+        writable.append(hardening.SHARED_MEMORY)
 
     def start(argv: list[str], env: dict[str, str], readable: list[str]) -> Program:
         return sandlock.Sandbox(
-            fs_readable=[*readable, *place.shown],
+            fs_readable=[*readable, *(place for _, place in mounts or ())],
             fs_denied=list(_private_to_the_next()) if "/proc" in readable else [_NOBODYS],
-            fs_writable=[*place.writable, os.devnull],
+            fs_writable=writable,
             clean_env=True,
             env=env,
             cwd=settings["workspace"],
             max_memory=f"{settings['memory_mib']}M" if limit_memory else None,
             max_processes=settings["pids"],
             max_open_files=_DESCRIPTORS,
-            extra_deny_syscalls=place.denied,
+            extra_deny_syscalls=denied,
             allow_degraded=list(sandlock.Protection),
         ).popen(argv)
 
@@ -216,14 +205,9 @@ def _messages(control: socket.socket, buffer: bytearray, fds: list[int]) -> Iter
     fds += new_fds
     if not data:
         raise EOFError
-    buffer += data
-    while len(buffer) >= _LENGTH.size:
-        end = _LENGTH.size + _LENGTH.unpack_from(buffer)[0]
-        if len(buffer) < end:
-            return
-        message = json.loads(buffer[_LENGTH.size : end])
-        del buffer[:end]
-        yield message
+    lines = (buffer + data).split(b"\n")
+    buffer[:] = lines.pop()
+    return map(json.loads, lines)
 
 
 def _serve(control: socket.socket, programs: Programs, selector: selectors.BaseSelector) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 CONTROLLERS = frozenset({"memory", "pids", "cpu"})
@@ -23,10 +23,12 @@ _LEAST_QUOTA = 1000
 
 
 class Limits(NamedTuple):
-    """What all processes of a group may use together: bytes, processes and threads, processors."""
+    """What all processes of a group may use together."""
 
     memory: int
+    """In bytes."""
     tasks: int
+    """Processes and threads."""
     cpus: float
 
     def files(self, version: int) -> Mapping[str, Mapping[str, str]]:
@@ -47,12 +49,14 @@ class Limits(NamedTuple):
 
 
 class _Hierarchy(NamedTuple):
-    """Where groups are made: by version, where it is mounted, the group of this process, what can be limited."""
+    """Where groups are made."""
 
     version: int
     mount: str
     own: str
+    """The group of this process."""
     controllers: frozenset[str]
+    """What can be limited."""
 
     @property
     def parent(self) -> str:
@@ -60,47 +64,50 @@ class _Hierarchy(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """A directory, and an open file by which a process becomes a member."""
-
     directory: str
     hierarchy: _Hierarchy
     members: int
+    """An open file by which a process becomes a member."""
 
 
 class ControlGroup:
-    """A group with limits, empty at first.
-
-    Attributes:
-        missing: Why a controller cannot be had, by its name.
-    """
+    """A group with limits, empty at first."""
 
     def __init__(self, limits: Limits) -> None:
         self.missing = dict.fromkeys(sorted(CONTROLLERS), "this machine does not offer it")
+        """Why a controller cannot be had, by its name."""
         self._groups: list[_Group] = []
-        self._counters: dict[str, tuple[int, bytes]] = {}
+        self._counters: dict[str, int] = {}
         for hierarchy in _hierarchies():
             # one may be mounted more than once
             if wanted := hierarchy.controllers & self.missing.keys():
-                try:
+                with self._missing_if_it_fails(wanted):
                     self._groups.append(group := _make(hierarchy))
-                except OSError as error:
-                    self._miss(wanted, error)
-                else:
                     for controller in wanted:
-                        self._limit(group, controller, limits)
+                        with self._missing_if_it_fails({controller}):
+                            self._limit(group, controller, limits)
+
+    @contextmanager
+    def _missing_if_it_fails(self, controllers: Iterable[str]) -> Generator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.missing |= dict.fromkeys(controllers, error.strerror)
 
     def _limit(self, group: _Group, controller: str, limits: Limits) -> None:
-        try:
-            _limit(group, controller, limits)
-            if controller in _KEYS:
-                self._counters[controller] = _open_counter(group, controller)
-        except OSError as error:
-            self._miss({controller}, error)
-        else:
-            del self.missing[controller]
-
-    def _miss(self, controllers: Iterable[str], error: OSError) -> None:
-        self.missing |= dict.fromkeys(controllers, error.strerror)
+        version = group.hierarchy.version
+        if version == 2:
+            _enable(group.hierarchy, controller)
+        for name, value in limits.files(version)[controller].items():
+            _write(f"{group.directory}/{name}", value)
+        if controller == "memory":
+            for name, value in limits.swap_files.items():
+                with suppress(FileNotFoundError):
+                    _write(f"{group.directory}/{name}", value)
+        if controller in _KEYS:
+            name = "memory.oom_control" if (version, controller) == (1, "memory") else f"{controller}.events"
+            self._counters[controller] = os.open(f"{group.directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        del self.missing[controller]
 
     @property
     def mounts(self) -> list[tuple[str, str]]:
@@ -110,10 +117,8 @@ class ControlGroup:
     def enter(self) -> None:
         """Let this process, and all that it will start, belong to the group."""
         for group in self._groups:
-            try:
+            with self._missing_if_it_fails(group.hierarchy.controllers):
                 os.write(group.members, b"0")
-            except OSError as error:
-                self._miss(group.hierarchy.controllers, error)
 
     def remove(self) -> None:
         """Remove the group, in which no process may be left."""
@@ -126,9 +131,8 @@ class ControlGroup:
         """How many processes a limit has killed, or refused; ``None`` where nobody counts."""
         if controller not in self._counters or controller in self.missing:
             return None
-        fd, key = self._counters[controller]
-        lines = (line.split() for line in os.pread(fd, 4096, 0).splitlines())
-        return next((int(line[1]) for line in lines if line[0] == key), None)
+        lines = (line.split() for line in os.pread(self._counters[controller], 4096, 0).splitlines())
+        return next((int(line[1]) for line in lines if line[0] == _KEYS[controller]), None)
 
 
 def _hierarchies() -> Iterator[_Hierarchy]:
@@ -156,7 +160,8 @@ def _make(hierarchy: _Hierarchy) -> _Group:
     _remove_orphans(hierarchy.parent)
     directory = _make_locked(hierarchy.parent)
     # opened now: what a process may do with it depends on the rights of who has opened it
-    return _Group(directory, hierarchy, _open(f"{directory}/cgroup.procs"))
+    members = os.open(f"{directory}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+    return _Group(directory, hierarchy, members)
 
 
 def _make_locked(parent: str) -> str:
@@ -183,17 +188,6 @@ def _remove_orphans(parent: str) -> None:
                     os.close(fd)
 
 
-def _limit(group: _Group, controller: str, limits: Limits) -> None:
-    if group.hierarchy.version == 2:
-        _enable(group.hierarchy, controller)
-    for name, value in limits.files(group.hierarchy.version)[controller].items():
-        _write(f"{group.directory}/{name}", value)
-    if controller == "memory":
-        for name, value in limits.swap_files.items():
-            with suppress(FileNotFoundError):
-                _write(f"{group.directory}/{name}", value)
-
-
 def _enable(hierarchy: _Hierarchy, controller: str) -> None:
     """Let a controller limit the groups below the parent, on the whole way to it."""
     names = os.path.relpath(hierarchy.parent, hierarchy.mount).split("/")
@@ -205,20 +199,7 @@ def _enable(hierarchy: _Hierarchy, controller: str) -> None:
             _write(control, f"+{controller}")
 
 
-def _open_counter(group: _Group, controller: str) -> tuple[int, bytes]:
-    """The file in which the kernel counts, and the key there."""
-    of_memory_1 = (group.hierarchy.version, controller) == (1, "memory")
-    name = "memory.oom_control" if of_memory_1 else f"{controller}.events"
-    return os.open(f"{group.directory}/{name}", os.O_RDONLY | os.O_CLOEXEC), _KEYS[controller]
-
-
 def _write(path: str, value: str) -> None:
-    fd = _open(path)
-    try:
-        os.write(fd, value.encode())
-    finally:
-        os.close(fd)
-
-
-def _open(path: str) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    # a mode that does not make the file
+    with open(path, "rb+", buffering=0) as file:
+        file.write(value.encode())

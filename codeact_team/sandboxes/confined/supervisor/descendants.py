@@ -43,12 +43,7 @@ def send(number: int, leader: int) -> None:
 
 
 def end_all(leader: int, child_died: int) -> None:
-    """Kill everything that is left, and reap it where it is ours.
-
-    Args:
-        leader: The group to kill where descendants cannot be found.
-        child_died: File descriptor that becomes readable when a child ends.
-    """
+    """Kill everything that is left, and reap it where it is ours; ``child_died`` can be read when a child ends."""
     if sys.platform != "linux":
         # orphans do not come to us there
         send(signal.SIGKILL, leader)

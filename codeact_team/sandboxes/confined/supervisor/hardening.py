@@ -8,18 +8,9 @@ import signal
 import struct
 from collections.abc import Callable, Sequence
 
+from codeact_team.system import kernel
 from codeact_team.system.filters import NO_SET_ID, Rule
-from codeact_team.system.kernel import (
-    CAPABILITIES,
-    PR_CAPBSET_DROP,
-    PR_SET_NO_NEW_PRIVS,
-    PR_SET_PDEATHSIG,
-    SIZE_OF_CAPABILITIES,
-    checked,
-    libc,
-    prctl,
-    syscall,
-)
+from codeact_team.system.kernel import checked, libc, syscall
 
 _CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWNET = 0x00020000, 0x08000000, 0x40000000
 _CLONE_NEWUSER, _CLONE_NEWPID = 0x10000000, 0x20000000
@@ -47,16 +38,14 @@ def enter_namespaces(
     """Leave the host's processes, network and IPC, and see its files read-only but for the directory ``writable``.
 
     Goes on as :func:`go_on_in_a_child` does. The child is the first process of its namespace: when it ends, the kernel
-    ends all others there.
+    ends all others there. Where this machine does not let us, the process may be of no more use: try with
+    :func:`failure_of`.
 
     Args:
         writable: What can be written.
         private: An empty directory in whose place there is a file system in memory, and how many MiB it may hold.
         shown: Directories that are seen in other places, too.
         at_the_end: What to do at the end, with the host's files.
-
-    Raises:
-        OSError: If this machine does not let us. The process may then be of no more use: try with :func:`failure_of`.
     """
     uid, gid = os.getuid(), os.getgid()
     if libc.unshare(_CLONE_NEWPID) < 0:
@@ -128,16 +117,16 @@ def failure_of(action: Callable[[], object]) -> str | None:
 
 def end_with_parent() -> None:
     """Be killed when the parent ends. To be called after what changes privileges, which undoes it."""
-    checked(prctl(PR_SET_PDEATHSIG, signal.SIGKILL))
+    checked(kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL))
 
 
 def drop_privileges() -> None:
     """Give up all capabilities, and the ways to gain new ones: matters where the host process is root's."""
     for capability in range(_LAST_CAPABILITY + 1):
         # fails for those that this kernel does not know, and for users that have none to drop
-        prctl(PR_CAPBSET_DROP, capability)
-    checked(libc.capset(CAPABILITIES, bytes(SIZE_OF_CAPABILITIES)))
-    checked(prctl(PR_SET_NO_NEW_PRIVS, 1))
+        kernel.prctl(kernel.PR_CAPBSET_DROP, capability)
+    checked(libc.capset(kernel.CAPABILITIES, bytes(kernel.SIZE_OF_CAPABILITIES)))
+    checked(kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1))
 
 
 _AF_UNIX, _IOPRIO_WHO_PROCESS, _MAP_GROWSDOWN = 1, 1, 0x100

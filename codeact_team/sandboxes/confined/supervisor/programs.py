@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Protocol
 
 from descendants import drain, end_all, send
@@ -42,11 +42,11 @@ class Programs:
     def __init__(
         self,
         start: Start,
-        starting: AbstractContextManager[None] | None = None,
+        starting: AbstractContextManager[None],
         count: Callable[[str], int | None] = lambda controller: None,
     ) -> None:
         self._start = start
-        self._starting = starting or nullcontext()
+        self._starting = starting
         self._count = count
         self._counts: dict[str, int] = {}
         self._program: Program | None = None
@@ -88,7 +88,8 @@ class Programs:
             pid, code = child
             if pid == self._leader:
                 self._end(self._program)
-                self._report(code=code, **self._counted())
+                counts = self._count_all()
+                self._report(code=code, **{name: counts[name] - then for name, then in self._counts.items()})
             else:
                 os.waitpid(pid, 0)
 
@@ -104,13 +105,8 @@ class Programs:
         end_all(self._leader, self.child_died)
         self._program = None
 
-    def _counted(self) -> dict[str, int]:
-        """What has been counted since the program began, of what is counted."""
-        then = self._counts
-        now = self._count_all()
-        return {name: count - then[name] for name, count in now.items() if name in then}
-
     def _count_all(self) -> dict[str, int]:
+        """What has been counted so far, of what is counted."""
         counts = {name: self._count(controller) for name, controller in _COUNTED.items()}
         return {name: count for name, count in counts.items() if count is not None}
 
