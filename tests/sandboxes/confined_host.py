@@ -165,10 +165,12 @@ async def main(task: str, workspace: str, confinement: Any, *without: str) -> di
     try:
         config = ConfinedSandboxConfig(confinement=confinement)
         async with ConfinedSandbox(config, workspace=Path(workspace)) as sandbox:
-            async with ConfinedSandbox(config, workspace=Path(workspace)):
-                pass
             if task == "hang":
                 await hang(sandbox)
+            if confinement == "best_effort":
+                # what is missing is said once, and not by each
+                async with ConfinedSandbox(config, workspace=Path(workspace)):
+                    pass
             return await report(sandbox, said)
     except ConfinementError as error:
         return {"error": str(error)}

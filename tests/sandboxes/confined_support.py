@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.executing import why_not_confined
+from support.fork_server import Forked, start
 
 from codeact_team.sandboxes.base import Exit, Process
 from codeact_team.sandboxes.confined import ConfinedSandbox, ConfinedSandboxConfig
@@ -89,18 +89,18 @@ async def python(sandbox: ConfinedSandbox, code: str, *argv: str) -> tuple[str, 
     return output.decode(), exit
 
 
-@contextlib.asynccontextmanager
-async def host(task: str, workspace: Path, *mode: str) -> AsyncGenerator[asyncio.subprocess.Process]:
+@contextlib.contextmanager
+def host(task: str, workspace: Path, *mode: str) -> Generator[Forked]:
     """A process that runs ``confined_host.py``."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, str(HERE / "confined_host.py"), task, str(workspace), *mode),
-        stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(HERE.parents[1]), "KEY": "host-secret"},
-        start_new_session=True,
+    process = start(
+        [str(HERE / "confined_host.py"), task, str(workspace), *mode],
+        cwd=HERE,
+        environment={**os.environ, "KEY": "host-secret"},
+        stderr=2,
     )
-    try:
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
+    with process:
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)

@@ -23,18 +23,11 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="code is confine
 
 
 class TestConfinement:
-    async def test_everything_is_enforced_and_each_limit_is_named(self, tmp_path: Path) -> None:
-        async with started(tmp_path, memory_mib=512, pids=8) as sandbox:
-            assert sandbox.enforced == frozenset(Enforced)
-            assert sandbox.limits[Cause.MEMORY].startswith("memory_mib: 512")
-            assert sandbox.limits[Cause.PROCESSES] == "pids: 8"
-            assert {Cause.NETWORK, Cause.READ_ONLY, Cause.FILES} <= set(sandbox.limits)
-
     @pytest.mark.parametrize("without", ["", "cgroups capabilities", "namespaces", "capabilities namespaces"])
-    async def test_no_attack_succeeds(self, tmp_path: Path, without: str) -> None:
+    def test_no_attack_succeeds(self, tmp_path: Path, without: str) -> None:
         if "cgroups" in without and os.geteuid() != 0:
             pytest.skip("only root can hide control groups")
-        report = await report_of_host(tmp_path, "required", *without.split())
+        report = report_of_host(tmp_path, "required", *without.split())
         ungrouped = report.pop("ungrouped")
         assert report == {"enforced": sorted(Enforced), "done": [], "survivors": 0, "said": []}
         if "cgroups" in without:
@@ -42,21 +35,25 @@ class TestConfinement:
         elif delegates_control_groups() and "capabilities" not in without:
             assert ungrouped == []
 
-    async def test_readable_paths_can_be_read_and_not_written(self, tmp_path: Path) -> None:
+    async def test_readable_paths_can_be_read_and_not_written_and_each_limit_is_named(
+        self, tmp_path: Path
+    ) -> None:
         workspace, data = tmp_path / "workspace", tmp_path / "data"
         for directory in (workspace, data):
             directory.mkdir()
         (data / "file").write_text("data")
-        async with started(workspace, readable=[str(data)]) as sandbox:
+        async with started(workspace, readable=[str(data)], memory_mib=512, pids=8) as sandbox:
             assert (await run(sandbox, "cat", str(data / "file")))[0] == b"data"
             assert (await run(sandbox, "touch", str(data / "file")))[1].code != 0
             assert (await run(sandbox, "touch", str(data / "new")))[1].code != 0
             assert sandbox.limits[Cause.FILES] == f"readable: {[str(data)]}, work_dir: {workspace}"
+            assert sandbox.limits[Cause.MEMORY].startswith("memory_mib: 512")
+            assert sandbox.limits[Cause.PROCESSES] == "pids: 8"
+            assert {Cause.NETWORK, Cause.READ_ONLY} <= set(sandbox.limits)
 
     @pytest.mark.parametrize(
         ("code", "cause"),
         [
-            ("import urllib.request; urllib.request.urlopen('http://192.0.2.1')", Cause.NETWORK),
             ("import socket; socket.create_connection(('localhost', 80))", Cause.NETWORK),
             ("import socket; socket.gethostbyname('example.com')", Cause.NETWORK),
             ("open('/usr/new', 'w')", Cause.FILES),
@@ -72,17 +69,17 @@ class TestConfinement:
         assert said is not None
         assert str(cause) in said
 
-    async def test_without_landlock_the_required_confinement_is_refused(self, tmp_path: Path) -> None:
-        error = (await report_of_host(tmp_path, "required", "landlock"))["error"]
+    def test_without_landlock_the_required_confinement_is_refused(self, tmp_path: Path) -> None:
+        error = report_of_host(tmp_path, "required", "landlock")["error"]
         assert "missing: reads" in error
         assert "Landlock" in error
         assert "best_effort" in error
 
     @pytest.mark.parametrize("without", ["landlock namespaces", "landlock", "sandlock"])
-    async def test_the_best_effort_goes_on_and_says_once_what_is_missing(
+    def test_the_best_effort_goes_on_and_says_once_what_is_missing(
         self, tmp_path: Path, without: str
     ) -> None:
-        report = await report_of_host(tmp_path, "best_effort", *without.split())
+        report = report_of_host(tmp_path, "best_effort", *without.split())
         missing = {Enforced.READS, Enforced.PROCESSES}
         if "namespaces" in without:
             missing |= {Enforced.WRITES, Enforced.OTHERS}
@@ -91,16 +88,16 @@ class TestConfinement:
         assert all(what in said for what in missing)
         assert report["survivors"] == 0
 
-    async def test_without_the_filter_of_system_calls_the_required_confinement_is_refused(
+    def test_without_the_filter_of_system_calls_the_required_confinement_is_refused(
         self, tmp_path: Path
     ) -> None:
-        error = (await report_of_host(tmp_path, "required", "numbers"))["error"]
+        error = report_of_host(tmp_path, "required", "numbers")["error"]
         assert Enforced.NETWORK in error
         assert Enforced.MODES in error
 
 
-async def report_of_host(workspace: Path, *mode: str) -> dict[str, Any]:
+def report_of_host(workspace: Path, *mode: str) -> dict[str, Any]:
     if not {"landlock", "sandlock", "numbers"} & set(mode):
         skip_if_not_confined()
-    async with host("report", workspace, *mode) as process:
-        return json.loads((await process.communicate())[0])
+    with host("report", workspace, *mode) as process:
+        return json.loads(process.communicate(timeout=60)[0])

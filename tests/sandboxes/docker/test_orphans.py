@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from support.executing import run, wait_until
+from support.fork_server import Forked, start
 from support.forwarding import engine_that_can_hang
 
 from codeact_team import DockerCommandLineCodeExecutor
@@ -19,24 +22,18 @@ from codeact_team.sandboxes.docker.orphans import Orphan, list_orphans, remove_o
 
 pytestmark = pytest.mark.docker
 
-LEAVE = """
-import asyncio, os
-from codeact_team import DockerCommandLineCodeExecutor
-asyncio.run(DockerCommandLineCodeExecutor(**{settings}).start())
-print(os.getpid(), flush=True)
-{then}
-"""
+
+def leaving(settings: dict[str, object], environment: Mapping[str, str] = os.environ) -> Forked:
+    """A process that makes a container and ends."""
+    program = Path(__file__).with_name("leaving_owner.py")
+    return start([str(program), json.dumps(settings)], cwd=program.parent, environment=environment, stderr=2)
 
 
-def leave(settings: dict[str, object], then: str = "os._exit(0)") -> str:
-    """Let a process make a container and end; returns the owner."""
-    program = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", LEAVE.format(settings=settings, then=then)],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    return f"{platform.node()}:{program.stdout.strip()}"
+def leave(settings: dict[str, object]) -> str:
+    """Let such a process end; returns the owner."""
+    with leaving(settings) as program:
+        said, _ = program.communicate(timeout=60)
+    return f"{platform.node()}:{said.decode().strip()}"
 
 
 async def orphans_of(*owners: str) -> list[Orphan]:
@@ -70,16 +67,11 @@ async def test_containers_whose_owner_has_ended_are_found_and_removed() -> None:
 def leave_unstarted(directory: Path) -> str:
     """Kill a process between the making of its container and the start; returns the owner."""
     with engine_that_can_hang(directory, hang_at="/start HTTP/1.1") as engine:
-        program = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", LEAVE.format(settings={}, then="")],
-            env={**os.environ, "DOCKER_HOST": engine.url},
-            stdout=subprocess.DEVNULL,
-        )
-        try:
-            wait_until(lambda: engine.hangs, seconds=60)
-        finally:
-            program.kill()
-            program.wait()
+        with leaving({}, {**os.environ, "DOCKER_HOST": engine.url}) as program:
+            try:
+                wait_until(lambda: engine.hangs, seconds=60)
+            finally:
+                program.kill()
     return f"{platform.node()}:{program.pid}"
 
 
@@ -121,7 +113,7 @@ async def test_containers_with_an_owner_are_left_alone() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="when a process started is read from /proc")
 def test_a_number_that_was_given_again_is_no_owner(monkeypatch: pytest.MonkeyPatch) -> None:
     # as after a restart of the machine: the owner's number is that of a process younger than the container
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as younger:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as younger:
         owner = f"{platform.node()}:{younger.pid}"
         with closing(connect(engine_url())) as client:
             made = client.create_container("python:3-slim", "true", labels={LABEL: owner})["Id"]
