@@ -53,13 +53,13 @@ def read_answer(text: str, *, mark: str | None = None, material: str = "") -> di
     mark. Without the mark, no object counts that may be copied from the material.
 
     Args:
-        text: What the model wrote.
+        text: What the model wrote. The work is bounded, whatever it is.
         mark: What the model was told to put into :data:`MARK_FIELD`, unknown to whoever wrote the material; ``None``
             where the server sees to it that the answer stands alone.
         material: What the model may quote from.
 
     Returns:
-        The object, without the mark. The work is bounded, whatever the text.
+        The object, without the mark.
 
     Raises:
         UnreadableAnswer: If there is none.
@@ -119,11 +119,7 @@ def _fenced_at_the_end(text: str) -> _Candidate | None:
 
 
 def _load(text: str) -> dict[str, Any]:
-    """The object that ``text`` is, in JSON or in a notation that can be mistaken for nothing else.
-
-    Raises:
-        UnreadableAnswer: If it is none: nothing is made up that is not there.
-    """
+    """The object that ``text`` is, in JSON or a notation that can be mistaken for nothing else; nothing is made up."""
     try:
         value = _STRICT.decode(text)
     except (ValueError, RecursionError) as error:

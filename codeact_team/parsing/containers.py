@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 
-from codeact_team.parsing.delimiters import TAB_STOP, column
+from codeact_team.parsing.delimiters import TAB_STOP, column, line_end
 
 MAX_INDENT = 3
 """How many columns anything may be indented in its container: what is indented more is code, that is, quoted."""
@@ -77,10 +77,9 @@ class Lists:
 
 
 def unquote(text: str, start: int, candidate: int, prefix: str) -> tuple[str, int]:
-    """Take the block quote around the line at ``candidate`` out of its quotation marks, of which the line's prefix has some.
+    """Take the block quote around the line at ``candidate`` out of its quotation marks, as many as the line's prefix has.
 
-    Returns:
-        The quote's text from ``start`` at the earliest, as a document of its own, and the offset behind it.
+    Return its text, from ``start`` at the earliest, as a document of its own, and the offset behind it.
     """
     marks = re.compile(rf"(?:[ \t]*+> ?+){{{prefix.count('>')}}}")
     before: list[str] = []
@@ -88,10 +87,10 @@ def unquote(text: str, start: int, candidate: int, prefix: str) -> tuple[str, in
         if (match := marks.match(line)) is None:
             break
         before.append(line[match.end() :])
-    end = _line_end(text, candidate)
+    end = line_end(text, candidate)
     lines = [*reversed(before), text[candidate + prefix.rindex(">") + 1 : end].removeprefix(" ")]
     while end < len(text) and (match := marks.match(text, end + 1)):
-        end = _line_end(text, match.end())
+        end = line_end(text, match.end())
         lines.append(text[match.end() : end])
     return "\n".join(lines) + text[end : end + 1], min(end + 1, len(text))
 
@@ -109,8 +108,3 @@ def _outdent(line: str, width: int) -> str:
         reached += TAB_STOP - reached % TAB_STOP if line[position] == "\t" else 1
         position += 1
     return " " * (reached - width) + line[position:]
-
-
-def _line_end(text: str, position: int) -> int:
-    end = text.find("\n", position)
-    return len(text) if end < 0 else end

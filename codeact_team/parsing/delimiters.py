@@ -95,6 +95,12 @@ def column(lead: str) -> int:
     return len(lead.expandtabs(TAB_STOP))
 
 
+def line_end(text: str, position: int) -> int:
+    """The offset of the line feed that ends the line, or of the end of the text."""
+    end = text.find("\n", position)
+    return len(text) if end < 0 else end
+
+
 def is_comment(text: str, line: int) -> bool:
     """Whether the line that starts at that offset starts as a comment does in most languages."""
     return _COMMENT_LINE.match(text, line) is not None
@@ -154,8 +160,7 @@ def _here_documents_end(text: str, position: int, words: list[str]) -> tuple[int
     for word in words:
         line = ""
         while line != word and position < len(text):
-            newline = text.find("\n", position + 1)
-            end = len(text) if newline < 0 else newline
+            end = line_end(text, position + 1)
             line, position = text[position:end].strip(), end
     return position, line == words[-1]
 

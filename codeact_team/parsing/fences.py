@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from codeact_team.parsing.containers import MAX_INDENT, PREFIX
-from codeact_team.parsing.delimiters import Delimiter, Where, find_delimiters, is_comment
+from codeact_team.parsing.delimiters import Delimiter, Where, find_delimiters, is_comment, line_end
 from codeact_team.parsing.labels import SHELLS
 
 # A single word right behind the fence; prose begins with a blank or goes on behind the word.
@@ -149,8 +149,7 @@ def _is_glued(text: str, delimiter: Delimiter) -> bool:
 
 
 def _own_line(text: str, delimiter: Delimiter) -> End:
-    newline = text.find("\n", delimiter.end)
-    return End(delimiter.line, len(text) if newline < 0 else newline + 1, certain=True)
+    return End(delimiter.line, min(line_end(text, delimiter.end) + 1, len(text)), certain=True)
 
 
 def _glued(text: str, delimiter: Delimiter) -> End:

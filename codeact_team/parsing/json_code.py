@@ -26,9 +26,8 @@ def code_in_json(text: str, languages: Languages) -> list[CodeBlock] | None:
     A call of something that runs code is unmistakable, and so is code with its language, or with the thoughts before
     it, and nothing else.
 
-    Returns:
-        The code to run, none where the object may as well be something else, such as an answer; ``None`` where there is
-        no such object with a field ``code``.
+    There is none where the object may as well be something else, such as an answer; ``None`` means that there is no such
+    object with a field ``code``.
     """
     call = _CALL.search(text)
     start = call or _ALONE.match(text)

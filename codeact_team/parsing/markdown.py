@@ -13,7 +13,7 @@ from typing import NamedTuple
 from autogen_core.code_executor import CodeBlock
 
 from codeact_team.parsing.containers import PREFIX, Lists, dedent, unquote
-from codeact_team.parsing.delimiters import Where, column, find_delimiters
+from codeact_team.parsing.delimiters import Where, column, find_delimiters, line_end
 from codeact_team.parsing.fences import End, Fence, code_end, first_end
 from codeact_team.parsing.labels import Languages, is_code, language_of
 from codeact_team.parsing.tags import STARTS, TAGS, Tag
@@ -27,8 +27,6 @@ _FENCE_FIRST = re.compile(r"\s*+(?:```|~~~)")
 # AutoGen's pattern lets any white space precede the label, line breaks included.
 _LABEL_BELOW = re.compile(r"\s*+([^\s`~]++)[ \t]*+\n")
 
-# How much text, in characters, a message may make us read twice; without a limit, hostile text makes that quadratic.
-_MAX_READ_TWICE = 256 * 1024
 _MAX_QUOTE_DEPTH = 16
 _MAX_UNSUPPORTED = 20
 
@@ -44,7 +42,8 @@ class Findings:
         """Whether the end of code to run is missing or in doubt."""
         self.languages = languages
         self.default_language = default_language
-        self._read_twice = 0
+        self.rereading_left = 256 * 1024
+        """How many characters may still be read that may have to be read again: hostile text must not make that quadratic."""
 
     def add(self, language: str, code: str) -> None:
         """Add a block to run."""
@@ -55,15 +54,6 @@ class Findings:
         language = language_of(info)
         if is_code(language) and len(self.unsupported) < _MAX_UNSUPPORTED:
             self.unsupported[language] = None
-
-    @property
-    def may_read_ahead(self) -> bool:
-        """Whether text may still be read that may have to be read again."""
-        return self._read_twice < _MAX_READ_TWICE
-
-    def count_reading_ahead(self, amount: int) -> None:
-        """Count characters that were read and will have to be read again."""
-        self._read_twice += amount
 
 
 class _Line(NamedTuple):
@@ -115,7 +105,7 @@ class MarkdownReader:
         """Take the block that begins on a line; return the offset behind it, or ``None`` if none begins there."""
         end, trimmed = self._line.end, self._line.trimmed
         if end < candidate:
-            end = _find(self._text, "\n", candidate)
+            end = line_end(self._text, candidate)
             trimmed = start + len(self._text[start:end].rstrip())
         match = PREFIX.match(self._text, start, end)
         assert match is not None, "the pattern matches the empty string, too"
@@ -166,42 +156,42 @@ class MarkdownReader:
         """Take a fence with a label around which there is just another one, without a label and not longer."""
         opening = _NEXT_FENCE.match(self._text, body)
         language = self._findings.languages.resolve(opening[3].strip()) if opening else None
-        if opening is None or language is None or opening[2] != run or not self._findings.may_read_ahead:
+        if opening is None or language is None or opening[2] != run or self._findings.rereading_left <= 0:
             return None
         fence = Fence(run, column(opening[1]))
         end = self._find_end(opening.end(), fence, language)
         outer = _NEXT_FENCE.match(self._text, end.resume) if end.certain else None
         if outer is None or outer[2] != run or outer[3].strip():
-            self._findings.count_reading_ahead(end.resume - body)
+            self._findings.rereading_left -= end.resume - body
             return None
         self._findings.add(language, dedent(self._text[opening.end() : end.code], fence.indent))
         return outer.end()
 
     def _glued_fence(self) -> int | None:
         """Take a fence that is glued to prose: AutoGen runs it, and CommonMark would take its end for a beginning."""
-        _, content, trimmed, line_end = self._line
+        _, content, trimmed, end_of_line = self._line
         run_end = self._text.rfind("```", content, trimmed) + 3
         label = self._text[run_end:trimmed].split(maxsplit=2) if run_end >= 3 else []
         language = self._findings.languages.resolve(label[0]) if len(label) == 1 else None
-        if language is None or not self._findings.may_read_ahead:
+        if language is None or self._findings.rereading_left <= 0:
             return None
         before = self._text[content:run_end].rstrip("`")
         if _in_code_span(before):
             return None
         fence = Fence(self._text[content + len(before) : run_end], self._indent())
-        end = self._find_end(min(line_end + 1, len(self._text)), fence, language)
+        end = self._find_end(min(end_of_line + 1, len(self._text)), fence, language)
         if not end.certain:
-            self._findings.count_reading_ahead(end.resume - line_end)
+            self._findings.rereading_left -= end.resume - end_of_line
             return None
-        self._findings.add(language, dedent(self._text[line_end + 1 : end.code], fence.indent))
+        self._findings.add(language, dedent(self._text[end_of_line + 1 : end.code], fence.indent))
         return end.resume
 
     def _find_end(self, body: int, fence: Fence, language: str | None) -> End:
-        if language is None or not self._findings.may_read_ahead:
+        if language is None or self._findings.rereading_left <= 0:
             return first_end(self._text, body, fence, may_be_glued=language is not None)
         end = code_end(self._text, body, fence, language)
         if end.read_on:
-            self._findings.count_reading_ahead(len(self._text) - end.resume)
+            self._findings.rereading_left -= len(self._text) - end.resume
         return end
 
     def _tagged(self) -> int | None:
@@ -220,7 +210,7 @@ class MarkdownReader:
         if end is None and not (alone or (begins and tag.may_end_text)):
             return None
         if tag.on_own_lines and not (begins and alone and end is not None and self._is_first(end)):
-            self._findings.count_reading_ahead(end - body if end is not None else 0)
+            self._findings.rereading_left -= end - body if end is not None else 0
             return None
         code = text[body:end]
         code = dedent(code.partition("\n")[2], self._indent()) if alone else code.lstrip(" \t")
@@ -243,12 +233,12 @@ class MarkdownReader:
             self._last_ends[tag.end] = self._text.rfind(tag.end)
         if body > self._last_ends[tag.end]:
             return None
-        if self._findings.may_read_ahead:
+        if self._findings.rereading_left > 0:
             for delimiter in find_delimiters(self._text, body, language):
                 ends = delimiter.where is Where.CODE or (delimiter.where is Where.COMMENT and delimiter.last)
                 if delimiter.text == tag.end and ends:
                     return delimiter.start
-            self._findings.count_reading_ahead(len(self._text) - body)
+            self._findings.rereading_left -= len(self._text) - body
         return None if tag.on_own_lines else self._text.find(tag.end, body)
 
     def _is_first(self, position: int) -> bool:
@@ -261,8 +251,3 @@ class MarkdownReader:
 
 def _in_code_span(before: str) -> bool:
     return len(_BACKTICKS.findall(before)) % 2 == 1
-
-
-def _find(text: str, part: str, start: int) -> int:
-    found = text.find(part, start)
-    return len(text) if found < 0 else found

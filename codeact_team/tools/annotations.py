@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 from codeact_team.tools.identifiers import RESERVED, identifier
 from codeact_team.tools.schema_documents import Document, Fields, Schema, as_schema, subschemas
@@ -132,9 +133,8 @@ class Annotator:
             return f"dict[str, {self._union(document, values, f'{hint} value')}]"
         return _NAMES.get(kind or "", "Any")
 
-    def _union(self, document: Document, schemas: Iterable[Schema], hint: str) -> str:
-        texts = dict.fromkeys(self.annotation(document, schema, hint) for schema in schemas)
-        return "Any" if not texts or "Any" in texts else " | ".join(texts)
+    def _union(self, document: Document, schemas: list[Schema], hint: str) -> str:
+        return self.annotation(document, cast("Schema", {"anyOf": schemas}), hint)
 
 
 def _camel(hint: str) -> str:

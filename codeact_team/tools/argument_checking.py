@@ -35,8 +35,7 @@ _MASK = "it"
 class ArgumentChecker:
     """Checks arguments against the schema of an object, in little time, and looks nothing up elsewhere.
 
-    Raises:
-        ValueError: If the schema is broken, or refers to what it does not contain.
+    A ``ValueError`` says that the schema is broken, or refers to what it does not contain.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -57,11 +56,7 @@ class ArgumentChecker:
             raise ValueError(clean(str(error), _MAX_PROBLEM)) from None
 
     def check(self, arguments: Mapping[str, JsonValue]) -> None:
-        """Check the arguments of a call.
-
-        Raises:
-            ValueError: If they do not fit, with what is wrong and where.
-        """
+        """Check the arguments of a call; a ``ValueError`` says what is wrong and where."""
         size = _measure(arguments, MAX_DEPTH)
         if size is None:
             raise ValueError(f"the arguments are nested too deeply; {MAX_DEPTH} levels are possible")

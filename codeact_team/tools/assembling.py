@@ -17,12 +17,7 @@ Listing = tuple[ToolSource, Sequence[ListedTool]]
 
 
 def assemble(listings: Sequence[Listing]) -> Offer:
-    """Offer all tools that are listed.
-
-    Raises:
-        SettingError: If two tools without a server have the same name, or one that was given by itself is broken.
-        WorkbenchError: If another one is broken, or there are too many.
-    """
+    """Offer all tools that are listed, unless two without a server have the same name, one is broken, or there are too many."""
     if sum(len(listed) for _, listed in listings) > MAX_TOOLS:
         raise _largest(listings).error(f"more than {MAX_TOOLS:,} tools are too many; offer fewer")
     tools = [_offered(name, listed, source) for name, listed, source in _named(listings)]

@@ -32,10 +32,8 @@ class GivenTool:
     def dump(self) -> ComponentModel | str:
         """Dump the tool for a config.
 
-        A ``FunctionTool`` is dumped as AutoGen does it, with its source; loading that must be allowed.
-
-        Raises:
-            SettingError: If it has no form there.
+        A ``FunctionTool`` is dumped as AutoGen does it, with its source; loading that must be allowed. A ``SettingError``
+        says that a tool has no form there.
         """
         if self.path is not None:
             return self.path
@@ -52,12 +50,7 @@ class GivenTool:
 
 
 def read_tool(tool: Tool) -> GivenTool:
-    """Make a tool of what is given.
-
-    Raises:
-        SettingError: If it is no tool.
-        ConfigError: If an import path leads to no function, or may not be followed.
-    """
+    """Make a tool of what is given; raise a ``SettingError`` if it is none, or a ``ConfigError`` about its import path."""
     if isinstance(tool, FunctionTool) and type(tool).run is FunctionTool.run:
         # it would fail at the first call
         _check_parameters(tool.name, function_of(tool))

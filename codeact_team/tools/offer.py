@@ -33,10 +33,7 @@ _MAX_NAME = 200
 class OfferedTool:
     """A tool that code may call by the dotted path ``name`` below ``tools``.
 
-    Raises:
-        ValueError: If its schema is broken.
-        TypeError: If its schema has what JSON has not.
-        RecursionError: If its schema is nested too deeply.
+    A ``ValueError``, ``TypeError`` or ``RecursionError`` says that its schema cannot be used.
     """
 
     def __init__(self, name: str, listed: ListedTool, source: ToolSource) -> None:
@@ -51,11 +48,7 @@ class OfferedTool:
         """How many bytes there are to tell of it."""
 
     def check(self, arguments: Mapping[str, JsonValue]) -> None:
-        """Check what code passed.
-
-        Raises:
-            ValueError: If it does not fit, with what is wrong and where.
-        """
+        """Check what code passed; a ``ValueError`` says what is wrong and where."""
         self._checker.check(arguments)
         if self._source.wire_is_json:
             _check_strict(arguments)
@@ -63,8 +56,7 @@ class OfferedTool:
     def understood(self, arguments: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
         """Return the arguments as the tool gets them, as far as that is known, with its defaults for those left out.
 
-        Raises:
-            ToolFailed: If they do not fit.
+        They may be found not to fit; a ``ToolFailed`` says so.
         """
         parameters = self.declaration.parameters
         defaults = {one.key: one.default[0] for one in parameters if one.default}
@@ -77,8 +69,7 @@ class OfferedTool:
     ) -> Sequence[Piece]:
         """Call it with arguments that were checked; it is cancelled by the token, and with the caller's task.
 
-        Raises:
-            ToolFailed: If it fails, in words for whoever wrote the call.
+        A ``ToolFailed`` says why it fails, in words for whoever wrote the call.
         """
         token = CancellationToken()
         _cancel_with(cancellation_token, token)

@@ -40,17 +40,13 @@ class PythonTools(ToolSource):
     """Tools that return values, where AutoGen's own workbench would make text of them.
 
     Functions that are no coroutines run in threads, which cannot be stopped: a call that is cancelled leaves its
-    function running, unless that looks at its ``cancellation_token``.
-
-    Raises:
-        SettingError: If one has no schema.
+    function running, unless that looks at its ``cancellation_token``. A tool without a schema is refused.
     """
 
     label = "tools"
 
     def __init__(self, tools: Sequence[BaseTool[Any, Any]]) -> None:
         self._tools = {tool.name: tool for tool in tools}
-        self._stoppable = {tool.name for tool in tools if _takes_token(tool)}
         self._threads: ThreadPoolExecutor | None = None
         self.listed = [_listed(tool) for tool in tools]
         """The tools, which never change."""
@@ -101,7 +97,7 @@ class PythonTools(ToolSource):
         if inspect.iscoroutinefunction(function):
             return await tool.run(arguments, cancellation_token)
         given = {name: getattr(arguments, name) for name in type(arguments).model_fields}
-        if tool.name in self._stoppable:
+        if _TOKEN in inspect.signature(function).parameters:
             given[_TOKEN] = cancellation_token
         if inspect.isasyncgenfunction(function):
             return [item async for item in function(**given)]
@@ -114,10 +110,6 @@ class PythonTools(ToolSource):
 
     def error(self, message: str) -> CodeActTeamError:
         return SettingError(f"{self.label}: {message}")
-
-
-def _takes_token(tool: BaseTool[Any, Any]) -> bool:
-    return isinstance(tool, FunctionTool) and _TOKEN in inspect.signature(function_of(tool)).parameters
 
 
 def _call(function: partial[Any]) -> Any:

@@ -33,24 +33,17 @@ class ToolFailed(Exception):
 
 
 def pieces_of(value: object) -> Sequence[Piece]:
-    """Turn what a function returned into what the code gets.
+    """Turn what a function returned into what the code gets, unless it has no such form.
 
     Models, dataclasses, enums, dates and the like become what they are in JSON; numbers that JSON lacks, such as
     ``nan``, stay what they are, and bytes within other values become base64.
-
-    Raises:
-        ToolFailed: If it has no such form.
     """
     items = cast("Sequence[object]", value) if isinstance(value, list | tuple) else ()
     return [_piece(item) for item in (items if any(map(_is_media, items)) else [cast("object", value)])]
 
 
 def pieces_of_result(result: ToolResult) -> Sequence[Piece]:
-    """Turn what a workbench answered into what the code gets.
-
-    Raises:
-        ToolFailed: If that is an error.
-    """
+    """Turn what a workbench answered into what the code gets, unless that is an error."""
     if result.is_error:
         raise ToolFailed(error_text(result.to_text(replace_image="[a picture]")))
     return [

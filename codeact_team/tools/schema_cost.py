@@ -34,13 +34,10 @@ _META_SCHEMAS = ("http://json-schema.org/", "https://json-schema.org/")
 
 
 class Expansion:
-    """Bounds the checks that one value may need, whatever the value.
+    """Bounds the checks that one value may need, whatever the value; raises ``ValueError`` if there are too many.
 
     Where a schema refers to itself, the checker remembers what it has checked. It follows every other reference anew, so
     forty definitions, each of which refers to the next one twice, mean 2 to the 40th checks.
-
-    Raises:
-        ValueError: If there are too many checks, or they cannot be counted.
     """
 
     def __init__(self, schema: Schema) -> None:

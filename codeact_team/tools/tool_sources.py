@@ -45,11 +45,7 @@ class ToolSource(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Start it, unless it runs.
-
-        Raises:
-            WorkbenchError: If it cannot start. Nothing is left running then.
-        """
+        """Start it, unless it runs. After a ``WorkbenchError`` nothing is left running."""
 
     @abstractmethod
     async def stop(self) -> None:
@@ -57,18 +53,10 @@ class ToolSource(ABC):
 
     @abstractmethod
     async def list_tools(self) -> Sequence[ListedTool]:
-        """The tools there are now.
-
-        Raises:
-            WorkbenchError: If they cannot be had.
-        """
+        """The tools there are now, or a ``WorkbenchError``."""
 
     def understood(self, tool: ListedTool, arguments: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
-        """The arguments as a tool gets them, as far as that is known.
-
-        Raises:
-            ToolFailed: If they do not fit.
-        """
+        """The arguments as a tool gets them, as far as that is known, unless they do not fit: that is a ``ToolFailed``."""
         return arguments
 
     @abstractmethod

@@ -48,8 +48,7 @@ class Toolbox:
     async def start(self) -> None:
         """Start what does not run, and servers that have died. Idempotent.
 
-        Raises:
-            WorkbenchError: If something does not start. What was started here is stopped then.
+        After a ``WorkbenchError``, what was started here is stopped.
         """
         async with self._changing:
             try:
@@ -81,19 +80,11 @@ class Toolbox:
         return self._offer
 
     def dump_tools(self) -> list[ComponentModel | str]:
-        """Dump the single tools for a config, as components and import paths.
-
-        Raises:
-            SettingError: If one has no form there, such as a live function.
-        """
+        """Dump the single tools as components and import paths; one without such a form, as a live function, is an error."""
         return [given.dump() for given in self._given]
 
     def dump_workbenches(self) -> list[ComponentModel]:
-        """Dump the workbenches for a config.
-
-        Raises:
-            SettingError: If one has no form there.
-        """
+        """Dump the workbenches as components; one without such a form is an error."""
         return [_dumped(workbench) for workbench in self._workbenches]
 
 

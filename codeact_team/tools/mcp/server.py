@@ -109,6 +109,8 @@ class McpServer(ToolSource):
     def _reason(self, error: Exception) -> str:
         """What has gone wrong, without secrets; and take note if the server is gone."""
         params = self._workbench.server_params
+        is_program = isinstance(params, StdioServerParams)
+        limits = "read_timeout_seconds" if is_program else "timeout, sse_read_timeout"
         said: list[str] = []
         for leaf in leaves(error):
             code = leaf.error.code if isinstance(leaf, McpError) else 0
@@ -116,15 +118,11 @@ class McpServer(ToolSource):
                 self._lost = True
                 said.append("the server has ended, or closed the connection")
             elif isinstance(leaf, TimeoutError) or code == _TIMED_OUT:
-                said.append(f"no answer in time ({_time_limits(params)} of its parameters)")
-            elif isinstance(leaf, OSError) and isinstance(params, StdioServerParams):
+                said.append(f"no answer in time ({limits} of its parameters)")
+            elif isinstance(leaf, OSError) and is_program:
                 said.append(f"the command cannot be run: {leaf.strerror}; is it installed, and on the PATH?")
             elif isinstance(leaf, McpError):
                 said.append(leaf.error.message)
             else:
                 said.append(describe_error(leaf))
         return error_text(redact("; ".join(dict.fromkeys(said)), params))
-
-
-def _time_limits(params: object) -> str:
-    return "read_timeout_seconds" if isinstance(params, StdioServerParams) else "timeout, sse_read_timeout"

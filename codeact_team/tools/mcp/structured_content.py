@@ -32,11 +32,7 @@ def is_wrapped(output: Schema) -> bool:
 
 
 def pieces_of_mcp(result: types.CallToolResult, output: Schema | None) -> Sequence[Piece]:
-    """What a tool answered that has not failed, and has this output schema.
-
-    Raises:
-        ToolFailed: If it is not what it says it is.
-    """
+    """What a tool with this output schema answered, unless that is not what it says it is."""
     structured = cast("dict[str, JsonValue] | None", result.structuredContent)
     if structured is None:
         return [_piece(content) for content in result.content]
