@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
-from support.fork_server import start
+from support.fork_server import forked_by_command, start
 from support.openai_server import AnyReply, Json, ScriptedServer, Text
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -19,6 +20,10 @@ _OUTPUT = "[1, 4, 9, 16, 25, 36, 49, 64, 81, 100]"
 
 
 def run_example(name: str, *arguments: str, replies: list[AnyReply], cwd: Path, stdin: str = "") -> str:
+    # the MCP server that one starts is forked as well
+    python = cwd / "python"
+    python.write_text(f'#!/bin/sh\nexec {shlex.join(forked_by_command())} "$@"\n')
+    python.chmod(0o700)
     with ScriptedServer.in_thread(replies) as server:
         variables = {"OPENAI_API_KEY": "key-of-a-test", "OPENAI_BASE_URL": server.base_url}
         with start(
@@ -26,6 +31,7 @@ def run_example(name: str, *arguments: str, replies: list[AnyReply], cwd: Path, 
             cwd=cwd,
             environment=os.environ | variables,
             stdin=subprocess.PIPE,
+            executable=str(python),
         ) as process:
             output, errors = process.communicate(stdin.encode(), timeout=60)
     assert process.returncode == 0, errors.decode()

@@ -132,6 +132,7 @@ def _begin(request: dict[str, Any], streams: Sequence[int]) -> None:
     os.environ.clear()
     os.environ.update(request["environment"])
     tempfile.tempdir = None
+    sys.executable = request.get("executable", sys.executable)
     # those of this process remember what their descriptors were
     encoding = os.environ.get("PYTHONIOENCODING")
     sys.stdin = sys.__stdin__ = open(0, closefd=False, encoding=encoding)
@@ -274,6 +275,7 @@ def start(
     stderr: int = subprocess.PIPE,
     terminal: bool = False,
     nohup: bool = False,
+    executable: str = sys.executable,
 ) -> Forked:
     """Start a Python program.
 
@@ -284,6 +286,7 @@ def start(
         stdin: A descriptor, or what ``subprocess`` has in its place; as are ``stdout`` and ``stderr``.
         terminal: Whether ``stdin`` is to be the terminal that controls it.
         nohup: Whether it is to outlive that, as what the program of this name starts.
+        executable: What it runs other Python programs by: its ``sys.executable``.
     """
     request = {
         "arguments": arguments,
@@ -291,6 +294,7 @@ def start(
         "environment": dict(environment),
         "terminal": terminal,
         "nohup": nohup,
+        "executable": executable,
     }
     pipes: dict[str, IO[bytes]] = {}
     with ExitStack() as theirs:
