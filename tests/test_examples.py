@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,14 @@ _SQUARES = Text("```python\nprint([n * n for n in range(1, 11)])\n```")
 _OUTPUT = "[1, 4, 9, 16, 25, 36, 49, 64, 81, 100]"
 
 
-def run_example(name: str, *arguments: str, replies: list[AnyReply], cwd: Path, stdin: str = "") -> str:
-    # the MCP server that one starts is forked as well
-    python = cwd / "python"
-    python.write_text(f'#!/bin/sh\nexec {shlex.join(forked_by_command())} "$@"\n')
-    python.chmod(0o700)
+def run_example(
+    name: str,
+    *arguments: str,
+    replies: list[AnyReply],
+    cwd: Path,
+    stdin: str = "",
+    executable: str = sys.executable,
+) -> str:
     with ScriptedServer.in_thread(replies) as server:
         variables = {"OPENAI_API_KEY": "key-of-a-test", "OPENAI_BASE_URL": server.base_url}
         with start(
@@ -31,7 +35,7 @@ def run_example(name: str, *arguments: str, replies: list[AnyReply], cwd: Path, 
             cwd=cwd,
             environment=os.environ | variables,
             stdin=subprocess.PIPE,
-            executable=str(python),
+            executable=executable,
         ) as process:
             output, errors = process.communicate(stdin.encode(), timeout=60)
     assert process.returncode == 0, errors.decode()
@@ -137,7 +141,10 @@ def test_approved_tools_ask_beyond_a_limit(tmp_path: Path) -> None:
 
 
 def test_mcp_tools_are_called_by_code_without_a_network(tmp_path: Path) -> None:
-    # with mcp_server.py
+    # it starts mcp_server.py, which is forked as well
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {shlex.join(forked_by_command())} "$@"\n')
+    python.chmod(0o700)
     output = run_example(
         "mcp_tools.py",
         replies=[
@@ -148,6 +155,7 @@ def test_mcp_tools_are_called_by_code_without_a_network(tmp_path: Path) -> None:
             Text("I ordered 50 gears."),
         ],
         cwd=tmp_path,
+        executable=str(python),
     )
     assert output == "I ordered 50 gears.\n"
 
