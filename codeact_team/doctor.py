@@ -45,43 +45,30 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """Something that a team may need.
-
-    Attributes:
-        name: What.
-        state: Whether it works.
-        detail: What was found and, where it does not work, what to do.
-    """
+    """Something that a team may need."""
 
     name: str
     state: State
     detail: str
+    """What was found and, where it does not work, what to do."""
 
 
 Report = Callable[[Check], object]
 
 
 async def examine(report: Report, environ: Mapping[str, str] = os.environ) -> None:
-    """Look at everything that a team may need, one after the other.
-
-    Args:
-        report: Called with each finding, as it is found.
-        environ: Where API keys are looked for. No value of one is told.
-    """
+    """Look at everything that a team may need, and report each finding at once. No value of ``environ`` is told."""
     report(Check("python", State.WORKS, f"{platform.python_version()} on {platform.platform()}"))
     report(await _confinement())
     await _docker(report)
-    report(_directories())
+    directories = list(map(str, orphaned_directories()))
+    report(_left("directories", directories, "no temporary one is left by a run that was killed"))
     report(_key(environ))
     report(_configs())
 
 
 async def clean(notify: Callable[[Literal["note", "warning"], str], object]) -> None:
-    """Remove what killed runs have left, the containers before the directories that they use.
-
-    Args:
-        notify: Called with what was removed as a note, and with what cannot be removed as a warning.
-    """
+    """Remove what killed runs have left, the containers before the directories that they use."""
     # where there is no engine, the examination says so
     with suppress(EngineError):
         for orphan in await list_orphans():
@@ -138,7 +125,8 @@ async def _docker(report: Report) -> None:
             report(_engine(url, info))
             report(_limits(info))
             report(await _image(client))
-            report(await _containers())
+            names = [orphan.name for orphan in await list_orphans()]
+            report(_left("containers", names, "none is left by a run that was killed"))
     except EngineError as error:
         report(Check("engine", State.MISSING, f"{error}; the config `codeact-confined` needs none"))
 
@@ -169,16 +157,6 @@ async def _image(client: Client) -> Check:
         advice = f"it is pulled on first use; `docker pull {image}` does it now"
         return Check("image", State.LIMITED, f"{image} is not here yet: {advice}")
     return Check("image", State.WORKS, f"{image} is here")
-
-
-async def _containers() -> Check:
-    names = [orphan.name for orphan in await list_orphans()]
-    return _left("containers", names, "none is left by a run that was killed")
-
-
-def _directories() -> Check:
-    paths = list(map(str, orphaned_directories()))
-    return _left("directories", paths, "no temporary one is left by a run that was killed")
 
 
 def _left(what: str, orphans: Sequence[str], none: str) -> Check:

@@ -6,12 +6,16 @@ import io
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from codeact_team.cli.completion import config_names, template_names
+
+if TYPE_CHECKING:
+    from codeact_team.providers import Policy
+    from codeact_team.runs import TeamRunner
 
 
 class _Commands(TyperGroup):
@@ -57,6 +61,20 @@ _AllowUnsafe = Annotated[
     typer.Option("--allow-unsafe", help="Allow components that run code on this machine without a sandbox."),
 ]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def _policy(allow: list[str] | None, allow_unsafe: bool) -> Policy:
+    from codeact_team.providers import Policy
+
+    return Policy.from_environment(allow=allow or (), allow_unsafe=allow_unsafe)
+
+
+def _runner(
+    config: str, overrides: list[str] | None, allow: list[str] | None, allow_unsafe: bool
+) -> TeamRunner:
+    from codeact_team.runs import TeamRunner
+
+    return TeamRunner(config, overrides=overrides or (), policy=_policy(allow, allow_unsafe))
 
 
 def main() -> None:
@@ -132,23 +150,11 @@ def run(
         if not as_json and task != "-":
             # what is imported now takes a second or two
             screen.work()
-        from codeact_team.cli.approval_prompt import asking_the_person
         from codeact_team.cli.run import read_task, run_command
 
         wanted = read_task(task, file)
-        with asking_the_person(screen, as_json=as_json):
-            raise typer.Exit(
-                run_command(
-                    screen,
-                    config,
-                    wanted,
-                    overrides or (),
-                    allow or (),
-                    allow_unsafe,
-                    seconds=timeout,
-                    as_json=as_json,
-                )
-            )
+        runner = _runner(config, overrides, allow, allow_unsafe)
+        raise typer.Exit(run_command(screen, runner, wanted, seconds=timeout, as_json=as_json))
 
 
 @app.command()
@@ -171,13 +177,10 @@ def chat(
     with reported() as screen:
         if not as_json:
             screen.work()
-        from codeact_team.cli.approval_prompt import asking_the_person
         from codeact_team.cli.chat import chat_command
 
-        with asking_the_person(screen, as_json=as_json):
-            raise typer.Exit(
-                chat_command(screen, config, overrides or (), allow or (), allow_unsafe, as_json=as_json)
-            )
+        runner = _runner(config, overrides, allow, allow_unsafe)
+        raise typer.Exit(chat_command(screen, runner, as_json=as_json))
 
 
 @app.command()
@@ -204,9 +207,8 @@ def validate(
     with reported() as screen:
         from codeact_team.cli.validate import validate_command
 
-        raise typer.Exit(
-            validate_command(screen, configs, overrides or (), allow or (), allow_unsafe, as_json=as_json)
-        )
+        policy = _policy(allow, allow_unsafe)
+        raise typer.Exit(validate_command(screen, configs, overrides or (), policy, as_json=as_json))
 
 
 @app.command()

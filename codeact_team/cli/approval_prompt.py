@@ -8,15 +8,11 @@ import signal
 import termios
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from codeact_team.aio import Turns
 from codeact_team.approval import Answer, Question, asking
 from codeact_team.approval.input_function import read_answer
 from codeact_team.cli.screen import Screen
-
-if TYPE_CHECKING:
-    from prompt_toolkit import PromptSession
 
 _HINT = "y allows it, n does not (a reason may follow), a allows it always; Ctrl-C stops the work"
 
@@ -32,11 +28,7 @@ def asking_the_person(screen: Screen, *, as_json: bool) -> Generator[None]:
 
 
 class ApprovalPrompt:
-    """A :data:`~codeact_team.approval.Handler`: the person at the terminal, asked one thing at a time.
-
-    Args:
-        screen: Where the question is shown. What others print meanwhile comes after the answer.
-    """
+    """Asks one thing at a time. What others print meanwhile comes after the answer."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
@@ -75,31 +67,20 @@ class ApprovalPrompt:
 
 
 async def _enter(prompt: str, *, is_answer: bool = False) -> str:
-    session = _session(is_answer=is_answer)
-    if is_answer:
-        _forget_what_was_typed(session)
-    return await session.prompt_async(prompt, handle_sigint=False, set_exception_handler=False)
-
-
-def _session(*, is_answer: bool) -> PromptSession[str]:
     # it takes a tenth of a second to import, and most runs do not need it
     from prompt_toolkit import PromptSession
+    from prompt_toolkit.input.typeahead import clear_typeahead
     from prompt_toolkit.validation import Validator
 
-    validator = Validator.from_callable(
-        lambda text: read_answer(text) is not None, error_message=_HINT, move_cursor_to_end=True
-    )
-    return PromptSession(
-        erase_when_done=True, validator=validator if is_answer else None, validate_while_typing=False
-    )
-
-
-def _forget_what_was_typed(session: PromptSession[str]) -> None:
-    """Drop what was typed before the question was there: it was not meant for it."""
-    from prompt_toolkit.input.typeahead import clear_typeahead
-
-    termios.tcflush(session.input.fileno(), termios.TCIFLUSH)
-    clear_typeahead(session.input)
+    session: PromptSession[str] = PromptSession(erase_when_done=True, validate_while_typing=False)
+    if is_answer:
+        session.validator = Validator.from_callable(
+            lambda text: read_answer(text) is not None, error_message=_HINT, move_cursor_to_end=True
+        )
+        # what was typed before the question was there was not meant for it
+        termios.tcflush(session.input.fileno(), termios.TCIFLUSH)
+        clear_typeahead(session.input)
+    return await session.prompt_async(prompt, handle_sigint=False, set_exception_handler=False)
 
 
 def _say(say: Callable[[str, str], None], question: Question, answer: Answer) -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from signal import SIGINT, Signals
 from typing import TYPE_CHECKING
 
+from codeact_team.cli.approval_prompt import asking_the_person
 from codeact_team.cli.conversation import Conversation
 from codeact_team.cli.json_lines import JsonLines
 from codeact_team.cli.line_reader import LineReader
 from codeact_team.cli.screen import Screen
 from codeact_team.cli.signals import ENDED_BY, handling_signals
-from codeact_team.providers import Policy
 from codeact_team.runs import TeamRunner
 
 if TYPE_CHECKING:
@@ -35,32 +35,17 @@ _KEYS = (
 )
 
 
-def chat_command(
-    screen: Screen,
-    config: str,
-    overrides: Sequence[str],
-    allow: Sequence[str],
-    allow_unsafe: bool,
-    *,
-    as_json: bool,
-) -> int:
-    """Open a config, run it on one message after the other, print what happens, and return the exit code."""
+def chat_command(screen: Screen, runner: TeamRunner, *, as_json: bool) -> int:
+    """Open a team, run it on one message after the other, print what happens, and return the exit code."""
     with_a_person = not as_json and os.isatty(0) and os.isatty(1)
-    policy = Policy.from_environment(allow=allow, allow_unsafe=allow_unsafe)
-    runner = TeamRunner(config, overrides=overrides, policy=policy)
     listener = JsonLines() if as_json else Conversation(screen, echo=not with_a_person)
     runner.listen(listener, essential=True)
-    return asyncio.run(_Chat(screen, runner, with_a_person=with_a_person).run())
+    with asking_the_person(screen, as_json=as_json):
+        return asyncio.run(_Chat(screen, runner, with_a_person=with_a_person).run())
 
 
 class _Chat:
-    """Messages in, runs of one open team out.
-
-    Args:
-        screen: Where to tell what is no output of the team.
-        runner: Runs the team.
-        with_a_person: Whether somebody is at a terminal.
-    """
+    """Messages in, runs of one open team out."""
 
     def __init__(self, screen: Screen, runner: TeamRunner, *, with_a_person: bool) -> None:
         self._screen = screen
@@ -72,7 +57,6 @@ class _Chat:
         """Exit codes of the messages that could not be worked on."""
 
     async def run(self) -> int:
-        """Talk until there is nobody to talk to; return the exit code."""
         self._work = asyncio.ensure_future(self._talk())
         with handling_signals(self._stop) as ended_by:
             try:
@@ -99,7 +83,7 @@ class _Chat:
                     return
 
     async def _take(self, text: str) -> bool:
-        """Do what a message asks for; whether the chat goes on."""
+        """Do what a message asks for, and tell whether the chat goes on."""
         if text == "/exit" or (self._with_a_person and text in _LEAVING):
             return False
         if _COMMAND.fullmatch(text):
@@ -143,7 +127,7 @@ class _Chat:
         return LineReader().read
 
     def _stop(self, number: Signals) -> bool:
-        """Stop what is going on; whether that is the end of the chat."""
+        """Stop what is going on, and tell whether that is the end of the chat."""
         stopped = self._runner.stop(number)
         if number is SIGINT and self._prompt is not None:
             # it ends no more than what is going on; while the terminal is asked, Ctrl-C is a key and no signal

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from signal import SIGINT, SIGPIPE
 
@@ -17,10 +17,7 @@ from codeact_team.cli.signals import silence
 
 logger = logging.getLogger(__name__)
 
-BAD_INPUT = 2
-"""Exit code for bad input, and for an environment that does not work."""
-
-DEBUG_VARIABLE = "CODEACT_TEAM_DEBUG"
+_BAD_INPUT = 2
 
 
 @contextmanager
@@ -44,7 +41,7 @@ def reported() -> Generator[Screen]:
 
             logger.debug("the command failed", exc_info=error)
             screen.notice("error", explain(error))
-            raise typer.Exit(BAD_INPUT) from None
+            raise typer.Exit(_BAD_INPUT) from None
         finally:
             screen.close()
 
@@ -52,7 +49,7 @@ def reported() -> Generator[Screen]:
 @contextmanager
 def _told_on(screen: Screen) -> Generator[None]:
     """Print what this package logs, and the warnings meant for users; nothing of what others log."""
-    debugging = bool(os.environ.get(DEBUG_VARIABLE))
+    debugging = bool(os.environ.get("CODEACT_TEAM_DEBUG"))
     root, ours = logging.getLogger(), logging.getLogger("codeact_team")
     # where the root has no handler, Python prints others' warnings itself
     for_all = logging.StreamHandler() if debugging else logging.NullHandler()
@@ -61,8 +58,13 @@ def _told_on(screen: Screen) -> Generator[None]:
     root.addHandler(for_all)
     ours.setLevel(logging.DEBUG if debugging else logging.INFO)
     ours.addHandler(for_us)
+
+    def show(message: Warning | str, category: type[Warning], *place: object) -> None:
+        if issubclass(category, UserWarning):
+            screen.notice("warning", str(message))
+
     with warnings.catch_warnings():
-        warnings.showwarning = _show_warning(screen)
+        warnings.showwarning = show
         try:
             yield
         finally:
@@ -78,11 +80,3 @@ class _NoticeHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._screen.notice("warning" if record.levelno >= logging.WARNING else "note", record.getMessage())
-
-
-def _show_warning(screen: Screen) -> Callable[..., None]:
-    def show(message: Warning | str, category: type[Warning], *place: object) -> None:
-        if issubclass(category, UserWarning):
-            screen.notice("warning", str(message))
-
-    return show

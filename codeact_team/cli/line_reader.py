@@ -13,17 +13,12 @@ _READ_BYTES = 65_536
 
 
 class LineReader:
-    """Messages, each a line; read without a thread, which would have to be waited for at the end.
+    """Messages on standard input, each a line; read without a thread, which would have to be waited for at the end."""
 
-    Args:
-        descriptor: Where to read from.
-    """
-
-    def __init__(self, descriptor: int = 0) -> None:
-        self._descriptor = descriptor
-        mode = os.fstat(descriptor).st_mode
+    def __init__(self) -> None:
+        mode = os.fstat(0).st_mode
         # what else there is, such as a file, can be read at once, and does not say so
-        self._says_when = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)
+        self._says_when = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(0)
         self._complete: deque[bytes] = deque()
         self._begun = b""
         self._ended = False
@@ -37,7 +32,7 @@ class LineReader:
         while not self._complete and not self._ended:
             if self._says_when:
                 await self._readable()
-            data = os.read(self._descriptor, _READ_BYTES)
+            data = os.read(0, _READ_BYTES)
             *complete, self._begun = (self._begun + data).split(b"\n")
             self._complete += complete
             if not data:
@@ -49,19 +44,15 @@ class LineReader:
 
     async def _readable(self) -> None:
         loop, readable = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_reader(self._descriptor, readable.set)
+        loop.add_reader(0, readable.set)
         try:
             await readable.wait()
         finally:
-            loop.remove_reader(self._descriptor)
+            loop.remove_reader(0)
 
 
 def decode(data: bytes, what: str) -> str:
-    """The text of ``data``.
-
-    Raises:
-        SettingError: If it is no UTF-8 text.
-    """
+    """The text of ``data``, or a SettingError if it is no UTF-8 text."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

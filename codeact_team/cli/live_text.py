@@ -7,16 +7,10 @@ _MAX_CHARS = 100_000
 
 
 class LiveText:
-    """A text that comes in pieces.
-
-    Args:
-        source: Whose it is.
-        message_id: The id of the message that will have all of it, where it is known.
-    """
+    """A text that comes in pieces; the message of that id, if it is known, will have all of it."""
 
     def __init__(self, source: str, message_id: str | None) -> None:
-        self.source = source
-        self.message_id = message_id
+        self.source, self.message_id = source, message_id
         self.at_line_start = True
         self.left_out = 0
         self._room = _MAX_CHARS

@@ -19,11 +19,7 @@ _LEAVING = "Ctrl-C again, or Ctrl-D, leaves"
 
 
 class MessagePrompt:
-    """Asks a person for messages.
-
-    Args:
-        screen: Where to tell that there is no place for the history, and how to leave.
-    """
+    """Asks a person for messages."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
@@ -78,25 +74,17 @@ def _keys() -> KeyBindings:
 
 def _history(screen: Screen) -> History:
     try:
-        file = _history_file()
+        # as XDG has it: a path that is not absolute does not count
+        state = Path(os.environ.get("XDG_STATE_HOME", ""))
+        if not state.is_absolute():
+            state = Path.home() / ".local" / "state"
+        file = state / "codeact-team" / "history"
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
     except (OSError, RuntimeError) as error:
         _warn(screen, error)
         return InMemoryHistory()
     return _KeptHistory(screen, file)
-
-
-def _history_file() -> Path:
-    """Where the history is kept, as XDG has it: a path that is not absolute does not count.
-
-    Raises:
-        RuntimeError: If the user has no home.
-    """
-    state = Path(os.environ.get("XDG_STATE_HOME", ""))
-    if not state.is_absolute():
-        state = Path.home() / ".local" / "state"
-    return state / "codeact-team" / "history"
 
 
 def _warn(screen: Screen, error: Exception) -> None:

@@ -4,35 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
+from codeact_team.cli.approval_prompt import asking_the_person
 from codeact_team.cli.conversation import Conversation
 from codeact_team.cli.json_lines import JsonLines
 from codeact_team.cli.line_reader import decode
 from codeact_team.cli.screen import Screen
 from codeact_team.cli.signals import ENDED_BY, handling_signals
 from codeact_team.errors import SettingError
-from codeact_team.providers import Policy
 from codeact_team.runs import RunResult, TeamRunner
 
 
 def run_command(
-    screen: Screen,
-    config: str,
-    task: str | None,
-    overrides: Sequence[str],
-    allow: Sequence[str],
-    allow_unsafe: bool,
-    *,
-    seconds: float | None,
-    as_json: bool,
+    screen: Screen, runner: TeamRunner, task: str | None, *, seconds: float | None, as_json: bool
 ) -> int:
-    """Run a config on a task, print what happens, and return the exit code."""
-    policy = Policy.from_environment(allow=allow, allow_unsafe=allow_unsafe)
-    runner = TeamRunner(config, overrides=overrides, policy=policy)
+    """Run a team on a task, print what happens, and return the exit code."""
     runner.listen(JsonLines() if as_json else Conversation(screen), essential=True)
-    result = asyncio.run(_run(runner, task, seconds))
+    with asking_the_person(screen, as_json=as_json):
+        result = asyncio.run(_run(runner, task, seconds))
     if result.signal is not None:
         screen.notice("error", ENDED_BY[result.signal])
     if result.error is not None:

@@ -20,12 +20,14 @@ def handling_signals(stop: Callable[[Signals], bool]) -> Generator[list[Signals]
     """Call ``stop`` with each signal that may end the command, until it says that the command ends by it.
 
     That one is in the list. From then on these signals are ignored for good, so that nothing cuts short what is done at
-    the end. A program that ``nohup`` has started outlives its terminal. Needs a running event loop.
+    the end. Needs a running event loop.
     """
     loop, ended_by = asyncio.get_running_loop(), list[Signals]()
     # once a terminal is gone, its stream no longer says that it is one
     terminals = [stream for stream in (sys.stdout, sys.stderr) if stream.isatty()]
-    numbers = [number for number in ENDED_BY if number is not SIGHUP or _may_hang_up()]
+    # a program that nohup has started outlives its terminal
+    outlives = signal.getsignal(SIGHUP) is signal.SIG_IGN
+    numbers = [number for number in ENDED_BY if number is not SIGHUP or not outlives]
 
     def handle(number: Signals) -> None:
         if not ended_by:
@@ -51,7 +53,3 @@ def silence(*streams: TextIO) -> None:
     for stream in streams:
         os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
-
-
-def _may_hang_up() -> bool:
-    return signal.getsignal(SIGHUP) is not signal.SIG_IGN

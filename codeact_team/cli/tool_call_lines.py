@@ -10,8 +10,6 @@ _MAX_CALLS = 20
 _MAX_TEXT = 60
 """Characters of a call's arguments, or of its error."""
 
-CallEvent = BlockBegan | BlockEnded | ToolCallBegan | ToolCallEnded
-
 
 class ToolCallLines:
     """Finds the lines for the calls that code makes; a tool that AutoGen's own agents call has messages of AutoGen's."""
@@ -22,7 +20,7 @@ class ToolCallLines:
         self._calls: set[int] = set()
         """Spans of the calls under way that are told."""
 
-    def line(self, event: CallEvent) -> tuple[str, str] | None:
+    def line(self, event: BlockBegan | BlockEnded | ToolCallBegan | ToolCallEnded) -> tuple[str, str] | None:
         """What to print of an event, and in which style; ``None`` for nothing."""
         match event:
             case BlockBegan():

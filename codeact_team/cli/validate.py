@@ -13,16 +13,9 @@ from codeact_team.runs import explain
 
 
 def validate_command(
-    screen: Screen,
-    configs: Sequence[str],
-    overrides: Sequence[str],
-    allow: Sequence[str],
-    allow_unsafe: bool,
-    *,
-    as_json: bool,
+    screen: Screen, configs: Sequence[str], overrides: Sequence[str], policy: Policy, *, as_json: bool
 ) -> int:
     """Check each config, print what is wrong with it, and return the exit code."""
-    policy = Policy.from_environment(allow=allow, allow_unsafe=allow_unsafe)
     errors = {config: _error(config, overrides, policy) for config in configs}
     for config, error in errors.items():
         if as_json:

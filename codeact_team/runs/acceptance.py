@@ -14,14 +14,11 @@ _OPEN = (Ending.ANSWERED, Ending.HANDED_OFF)
 
 
 class Acceptance:
-    """A listener that judges a run by its messages.
-
-    Args:
-        reviewed: Whether somebody in the team is to judge the work of the others.
-    """
+    """A listener that judges a run by its messages."""
 
     def __init__(self, *, reviewed: bool = False) -> None:
         self.reviewed = reviewed
+        """Whether somebody in the team is to judge the work of the others."""
         self._begin()
 
     def _begin(self) -> None:
@@ -34,7 +31,6 @@ class Acceptance:
         self._ending: tuple[str, Ending] | None = None
 
     def __call__(self, event: Event) -> None:
-        """Hear of an event."""
         if isinstance(event, RunBegan):
             self._begin()
         elif isinstance(event, MessageSent):
@@ -57,9 +53,9 @@ class Acceptance:
     def objection(self) -> str | None:
         """Why work that nobody has judged does not count as accepted; ``None`` if it does, or somebody has.
 
-        Where somebody is to review it, that has to happen. Elsewhere the last code must have succeeded, or an agent
-        that says how its work ended must have had an answer; and neither may speak against it. That a limit has ended
-        the team proves nothing.
+        Where somebody is to review it, that has to happen. Elsewhere no agent's work may have been cut short, and the last
+        code must have succeeded or, where none has run, an agent have come to its answer. That a limit has ended the
+        team proves nothing.
         """
         if self.verdict is not None:
             return None

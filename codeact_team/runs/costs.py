@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
-
 from autogen_agentchat.messages import ModelClientStreamingChunkEvent
 from autogen_core.models import RequestUsage
 
@@ -17,14 +14,7 @@ from codeact_team.events import (
     ToolCallBegan,
     ToolCallEnded,
 )
-from codeact_team.execution import CallOutcome
 from codeact_team.runs.result import ToolUse
-
-
-@dataclass
-class _Calls:
-    outcomes: Counter[CallOutcome] = field(default_factory=Counter[CallOutcome])
-    seconds: float = 0.0
 
 
 class Costs:
@@ -37,7 +27,7 @@ class Costs:
         self._prompt_tokens = self._completion_tokens = 0
         self._blocks: set[int] = set()
         self._calls_of_code: set[int] = set()
-        self._calls: dict[str, _Calls] = {}
+        self._tools: dict[str, ToolUse] = {}
         self.messages = 0
         """How many there were, the task included and chunks not."""
 
@@ -49,10 +39,9 @@ class Costs:
     @property
     def tools(self) -> list[ToolUse]:
         """The tools that code has called, in the order of the first calls."""
-        return [ToolUse(name, dict(calls.outcomes), calls.seconds) for name, calls in self._calls.items()]
+        return list(self._tools.values())
 
     def __call__(self, event: Event) -> None:
-        """Hear of an event."""
         match event:
             case RunBegan():
                 self._begin()
@@ -66,8 +55,8 @@ class Costs:
             case ToolCallBegan(parent=int() as block, span=span) if block in self._blocks:
                 self._calls_of_code.add(span)
             case ToolCallEnded() if event.span in self._calls_of_code:
-                calls = self._calls.setdefault(event.name, _Calls())
-                calls.outcomes[event.outcome] += 1
-                calls.seconds += event.seconds
+                tool = self._tools.setdefault(event.name, ToolUse(event.name))
+                tool.outcomes[event.outcome] = tool.outcomes.get(event.outcome, 0) + 1
+                tool.seconds += event.seconds
             case _:
                 pass

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 from codeact_team.config.credentials import is_credential_key
@@ -16,22 +16,27 @@ from codeact_team.errors import CodeActTeamError
 _TOO_LONG = re.compile(r"context.?length|context window|maximum context|too many tokens", re.IGNORECASE)
 _KEY_SHAPE = re.compile(r"\bsk-[\w*.-]{8,}|(?<=Bearer )\S+")
 _ERRNO = re.compile(r"\[Errno -?\d+\] ")
+_BAD_REQUEST = (400, 422)
+_ADVICE = {
+    # the server's own words quote a part of the key
+    401: "the model's server does not accept the API key (401): check OPENAI_API_KEY, or what the model client's "
+    "`api_key` refers to",
+    403: "the model's server refuses this (403): {}; check what the API key may do",
+    404: "the model's server does not know the model, or the address (404): {}; check `model` and `base_url` of the "
+    "model client",
+    429: "too many requests for the model's server (429): {}; wait a little, or set `max_retries` of the model client",
+}
 _LONGEST = 600
 _SHORTEST_SECRET = 8
 
 
 def explain(error: BaseException, *, environ: Mapping[str, str] = os.environ) -> str:
-    """What went wrong, and what to do, for a person; without a traceback and without secrets.
-
-    Args:
-        error: What ended a run, as it was raised.
-        environ: Where secrets are known from.
-    """
+    """What went wrong, and what to do, for a person; without a traceback, and without the secrets of ``environ``."""
     status = _status(error)
     if isinstance(error, CodeActTeamError):
         text = str(error)
     elif status is not None:
-        text = _ADVICE.get(status, _server_failed)(error)
+        text = _refusal(status, error)
     elif _is_named(error, "APITimeoutError"):
         text = "the model's server did not answer in time; try again, or raise `timeout` of the model client"
     elif _is_named(error, "APIConnectionError"):
@@ -51,11 +56,7 @@ def explain(error: BaseException, *, environ: Mapping[str, str] = os.environ) ->
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same run may succeed a little later: the model's server is not there, overloaded, or has failed.
-
-    Args:
-        error: As :func:`explain` takes it.
-    """
+    """Whether the same run may succeed a little later: the model's server is not there, overloaded, or has failed."""
     status = _status(error)
     if status is None:
         return _is_named(error, "APIConnectionError")
@@ -92,61 +93,25 @@ def _message(error: Any) -> str:
     return _in_one_line(re.sub(r"^Error code: \d+(?: - )?", "", str(error)))
 
 
-def _wrong_key(error: BaseException) -> str:
-    # the server's own words quote a part of the key
-    return (
-        "the model's server does not accept the API key (401): check OPENAI_API_KEY, or what the model client's "
-        "`api_key` refers to"
-    )
-
-
-def _no_permission(error: BaseException) -> str:
-    return f"the model's server refuses this (403): {_message(error)}; check what the API key may do"
-
-
-def _rate_limit(error: BaseException) -> str:
-    if _quota_is_used_up(error):
-        return f"the account's quota is used up (429): {_message(error)}; check its plan and billing"
-    return (
-        f"too many requests for the model's server (429): {_message(error)}; wait a little, or set `max_retries` of the "
-        "model client"
-    )
+def _refusal(status: int, error: BaseException) -> str:
+    said = _message(error)
+    if status == 429 and _quota_is_used_up(error):
+        return f"the account's quota is used up (429): {said}; check its plan and billing"
+    if status in _BAD_REQUEST and _TOO_LONG.search(str(error)):
+        return (
+            f"the conversation is longer than the model can read: {said}; give the agents a `model_context` that is "
+            "limited, such as BufferedChatCompletionContext, or use another model"
+        )
+    if status in _BAD_REQUEST:
+        return f"the model's server refuses the request: {said}; check the model client's settings"
+    if status in _ADVICE:
+        return _ADVICE[status].format(said)
+    return f"the model's server failed ({status}): {said or 'it does not say why'}; try again later"
 
 
 def _quota_is_used_up(error: BaseException) -> bool:
     # the same status as too many requests, but waiting does not help
     return "quota" in str(error)
-
-
-def _server_failed(error: BaseException) -> str:
-    why = _message(error) or "it does not say why"
-    return f"the model's server failed ({_status(error)}): {why}; try again later"
-
-
-def _not_found(error: BaseException) -> str:
-    return (
-        f"the model's server does not know the model, or the address (404): {_message(error)}; check `model` and "
-        "`base_url` of the model client"
-    )
-
-
-def _bad_request(error: BaseException) -> str:
-    if _TOO_LONG.search(str(error)):
-        return (
-            f"the conversation is longer than the model can read: {_message(error)}; give the agents a `model_context` "
-            "that is limited, such as BufferedChatCompletionContext, or use another model"
-        )
-    return f"the model's server refuses the request: {_message(error)}; check the model client's settings"
-
-
-_ADVICE: Mapping[int, Callable[[BaseException], str]] = {
-    400: _bad_request,
-    401: _wrong_key,
-    403: _no_permission,
-    404: _not_found,
-    422: _bad_request,
-    429: _rate_limit,
-}
 
 
 def _in_one_line(text: str) -> str:

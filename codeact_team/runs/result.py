@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
 
 from autogen_core.models import RequestUsage
 
@@ -19,7 +18,6 @@ class RunEnding(StrEnum):
     """How a run came to its end."""
 
     ACCEPTED = "accepted"
-    """The work was accepted."""
     NOT_ACCEPTED = "not accepted"
     """The team ended without accepted work."""
     FAILED = "failed"
@@ -28,39 +26,30 @@ class RunEnding(StrEnum):
     """A signal stopped it."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class ToolUse:
-    """What became of the calls of one tool.
-
-    Attributes:
-        name: The tool's, as code calls it.
-        outcomes: How many calls ended in which way.
-        seconds: Wall-clock time of all of them together; those side by side count each.
-    """
+    """What became of the calls that code has made of one tool."""
 
     name: str
-    outcomes: Mapping[CallOutcome, int]
-    seconds: float
+    outcomes: dict[CallOutcome, int] = field(default_factory=dict[CallOutcome, int])
+    seconds: float = 0.0
+    """Wall-clock time; calls side by side count each."""
 
 
 @dataclass(kw_only=True)
-class RunResult(Event):
+class RunResult(Event, type="result"):
     """What came of a run; the last thing told of it.
 
     Attributes:
-        ending: How it ended.
-        usage: The tokens of all calls of models.
-        messages: How many messages there were, the task included.
+        messages: How many there were, the task included.
         seconds: Wall-clock time, from the config to the last thing stopped.
         stop_reason: Why the team stopped, in its own words; of a single agent, which limit has cut its work short.
         objection: Why the work does not count as accepted, where it does not and nobody has judged it.
-        error: What went wrong and what to do, where something did.
-        is_transient: Whether the same run may succeed a little later, as a model's server was not there, or overloaded.
-        signal: The signal that stopped it, where one did.
-        tools: What code has called on the host, by tool, in the order of the first calls.
+        error: What went wrong, and what to do.
+        is_transient: Whether the same run may succeed a little later.
+        tools: In the order of the first calls.
     """
 
-    type: Literal["result"] = "result"
     ending: RunEnding
     usage: RequestUsage
     messages: int

@@ -23,16 +23,11 @@ class TimeLimitReached(Exception):
 
 
 async def stream(runner: Team | ChatAgent, task: str, door: Door, *, seconds: float | None) -> str | None:
-    """Run the task; return why the team stopped.
-
-    Args:
-        runner: The team, or the agent.
-        task: What to do.
-        door: Where each message is told.
-        seconds: How long it may take; a time limit of the team's own counts as well.
+    """Run the task, tell each message at the door, and return why the team stopped.
 
     Raises:
-        TimeLimitReached: If it took longer. Its agents have been stopped.
+        TimeLimitReached: If it took longer than ``seconds``, or than a time limit of the team's own; its agents have been
+            stopped.
     """
     seconds = min((limit for limit in (seconds, time_limit(runner)) if limit is not None), default=None)
     token = CancellationToken()

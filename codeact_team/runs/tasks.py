@@ -10,13 +10,9 @@ from codeact_team.errors import SettingError
 
 
 def given_task(source: str | os.PathLike[str], task: str | None) -> str:
-    """The task to run a config with.
+    """The task to run a config with: what the user gives, or else its description, if its models replay a conversation.
 
-    Args:
-        source: The config, as :func:`codeact_team.open_team` takes it.
-        task: What the user gave. Without it, a config whose models replay a recorded conversation runs the task that
-            this was recorded for, which is its description. Any other description is for people only: AutoGen fills
-            it with a class's docstring.
+    Any other description is for people only: AutoGen fills it with a class's docstring.
 
     Raises:
         SettingError: If there is no task.

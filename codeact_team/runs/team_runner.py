@@ -38,15 +38,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class WorkEnd:
-    """How a piece of work ended: a run, or a reset.
-
-    Attributes:
-        stop_reason: Why the team stopped, in its own words.
-        time_is_over: Whether a time limit has stopped it.
-        error: What went wrong, explained.
-        is_transient: Whether it may go well a little later.
-        signal: What stopped it.
-    """
+    """How a run, or a reset, ended; fields as in :class:`RunResult`."""
 
     stop_reason: str | None = None
     time_is_over: bool = False
@@ -64,12 +56,8 @@ class TeamRunner:
     """Loads a team, or a single agent, and runs it on tasks.
 
     Either :meth:`run_once` does all of it, or :meth:`open` opens the team for any number of calls of :meth:`run`. What
-    happens is told to listeners, at last a :class:`RunResult` for each run.
-
-    Args:
-        source: Path of a YAML or JSON file, or the name of a shipped config, such as ``quickstart``.
-        overrides: Changes to single values, such as ``config.max_turns=3``.
-        policy: What may be loaded; by default AutoGen's and our components, and what the environment adds.
+    happens is told to listeners, at last a :class:`RunResult` for each run. The arguments are those of
+    :func:`codeact_team.open_team`.
     """
 
     def __init__(
@@ -91,55 +79,36 @@ class TeamRunner:
         self._stopped_by: Signals | None = None
 
     def listen(self, listener: Listener, *, essential: bool = False) -> None:
-        """Tell ``listener`` what happens.
-
-        Args:
-            listener: Is called with each event. One that raises is told nothing more.
-            essential: Whether that stops the run, and its error comes out of it.
-        """
-        self._door.listen(
-            partial(self._tell_essential, listener) if essential else listener, essential=essential
-        )
+        """Tell ``listener`` what happens. If it is essential and raises, the run stops at once with its error."""
+        told = partial(self._tell_essential, listener) if essential else listener
+        self._door.listen(told, essential=essential)
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[None]:
-        """Load the team, and at the end stop everything that it has started.
-
-        What it needs starts in the background.
+        """Load the team, and at the end stop what it has started.
 
         Raises:
-            ConfigError: If anything is wrong with the config, or it is neither a team nor an agent.
-            SandboxError: If the team needs what this machine does not have.
+            CodeActTeamError: As :func:`codeact_team.open_team`.
         """
         with self._door:
             async with self._loaded():
                 yield
 
     async def started(self) -> None:
-        """Wait until everything that the open team needs has started.
-
-        Raises:
-            SandboxError: If something cannot start.
-        """
+        """Wait until everything that the open team needs has started, or raise why it cannot."""
         for part in self._scope.owned:
             await part.start()
 
     async def run(self, task: str) -> RunResult:
-        """Run the open team on a task. It remembers the tasks before.
-
-        Whatever goes wrong is told by the result, and another task can follow.
-        """
+        """Run the open team, which remembers the tasks before. Whatever goes wrong is told by the result."""
         return await self._result_of(self._stream(task))
 
     async def run_once(self, task: str | None, *, seconds: float | None = None) -> RunResult:
-        """Open the team, run it on one task, and stop what it has started.
-
-        Whatever goes wrong with the config, the model or the sandbox is told by the result.
+        """Open the team, run it on one task, and stop what it has started. Whatever goes wrong is told by the result.
 
         Args:
             task: What to do; ``None`` for the task that the config brings along.
-            seconds: Wall-clock time in seconds that the team may work; then it is stopped. A ``TimeoutTermination`` of
-                the team does the same.
+            seconds: Wall-clock time that the team may work.
         """
         with self._door:
             return await self._result_of(self._load_and_stream(task, seconds))
@@ -172,13 +141,10 @@ class TeamRunner:
         async with self._loaded():
             return await self._stream(wanted, seconds)
 
-    @property
-    def _opened(self) -> Team | ChatAgent:
-        assert self._team is not None, "the team is not open"
-        return self._team
-
     async def _stream(self, task: str, seconds: float | None = None) -> str | None:
-        team, past = self._opened, past_the_door(self._opened)
+        team = self._team
+        assert team is not None, "the team is not open"
+        past = past_the_door(team)
         with self._door.span(
             lambda span: RunBegan(span=span, task=task, past_the_door=past),
             lambda span: RunEnded(span=span),
@@ -186,7 +152,8 @@ class TeamRunner:
             return await stream(team, task, self._door, seconds=seconds)
 
     async def _reset(self) -> None:
-        team = self._opened
+        team = self._team
+        assert team is not None, "the team is not open"
         await (team.reset() if isinstance(team, Team) else team.on_reset(CancellationToken()))
 
     def _tell_essential(self, listener: Listener, event: Event) -> None:
@@ -225,11 +192,7 @@ class TeamRunner:
         return result
 
     async def _end_of(self, work: Coroutine[Any, Any, str | None]) -> WorkEnd:
-        """Await some work, which :meth:`stop` can stop, and tell how it ended.
-
-        Raises:
-            Exception: What an essential listener has raised.
-        """
+        """Await some work, which :meth:`stop` can stop. What an essential listener has raised comes out of it."""
         self._work, self._stopped_by = asyncio.ensure_future(work), None
         end = WorkEnd()
         try:
