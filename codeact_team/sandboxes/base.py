@@ -116,13 +116,9 @@ class Sandbox(ABC):
     async def spawn(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, supervises: bool = False
     ) -> Process:
-        """Start a program in the workspace.
+        """Start a program in the workspace, with the variables of ``env`` beside those of the sandbox.
 
-        Args:
-            argv: The program and its arguments, as the sandbox sees them.
-            env: Variables beside those of the sandbox.
-            supervises: Whether the program guards hostile ones that it starts: it is then alone with its stream, and
-                can see all that it has started.
+        One that ``supervises`` guards hostile ones that it starts: it is alone with its stream, and can see them all.
         """
 
     @property

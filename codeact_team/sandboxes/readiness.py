@@ -37,10 +37,7 @@ class Readiness:
     """Lets tasks wait until one of some descriptors can be read.
 
     A loop that somebody has waited in goes on to watch the descriptors: to register them takes longer than a wait. It
-    stops when one of them can be read and nobody waits.
-
-    Args:
-        fds: The descriptors, which stay the caller's.
+    stops when one of them can be read and nobody waits. The descriptors stay the caller's.
     """
 
     def __init__(self, *fds: int) -> None:

@@ -89,13 +89,7 @@ async def read_probe(process: Process) -> frozenset[Enforced]:
 
 
 def judge(enforced: frozenset[Enforced], reasons: Mapping[str, str | None], *, required: bool) -> None:
-    """Refuse to go on without what is required; say once what else is missing.
-
-    Args:
-        enforced: What the kernel enforces.
-        reasons: Why what could enforce more is not there, by its name.
-        required: Whether to go on only with :data:`REQUIRED`.
-    """
+    """Refuse to go on without :data:`REQUIRED`, if that is required; say once what else is missing, and the reasons."""
     missing = [what for what in Enforced if what not in enforced]
     if not missing:
         return

@@ -62,21 +62,14 @@ def process_namespace() -> str:
 
 
 class Container:
-    """A container whose first process, ``init.sh``, is attached to this one by a stream.
-
-    Args:
-        client: The engine; the container closes it in the end.
-        url: The engine's address.
-        id: The container's id.
-        stream: What the first process reads and writes.
-        keep: Whether the container is left when it has ended.
-    """
+    """A container whose first process, ``init.sh``, is attached to this one by ``stream``. It closes the client in the end."""
 
     def __init__(self, client: Client, url: str, id: str, stream: socket.socket, *, keep: bool) -> None:
         self.client = client
         self.id = id
         self._url = url
         self._stream = stream
+        # whether it is left when it has ended
         self._keep = keep
         self._own: frozenset[str] = frozenset()
 
@@ -190,17 +183,21 @@ def remove(client: Client, url: str, container: str, *, keep: bool) -> None:
     client.timeout = _REMOVAL_TIMEOUT
     try:
         with closing(client), translated(url), suppress(NotFound):
-            try:
-                if keep:
-                    client.kill(container)
-                else:
-                    client.remove_container(container, force=True, v=True)
-            except APIError as error:
-                if error.status_code != CONFLICT:
-                    raise
-                if not keep:
-                    # the engine is at it already; it may be done before this asks, and then some engines never answer
-                    with suppress(Timeout):
-                        client.wait(container, timeout=_REMOVED_ALREADY_TIMEOUT, condition="removed")
+            _end(client, container, keep=keep)
     except EngineError as error:
         logger.warning("container %s may be left: %s; `codeact-team doctor --clean`", container, error)
+
+
+def _end(client: Client, container: str, *, keep: bool) -> None:
+    try:
+        if keep:
+            client.kill(container)
+        else:
+            client.remove_container(container, force=True, v=True)
+    except APIError as error:
+        if error.status_code != CONFLICT:
+            raise
+        if not keep:
+            # the engine is at it already; it may be done before this asks, and then some engines never answer
+            with suppress(Timeout):
+                client.wait(container, timeout=_REMOVED_ALREADY_TIMEOUT, condition="removed")

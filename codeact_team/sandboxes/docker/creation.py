@@ -51,12 +51,7 @@ def launch(
 ) -> Container:
     """Create a container, attach to it, and start it. Blocks; where the engine refuses, nothing is left.
 
-    Args:
-        client: The engine, which the container then closes.
-        url: Its address.
-        config: The settings.
-        binding: What is bound at the workspace; ``None`` for a workspace inside only.
-        word: What the line that the first process says begins with.
+    Without a binding, the workspace is inside. The line that the first process says begins with ``word``.
     """
     with translated(url):
         info: dict[str, Any] = client.info()

@@ -30,13 +30,8 @@ _GONE = "the container ended: it was killed or removed, or ran out of memory as 
 class DockerProcess(Process):
     """A program started in a running container, over the engine's attached stream.
 
-    Args:
-        client: The engine.
-        container: The container's id.
-        exec_id: The engine's name for the program.
-        stream: Its stdin and output, in the engine's frames.
-        mark: What the shell around it writes when it has ended; ``None`` where there is no such shell.
-        end_rest: Ends everything that still runs in the container.
+    The shell around it writes ``mark`` when it has ended; without a mark, there is no such shell. ``end_rest`` ends
+    everything that still runs in the container.
     """
 
     def __init__(

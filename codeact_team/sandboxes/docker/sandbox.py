@@ -11,7 +11,6 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from importlib import resources
-from operator import methodcaller
 from pathlib import Path
 
 from codeact_team.aio import Turns
@@ -92,10 +91,10 @@ class DockerSandbox(Sandbox):
         self._removals = []
 
     async def _give_up(self, container: Container | None, reason: str | None) -> None:
-        """Begin to remove the container, if it is still the present one, and let all who wait for something in it go on.
+        """Begin to remove the container, if it is still the present one; whoever waits for something in it goes on.
 
-        That they do even if the engine hangs. The removal goes on to its end, also after a cancellation. The reason is
-        for the account of what runs inside, ``None`` where the engine knows it.
+        They do even if the engine hangs. The removal goes on to its end, also after a cancellation. The reason is told
+        of the program that runs there; it is ``None`` where the engine knows it.
         """
         if container is None or container is not self._container:
             return
@@ -168,7 +167,7 @@ class DockerSandbox(Sandbox):
     async def _launch(self, work_dir: Path | None) -> tuple[str, str]:
         """Make the container; return what its first process says of it, and what was written before that."""
         url = engine_url()
-        client = await ask(partial(_connect, url), undo=methodcaller("close"))
+        client = await ask(partial(_connect, url), undo=lambda late: late.close())
         try:
             await ensure_image(client, self._config.image, self._config.pull)
             with _bound(work_dir, self._bind_dir) as binding:

@@ -39,13 +39,8 @@ def enter_namespaces(
 
     Goes on as :func:`go_on_in_a_child` does. The child is the first process of its namespace: when it ends, the kernel
     ends all others there. Where this machine does not let us, the process may be of no more use: try with
-    :func:`failure_of`.
-
-    Args:
-        writable: What can be written.
-        private: An empty directory in whose place there is a file system in memory, and how many MiB it may hold.
-        shown: Directories that are seen in other places, too.
-        at_the_end: What to do at the end, with the host's files.
+    :func:`failure_of`. In place of the directory ``private``, there is a file system in memory of so many MiB; each
+    directory of ``shown`` is seen in another place, too.
     """
     uid, gid = os.getuid(), os.getgid()
     if libc.unshare(_CLONE_NEWPID) < 0:

@@ -29,21 +29,18 @@ class Program(Protocol):
 Start = Callable[[list[str], dict[str, str], list[str]], Program]
 """Starts a program on this process's standard streams: its arguments, its environment, and what it may read."""
 
+Count = Callable[[str], int | None]
+"""How many processes a limit, by its controller, has killed or refused, if that is known."""
+
 
 class Programs:
-    """The program that runs, if one does.
-
-    Args:
-        start: How to start one.
-        starting: What holds while one is started.
-        count: How many processes a limit, by its controller, has killed or refused, if that is known.
-    """
+    """The program that runs, if one does; each is started within ``starting``."""
 
     def __init__(
         self,
         start: Start,
         starting: AbstractContextManager[None],
-        count: Callable[[str], int | None] = lambda controller: None,
+        count: Count = lambda controller: None,
     ) -> None:
         self._start = start
         self._starting = starting
