@@ -99,16 +99,20 @@ async def test_loosened_settings_are_loose(tmp_path: Path) -> None:
         assert (await output(sandbox, "sh", "-c", script)).split() == ["3", "made"]
 
 
-async def test_extra_volumes(tmp_path: Path) -> None:
-    for name in ("ro", "rw", "work"):
+async def test_extra_volumes_and_a_directory_of_another_name_at_the_engine(tmp_path: Path) -> None:
+    for name in ("ro", "rw", "real"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text(name)
+    (tmp_path / "link").symlink_to("real")
     volumes = {str(tmp_path / mode): {"bind": f"/{mode}", "mode": mode} for mode in ("ro", "rw")}
-    async with started(tmp_path / "work", extra_volumes=volumes) as sandbox:
-        said = await output(sandbox, "sh", "-c", "cat /ro/file /rw/file; touch /rw/made; touch /ro/made")
-        assert said.startswith("rorw")
+    async with started(tmp_path / "link", tmp_path / "real", extra_volumes=volumes) as sandbox:
+        script = "cat file /ro/file /rw/file; touch made /rw/made /ro/made"
+        said = await output(sandbox, "sh", "-c", script)
+        assert said.startswith("realrorw")
         assert "Read-only file system" in said
-    assert [sorted(os.listdir(tmp_path / name)) for name in ("ro", "rw")] == [["file"], ["file", "made"]]
+    assert os.listdir(tmp_path / "ro") == ["file"]
+    for name in ("real", "rw"):
+        assert sorted(os.listdir(tmp_path / name)) == ["file", "made"]
 
 
 async def test_missing_volume_is_refused_and_not_made(tmp_path: Path) -> None:
@@ -142,14 +146,6 @@ async def test_directory_that_nobody_asked_for_gives_way_to_one_in_the_container
         await sandbox.start()
         assert not sandbox.shared
     assert os.listdir(tmp_path / "mine") == os.listdir(tmp_path / "theirs") == []
-
-
-async def test_directory_of_another_name_at_the_engine(tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to("real")
-    async with started(tmp_path / "link", tmp_path / "real") as sandbox:
-        await output(sandbox, "touch", "made")
-    assert os.listdir(tmp_path / "real") == ["made"]
 
 
 async def test_directory_that_the_user_cannot_write(tmp_path: Path) -> None:

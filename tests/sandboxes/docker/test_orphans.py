@@ -11,11 +11,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from support.executing import run, wait_until
+from support.executing import wait_until
 from support.fork_server import Forked, start
 from support.forwarding import engine_that_can_hang
 
-from codeact_team import DockerCommandLineCodeExecutor
+from codeact_team.sandboxes.docker import DockerSandbox, DockerSandboxConfig
 from codeact_team.sandboxes.docker.container import LABEL, NAMESPACE_LABEL
 from codeact_team.sandboxes.docker.engine import connect, engine_url
 from codeact_team.sandboxes.docker.orphans import Orphan, list_orphans, remove_orphan
@@ -84,8 +84,8 @@ async def test_containers_that_never_started_are_removed_by_the_next_start(tmp_p
         # who made this one cannot be seen from here
         foreign = client.create_container("python:3-slim", "true", labels=labels)["Id"]
         try:
-            async with DockerCommandLineCodeExecutor() as executor:
-                assert (await run(executor, "print('up')")).output == "up\n"
+            async with DockerSandbox(DockerSandboxConfig()):
+                pass
             assert await orphans_of(owner) == []
             assert client.inspect_container(foreign)["State"]["Status"] == "created"
         finally:
