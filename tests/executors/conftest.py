@@ -5,10 +5,12 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from support.executing import ALL_KINDS, KINDS, Kind, why_not_confined
+from support.executing import ALL_KINDS, KINDS, Kind, run, why_not_confined
 
+from codeact_team.execution import Outcome
 from codeact_team.executors import command_line
 from codeact_team.executors.base import SandboxedCodeExecutor
+from codeact_team.executors.session import InterpreterCodeExecutor
 from codeact_team.sessions import escalation
 from codeact_team.system import trees
 
@@ -50,6 +52,12 @@ def executor(modules_executor: SandboxedCodeExecutor) -> SandboxedCodeExecutor:
 
 
 @pytest.fixture
+def session(executor: InterpreterCodeExecutor) -> InterpreterCodeExecutor:
+    """The executor, known to be one with an interpreter."""
+    return executor
+
+
+@pytest.fixture
 def work_dir(executor: SandboxedCodeExecutor) -> Path:
     """The workspace of ``executor``."""
     return executor.work_dir
@@ -63,8 +71,13 @@ def shared_hasty(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Genera
 
 
 @pytest.fixture
-def hasty(shared_hasty: SandboxedCodeExecutor) -> SandboxedCodeExecutor:
-    """One with as little time as can be set. Its workspace is empty at first."""
+async def hasty(shared_hasty: SandboxedCodeExecutor) -> SandboxedCodeExecutor:
+    """One with as little time as can be set. Its workspace is empty at first, and its interpreter has started."""
+    if isinstance(shared_hasty, InterpreterCodeExecutor):
+        async with asyncio.timeout(60):
+            # a busy machine may need more than the time of a block to start it
+            while (await run(shared_hasty, "1")).outcome is not Outcome.COMPLETED:
+                pass
     return with_empty_workspace(shared_hasty)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.executing import Kind, run
+from support.executing import Kind, each_part_once, run
 
 from codeact_team.effects import Door, Event
 from codeact_team.events import SandboxLost, SandboxStarted, SandboxStarting, SandboxStopped
@@ -30,6 +30,7 @@ def executor(kind: Kind, tmp_path: Path) -> SandboxedCodeExecutor:
     return kind.make(work_dir=tmp_path)
 
 
+@each_part_once
 async def test_a_sandbox_is_told_of_when_it_starts_is_lost_and_stops(
     executor: SandboxedCodeExecutor, kind: Kind
 ) -> None:

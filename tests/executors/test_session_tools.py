@@ -6,62 +6,23 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from autogen_core import CancellationToken
-from autogen_core.code_executor import CodeBlock
-from support.executing import Kind, living_interpreters
+from support.executing import Kind, one_interpreter
 from support.host_tools import Offered, Pause, echo, forever
-from support.supervisor import REPORTS
+from support.in_sessions import output, said, streamed
 from support.waiting import until
 
-from codeact_team import Outcome, SessionResult
-from codeact_team.execution import CallAnswer, CallOutcome, ExecutionResult, HostTools
+from codeact_team import Outcome
+from codeact_team.execution import CallAnswer, CallOutcome
 from codeact_team.executors.session import InterpreterCodeExecutor
 
-pytestmark = living_interpreters
-GARBLED = "it sent something that could not be understood"
-
-
-@pytest.fixture(scope="module")
-def session(executor: InterpreterCodeExecutor) -> InterpreterCodeExecutor:
-    """The shared executor, known to be one with an interpreter."""
-    return executor
-
-
-def streamed(
-    executor: InterpreterCodeExecutor,
-    *code: str,
-    tools: HostTools | None,
-    token: CancellationToken | None = None,
-    language: str = "python",
-) -> AsyncGenerator[str | ExecutionResult, None]:
-    blocks = [CodeBlock(code=text, language=language) for text in code]
-    return executor.execute_code_blocks_stream(blocks, token or CancellationToken(), tools=tools)
-
-
-async def use(
-    executor: InterpreterCodeExecutor,
-    *code: str,
-    tools: HostTools | None,
-    token: CancellationToken | None = None,
-    language: str = "python",
-) -> SessionResult:
-    *_, result = [
-        item async for item in streamed(executor, *code, tools=tools, token=token, language=language)
-    ]
-    assert isinstance(result, SessionResult)
-    return result
-
-
-async def output(executor: InterpreterCodeExecutor, *code: str, tools: HostTools | None) -> str:
-    result = await use(executor, *code, tools=tools)
-    assert result.exit_code == 0, result.output
-    return result.output
+pytestmark = one_interpreter
+INSIDE = "import os, threading\nlen(os.listdir('/proc/self/fd')), len(os.listdir('/proc/self/task'))"
 
 
 async def test_code_calls_functions_of_the_host(session: InterpreterCodeExecutor) -> None:
@@ -94,7 +55,7 @@ async def test_a_failure_is_an_exception_of_the_code(session: InterpreterCodeExe
     async def fail(*_: Any) -> CallAnswer:
         return CallAnswer(CallOutcome.FAILED, error="no such order")
 
-    result = await use(session, "tools.fail()", tools=Offered(fail=fail))
+    result = await said(session, "tools.fail()", tools=Offered(fail=fail))
     assert (result.exit_code, result.outcome, result.denied) == (1, Outcome.COMPLETED, False)
     assert "no such order" in result.output
 
@@ -104,11 +65,11 @@ async def test_that_a_call_was_not_approved_is_told_apart(session: InterpreterCo
         return CallAnswer(CallOutcome.DENIED, error="not on a Sunday")
 
     tools = Offered(deny=deny)
-    result = await use(session, "tools.deny()", "print('not run')", tools=tools)
+    result = await said(session, "tools.deny()", "print('not run')", tools=tools)
     assert (result.exit_code, result.outcome, result.denied) == (1, Outcome.COMPLETED, True)
     assert "not on a Sunday" in result.output
     handled = "try: tools.deny()\nexcept Exception as error: print(error)"
-    result = await use(session, handled, tools=tools)
+    result = await said(session, handled, tools=tools)
     assert (result.exit_code, result.denied) == (0, False)
 
 
@@ -117,7 +78,7 @@ async def test_each_execution_has_the_tools_it_is_offered(session: InterpreterCo
     for tools, names in ((one, "['one']"), (other, "['other']"), (one, "['one']")):
         listed = "[name for name in dir(tools) if name in ('one', 'other')]"
         assert await output(session, listed, tools=tools) == f"{names}\n"
-    result = await use(session, "tools.one(value=1)", tools=None)
+    result = await said(session, "tools.one(value=1)")
     assert result.exit_code == 1
     assert one.began == []
 
@@ -125,7 +86,7 @@ async def test_each_execution_has_the_tools_it_is_offered(session: InterpreterCo
 async def test_a_fresh_interpreter_has_them_too(session: InterpreterCodeExecutor) -> None:
     tools = Offered(echo=echo)
     await output(session, "tools.echo(value=1)", tools=tools)
-    assert (await use(session, "import os; os._exit(1)", tools=tools)).outcome is Outcome.LOST
+    assert (await said(session, "import os; os._exit(1)", tools=tools)).outcome is Outcome.LOST
     assert await output(session, "tools.echo(value=2)", tools=tools) == "2\n"
     await session.restart()
     assert await output(session, "tools.echo(value=3)", tools=tools) == "3\n"
@@ -145,7 +106,7 @@ async def test_setup_runs_without_tools(kind: Kind, tmp_path: Path) -> None:
 
 
 async def test_shell_blocks_run_beside_tools(session: InterpreterCodeExecutor) -> None:
-    result = await use(session, "echo shell", tools=Offered(echo=echo), language="sh")
+    result = await said(session, "echo shell", tools=Offered(echo=echo), language="sh")
     assert result.output == "shell\n"
 
 
@@ -168,29 +129,12 @@ try:
 finally:
     print("ends")
 """
-    result = await use(hasty, code, tools=tools)
+    result = await said(hasty, code, tools=tools)
     assert (result.outcome, result.state_lost) == (Outcome.TIMED_OUT, False)
     assert "ends" in result.output
     assert (tools.running, tools.cancelled) == (0, 2)
     # what the block has started is ended only where the interrupt is known to have ended it
-    assert await output(hasty, "kept, left.wait()", tools=None) == "(1, -9)\n"
-
-
-async def test_code_that_goes_on_calling_after_its_time_is_over_is_ended(
-    hasty: InterpreterCodeExecutor,
-) -> None:
-    tools = Offered(forever=forever, echo=echo)
-    code = """
-while True:
-    try:
-        tools.forever()
-    except BaseException:
-        pass
-"""
-    result = await use(hasty, code, tools=tools)
-    assert result.outcome is Outcome.TIMED_OUT
-    assert (len(tools.began), tools.running) == (1, 0)
-    assert await output(hasty, "tools.echo(value=1)", tools=tools) == "1\n"
+    assert await output(hasty, "kept, left.wait()") == "(1, -9)\n"
 
 
 async def test_waiting_for_a_person_does_not_count_as_time_of_the_block(
@@ -198,12 +142,16 @@ async def test_waiting_for_a_person_does_not_count_as_time_of_the_block(
 ) -> None:
     async def ask(value: Any, pause: Pause) -> CallAnswer:
         with pause():
-            await asyncio.sleep(1.5)
+            await asyncio.sleep(1.2)
         return CallAnswer(content=[value])
 
-    code = "import asyncio\nawait asyncio.gather(tools.ask.aio(value=1), tools.ask.aio(value=2))"
-    assert await output(hasty, code, tools=Offered(ask=ask)) == "[1, 2]\n"
-    result = await use(hasty, "tools.ask(value=1)\nwhile True: pass", tools=Offered(ask=ask))
+    code = """
+import asyncio
+print(await asyncio.gather(tools.ask.aio(value=1), tools.ask.aio(value=2)))
+while True: pass
+"""
+    result = await said(hasty, code, tools=Offered(ask=ask))
+    assert result.output.startswith("[1, 2]\n")
     assert result.outcome is Outcome.TIMED_OUT
 
 
@@ -213,23 +161,23 @@ async def test_a_stop_while_a_person_is_asked_stops(session: InterpreterCodeExec
             return await forever(None, pause)
 
     tools, token = Offered(ask=ask), CancellationToken()
-    running = asyncio.ensure_future(use(session, "kept = 5\ntools.ask()", tools=tools, token=token))
+    running = asyncio.ensure_future(said(session, "kept = 5\ntools.ask()", tools=tools, token=token))
     await until(lambda: tools.running == 1)
     token.cancel()
     result = await running
     assert (result.outcome, result.state_lost, tools.running) == (Outcome.CANCELLED, False, 0)
-    assert await output(session, "kept", tools=None) == "5\n"
+    assert await output(session, "kept") == "5\n"
 
 
 async def test_calls_end_when_the_task_is_cancelled(session: InterpreterCodeExecutor) -> None:
     tools = Offered(forever=forever)
-    running = asyncio.ensure_future(use(session, "kept = 6\ntools.forever()", tools=tools))
+    running = asyncio.ensure_future(said(session, "kept = 6\ntools.forever()", tools=tools))
     await until(lambda: tools.running == 1)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
     assert (tools.running, tools.cancelled) == (0, 1)
-    assert await output(session, "kept", tools=None) == "6\n"
+    assert await output(session, "kept") == "6\n"
 
 
 async def test_calls_end_when_nobody_reads_on(session: InterpreterCodeExecutor) -> None:
@@ -268,113 +216,10 @@ ended, ToolError = threading.Event(), tools.ToolError
 threading.Thread(target=wait).start()
 tools.beside(value=1)
 """
-    result = await use(session, code, tools=tools)
+    result = await said(session, code, tools=tools)
     assert result.outcome is Outcome.COMPLETED
     assert (tools.running, tools.cancelled) == (0, 1)
-    assert await output(session, "ended.wait(10)", tools=None) == "True\n"
-
-
-async def test_what_calls_after_its_block_is_not_heard(session: InterpreterCodeExecutor) -> None:
-    tools = Offered(echo=echo)
-    code = REPORTS + (
-        "import threading, time\nwhose, stop = token(), False\n"
-        "def late():\n"
-        "    while not stop:\n"
-        '        write(67, whose + b\'{"id":1,"name":"echo","arguments":{}}\'); time.sleep(0.001)\n'
-    )
-    await output(session, code, "thread = threading.Thread(target=late); thread.start()", tools=tools)
-    await asyncio.sleep(0.05)
-    # a thread can know the tokens of blocks that have ended, and of none that is to come
-    assert await output(session, "time.sleep(0.05); stop = True; thread.join()", tools=tools) == ""
-    assert tools.began == []
-
-
-@pytest.mark.parametrize(
-    "attack",
-    [
-        'for n in range(10_000): write(67, token() + b\'{"id":%d,"name":"forever","arguments":{}}\' % n)',
-        'for _ in range(2): write(67, token() + b\'{"id":7,"name":"forever","arguments":{}}\')',
-        'for n in range(10): write(67, token() + b\'{"id":%d,"name":"forever","arguments":{}}\' % n + b\' \' * 1_000_000)',
-        "while True: write(68, token() + b'{\"id\":1}')",
-        'write(67, token() + b\'{"id":-1,"name":"forever","arguments":{}}\')',
-        "write(67, token() + b'[' * 1_000_000)",
-        "write(67, token())",
-    ],
-    ids=["flood", "replay", "bytes", "withdrawals", "negative", "nested", "empty"],
-)
-async def test_calls_that_the_interpreter_would_not_make_cost_the_session_and_nothing_else(
-    session: InterpreterCodeExecutor, attack: str
-) -> None:
-    tools = Offered(forever=forever, echo=echo, max_parallel=5)
-    result = await use(session, f"{REPORTS}\n{attack}\nimport time; time.sleep(600)", tools=tools)
-    assert (result.outcome, result.state_lost) == (Outcome.LOST, True)
-    assert GARBLED in result.output
-    assert tools.running == 0
-    assert await output(session, "tools.echo(value=1)", tools=tools) == "1\n"
-
-
-@pytest.mark.parametrize(
-    "rest",
-    [
-        b'"name":"__class__","arguments":{}}',
-        b'"name":"../x","arguments":{}}',
-        b'"name":"' + b"x" * 10_000 + b'","arguments":{}}',
-        b'"name":5,"arguments":{}}',
-        b'"name":"echo","arguments":[1]}',
-        b'"name":"echo","arguments":{"value":' + b"[" * 100_000 + b"]" * 100_000 + b"}}",
-        b'"name":"echo","arguments":{"value":' + b"9" * 100_000 + b"}}",
-        b"",
-    ],
-    ids=["unknown", "path", "long", "number", "list", "nested", "huge", "cut"],
-)
-async def test_forged_calls_get_an_error(session: InterpreterCodeExecutor, rest: bytes) -> None:
-    tools = Offered(echo=echo)
-    # as long as nothing was called properly, nobody else reads the answers
-    await session.restart()
-    code = f"{REPORTS}\nwrite(67, token() + b'{{\"id\":5,' + {rest!r})\nimport json\njson.loads(answer()[2])"
-    said = await output(session, code, tools=tools)
-    assert said.startswith("{'id': 5, 'error': ")
-    assert "'outcome': 'refused'" in said
-    assert tools.running == 0
-
-
-async def test_one_session_cannot_reach_the_calls_of_another(
-    session: InterpreterCodeExecutor, kind: Kind, tmp_path: Path
-) -> None:
-    other = kind.make(work_dir=tmp_path)
-    assert isinstance(other, InterpreterCodeExecutor)
-    mine, theirs = Offered(forever=forever), Offered(theirs=echo)
-    token = CancellationToken()
-    waiting = asyncio.ensure_future(use(session, "tools.forever()", tools=mine, token=token))
-    try:
-        await until(lambda: mine.running == 1)
-        attack = (
-            "for n in range(60):\n"
-            "    write(68, token() + b'{\"id\":%d}' % n)\n"
-            '    write(67, token() + b\'{"id":%d,"name":"forever","arguments":{}}\' % n)'
-        )
-        await use(other, f"{REPORTS}\n{attack}", tools=theirs)
-        assert (mine.running, len(mine.began)) == (1, 1)
-        assert len(theirs.began) > 0
-    finally:
-        token.cancel()
-        await other.stop()
-    assert (await waiting).outcome is Outcome.CANCELLED
-
-
-async def test_a_killed_sandbox_ends_all_calls(kind: Kind, tmp_path: Path) -> None:
-    before = kind.held()
-    executor = kind.make(work_dir=tmp_path)
-    assert isinstance(executor, InterpreterCodeExecutor)
-    tools = Offered(forever=forever)
-    code = "import asyncio\nawait asyncio.gather(*(tools.forever.aio() for _ in range(50)))"
-    running = asyncio.ensure_future(use(executor, code, tools=tools))
-    await until(lambda: tools.running == 20)
-    await asyncio.to_thread(kind.lose, kind.held() - before)
-    result = await running
-    assert (result.outcome, result.state_lost) == (Outcome.LOST, True)
-    assert (tools.running, tools.cancelled) == (0, 20)
-    await executor.stop()
+    assert await output(session, "ended.wait(10)") == "True\n"
 
 
 async def test_whoever_reads_slowly_loses_nothing(session: InterpreterCodeExecutor) -> None:
@@ -390,34 +235,9 @@ async def test_whoever_reads_slowly_loses_nothing(session: InterpreterCodeExecut
     assert len(tools.began) == 200
 
 
-async def test_a_flood_of_output_and_large_answers_do_not_wait_for_each_other(
-    session: InterpreterCodeExecutor,
-) -> None:
-    async def large(value: Any, _: Pause) -> CallAnswer:
-        return CallAnswer(content=["x" * 3_000_000])
-
-    code = """
-from concurrent.futures import ThreadPoolExecutor
-with ThreadPoolExecutor(8) as pool:
-    sizes = [pool.submit(lambda: len(tools.large(value="y" * 500_000))) for _ in range(20)]
-    for _ in range(300): print("x" * 50_000)
-sizes = {size.result() for size in sizes}
-"""
-    tools = Offered(large=large)
-    last: str | ExecutionResult = ""
-    async with aclosing(streamed(session, code, "sizes", tools=tools)) as items:
-        async for item in items:
-            last = item
-            # nobody reads for a while
-            await asyncio.sleep(0.01)
-    assert isinstance(last, SessionResult)
-    assert (last.exit_code, len(tools.began)) == (0, 20)
-    assert last.output.endswith("{3000000}\n")
-
-
 async def test_a_restart_ends_the_calls_of_the_block_that_runs(session: InterpreterCodeExecutor) -> None:
     tools = Offered(forever=forever, echo=echo)
-    running = asyncio.ensure_future(use(session, "tools.forever()", tools=tools))
+    running = asyncio.ensure_future(said(session, "tools.forever()", tools=tools))
     await until(lambda: tools.running == 1)
     await session.restart()
     assert (await running).outcome is Outcome.LOST
@@ -439,9 +259,6 @@ async def test_hundreds_of_calls_leave_nothing_behind(session: InterpreterCodeEx
         await output(session, code + "\nNone", tools=tools)
     assert held() == before
     assert await output(session, INSIDE, tools=tools) == inside
-
-
-INSIDE = "import os, threading\nlen(os.listdir('/proc/self/fd')), len(os.listdir('/proc/self/task'))"
 
 
 async def test_a_call_takes_no_polling_interval(session: InterpreterCodeExecutor) -> None:

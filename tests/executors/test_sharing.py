@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from support.executing import living_interpreters, run
+from support.executing import each_part_once, one_interpreter, run
 
 from codeact_team.execution import ExecutionResult, Outcome, SessionResult
 from codeact_team.executors import ConfinedCommandLineCodeExecutor
@@ -53,6 +53,7 @@ async def running(
         yield items
 
 
+@each_part_once
 async def test_a_release_waits_for_the_block_of_another_and_leaves_the_rest_to_them(
     executor: SandboxedCodeExecutor, work_dir: Path
 ) -> None:
@@ -71,6 +72,7 @@ async def test_a_release_waits_for_the_block_of_another_and_leaves_the_rest_to_t
     assert await executor.release(other), "nobody is left who counts on anything"
 
 
+@each_part_once
 async def test_a_cancelled_call_leaves_the_queue_at_once(
     executor: SandboxedCodeExecutor, work_dir: Path
 ) -> None:
@@ -106,7 +108,7 @@ async def test_a_command_line_executor_that_is_cancelled_before_it_has_started_s
     await executor.stop()
 
 
-@living_interpreters
+@one_interpreter
 async def test_each_user_hears_once_of_variables_that_another_has_lost(
     executor: SandboxedCodeExecutor,
 ) -> None:
@@ -125,7 +127,7 @@ async def test_each_user_hears_once_of_variables_that_another_has_lost(
         assert (again.output, again.state_lost) == ("False\n", False)
 
 
-@living_interpreters
+@one_interpreter
 async def test_a_restart_is_told_to_those_who_did_not_ask_for_it(executor: SandboxedCodeExecutor) -> None:
     one, other = User(), User()
     await run(executor, "kept = 1")
@@ -138,7 +140,7 @@ async def test_a_restart_is_told_to_those_who_did_not_ask_for_it(executor: Sandb
     assert (await run_as(other, executor, "1")).output == "1\n", "it counted on nothing any more"
 
 
-@living_interpreters
+@one_interpreter
 async def test_who_resets_in_the_middle_of_their_own_block_ends_it(
     executor: SandboxedCodeExecutor,
 ) -> None:
@@ -152,6 +154,7 @@ async def test_who_resets_in_the_middle_of_their_own_block_ends_it(
     assert (await run_as(user, executor, "1")).output == "1\n"
 
 
+@each_part_once
 @pytest.mark.parametrize("is_held", [True, False], ids=["held", "dropped"])
 def test_a_stream_that_is_abandoned_as_the_loop_ends_is_closed_in_silence(
     executor: SandboxedCodeExecutor, caplog: pytest.LogCaptureFixture, is_held: bool

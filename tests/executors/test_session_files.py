@@ -1,0 +1,86 @@
+"""Files that go into a session and come out of it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from support.executing import living_interpreters
+from support.in_sessions import output
+
+from codeact_team.executors.session import InterpreterCodeExecutor
+
+pytestmark = living_interpreters
+
+
+async def test_files_go_in_and_out(session: InterpreterCodeExecutor, work_dir: Path) -> None:
+    data = bytes(range(256)) * 20_000
+    await session.put_file("in/deep/data.bin", data)
+    assert (
+        await output(session, "open('in/deep/data.bin', 'rb').read() == bytes(range(256)) * 20_000")
+        == "True\n"
+    )
+    await output(session, "open('out.bin', 'wb').write(open('in/deep/data.bin', 'rb').read()[::-1])")
+    assert await session.get_file("out.bin") == data[::-1]
+    files = await session.list_files()
+    assert files["in/deep/data.bin"] == files["out.bin"] == len(data)
+    assert (work_dir / "out.bin").stat().st_size == len(data)
+    await session.put_file("out.bin", "Wörter")
+    assert await session.get_file("out.bin") == "Wörter".encode()
+    await output(session, "rm -r in out.bin", language="sh")
+
+
+async def test_a_planted_link_is_replaced_and_reaches_no_file_of_the_host(
+    session: InterpreterCodeExecutor, work_dir: Path, tmp_path: Path
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("secret")
+    await output(session, f"import os; os.symlink({str(victim)!r}, 'link')")
+    with pytest.raises(OSError, match=r"link|victim"):
+        await session.get_file("link")
+    await session.put_file("link", b"new")
+    assert victim.read_text() == "secret"
+    assert not (work_dir / "link").is_symlink()
+    await output(session, "rm link", language="sh")
+
+
+@pytest.mark.parametrize("path", ["", "/etc/passwd", "../x", "a/../../x", "a\0b", "."])
+async def test_paths_outside_the_workspace_are_misuse(session: InterpreterCodeExecutor, path: str) -> None:
+    with pytest.raises(ValueError, match="workspace"):
+        await session.put_file(path, b"")
+    with pytest.raises(ValueError, match="workspace"):
+        await session.get_file(path)
+
+
+async def test_files_that_cannot_be_read_or_written_are_errors(session: InterpreterCodeExecutor) -> None:
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        await session.get_file("nowhere")
+    await output(session, "mkdir -p d; mkfifo fifo", language="sh")
+    with pytest.raises(OSError, match="d"):
+        await session.get_file("d")
+    with pytest.raises(OSError, match="fifo"):
+        await session.get_file("fifo")
+    with pytest.raises(OSError, match="d"):
+        await session.put_file("d", b"x")
+    with pytest.raises(ValueError, match="64 MiB"):
+        await session.put_file("large", bytes(64 * 1024 * 1024 + 1))
+    await output(session, "rm -r d fifo", language="sh")
+
+
+async def test_a_file_request_that_is_cancelled_leaves_the_session_usable(
+    session: InterpreterCodeExecutor,
+) -> None:
+    content = bytes(15_000_000)
+    await session.put_file("big", content)
+    for turns_of_the_loop in (1, 2, 10, 50):
+        getting = asyncio.create_task(session.get_file("big"))
+        for _ in range(turns_of_the_loop):
+            await asyncio.sleep(0)
+        if getting.cancel():
+            with pytest.raises(asyncio.CancelledError):
+                await getting
+        else:  # A quick machine was done by then.
+            assert getting.result() == content
+        assert await output(session, "1 + 1") == "2\n"
+    await output(session, "rm big", language="sh")
