@@ -246,6 +246,11 @@ class Timer:
         self._left = 0.0
         self._closed = False
 
+    @property
+    def deadline(self) -> float:
+        """When its time has come; what it was before, within a pause."""
+        return self._handle.when()
+
     @contextmanager
     def paused(self) -> Generator[None]:
         """Within it, or several of it, the deadline moves on with the clock."""

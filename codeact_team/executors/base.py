@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,11 +10,8 @@ from typing import Any, Self
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 
-from codeact_team import scope
-from codeact_team.aio import Turns, to_the_end
-from codeact_team.effects import current_door, tell
+from codeact_team.aio import Turns
 from codeact_team.errors import SettingError
-from codeact_team.events import SandboxLost, SandboxStarted, SandboxStarting, SandboxStopped
 from codeact_team.execution import ExecutionResult, HostTools, Outcome
 from codeact_team.executor_interface import Emit, StreamingCodeExecutor
 from codeact_team.executors.block_results import (
@@ -26,16 +22,12 @@ from codeact_team.executors.block_results import (
     limit_behind,
 )
 from codeact_team.executors.bounded_output import BoundedOutput
-from codeact_team.executors.code_runner import BlockEnd, BlockError, CodeRunner
+from codeact_team.executors.code_runner import AnyRunner, BlockEnd, BlockError
+from codeact_team.executors.lifecycle import Lifecycle
 from codeact_team.executors.place import Place
 from codeact_team.executors.settings import ExecutorConfig
-from codeact_team.executors.stopping import Call, Watch, first
-from codeact_team.executors.users import Users
+from codeact_team.executors.stopping import Call, first
 from codeact_team.sandboxes.base import STOPPED, UNCLEARED, Exit
-
-logger = logging.getLogger(__name__)
-
-RESTARTED = "it was restarted"
 
 
 class SandboxedCodeExecutor(StreamingCodeExecutor):
@@ -51,19 +43,15 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
 
     component_config_schema: type[Any]
 
-    def __init__(self, config: ExecutorConfig, place: Place, runner: CodeRunner[Any, Any]) -> None:
+    def __init__(self, config: ExecutorConfig, place: Place, runner: AnyRunner) -> None:
         self._config = config
         self._place = place
         self._runner = runner
-        self._users = Users(owner=self)
-        self._watch = Watch(place)
+        self._life = Lifecycle(self, place, runner)
+        self._users = self._life.users
         self._turns = Turns()
         self._turn_of: object = None
         """Whose code runs."""
-        self._starting = Turns()
-        self._door = current_door()
-        self._name = type(self).__name__
-        scope.register(self)
 
     @property
     def supported_languages(self) -> Sequence[str]:
@@ -93,25 +81,21 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         Raises:
             SandboxError: If it cannot start.
         """
-        async with self._starting:
-            is_new = self._place.sandbox is None
-            try:
-                await self._open()
-            except BaseException:
-                if is_new:
-                    # nothing has run yet, so a temporary workspace holds nothing
-                    await to_the_end(self._dismiss())
-                raise
+        await self._life.start()
 
     async def stop(self) -> None:
         """Stop the sandbox with all that runs in it. Idempotent; a later call starts a new one."""
-        async with self._starting:
-            await to_the_end(self._dismiss())
+        await self._life.stop()
 
     async def restart(self) -> None:
-        """Stop everything that runs and start again with the same workspace."""
+        """End everything that runs, and go on afresh with the same workspace; in a session, in the same sandbox."""
         self._users.forget(self)
-        await self._renew()
+        if self._turns.taken:
+            # maybe by a block of the caller's
+            await self._life.renew(in_use=True)
+        else:
+            async with self._turns:
+                await self._life.renew()
 
     async def release(self, user: object) -> bool:
         self._users.forget(user)
@@ -122,7 +106,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
             return not shared
         async with self._turns:
             if not (shared := self._users.in_use):
-                await self._renew()
+                await self._life.renew()
         return not shared
 
     async def run_code_blocks(
@@ -145,37 +129,21 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
     ) -> ExecutionResult:
         if not code_blocks:
             raise SettingError("No code blocks to execute.")
-        call = Call(cancellation_token, self if user is None else user, tools, self._watch)
+        call = Call(cancellation_token, self if user is None else user, tools, self._place)
         if not await self._turns.take(call.stop):
             return await self._run_all(code_blocks, call, emit)
         try:
             self._turn_of = call.user
-            self._watch.begin(call)
-            if not self._is_ready():
+            if not self._life.ready:
                 await self._get_ready(call)
             return await self._run_all(code_blocks, call, emit)
         finally:
             call.stop.cancel()
             try:
-                if self._watch.call is call:
-                    await self._watch.end()
-                if call.files:
-                    await self._runner.clean_up(self._place, call)
+                await call.end()
             finally:
                 self._turn_of = None
                 self._turns.pass_on()
-
-    # what the code runs in
-
-    def _is_ready(self) -> bool:
-        """Whether the next block can run as it is, without a start or a setup."""
-        generation, runner = self._users.generation, self._runner
-        return (
-            generation.interpreter == runner.interpreter is not None
-            and generation.setup_done == len(runner.setup)
-            and self._place.running
-            and not self._place.workspace.is_gone
-        )
 
     async def _get_ready(self, call: Call) -> None:
         await first(self.start(), call.stop)
@@ -189,68 +157,11 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
             if result.exit_code != 0:
                 raise SettingError(f"{one.failure}{output.text()}")
             generation.setup_done += 1
-        # not the call's own
-        call.files.clear()
-
-    async def _open(self) -> None:
-        """Start what does not run, and take note of what was lost since somebody has looked."""
-        place, runner, users = self._place, self._runner, self._users
-        if not place.running or runner.interpreter is None:
-            if (lost := await to_the_end(runner.close())) is not None:
-                self._lose(lost)
-        elif users.generation.interpreter not in (None, runner.interpreter):
-            self._lose(runner.interpreter_loss)
-        if place.sandbox is not None and place.workspace.is_gone:
-            # the sandbox has the removed one, for ever
-            logger.warning("%s was removed: a fresh sandbox gets a new workspace", place.workspace.path)
-            self._lose("its work_dir was removed")
-            await to_the_end(self._clear())
-        if not place.running:
-            # made outside a scope and started inside it, it belongs to it all the same
-            scope.register(self)
-            self._lose("it ended while no code ran")
-        if not place.running or runner.interpreter is None:
-            tell(SandboxStarting(sandbox=self._name), self._door)
-            await place.start()
-            await runner.open(place)
-        if users.generation.interpreter is None:
-            users.generation.interpreter = runner.interpreter
-            tell(SandboxStarted(sandbox=self._name), self._door)
-
-    async def _renew(self) -> None:
-        """Replace what the blocks have left behind."""
-        async with self._starting:
-            if (sandbox := self._place.sandbox) is not None:
-                self._lose(RESTARTED)
-                await to_the_end(sandbox.stop())
-                await self._open()
-
-    async def _dismiss(self) -> None:
-        self._users.replace(STOPPED, told=self)
-        is_started = self._place.sandbox is not None
-        await self._clear()
-        if is_started:
-            tell(SandboxStopped(sandbox=self._name), self._door)
-
-    def _lose(self, reason: str, *, told: object = None) -> None:
-        """Take note that what the blocks have left behind is gone, and tell it, unless that is known."""
-        was_there = self._users.generation.interpreter is not None
-        self._users.replace(reason, told=told)
-        if was_there:
-            tell(SandboxLost(sandbox=self._name, reason=reason), self._door)
-
-    async def _clear(self) -> None:
-        try:
-            await self._place.stop()
-        finally:
-            await self._runner.close()
-
-    # the code
 
     async def _run_all(self, blocks: list[CodeBlock], call: Call, emit: Emit | None) -> ExecutionResult:
         output, began = BoundedOutput(emit), time.monotonic()
         ends: list[BlockEnd] = []
-        result: BlockResult | None = None
+        result = BlockResult()
         state_lost = False
         try:
             for number, block in enumerate(blocks, 1):
@@ -263,9 +174,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
                         await output.remark(f"[{left} more code block(s) not run: block {number} failed]")
                     break
         finally:
-            if self._watch.call is call:
-                await self._watch.end()
-        assert result is not None, "there are blocks"
+            await call.end()
         if call.exceeded is not None and result.limit is None and result.outcome is Outcome.COMPLETED:
             # found when the last block had just ended
             result = exceeded(call.exceeded)
@@ -297,7 +206,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
             if is_last or call.stop.done() or end.ran or end.exit.lost is None:
                 break
             # the interpreter had ended before
-            self._lose(end.exit.lost, told=call.user if is_new else None)
+            self._life.lose(end.exit.lost, told=call.user if is_new else None)
             await self._get_ready(call)
         if end.exit.code == 0 and end.exit.lost is None and end.sandbox_lives and not call.stop.done():
             # as most do
@@ -309,8 +218,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
     async def _run_program(
         self, program: Any, call: Call, output: BoundedOutput, tools: HostTools | None = None
     ) -> BlockEnd:
-        call.block_ended = False
-        self._watch.begin_block(self._config.timeout)
+        call.begin_block(self._config.timeout)
         return await self._runner.run(program, self._place, call, output, tools)
 
     async def _conclude(self, end: BlockEnd | None, call: Call, output: BoundedOutput) -> BlockResult:
@@ -328,7 +236,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
             lost = UNCLEARED
         if lost is not None:
             result.state_lost = True
-            self._lose(lost, told=call.user)
+            self._life.lose(lost, told=call.user)
             remarks.append(self._runner.loss.format(lost))
             is_unexplained = result.outcome is Outcome.LOST and result.limit is None
             if is_unexplained and end is not None and end.sandbox_lives:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from autogen_core.code_executor import CodeBlock
 
+from codeact_team.aio import to_the_end
 from codeact_team.execution import ExecutionResult, HostTools
 from codeact_team.executors.bounded_output import BoundedOutput
 from codeact_team.executors.place import Place
@@ -37,15 +38,11 @@ class BlockEnd:
 
 @dataclass(frozen=True)
 class Setup:
-    """A block that runs before all others, wherever what blocks leave behind is new.
-
-    Attributes:
-        block: The block.
-        failure: What to say before its output if it fails.
-    """
+    """A block that runs before all others, wherever what blocks leave behind is new."""
 
     block: CodeBlock
     failure: str
+    """What to say before its output if it fails."""
 
 
 Program = TypeVar("Program")
@@ -53,12 +50,7 @@ End = TypeVar("End", bound=BlockEnd)
 
 
 class CodeRunner(ABC, Generic[Program, End]):
-    """How code runs in the sandbox of a place.
-
-    Attributes:
-        languages: The labels of what it runs.
-        setup: What runs before all else.
-    """
+    """How code runs in the sandbox of a place."""
 
     loss: str
     """What the model is told when what blocks leave behind for others is lost: ``{}`` stands for the reason."""
@@ -90,6 +82,11 @@ class CodeRunner(ABC, Generic[Program, End]):
         """End that; the reason why it has ended before, if it has."""
         return None
 
+    async def renew(self, place: Place, *, in_use: bool) -> None:
+        """End all that blocks have left behind; if ``in_use``, while one may run."""
+        if place.sandbox is not None:
+            await to_the_end(place.sandbox.stop())
+
     @abstractmethod
     def read(self, block: CodeBlock) -> Program:
         """What is to be run.
@@ -109,13 +106,6 @@ class CodeRunner(ABC, Generic[Program, End]):
     ) -> End:
         """Run it until it ends, or until the call is stopped.
 
-        Args:
-            program: What :meth:`read` has returned.
-            place: Where.
-            call: Which call it belongs to.
-            output: Gets what it writes.
-            tools: What it may call on the host.
-
         Raises:
             SandboxError: If nothing can run here at all.
         """
@@ -124,5 +114,5 @@ class CodeRunner(ABC, Generic[Program, End]):
     def result(self, ends: Sequence[End], *, state_lost: bool) -> ExecutionResult:
         """What is known of a call by how its blocks ended, in order."""
 
-    async def clean_up(self, place: Place, call: Call) -> None:
-        """Remove what a call leaves behind."""
+
+AnyRunner: TypeAlias = CodeRunner[Any, Any]

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 STOP_TIMEOUT = 1.0
 """Seconds for a sandbox that does not answer to stop, before that goes on by itself."""
 DELETE_TIMEOUT = 2.0
-"""Seconds to delete the blocks' files; what earlier blocks have left running may hinder it."""
+"""Seconds to delete a block's file; what earlier blocks have left running may hinder it."""
 INTERRUPT_GRACE = 0.5
 """Seconds between SIGINT, which lets Python say where it was, and SIGKILL."""
 LAST_WORDS_GRACE = 1.0
@@ -102,24 +102,23 @@ class ProcessPerBlock(CodeRunner[_Program, _ProgramEnd]):
     ) -> _ProgramEnd:
         sandbox = place.sandbox
         assert sandbox is not None, "a block runs in a sandbox"
-        if not program.is_kept and self._delete_tmp_files:
-            call.files.append(program.file)
         file = place.host_path(program.file)
         try:
-            if (process := await self._begin(sandbox, program.argv, call)) is None:
-                return _ProgramEnd(Exit(0), code_file=file)
-            return _ProgramEnd(await _follow(process, program.code, sandbox, call, output), code_file=file)
+            process = await self._begin(sandbox, program.argv, call)
+            ending = (
+                Exit(0) if process is None else await _follow(process, program.code, sandbox, call, output)
+            )
         except SandboxError as error:
             if sandbox.running:
                 raise
-            return _ProgramEnd(Exit(LOST_EXIT_CODE, lost=str(error)), code_file=file)
+            ending = Exit(LOST_EXIT_CODE, lost=str(error))
+        finally:
+            if self._delete_tmp_files and not program.is_kept and sandbox.running:
+                await to_the_end(_delete(sandbox, program.file))
+        return _ProgramEnd(ending, code_file=file)
 
     def result(self, ends: Sequence[_ProgramEnd], *, state_lost: bool) -> ExecutionResult:
         return ExecutionResult(0, "", code_file=ends[0].code_file if ends else None)
-
-    async def clean_up(self, place: Place, call: Call) -> None:
-        if place.sandbox is not None and place.sandbox.running:
-            await to_the_end(_delete(place.sandbox, call.files))
 
     async def _begin(self, sandbox: Sandbox, argv: Sequence[str], call: Call) -> Process | None:
         """The program that runs a block, or ``None`` if the call was stopped before it began.
@@ -185,11 +184,11 @@ async def _abandon(process: Process, sandbox: Sandbox) -> None:
         await process.aclose()
 
 
-async def _delete(sandbox: Sandbox, files: Sequence[str]) -> None:
-    """Delete blocks' files, from inside: the host does not touch what hostile code may have replaced."""
+async def _delete(sandbox: Sandbox, file: str) -> None:
+    """Delete a block's file, from inside: the host does not touch what hostile code may have replaced."""
     deadline = deadline_after(DELETE_TIMEOUT)
     try:
-        process = await _spawn(sandbox, ["rm", "-f", "--", *files], None, deadline)
+        process = await _spawn(sandbox, ["rm", "-f", "--", file], None, deadline)
     except SandboxError as error:
         logger.warning("files of code blocks are left: %s", error)
         return

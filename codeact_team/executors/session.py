@@ -16,7 +16,7 @@ from codeact_team.aio import to_the_end
 from codeact_team.errors import SandboxError, SettingError
 from codeact_team.execution import Artifact, BoundName, ExecutionResult, HostTools, SessionResult
 from codeact_team.executor_interface import Emit, SessionCodeExecutor
-from codeact_team.executors.base import RESTARTED, SandboxedCodeExecutor
+from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.block_results import LOST_EXIT_CODE
 from codeact_team.executors.bounded_output import BoundedOutput
 from codeact_team.executors.code_runner import BlockEnd, BlockError, CodeRunner, Setup
@@ -126,6 +126,17 @@ class LivingInterpreter(CodeRunner[tuple[str, str], _InterpreterEnd]):
             await session.aclose()
         return None if session.ending is None else session.ending.lost
 
+    async def renew(self, place: Place, *, in_use: bool) -> None:
+        if (session := self._session) is None:
+            return
+        if in_use:
+            await session.demand_restart()
+            return
+        try:
+            await session.restart()
+        except SandboxError:
+            await to_the_end(self.close())
+
     def read(self, block: CodeBlock) -> tuple[str, str]:
         if (language := LANGUAGES.get(block.language.lower())) is None:
             known = ", ".join(LANGUAGES)
@@ -205,29 +216,6 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
 
     def add_setup(self, code: str) -> None:
         self._interpreter.add_setup(code)
-
-    async def restart(self) -> None:
-        """End everything that runs, and go on with a fresh interpreter in the same sandbox and workspace."""
-        if (session := self._interpreter.session) is None:
-            return
-        if self._turns.taken:
-            # whoever runs a block, maybe the caller, learns of it when they read on
-            self._lose(RESTARTED, told=self)
-            await session.demand_restart()
-            return
-        async with self._turns:
-            self._users.forget(self)
-            await self._renew()
-
-    async def _renew(self) -> None:
-        if (session := self._interpreter.session) is None:
-            return
-        self._lose(RESTARTED)
-        try:
-            await session.restart()
-        except SandboxError:
-            # the next block starts another one
-            await to_the_end(self._interpreter.close())
 
     async def put_file(self, path: str, data: bytes | str, *, temporary: bool = False) -> None:
         _check_path(path)

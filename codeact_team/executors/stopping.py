@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from autogen_core import CancellationToken
 
-from codeact_team.aio import to_the_end
+from codeact_team.aio import Timer, to_the_end
 from codeact_team.execution import HostTools
 from codeact_team.executors.place import Place
 
@@ -20,26 +19,15 @@ T = TypeVar("T")
 class Call:
     """One call of an executor: whose code runs, what it may use, and what stops it.
 
-    Args:
-        cancellation_token: Stops it.
-        user: Whose code it is.
-        tools: What the code may call on the host.
-        watch: Watches over it once it has its turn.
-
     Attributes:
         stop: Done once the code has to stop, for whatever reason; cancelled by whoever cancels the call.
         timed_out: Whether the reason is the time of a block.
         block_ended: Whether the present block has ended by itself, so that its time does not count any more.
         exceeded: The limit of the workspace that is the reason, by the config field that sets it.
-        files: What its blocks have put into the workspace, and what is not a part of the work.
     """
 
     def __init__(
-        self,
-        cancellation_token: CancellationToken,
-        user: object,
-        tools: HostTools | None,
-        watch: Watch,
+        self, cancellation_token: CancellationToken, user: object, tools: HostTools | None, place: Place
     ) -> None:
         self.stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.user = user
@@ -47,142 +35,73 @@ class Call:
         self.timed_out = False
         self.block_ended = False
         self.exceeded: str | None = None
-        self.files: list[str] = []
-        self._watch = watch
+        self._place = place
+        self._time: Timer | None = None
+        self._next_look: asyncio.TimerHandle | None = None
+        """When the workspace is looked at next."""
+        self._looking: asyncio.Task[None] | None = None
         cancellation_token.link_future(self.stop)
 
     @property
     def deadline(self) -> float:
         """When the time of the present block is over, in seconds of the event loop's clock."""
-        return self._watch.deadline
+        return self._timer.deadline
 
     def paused(self) -> AbstractContextManager[None]:
         """Within it, or several of it, the time of the present block does not run."""
-        return self._watch.paused()
+        return self._timer.paused()
 
-    def time_out(self) -> None:
-        """Stop it, as the time of a block is over."""
+    def begin_block(self, seconds: float) -> None:
+        """Give a block its time."""
+        self.block_ended = False
+        if self._time is None:
+            self._look_in(self._place.growth.pause)
+        else:
+            self._time.close()
+        self._time = Timer(asyncio.get_running_loop().time() + seconds, self._time_out)
+
+    async def end(self) -> None:
+        """Stop nothing any more; wait for a look at the workspace that is under way. Idempotent."""
+        if self._time is None:
+            return
+        self._time.close()
+        # it refers to this call: whoever is its user would live on with it
+        self._time = None
+        growth = self._place.growth
+        if self._next_look is not None:
+            self._next_look.cancel()
+            # short calls add up
+            growth.pause = max(0.0, self._next_look.when() - asyncio.get_running_loop().time())
+        if self._looking is not None:
+            await to_the_end(self._looking)
+        if self.exceeded is not None:
+            # what code has added while it was being ended is not the next block's
+            await growth.look()
+
+    @property
+    def _timer(self) -> Timer:
+        assert self._time is not None, "a block has begun"
+        return self._time
+
+    def _time_out(self) -> None:
         if not (self.block_ended or self.stop.done()):
             self.timed_out = True
             self.stop.set_result(None)
 
-    def exceed(self, field: str) -> None:
-        """Stop it, as the workspace has grown too much."""
-        self.exceeded = field
-        if not self.stop.done():
+    def _look_in(self, seconds: float) -> None:
+        self._next_look = asyncio.get_running_loop().call_later(seconds, self._begin_look)
+
+    def _begin_look(self) -> None:
+        self._next_look, self._looking = None, asyncio.ensure_future(self._look())
+
+    async def _look(self) -> None:
+        growth = self._place.growth
+        self.exceeded = await growth.look()
+        if self.exceeded is None:
+            if self._time is not None:
+                self._look_in(growth.pause)
+        elif not self.stop.done():
             self.stop.set_result(None)
-
-
-class Watch:
-    """Stops the code of one call at a time when its time is over, or when the workspace has grown too much.
-
-    Its one timer is left to ring when a block has ended: most blocks end long before, and the next one needs it again.
-
-    Args:
-        place: Whose workspace it is.
-
-    Attributes:
-        call: The call that is watched over.
-        deadline: When the time of the present block is over, in seconds of the event loop's clock.
-    """
-
-    def __init__(self, place: Place) -> None:
-        self.deadline = math.inf
-        self._place = place
-        self.call: Call | None = None
-        self._look_at: float | None = None
-        """When the workspace is looked at next; ``None`` until code runs."""
-        self._looking: asyncio.Task[None] | None = None
-        self._pauses = 0
-        self._left = 0.0
-        self._block = 0
-        self._rings_at = math.inf
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def begin(self, call: Call) -> None:
-        """Watch over a call, until :meth:`end`."""
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self._loop, self._rings_at = loop, math.inf
-        self.call = call
-        self._look_at = None
-
-    def begin_block(self, seconds: float) -> None:
-        """Give a block of the call its time."""
-        assert self._loop is not None, "a call has begun"
-        self._block += 1
-        self._pauses = 0
-        now = self._loop.time()
-        self.deadline = now + seconds
-        if self._look_at is None:
-            self._look_at = now + self._place.growth.pause
-        self._set()
-
-    async def end(self) -> None:
-        """Watch over the call no more; wait for a look at the workspace that is under way."""
-        call, self.call, self.deadline = self.call, None, math.inf
-        assert call is not None, "a call has begun"
-        assert self._loop is not None, "a call has begun"
-        self._block += 1
-        growth = self._place.growth
-        if self._looking is not None:
-            looking, self._looking = self._looking, None
-            await to_the_end(looking)
-        elif call.exceeded is None and self._look_at is not None:
-            # short calls add up
-            growth.pause = max(0.0, self._look_at - self._loop.time())
-        if call.exceeded is not None:
-            # what code has added while it was being ended is not the next block's
-            await growth.look()
-
-    @contextmanager
-    def paused(self) -> Generator[None]:
-        """Within it, or several of it, the time of the present block does not run."""
-        assert self._loop is not None, "a call has begun"
-        block = self._block
-        self._pauses += 1
-        if self._pauses == 1:
-            self._left, self.deadline = self.deadline - self._loop.time(), math.inf
-        try:
-            yield
-        finally:
-            if block == self._block:
-                self._pauses -= 1
-                if not self._pauses:
-                    self.deadline = self._loop.time() + self._left
-                    self._set()
-
-    def _set(self) -> None:
-        due = self.deadline if self._look_at is None else min(self.deadline, self._look_at)
-        if due < self._rings_at:
-            assert self._loop is not None, "a call has begun"
-            self._rings_at = due
-            self._loop.call_at(due, self._ring, self._loop, due)
-
-    def _ring(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
-        if (loop, due) != (self._loop, self._rings_at):
-            # of another event loop, or later than another one
-            return
-        self._rings_at = math.inf
-        if (call := self.call) is None:
-            return
-        now = loop.time()
-        if now >= self.deadline:
-            self.deadline = math.inf
-            call.time_out()
-        if self._look_at is not None and now >= self._look_at:
-            self._look_at = math.inf
-            self._looking = asyncio.ensure_future(self._look(call))
-        self._set()
-
-    async def _look(self, call: Call) -> None:
-        growth = self._place.growth
-        if (limit := await growth.look()) is not None:
-            call.exceed(limit)
-        elif self.call is call and self._loop is not None:
-            self._looking = None
-            self._look_at = self._loop.time() + growth.pause
-            self._set()
 
 
 async def first(

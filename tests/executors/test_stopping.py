@@ -11,7 +11,7 @@ import pytest
 from autogen_core import CancellationToken
 
 from codeact_team.executors.confined import ConfinedExecutorConfig, ConfinedPlace
-from codeact_team.executors.stopping import Call, Watch
+from codeact_team.executors.stopping import Call
 
 LONG = 600.0
 
@@ -20,11 +20,9 @@ class Watched:
     """A call whose block nobody runs."""
 
     def __init__(self, place: ConfinedPlace, seconds: float) -> None:
-        self.watch = Watch(place)
         self.token = CancellationToken()
-        self.call = Call(self.token, None, None, self.watch)
-        self.watch.begin(self.call)
-        self.watch.begin_block(seconds)
+        self.call = Call(self.token, None, None, place)
+        self.call.begin_block(seconds)
 
     async def stopped(self) -> None:
         async with asyncio.timeout(10):
@@ -43,7 +41,7 @@ async def watched(seconds: float, work_dir: Path | None = None) -> AsyncGenerato
     try:
         yield one
     finally:
-        await one.watch.end()
+        await one.call.end()
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
@@ -55,7 +53,7 @@ async def test_when_the_time_is_over_the_code_is_stopped() -> None:
 
 async def test_each_block_has_its_own_time() -> None:
     async with watched(LONG) as one:
-        one.watch.begin_block(0.01)
+        one.call.begin_block(0.01)
         await one.stopped()
         assert one.call.timed_out
 
@@ -130,23 +128,6 @@ async def test_a_cancellation_counts_within_a_pause() -> None:
 async def test_a_pause_that_outlasts_its_block_does_not_change_the_next_ones_time() -> None:
     async with watched(0.01) as one:
         with one.call.paused():
-            one.watch.begin_block(LONG)
+            one.call.begin_block(LONG)
         await asyncio.sleep(0.05)
         assert not one.call.stop.done()
-
-
-def test_a_watch_serves_one_event_loop_after_another() -> None:
-    place = ConfinedPlace(ConfinedExecutorConfig.model_validate({}))
-    watch = Watch(place)
-
-    async def time_out() -> bool:
-        call = Call(CancellationToken(), None, None, watch)
-        watch.begin(call)
-        watch.begin_block(0.01)
-        async with asyncio.timeout(10):
-            await call.stop
-        await watch.end()
-        return call.timed_out
-
-    assert asyncio.run(time_out())
-    assert asyncio.run(time_out())
