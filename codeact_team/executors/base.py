@@ -117,19 +117,12 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         user: object | None = None,
         emit: Emit | None = None,
     ) -> ExecutionResult:
-        return await self._run(code_blocks, cancellation_token, user, None, emit)
+        call = Call(cancellation_token, self if user is None else user, None, self._place)
+        return await self._run(code_blocks, call, emit)
 
-    async def _run(
-        self,
-        code_blocks: list[CodeBlock],
-        cancellation_token: CancellationToken,
-        user: object | None,
-        tools: HostTools | None,
-        emit: Emit | None,
-    ) -> ExecutionResult:
+    async def _run(self, code_blocks: list[CodeBlock], call: Call, emit: Emit | None) -> ExecutionResult:
         if not code_blocks:
             raise SettingError("No code blocks to execute.")
-        call = Call(cancellation_token, self if user is None else user, tools, self._place)
         if not await self._turns.take(call.stop):
             return await self._run_all(code_blocks, call, emit)
         try:

@@ -21,37 +21,23 @@ DISK_EXIT_CODE = 128 + 25
 
 @dataclass(slots=True)
 class BlockResult:
-    """What became of a block.
-
-    Attributes:
-        exit_code: As of the whole call, if it is the last block.
-        outcome: The same.
-        limit: The limit that it ran into.
-        remark: What the output has to say of it.
-        state_lost: Whether what blocks leave behind is lost, or was before.
-        end: How it ended; ``None`` where it never began.
-    """
+    """What became of a block; of the last one, this is the result of the call."""
 
     exit_code: int = 0
     outcome: Outcome = Outcome.COMPLETED
     limit: str | None = None
     remark: str | None = None
+    """What the output has to say of it."""
     state_lost: bool = False
+    """Whether what blocks leave behind is lost, or was before."""
     end: BlockEnd | None = None
+    """How it ended; ``None`` where it never began."""
 
 
 def judge(
     ending: Exit, call: Call, sandbox: Sandbox | None, output: BoundedOutput, timeout: int
 ) -> BlockResult:
-    """What became of a block that ended like that.
-
-    Args:
-        ending: How it ended.
-        call: Knows whether it was stopped.
-        sandbox: Where it ran, unless that is gone.
-        output: What it wrote.
-        timeout: The seconds that it had.
-    """
+    """What became of a block of the call, which had ``timeout`` seconds and ended like that."""
     if call.exceeded is not None:
         return exceeded(call.exceeded, Outcome.COMPLETED if ending.lost is None else Outcome.LOST)
     if call.timed_out:

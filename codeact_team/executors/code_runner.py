@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -57,7 +57,7 @@ class CodeRunner(ABC, Generic[Program, End]):
     loss_before: str | None = None
     """The same, where it was lost after a user's last block and before the next; ``None`` if that is not told."""
 
-    def __init__(self, languages: Sequence[str]) -> None:
+    def __init__(self, languages: Iterable[str]) -> None:
         self.languages = tuple(languages)
         self.setup: list[Setup] = []
 

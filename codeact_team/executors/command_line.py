@@ -67,11 +67,7 @@ class _ProgramEnd(BlockEnd):
 
 
 class ProcessPerBlock(CodeRunner[_Program, _ProgramEnd]):
-    """Runs each block as a process of its own; what that leaves running ends with it.
-
-    Args:
-        config: The languages, and what becomes of the blocks' files.
-    """
+    """Runs each block as a process of its own; what that leaves running ends with it."""
 
     loss = "The sandbox was lost: {}. Running processes are gone; the next code runs in a fresh sandbox."
 
@@ -82,7 +78,7 @@ class ProcessPerBlock(CodeRunner[_Program, _ProgramEnd]):
             label.lower(): parse_command(label, command)
             for label, command in {**DEFAULT_LANGUAGES, **config.languages}.items()
         }
-        super().__init__(tuple(self._commands))
+        super().__init__(self._commands)
 
     def read(self, block: CodeBlock) -> _Program:
         if (command := self._commands.get(block.language.lower())) is None:
@@ -204,13 +200,16 @@ async def _spawn(
     sandbox: Sandbox, argv: Sequence[str], stop: asyncio.Future[None] | None, deadline: float | None = None
 ) -> Process | None:
     """The program once it has started; ``None`` if ``stop`` or the deadline comes first."""
+
+    def spawned() -> Awaitable[Process | None]:
+        return first(sandbox.spawn(argv), stop, deadline, undo=lambda late: _abandon(late, sandbox))
+
     try:
-        return await first(sandbox.spawn(argv), stop, deadline, undo=lambda late: _abandon(late, sandbox))
+        return await spawned()
     except SandboxError:
+        if sandbox.running:
+            # what an earlier block has left behind may hold all the processes there may be
+            await sandbox.kill()
         if not sandbox.running:
             raise
-        # what an earlier block has left behind may hold all the processes there may be
-        await sandbox.kill()
-        if not sandbox.running:
-            raise
-        return await first(sandbox.spawn(argv), stop, deadline, undo=lambda late: _abandon(late, sandbox))
+    return await spawned()

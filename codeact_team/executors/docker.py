@@ -13,7 +13,6 @@ from pydantic import Field, field_validator, model_validator
 from codeact_team.errors import SettingError
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.block_files import DEFAULT_LANGUAGES
-from codeact_team.executors.code_runner import Setup
 from codeact_team.executors.command_line import CommandLineConfig, ProcessPerBlock
 from codeact_team.executors.place import Place
 from codeact_team.executors.session import InterpreterCodeExecutor, SessionConfig
@@ -131,10 +130,7 @@ class DockerCommandLineCodeExecutor(SandboxedCodeExecutor, Component[DockerComma
         self._functions_module = config.functions_module
         self._docker = DockerPlace(config)
         runner = ProcessPerBlock(config)
-        runner.setup += [
-            Setup(block, f"{failure} ")
-            for block, failure in installation(config.functions, config.functions_module)
-        ]
+        runner.setup += installation(config.functions, config.functions_module)
         super().__init__(config, self._docker, runner)
 
     @property

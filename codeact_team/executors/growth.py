@@ -11,7 +11,6 @@ import stat
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from codeact_team.aio import to_the_end
 from codeact_team.errors import SandboxError
@@ -31,28 +30,20 @@ _SLACK = 1 * _MIB, 16
 
 
 class Growth:
-    """How much has been added to directories, and whether that is more than allowed.
-
-    Args:
-        mib: How much may be added, in MiB of the disk; ``None`` for no limit.
-        files: How many files, directories among them, may be added; ``None`` for no limit.
-    """
+    """How much has been added to directories, and whether that is more than the limits; ``None`` is none."""
 
     def __init__(self, mib: int | None, files: int | None) -> None:
         self._mib = mib
         self._files = files
         self._directories: Sequence[Path] = ()
         self._before: _Usage | None = None
-        self._least: _Usage | None = None
-        """The least there was since there is too much."""
+        self._least: tuple[int, int] | None = None
+        """The least bytes and files there were since there is too much."""
         self.pause = _INTERVAL
         """Seconds that code may run until the next look."""
 
     async def begin(self, directories: Sequence[Path]) -> None:
         """Count from what is there now, unless that has been done before.
-
-        Args:
-            directories: Which grow.
 
         Raises:
             SandboxError: If what is in them cannot be counted.
@@ -78,15 +69,16 @@ class Growth:
         began = time.monotonic()
         try:
             now = _count(self._directories)
-            if not now.closed <= before.closed:
+            if now.closed - before.closed:
                 raise PermissionError("a directory was made that cannot be read")
         except OSError as error:
             self.pause = _SHORT_INTERVAL
             return f"workspace_mib: {self._mib}, and what there is cannot be counted: {error}"
         exceeded = self._exceeded(before, now)
-        interval = _SHORT_INTERVAL if exceeded else _INTERVAL
-        self.pause = max(interval, _PAUSE_PER_LOOK * (time.monotonic() - began))
-        return self._unless_told(exceeded, now)
+        self.pause = max(
+            _SHORT_INTERVAL if exceeded else _INTERVAL, _PAUSE_PER_LOOK * (time.monotonic() - began)
+        )
+        return exceeded if self._is_news(exceeded, now) else None
 
     def _exceeded(self, before: _Usage, now: _Usage) -> str | None:
         if self._mib is not None and now.size - before.size > self._mib * _MIB:
@@ -95,36 +87,35 @@ class Growth:
             return f"workspace_files: {self._files}"
         return None
 
-    def _unless_told(self, exceeded: str | None, now: _Usage) -> str | None:
-        least, self._least = self._least, None if exceeded is None else now
-        if exceeded is None or least is None:
-            return exceeded
-        size, files = _SLACK
-        if now.size > least.size + size or now.files > least.files + files:
-            return exceeded
-        self._least = _Usage(min(least.size, now.size), min(least.files, now.files), now.closed)
-        return None
-
-
-class _Usage(NamedTuple):
-    """Bytes of the disk, how many files of all kinds, and the directories that cannot be read, but are others'."""
-
-    size: int
-    files: int
-    closed: frozenset[tuple[int, int]]
+    def _is_news(self, exceeded: str | None, now: _Usage) -> bool:
+        least, self._least = self._least, None if exceeded is None else (now.size, now.files)
+        if least is None:
+            return True
+        size, files = least
+        more_size, more_files = _SLACK
+        if now.size > size + more_size or now.files > files + more_files:
+            return True
+        if exceeded is not None:
+            self._least = min(size, now.size), min(files, now.files)
+        return False
 
 
 def _count(directories: Sequence[Path]) -> _Usage:
-    count = _Count()
+    usage = _Usage()
     for directory in directories:
-        count.add(directory)
-    return _Usage(count.size, count.files, frozenset(count.closed))
+        usage.add(directory)
+    return usage
 
 
-class _Count:
-    """Counts what is in directories that hostile code may change meanwhile.
+class _Usage:
+    """What is in directories that hostile code may change meanwhile.
 
     Follows no links, opens nothing but directories, and does not leave their file systems.
+
+    Attributes:
+        size: Bytes of the disk.
+        files: How many files of all kinds.
+        closed: Directories of other users that cannot be read.
     """
 
     def __init__(self) -> None:
@@ -134,11 +125,6 @@ class _Count:
         self._linked: set[tuple[int, int]] = set()
 
     def add(self, directory: Path) -> None:
-        """Count what is in ``directory``.
-
-        Raises:
-            OSError: If that cannot be.
-        """
         try:
             top = os.open(directory, DIRECTORY)
         except FileNotFoundError:

@@ -63,11 +63,7 @@ class _InterpreterEnd(BlockEnd):
 
 
 class LivingInterpreter(CodeRunner[tuple[str, str], _InterpreterEnd]):
-    """Runs Python blocks in one interpreter, and shell blocks beside it.
-
-    Args:
-        config: What an interpreter starts with.
-    """
+    """Runs Python blocks in one interpreter, and shell blocks beside it."""
 
     loss = (
         "The interpreter was lost: {}. Variables, imports, functions and running processes are gone. The next code runs "
@@ -79,7 +75,7 @@ class LivingInterpreter(CodeRunner[tuple[str, str], _InterpreterEnd]):
     )
 
     def __init__(self, config: SessionConfig) -> None:
-        super().__init__(tuple(LANGUAGES))
+        super().__init__(LANGUAGES)
         self._session: Session | None = None
         for code in ("\n".join(f"import {m} as {name}" for name, m in config.modules.items()), config.setup):
             if code.strip():
@@ -192,12 +188,7 @@ class LivingInterpreter(CodeRunner[tuple[str, str], _InterpreterEnd]):
 
 
 class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
-    """Runs code in one living interpreter, in a sandbox that starts on first use.
-
-    Args:
-        config: The settings.
-        place: Where the code runs.
-    """
+    """Runs code in one living interpreter, in a sandbox that starts on first use."""
 
     def __init__(self, config: SessionConfig, place: Place) -> None:
         self._interpreter = LivingInterpreter(config)
@@ -212,7 +203,8 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
         tools: HostTools | None = None,
         emit: Emit | None = None,
     ) -> ExecutionResult:
-        return await self._run(code_blocks, cancellation_token, user, tools, emit)
+        call = Call(cancellation_token, self if user is None else user, tools, self._place)
+        return await self._run(code_blocks, call, emit)
 
     def add_setup(self, code: str) -> None:
         self._interpreter.add_setup(code)

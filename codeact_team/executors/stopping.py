@@ -113,11 +113,7 @@ async def first(
 ) -> T | None:
     """The result of ``work``; ``None`` if ``stop`` or the deadline, in the loop's seconds, comes first.
 
-    Args:
-        work: What to wait for.
-        stop: Ends the wait.
-        deadline: Ends the wait.
-        undo: Called with a result that the caller never gets, as they are cancelled in the moment in which it comes.
+    ``undo`` is called with a result that the caller never gets, as they are cancelled in the moment in which it comes.
     """
     left = None if deadline is None else deadline - asyncio.get_running_loop().time()
     if (left is not None and left <= 0) or (stop is not None and stop.done()):

@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 from autogen_core.code_executor import CodeBlock, FunctionWithRequirements, FunctionWithRequirementsStr
 
 from codeact_team.autogen_internals import build_python_functions_file, to_stub
+from codeact_team.executors.code_runner import Setup
 
 Function: TypeAlias = FunctionWithRequirements[Any, ...] | FunctionWithRequirementsStr | Callable[..., Any]
-
 
 PROMPT_TEMPLATE = (
     "The following functions are defined in the module `$module_name`; import them, as in "
@@ -26,8 +26,8 @@ def format_for_prompt(functions: Sequence[Function], module: str, template: str)
     return Template(template).substitute(module_name=module, functions=stubs)
 
 
-def installation(functions: Sequence[Function], module: str) -> Iterator[tuple[CodeBlock, str]]:
-    """The code blocks that put ``functions``, as ``module``, into a workspace; with each, what to say if it fails."""
+def installation(functions: Sequence[Function], module: str) -> Iterator[Setup]:
+    """What puts ``functions``, as ``module``, into a workspace."""
     if not functions:
         return
     packages = sorted(
@@ -42,8 +42,8 @@ def installation(functions: Sequence[Function], module: str) -> Iterator[tuple[C
         command = f"python3 -m pip install --user {shlex.join(packages)}"
         failure = (
             f"Pip install failed. The functions need {', '.join(packages)}: use an image that has them, or a network "
-            "that reaches an index."
+            "that reaches an index. "
         )
-        yield CodeBlock(code=command, language="sh"), failure
+        yield Setup(CodeBlock(code=command, language="sh"), failure)
     source = f"# filename: {module}.py\n{build_python_functions_file(functions)}"
-    yield CodeBlock(code=source, language="python"), "Functions failed to load:"
+    yield Setup(CodeBlock(code=source, language="python"), "Functions failed to load: ")

@@ -25,10 +25,7 @@ class Generation:
         self._rights: object = _UNCLAIMED
 
     def claim(self, rights: object) -> None:
-        """Let code with these rights run here, and from now on no other.
-
-        Args:
-            rights: What the code may call on the host; compared with ``==``.
+        """Let code with these rights to call the host run here, and from now on no other; they are compared by ``==``.
 
         Raises:
             SettingError: If code with other rights runs here.
@@ -46,13 +43,7 @@ class Generation:
 class Users:
     """Which generation each user's code has run in last.
 
-    A user is an object that lives as long as it needs the executor.
-
-    Args:
-        owner: Whoever runs code without saying who they are.
-
-    Attributes:
-        generation: The present one.
+    A user is an object that lives as long as it needs the executor. The owner is whoever does not say who they are.
     """
 
     def __init__(self, owner: object) -> None:
@@ -69,7 +60,7 @@ class Users:
         """Note that the user's code runs in the present generation.
 
         Returns:
-            Whether none has before; and why the generation is gone that it has run in last, if that is another one.
+            Whether none has before; and why another generation is gone, if it has run in that last.
         """
         last = self._last.get(user)
         if last is self.generation:
@@ -82,12 +73,7 @@ class Users:
         self._last.pop(user, None)
 
     def replace(self, loss: str, *, told: object = None) -> None:
-        """Begin a new generation.
-
-        Args:
-            loss: Why the present one is gone.
-            told: A user who knows of it.
-        """
+        """Begin a new generation, as the present one is gone for the reason ``loss``, which the user ``told`` knows."""
         self.generation.loss = loss
         self.generation = Generation()
         if told is not None:
