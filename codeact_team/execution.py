@@ -123,17 +123,13 @@ class CallOutcome(StrEnum):
 
 @dataclass(frozen=True)
 class CallAnswer:
-    """What the code gets for the call of a tool.
-
-    Attributes:
-        outcome: What became of it.
-        content: What the tool returned: one value, or for MCP several pieces, media among them.
-        error: What is wrong, in words for the model, unless the outcome is ``OK``.
-    """
+    """What the code gets for the call of a tool."""
 
     outcome: CallOutcome = CallOutcome.OK
     content: Sequence[JsonValue | Artifact] = ()
+    """What the tool returned: one value, or for MCP several pieces, media among them."""
     error: str = ""
+    """What is wrong, in words for the model, unless the outcome is ``OK``."""
 
 
 class HostTools(ABC):

@@ -132,7 +132,11 @@ class ProcessPerBlock(CodeRunner[_Program, _ProgramEnd]):
 async def _follow(process: Process, code: bytes, sandbox: Sandbox, call: Call, output: BoundedOutput) -> Exit:
     """Let a program run the code, and pass on its output; how it ended."""
     try:
-        await _communicate(process, code, sandbox, call, output)
+        await first(_send(process, code), call.stop)
+        while chunk := await first(process.read(), call.stop):
+            await output.write(chunk)
+        if chunk is None:
+            await _terminate(process, sandbox, output.write)
         call.block_ended = True
         ending = await process.wait()
     except BaseException:
@@ -140,18 +144,6 @@ async def _follow(process: Process, code: bytes, sandbox: Sandbox, call: Call, o
         raise
     await process.aclose()
     return ending
-
-
-async def _communicate(
-    process: Process, code: bytes, sandbox: Sandbox, call: Call, output: BoundedOutput
-) -> None:
-    """Pass on the output of a block until it ends, or until it has to be stopped."""
-    await first(_send(process, code), call.stop)
-    while (chunk := await first(process.read(), call.stop)) is not None:
-        if not chunk:
-            return
-        await output.write(chunk)
-    await _terminate(process, sandbox, output.write)
 
 
 async def _send(process: Process, data: bytes) -> None:

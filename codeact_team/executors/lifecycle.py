@@ -19,16 +19,7 @@ RESTARTED = "it was restarted"
 
 
 class Lifecycle:
-    """Starts, replaces and stops what code runs in.
-
-    Args:
-        owner: The executor, which scopes own, and whose name events tell.
-        place: Where the code runs.
-        runner: How it runs there.
-
-    Attributes:
-        users: Who has run code in what is there.
-    """
+    """Starts, replaces and stops what code runs in. Its owner, the executor, is what scopes own and events name."""
 
     def __init__(self, owner: scope.Startable, place: Place, runner: AnyRunner) -> None:
         self.users = Users(owner)
@@ -75,8 +66,7 @@ class Lifecycle:
     async def renew(self, *, in_use: bool = False) -> None:
         """Replace what the blocks have left behind, if anything is there.
 
-        Args:
-            in_use: Whether a block may run, whose reader learns of it when they read on.
+        Where it is ``in_use``, a block may run; whoever reads its output learns of it when they read on.
         """
         async with self._turns:
             if self._place.sandbox is None or self._runner.interpreter is None:

@@ -18,10 +18,6 @@ logger = logging.getLogger(__name__)
 class Place(ABC):
     """A sandbox that starts when it is needed, with its workspace. For one caller at a time.
 
-    Args:
-        config: The settings.
-        owner: Who shall own a workspace that root makes; ``None`` for root.
-
     Attributes:
         sandbox: What runs here, once it was started, until it is stopped.
         growth: How much the workspace has grown.

@@ -94,8 +94,7 @@ class LivingInterpreter(CodeRunner[tuple[str, str], _InterpreterEnd]):
 
     @property
     def interpreter(self) -> int | None:
-        session = self._session
-        return session.interpreter if session is not None and session.alive else None
+        return None if self.session is None else self.session.interpreter
 
     @property
     def interpreter_loss(self) -> str:

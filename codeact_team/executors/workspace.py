@@ -49,8 +49,9 @@ class HostWorkspace:
         self._owner = owner
         self._temporary: TemporaryDirectory | None = None
         self._made: tuple[int, int] | None = None
-        self._made_path = ""
+        """Device and inode of the directory that was made."""
         self._passing: set[str] = set()
+        """Names of files that are to be removed at the end."""
 
     @property
     def is_gone(self) -> bool:
@@ -58,10 +59,9 @@ class HostWorkspace:
         if self._made is None:
             return False
         try:
-            status = os.stat(self._made_path)
+            return _identity(self.path) != self._made
         except OSError:
             return True
-        return (status.st_dev, status.st_ino) != self._made
 
     @property
     def path(self) -> Path:
@@ -100,12 +100,10 @@ class HostWorkspace:
             ) from error
         except OSError as error:
             raise SandboxError(f"the work_dir {self._work_dir} cannot be made: {error.strerror}") from error
-        self._made_path = str(self.path)
         try:
-            status = os.stat(self._made_path)
+            self._made = _identity(self.path)
         except OSError as error:
             raise SandboxError(f"the work_dir {self._work_dir} was removed: {error.strerror}") from error
-        self._made = status.st_dev, status.st_ino
         return self.path.resolve()
 
     def _give_away(self, directory: Path) -> None:
@@ -138,3 +136,8 @@ class HostWorkspace:
                 pass
             except OSError as error:
                 logger.warning("the temporary file %s is left: %s", self._work_dir / name, error)
+
+
+def _identity(directory: Path) -> tuple[int, int]:
+    status = os.stat(directory)
+    return status.st_dev, status.st_ino
