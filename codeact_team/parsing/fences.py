@@ -23,10 +23,6 @@ class Fence(NamedTuple):
         """Whether the delimiter has the right character, often enough, to close this fence."""
         return delimiter.text.startswith(self.run)
 
-    def resembles(self, delimiter: Delimiter) -> bool:
-        """Whether the delimiter has the right character."""
-        return delimiter.text[0] == self.run[0]
-
     def is_closed_by(self, delimiter: Delimiter) -> bool:
         """Whether the delimiter is a closing fence by CommonMark, read leniently: a list item need not end first."""
         return (
@@ -92,7 +88,7 @@ class _Reader:
                 self._is_known
                 and on_own_line
                 and delimiter.where is Where.CODE
-                and self._fence.resembles(delimiter)
+                and delimiter.text[0] == self._fence.run[0]
             ):
                 self._line = self._line or delimiter
             return None

@@ -77,11 +77,7 @@ class Expansion:
             raise ValueError(f"{unbounded} is not supported; use $ref")
         if not isinstance(reference := schema.get("$ref"), str):
             return []
-        if self._named:
-            found = list(self._candidates(reference))
-        else:
-            found = [Document(self._root).locate(reference)]
-        targets = [as_schema(target) for target in found if target is not None]
+        targets = [as_schema(target) for target in self._candidates(reference) if target is not None]
         if not targets and not reference.startswith(_META_SCHEMAS):
             raise ValueError(f"it refers to {cut(reference, 100)!r}, which it does not contain")
         return targets

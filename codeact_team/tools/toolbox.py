@@ -96,7 +96,7 @@ def _source_of(workbench: Workbench) -> ToolSource:
     # where this was not imported, nothing is of its classes
     mcp: Any = sys.modules.get("autogen_ext.tools.mcp")
     if mcp is not None and isinstance(workbench, mcp.McpWorkbench):
-        from codeact_team.tools.mcp import McpServer
+        from codeact_team.tools.mcp.server import McpServer
 
         return McpServer(cast("Any", workbench))
     return AnyWorkbench(workbench)
