@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ from typer.core import TyperGroup
 from codeact_team.cli.completion import config_names, template_names
 
 if TYPE_CHECKING:
+    from codeact_team.cli.screen import Screen
     from codeact_team.providers import Policy
     from codeact_team.runs import TeamRunner
 
@@ -61,6 +63,12 @@ _AllowUnsafe = Annotated[
     typer.Option("--allow-unsafe", help="Allow components that run code on this machine without a sandbox."),
 ]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def _reported() -> AbstractContextManager[Screen]:
+    from codeact_team.cli.error_reporting import reported
+
+    return reported()
 
 
 def _policy(allow: list[str] | None, allow_unsafe: bool) -> Policy:
@@ -144,9 +152,7 @@ def run(
     Exit codes: 0 accepted, 1 not accepted, 2 bad input or environment, 75 the model's server is not there or overloaded,
     and the same command may succeed later, 129 hung up, 130 interrupted, 143 terminated.
     """
-    from codeact_team.cli.error_reporting import reported
-
-    with reported() as screen:
+    with _reported() as screen:
         if not as_json and task != "-":
             # what is imported now takes a second or two
             screen.work()
@@ -172,9 +178,7 @@ def chat(
     Exit codes: 0 ended, 1 a message of standard input could not be worked on, 2 bad input or environment, 75 as 1, but
     the same may succeed later, 129 hung up, 130 interrupted, 143 terminated.
     """
-    from codeact_team.cli.error_reporting import reported
-
-    with reported() as screen:
+    with _reported() as screen:
         if not as_json:
             screen.work()
         from codeact_team.cli.chat import chat_command
@@ -202,9 +206,7 @@ def validate(
 
     Exit codes: 0 all valid, 2 not.
     """
-    from codeact_team.cli.error_reporting import reported
-
-    with reported() as screen:
+    with _reported() as screen:
         from codeact_team.cli.validate import validate_command
 
         policy = _policy(allow, allow_unsafe)
@@ -221,9 +223,7 @@ def schema(
     ] = None,
 ) -> None:
     """Print the JSON Schema of configs, for editors."""
-    from codeact_team.cli.error_reporting import reported
-
-    with reported() as screen:
+    with _reported() as screen:
         from codeact_team.cli.init_and_schema import write_schema
 
         write_schema(screen, output)
@@ -244,9 +244,7 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
 ) -> None:
     """Write a commented config to start from."""
-    from codeact_team.cli.error_reporting import reported
-
-    with reported() as screen:
+    with _reported() as screen:
         from codeact_team.cli.init_and_schema import write_starter
 
         write_starter(screen, file, template, force=force)
@@ -266,9 +264,7 @@ def doctor(
 
     Exit codes: 0 if at least the quickstart can run here, 2 if not.
     """
-    from codeact_team.cli.error_reporting import reported
-
-    with reported() as screen:
+    with _reported() as screen:
         from codeact_team.cli.doctor import doctor_command
 
         raise typer.Exit(doctor_command(screen, clean=clean, as_json=as_json))

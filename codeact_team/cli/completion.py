@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from glob import escape, glob
 
 from codeact_team.shipped import shipped_configs
-
-_CONFIG_FILES = (".yaml", ".yml", ".json")
 
 
 def template_names(incomplete: str) -> list[str]:
@@ -16,13 +13,7 @@ def template_names(incomplete: str) -> list[str]:
 
 
 def config_names(incomplete: str) -> list[str]:
-    """The shipped configs, and the files that may be configs, whose names begin so."""
-    return [*template_names(incomplete), *sorted(_files(incomplete))]
-
-
-def _files(incomplete: str) -> Iterator[str]:
-    for name in glob(f"{escape(incomplete)}*/"):
-        yield name
-    for name in glob(f"{escape(incomplete)}*"):
-        if name.endswith(_CONFIG_FILES):
-            yield name
+    """The shipped configs, and the folders and the files that may be configs, whose names begin so."""
+    begun = escape(incomplete)
+    files = [name for name in glob(f"{begun}*") if name.endswith((".yaml", ".yml", ".json"))]
+    return [*template_names(incomplete), *sorted([*glob(f"{begun}*/"), *files])]

@@ -36,9 +36,6 @@ from codeact_team.execution_records import Ending, ExecutionRecord
 from codeact_team.reflection import Verdict
 from codeact_team.runs import RunEnding, RunResult, ToolUse
 
-LOOSENED = "the sandbox is looser than its default: {}"
-"""As executors say it when they start, so that it is told once."""
-
 _CORRECTION = re.compile(r"Attempt number: (\d+)\nProposed correction: (.*)", re.DOTALL)
 
 
@@ -46,11 +43,7 @@ class Conversation:
     """A listener that prints who says what, and what happens meanwhile.
 
     What an agent says comes twice: when it is said, and when its message comes out of the team. The ids of messages tell
-    that it is the same.
-
-    Args:
-        screen: Where to.
-        echo: Whether to print the task, too; somebody who has just entered it has it on the screen.
+    that it is the same. Without ``echo`` the task is left out, for somebody who has just typed it.
     """
 
     def __init__(self, screen: Screen, *, echo: bool = True) -> None:
@@ -77,7 +70,8 @@ class Conversation:
         match event:
             case Opened():
                 for loosening in event.loosenings:
-                    self._screen.notice("warning", LOOSENED.format(loosening))
+                    # in the words of executors when they start, so that it is told once
+                    self._screen.notice("warning", f"the sandbox is looser than its default: {loosening}")
                 self._screen.wait()
             case RunBegan():
                 self._begun = False
@@ -132,13 +126,11 @@ class Conversation:
         self._speaker, self._executed = "", False
         if result.ending is RunEnding.FAILED and not result.messages:
             return
-        match result.ending:
-            case RunEnding.ACCEPTED:
-                style = "bold green"
-            case RunEnding.NOT_ACCEPTED if result.objection is None:
-                style = "bold red"
-            case _:
-                style = "bold yellow"
+        style = "bold yellow"
+        if result.ending is RunEnding.ACCEPTED:
+            style = "bold green"
+        elif result.ending is RunEnding.NOT_ACCEPTED and result.objection is None:
+            style = "bold red"
         self._screen.text("")
         self._screen.text(f"── {result.ending.value} ", style, end="")
         self._screen.text(f"· {_summary(result)}", "dim")
@@ -209,10 +201,8 @@ class Conversation:
 
     def _chat(self, message: BaseChatMessage, was_shown: bool) -> None:
         executed, self._executed = self._executed, False
-        record, verdict = (
-            ExecutionRecord.from_metadata(message.metadata),
-            Verdict.from_metadata(message.metadata),
-        )
+        record = ExecutionRecord.from_metadata(message.metadata)
+        verdict = Verdict.from_metadata(message.metadata)
         is_answer = Ending.from_metadata(message.metadata) is not None
         if record is not None and record.remark is not None:
             # the result itself is the answer, and only what was added to it is new

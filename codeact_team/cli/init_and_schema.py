@@ -14,11 +14,7 @@ from codeact_team.suggestions import did_you_mean
 
 
 def write_schema(screen: Screen, file: Path | None) -> None:
-    """Print the JSON Schema of configs, or write it to ``file``; a Markdown file gets a page for people instead.
-
-    Raises:
-        SettingError: If the file cannot be written.
-    """
+    """Print the JSON Schema of configs, or write it to ``file``; a Markdown file gets a page for people instead."""
     if file is not None and file.suffix == ".md":
         _write(file, config_reference(), "w")
         screen.text(f"wrote {file}")
@@ -35,11 +31,7 @@ def write_schema(screen: Screen, file: Path | None) -> None:
 
 
 def write_starter(screen: Screen, file: Path, template: str, *, force: bool) -> None:
-    """Write the shipped config ``template`` to ``file``.
-
-    Raises:
-        SettingError: If there is no such template, or the file cannot be written, or exists and ``force`` is false.
-    """
+    """Write the shipped config ``template`` to ``file``, over one that is there only if forced to."""
     shipped = shipped_configs()
     if template not in shipped:
         near = did_you_mean(template, shipped) or f"; there are {', '.join(shipped)}"

@@ -24,11 +24,7 @@ class LineReader:
         self._ended = False
 
     async def read(self) -> str | None:
-        """The next line; ``None`` at the end.
-
-        Raises:
-            SettingError: If it is no UTF-8 text.
-        """
+        """The next line; ``None`` at the end."""
         while not self._complete and not self._ended:
             if self._says_when:
                 await self._readable()

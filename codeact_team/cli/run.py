@@ -36,11 +36,7 @@ async def _run(runner: TeamRunner, task: str | None, seconds: float | None) -> R
 
 
 def read_task(task: str | None, file: Path | None) -> str | None:
-    """The task as the user gives it: in words, in a file, or on standard input; ``None`` if not at all.
-
-    Raises:
-        SettingError: If it cannot be read, or is given twice.
-    """
+    """The task as the user gives it: in words, in a file, or on standard input; ``None`` if not at all."""
     if file is None:
         return decode(sys.stdin.buffer.read(), "the task from standard input") if task == "-" else task
     if task is not None:

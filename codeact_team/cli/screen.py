@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -140,8 +140,9 @@ class Screen:
 
     def _show_work(self) -> None:
         columns = (SpinnerColumn(), TextColumn("{task.description}", style="dim"), TimeElapsedColumn())
-        options: dict[str, Any] = {"redirect_stdout": False, "redirect_stderr": False}
-        self._working = Progress(*columns, console=self._out, transient=True, **options)
+        self._working = Progress(
+            *columns, console=self._out, transient=True, redirect_stdout=False, redirect_stderr=False
+        )
         self._working.add_task("working")
         self._working.start()
 

@@ -19,7 +19,8 @@ def validate_command(
     errors = {config: _error(config, overrides, policy) for config in configs}
     for config, error in errors.items():
         if as_json:
-            print_json({"config": config, "valid": error is None, "problems": _problems(error)})
+            problems = [] if error is None else [_for_programs(problem) for problem in error.problems]
+            print_json({"config": config, "valid": error is None, "problems": problems})
         elif error is None:
             screen.text(f"✓ {config}", "green")
         else:
@@ -36,9 +37,5 @@ def _error(config: str, overrides: Sequence[str], policy: Policy) -> ConfigError
     return None
 
 
-def _problems(error: ConfigError | None) -> list[dict[str, object]]:
-    problems = () if error is None else error.problems
-    return [
-        {"file": problem.file, "line": problem.line, "path": problem.path, "text": explain(problem)}
-        for problem in problems
-    ]
+def _for_programs(problem: ConfigError) -> dict[str, object]:
+    return {"file": problem.file, "line": problem.line, "path": problem.path, "text": explain(problem)}
