@@ -15,7 +15,7 @@ from codeact_team.sandboxes.confined import ConfinedSandbox
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Generator[ConfinedSandbox]:
     """One for all tests that leave it usable; from the event loop of each."""
     skip_if_not_confined()
-    sandbox = confined(tmp_path_factory.mktemp("workspace"))
+    sandbox = confined(tmp_path_factory.mktemp("workspace"), workspace_mib=1)
     asyncio.run(sandbox.start())
     yield sandbox
     asyncio.run(sandbox.stop())

@@ -145,18 +145,21 @@ class TestPrograms:
         assert os.listdir(tmp_path) == []
 
     async def test_a_file_has_a_size_and_is_written_where_it_cannot_be_allocated(
-        self, tmp_path: Path
+        self, sandbox: ConfinedSandbox
     ) -> None:
-        code = "import os, sys; file = open('file', 'wb'); os.posix_fallocate(file.fileno(), 0, int(sys.argv[1]))"
-        async with started(tmp_path, workspace_mib=1) as sandbox:
-            assert (await python(sandbox, code, str(1 << 20)))[1].code == 0
-            assert (tmp_path / "file").stat().st_blocks * 512 >= 1 << 20
-            output, exit = await python(
-                sandbox, "open('file', 'wb', 0).write(bytes(1 << 20)); open('file', 'ab', 0).write(b'1')"
-            )
-            said = diagnose(sandbox.limits, exit_code=exit.code, output=output)
-            assert said is not None
-            assert "disk space (tmpfs_mib: 256, workspace_mib: 1)" in said
+        code = """
+            import os
+            file = open("file", "wb", 0)
+            os.posix_fallocate(file.fileno(), 0, 1 << 20)
+            print(os.stat("file").st_blocks * 512 >= 1 << 20, flush=True)
+            file.write(bytes(1 << 20))
+            file.write(b"1")
+        """
+        output, exit = await python(sandbox, "if True:" + code)
+        assert output.startswith("True\n")
+        said = diagnose(sandbox.limits, exit_code=exit.code, output=output)
+        assert said is not None
+        assert "disk space (tmpfs_mib: 256, workspace_mib: 1)" in said
 
     async def test_multiprocessing_and_usual_file_operations_work(self, sandbox: ConfinedSandbox) -> None:
         code = """
@@ -244,7 +247,9 @@ class TestStopping:
                 assert alive(mark) == []
                 await process.aclose()
 
-    async def test_a_fork_bomb_is_bounded_and_can_be_killed(self, tmp_path: Path) -> None:
+    async def test_processes_and_threads_are_bounded_and_a_fork_bomb_can_be_killed(
+        self, tmp_path: Path
+    ) -> None:
         mark = f"bomb-{os.getpid()}"
         code = """
             import os
@@ -266,6 +271,12 @@ class TestStopping:
             output, exit = await run(sandbox, "sh", "-c", "for i in $(seq 40); do sleep 5 & done")
             said = diagnose(sandbox.limits, exit_code=exit.code, output=output.decode())
             assert said == "This ran into a limit of the sandbox: number of processes (pids: 20)."
+            if delegates_control_groups():
+                # which a limit for each process does not bound
+                code = "import threading, time\nwhile True: threading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
+                said_by_python, exit = await python(sandbox, code)
+                assert exit.fork_failures
+                assert diagnose(sandbox.limits, exit_code=exit.code, output=said_by_python) == said
 
     async def test_a_memory_bomb_is_killed_and_named(self, tmp_path: Path) -> None:
         async with started(tmp_path, memory_mib=100) as sandbox:
@@ -341,18 +352,16 @@ def supervisor_holds(pid: int) -> tuple[int, int, int]:
 class TestControlGroup:
     """What a limit for each process does not bound."""
 
-    @pytest.mark.parametrize(
-        "code",
-        [
-            """
+    async def test_memory_is_limited_altogether(self, tmp_path: Path) -> None:
+        of_processes = """
             import os, time
             for _ in range(16):
                 if os.fork() == 0:
                     kept = bytearray(16 << 20)
                     time.sleep(60)
             os.wait()
-            """,
-            """
+        """
+        of_sockets = """
             import socket
             pairs = []
             while True:
@@ -362,17 +371,14 @@ class TestControlGroup:
                 try:
                     while True: pairs[-1][0].send(bytes(1 << 16))
                 except BlockingIOError: pass
-            """,
-        ],
-        ids=["processes", "sockets"],
-    )
-    async def test_memory_is_limited_altogether(self, tmp_path: Path, code: str) -> None:
+        """
         async with started(tmp_path, memory_mib=128) as sandbox:
-            _, ending = await python(sandbox, "if True:" + code)
-            assert ending.oom_kills
-            # its supervisor is in the group, too, and must not be the one that the kernel takes
-            assert sandbox.running
-            assert (await run(sandbox, "true"))[1] == Exit(0, oom_kills=0)
+            for code in (of_processes, of_sockets):
+                _, ending = await python(sandbox, "if True:" + code)
+                assert ending.oom_kills
+                # its supervisor is in the group, too, and must not be the one that the kernel takes
+                assert sandbox.running
+                assert (await run(sandbox, "true"))[1] == Exit(0, oom_kills=0)
 
     async def test_processor_time_is_limited_altogether(self, tmp_path: Path) -> None:
         code = """
@@ -389,14 +395,6 @@ class TestControlGroup:
             used, _ = await python(sandbox, "if True:" + code)
         # and one period of the kernel's
         assert 0 < float(used) < 0.2 + 0.2
-
-    async def test_threads_are_limited_and_told(self, tmp_path: Path) -> None:
-        code = "import threading, time\nwhile True: threading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
-        async with started(tmp_path, pids=8) as sandbox:
-            output, exit = await python(sandbox, code)
-            assert exit.fork_failures
-            said = diagnose(sandbox.limits, exit_code=exit.code, output=output)
-            assert said == "This ran into a limit of the sandbox: number of processes (pids: 8)."
 
 
 class TestLifeCycle:
