@@ -27,7 +27,7 @@ together would exceed. Whoever waits for a place has not begun."""
 
 @cache
 def warn_once(text: str) -> None:
-    """Warn of what is so as long as this process runs."""
+    """Warn of something that does not change while this process runs."""
     logger.warning("%s", text)
 
 

@@ -88,7 +88,7 @@ def _context_endpoint(name: str | None) -> tuple[str, bool]:
 
 
 def connect(url: str) -> Client:
-    """A client of the engine at ``url``, or an EngineError. Blocks; the caller closes it."""
+    """A client of the engine at ``url``, which the caller closes. Blocks; an EngineError where none answers."""
     with translated(url):
         client = docker.APIClient(base_url=url, version=_newest_version(url), timeout=REQUEST_TIMEOUT)
     # the raw streams do not go through a proxy, so the requests do not either
@@ -109,8 +109,8 @@ def _newest_version(url: str) -> str:
 async def ask(work: Callable[[], T], *, undo: Callable[[T], object] | None = None) -> T:
     """Do something that blocks, such as a request to the engine, in a thread.
 
-    Whoever is cancelled does not wait for an engine that hangs: the thread ends by the time-outs of its requests. What
-    it makes for nobody is given to ``undo``, which may block, too; a cancellation waits for that for a while.
+    Whoever is cancelled does not wait for an engine that hangs: the thread ends by the time-outs of its requests. Where
+    it succeeds all the same, ``undo`` gets the result, in a thread, too; the cancellation waits a while for that.
     """
     loop = asyncio.get_running_loop()
     answer: Future[T] = Future()

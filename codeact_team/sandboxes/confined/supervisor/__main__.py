@@ -58,7 +58,7 @@ _UNCOUNTED_MEMORY_CALLS = ["memfd_create", "memfd_secret"]
 def _harden(settings: Mapping[str, Any], at_the_end: ExitStack) -> tuple[Programs, dict[str, str | None]]:
     """Give up what this process does not need, and what its programs must not have.
 
-    Returns who starts programs, and by name why something that confines cannot be had.
+    Returns who starts programs, and why something that confines cannot be had, by its name.
     """
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_STACK, _STACK)

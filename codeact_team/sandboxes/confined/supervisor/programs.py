@@ -34,7 +34,7 @@ Count = Callable[[str], int | None]
 
 
 class Programs:
-    """The program that runs, if one does; each is started within ``starting``."""
+    """The program that runs, if one does. Each is started inside the ``with`` of ``starting``."""
 
     def __init__(
         self,
