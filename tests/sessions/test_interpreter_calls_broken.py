@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from support.calling import answer, works
@@ -12,12 +10,20 @@ from support.interpreter import RunningInterpreter
 from codeact_team.sessions.protocol import TOKEN_BYTES, Kind, frame
 
 
+def prepared(interpreter: RunningInterpreter) -> RunningInterpreter:
+    interpreter.declare(ECHO)
+    interpreter.run("import asyncio, os, signal, sys, threading, time\nkept = 'kept'")
+    return interpreter
+
+
 @pytest.fixture
-def interpreter(tmp_path: Path) -> Iterator[RunningInterpreter]:
-    with RunningInterpreter(tmp_path) as running:
-        running.declare(ECHO)
-        running.run("import asyncio, os, signal, sys, threading, time\nkept = 'kept'")
-        yield running
+def interpreter(interpreter: RunningInterpreter) -> RunningInterpreter:
+    return prepared(interpreter)
+
+
+@pytest.fixture
+def fresh_interpreter(fresh_interpreter: RunningInterpreter) -> RunningInterpreter:
+    return prepared(fresh_interpreter)
 
 
 def test_answers_that_nobody_waits_for_are_dropped(interpreter: RunningInterpreter) -> None:
@@ -67,14 +73,14 @@ def test_answers_that_belong_to_no_call_do_no_harm(interpreter: RunningInterpret
     assert interpreter.finish().output == "1\n"
 
 
-def test_what_is_no_answer_at_all_fails_the_calls(interpreter: RunningInterpreter) -> None:
-    interpreter.start("tools.echo(1)")
-    interpreter.next_call()
-    interpreter.send_answer_raw(frame(Kind.RUN, b"{}"))
+def test_what_is_no_answer_at_all_fails_the_calls(fresh_interpreter: RunningInterpreter) -> None:
+    fresh_interpreter.start("tools.echo(1)")
+    fresh_interpreter.next_call()
+    fresh_interpreter.send_answer_raw(frame(Kind.RUN, b"{}"))
     failed = "tools.ToolError: tools cannot be called any more: ProtocolError: no frame of kind 1 is expected"
-    assert interpreter.finish().output.splitlines()[-1] == failed
-    assert interpreter.run("tools.echo(1)").output.splitlines()[-1] == failed
-    assert interpreter.run("kept").output == "'kept'\n"
+    assert fresh_interpreter.finish().output.splitlines()[-1] == failed
+    assert fresh_interpreter.run("tools.echo(1)").output.splitlines()[-1] == failed
+    assert fresh_interpreter.run("kept").output == "'kept'\n"
 
 
 def test_a_forked_child_cannot_call(interpreter: RunningInterpreter) -> None:
@@ -120,36 +126,36 @@ _ANSWERS = (
 )
 @pytest.mark.parametrize("before", ["", "tools.echo(0)\n"])
 def test_without_the_pipe_of_the_answers_calls_fail(
-    interpreter: RunningInterpreter, breaking: str, before: str
+    fresh_interpreter: RunningInterpreter, breaking: str, before: str
 ) -> None:
-    interpreter.start(before + _ANSWERS + breaking + "\ntools.echo(1)")
+    fresh_interpreter.start(before + _ANSWERS + breaking + "\ntools.echo(1)")
     if before:
-        answer(interpreter, interpreter.next_call())
-    ran = interpreter.finish()
+        answer(fresh_interpreter, fresh_interpreter.next_call())
+    ran = fresh_interpreter.finish()
     assert "tools.ToolError: tools cannot be called any more: " in ran.output
     assert "which is not the code's, was closed" in ran.output
-    assert "was closed" in interpreter.run("tools.echo(1)").output
-    assert interpreter.run("kept").output == "'kept'\n"
+    assert "was closed" in fresh_interpreter.run("tools.echo(1)").output
+    assert fresh_interpreter.run("kept").output == "'kept'\n"
 
 
 def test_a_pipe_that_is_closed_under_a_call_fails_the_calls_after_the_answer(
-    interpreter: RunningInterpreter,
+    fresh_interpreter: RunningInterpreter,
 ) -> None:
-    interpreter.start(
+    fresh_interpreter.start(
         _ANSWERS
         + "threading.Timer(0.02, os.close, [answers]).start()\ntools.echo(1)\ntime.sleep(0.1)\ntools.echo(2)"
     )
-    call = interpreter.next_call()
-    interpreter.unanswered()
-    answer(interpreter, call)
-    assert "was closed" in interpreter.finish().output
+    call = fresh_interpreter.next_call()
+    fresh_interpreter.unanswered()
+    answer(fresh_interpreter, call)
+    assert "was closed" in fresh_interpreter.finish().output
 
 
-def test_calls_survive_what_the_code_does_to_libraries(interpreter: RunningInterpreter) -> None:
-    interpreter.start(
+def test_calls_survive_what_the_code_does_to_libraries(fresh_interpreter: RunningInterpreter) -> None:
+    fresh_interpreter.start(
         "import json\nfor name in ('dumps', 'loads', 'JSONEncoder', 'JSONDecoder'): setattr(json, name, None)\n"
         "for name in ('json', 'asyncio', 'difflib', 're', 'io', 'collections'): sys.modules[name] = None\n"
         "tools.echo({'x': [1]})"
     )
-    answer(interpreter, interpreter.next_call())
-    assert interpreter.finish().output == "{'x': [1]}\n"
+    answer(fresh_interpreter, fresh_interpreter.next_call())
+    assert fresh_interpreter.finish().output == "{'x': [1]}\n"

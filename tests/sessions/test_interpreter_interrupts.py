@@ -1,18 +1,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from support.interpreter import RunningInterpreter
 
 
 @pytest.fixture
-def interpreter(tmp_path: Path) -> Iterator[RunningInterpreter]:
-    with RunningInterpreter(tmp_path) as running:
-        running.run("import asyncio, os, re, signal, subprocess, sys, threading, time\nkept = 'kept'")
-        yield running
+def interpreter(interpreter: RunningInterpreter) -> RunningInterpreter:
+    interpreter.run("import asyncio, os, re, signal, subprocess, sys, threading, time\nkept = 'kept'")
+    return interpreter
 
 
 _COROUTINE = "async def f():\n    print('ready')\n    {}\n"
@@ -175,7 +172,7 @@ def test_idle_threads_of_a_pool_work_on(interpreter: RunningInterpreter) -> None
 
 def test_an_interrupt_while_code_is_compiled_ends_the_block(interpreter: RunningInterpreter) -> None:
     # long enough to be interrupted before the first line runs
-    interpreter.start("print('ran')\n" + "x = [1, 2, 3]\n" * 40_000)
+    interpreter.start("print('ran')\n" + "x = [1, 2, 3]\n" * 15_000)
     time.sleep(0.1)
     interpreter.interrupt()
     ran = interpreter.finish()

@@ -1,18 +1,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 from support.interpreter import RunningInterpreter
-
-
-@pytest.fixture
-def interpreter(tmp_path: Path) -> Iterator[RunningInterpreter]:
-    with RunningInterpreter(tmp_path) as running:
-        yield running
 
 
 def places(output: str) -> list[str]:
@@ -59,20 +52,22 @@ def test_frames_of_libraries_are_left_out(interpreter: RunningInterpreter) -> No
     assert places(ran.output) == ["<block 2>:1 <module>"]
 
 
-def test_frames_of_installed_packages_are_left_out(interpreter: RunningInterpreter, tmp_path: Path) -> None:
+def test_frames_of_installed_packages_are_left_out(
+    fresh_interpreter: RunningInterpreter, tmp_path: Path
+) -> None:
     package = tmp_path / "lib" / "site-packages"
     package.mkdir(parents=True)
     (package / "installed.py").write_text("def call(f):\n    return f()\n")
-    ran = interpreter.run("import sys\nsys.path.append('lib/site-packages')\nimport installed\ninstalled.call(missing)"
-                          .replace("missing", "lambda: 1 / 0"))  # fmt: skip
+    ran = fresh_interpreter.run("import sys\nsys.path.append('lib/site-packages')\nimport installed\ninstalled.call(missing)"
+                                .replace("missing", "lambda: 1 / 0"))  # fmt: skip
     assert places(ran.output) == ["<block 1>:4 <module>", "<block 1>:4 <lambda>"]
 
 
 def test_frames_of_the_workspace_and_of_executed_text_are_shown(
-    interpreter: RunningInterpreter, tmp_path: Path
+    fresh_interpreter: RunningInterpreter, tmp_path: Path
 ) -> None:
     (tmp_path / "helpers.py").write_text("def fail():\n    exec('1 / 0')\n")
-    ran = interpreter.run("import helpers\nhelpers.fail()")
+    ran = fresh_interpreter.run("import helpers\nhelpers.fail()")
     assert places(ran.output) == ["<block 1>:2 <module>", "helpers.py:2 fail", "<string>:1 <module>"]
 
 
@@ -177,8 +172,8 @@ def test_a_traceback_goes_to_standard_error_wherever_the_code_has_turned_it_to(
     assert "ZeroDivisionError" in ran.output
 
 
-def test_only_source_that_can_be_needed_is_kept(interpreter: RunningInterpreter) -> None:
-    interpreter.run("import linecache")
+def test_only_source_that_can_be_needed_is_kept(fresh_interpreter: RunningInterpreter) -> None:
+    fresh_interpreter.run("import linecache")
     for code in (
         "x = 1",
         "def f(): pass",
@@ -187,19 +182,19 @@ def test_only_source_that_can_be_needed_is_kept(interpreter: RunningInterpreter)
         "1 / 0",
         "class A: pass",
     ):
-        interpreter.run(code)
-    ran = interpreter.run("sorted(name for name in linecache.cache if name.startswith('<block'))")
+        fresh_interpreter.run(code)
+    ran = fresh_interpreter.run("sorted(name for name in linecache.cache if name.startswith('<block'))")
     assert ran.output == "['<block 3>', '<block 5>', '<block 7>', '<block 8>']\n"
 
 
-def test_the_source_that_is_kept_is_bounded(interpreter: RunningInterpreter) -> None:
+def test_the_source_that_is_kept_is_bounded(fresh_interpreter: RunningInterpreter) -> None:
     filler = ("#" * 1_000 + "\n") * 2_000
     for _ in range(15):
-        interpreter.run(f"def f():\n    return 1 / 0\n{filler}")
-    ran = interpreter.run(
+        fresh_interpreter.run(f"def f():\n    return 1 / 0\n{filler}")
+    ran = fresh_interpreter.run(
         "import linecache, sys\nkept = {n: e for n, e in linecache.cache.items() if n.startswith('<block')}\n"
         "size = sum(sys.getsizeof(line) for entry in kept.values() for line in entry[2])\n"
         "'<block 1>' in kept, '<block 15>' in kept, size < 17 * 2**20"
     )
     assert ran.output == "(False, True, True)\n"
-    assert "    return 1 / 0\n" in interpreter.run("f()").output
+    assert "    return 1 / 0\n" in fresh_interpreter.run("f()").output

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -15,14 +14,8 @@ from codeact_team.sessions import shipping
 from codeact_team.sessions.protocol import Kind, frame
 
 
-@pytest.fixture
-def supervisor(tmp_path: Path) -> Generator[Supervised]:
-    with supervised(tmp_path) as one:
-        yield one
-
-
-def test_says_that_it_is_guarded_and_which_interpreter_is_the_first(supervisor: Supervised) -> None:
-    assert (supervisor.interpreter, supervisor.unguarded) == (1, None)
+def test_says_that_it_is_guarded_and_which_interpreter_is_the_first(fresh_supervisor: Supervised) -> None:
+    assert (fresh_supervisor.interpreter, fresh_supervisor.unguarded) == (1, None)
 
 
 def test_numbers_its_interpreters_and_says_which_one_a_block_has_run_in(supervisor: Supervised) -> None:
@@ -30,30 +23,34 @@ def test_numbers_its_interpreters_and_says_which_one_a_block_has_run_in(supervis
         result = supervisor.run(code, language)
         return result.interpreter, result.present
 
-    assert [ran_in("1"), ran_in("import os; os._exit(1)"), ran_in("1")] == [(1, 1), (1, 2), (2, 2)]
+    first = supervisor.interpreter
+    second, third = first + 1, first + 2
+    runs = [ran_in("1"), ran_in("import os; os._exit(1)"), ran_in("1")]
+    assert runs == [(first, first), (first, second), (second, second)]
     supervisor.restart()
-    assert [ran_in("1"), ran_in("echo", "sh")] == [(3, 3), (0, 3)]
+    assert [ran_in("1"), ran_in("echo", "sh")] == [(third, third), (0, third)]
 
 
 def test_a_block_for_an_interpreter_that_is_not_there_does_not_run(supervisor: Supervised) -> None:
-    for number in (0, 2):
+    present = supervisor.interpreter
+    for number in (0, present - 1, present + 1):
         supervisor.interpreter = number
         result = supervisor.run("print('must not run')")
-        assert (result.ran, result.output, result.present) == (False, b"", 1)
+        assert (result.ran, result.output, result.present) == (False, b"", present)
     assert supervisor.run("print(1)").output == b"1\n"
 
 
-def test_a_restart_where_no_interpreter_runs_numbers_on_as_well(supervisor: Supervised) -> None:
-    pid = supervisor.process.pid
-    interpreter = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
+def test_a_restart_where_no_interpreter_runs_numbers_on_as_well(fresh_supervisor: Supervised) -> None:
+    one = fresh_supervisor
+    interpreter = int(Path(f"/proc/{one.process.pid}/task/{one.process.pid}/children").read_text())
     os.kill(interpreter, signal.SIGKILL)
     wait_for(lambda: not Path(f"/proc/{interpreter}").exists())
     # one that was never asked is not replaced before it is needed
-    result = supervisor.run("print('must not run')")
+    result = one.run("print('must not run')")
     assert (result.ran, result.present) == (False, 2)
-    supervisor.restart()
-    assert supervisor.interpreter == 3
-    assert supervisor.run("print(1)").output == b"1\n"
+    one.restart()
+    assert one.interpreter == 3
+    assert one.run("print(1)").output == b"1\n"
 
 
 def test_runs_blocks_in_one_interpreter(supervisor: Supervised) -> None:
@@ -101,8 +98,8 @@ def test_everything_the_block_writes_is_there_in_order(supervisor: Supervised) -
 
 
 def test_much_output_arrives_whole(supervisor: Supervised) -> None:
-    result = supervisor.run("import os\nfor _ in range(400): os.write(1, b'x' * 50_000)")
-    assert len(result.output) == 20_000_000
+    result = supervisor.run("import os\nfor _ in range(100): os.write(1, b'x' * 50_000)")
+    assert len(result.output) == 5_000_000
 
 
 def test_a_background_process_that_floods_does_not_keep_a_block_from_ending(supervisor: Supervised) -> None:
@@ -115,11 +112,11 @@ def test_a_background_process_that_floods_does_not_keep_a_block_from_ending(supe
 
 
 def test_what_is_written_between_two_blocks_comes_first_in_the_second(
-    supervisor: Supervised, tmp_path: Path
+    supervisor: Supervised, workspace: Path
 ) -> None:
     supervisor.sh("(while ! [ -e go ]; do sleep 0.01; done; echo late; touch done) &")
-    (tmp_path / "go").touch()
-    wait_for(lambda: (tmp_path / "done").exists())
+    (workspace / "go").touch()
+    wait_for((workspace / "done").exists)
     assert supervisor.run("print('next')").text == "late\nnext\n"
 
 
@@ -153,7 +150,7 @@ def test_an_interpreter_lost_between_blocks_is_said_before_anything_runs(supervi
     assert (again.ran, again.lost, again.output) == (True, None, b"runs\n")
 
 
-def test_what_a_lost_interpreter_has_started_is_ended(supervisor: Supervised, tmp_path: Path) -> None:
+def test_what_a_lost_interpreter_has_started_is_ended(supervisor: Supervised) -> None:
     code = """
         import os, subprocess
         p = subprocess.Popen(["sleep", "600"], start_new_session=True)
@@ -268,17 +265,15 @@ def test_everything_ends_with_the_host(tmp_path: Path) -> None:
         b"\x00" * 64,
         frame(Kind.READY, b"{}"),
         frame(Kind.RUN, b"short"),
-        frame(Kind.SHELL, b""),
         frame(Kind.SHELL, b"perl\nprint"),
         frame(Kind.GET, b"{}"),
         frame(Kind.PUT, b"{}"),
     ],
-    ids=["zeros", "foreign", "run", "empty", "perl", "get", "put"],
+    ids=["zeros", "foreign", "run", "perl", "get", "put"],
 )
-def test_ends_when_the_host_talks_nonsense(tmp_path: Path, garbage: bytes) -> None:
-    with supervised(tmp_path) as one:
-        one.send(garbage)
-        assert one.ends()
+def test_ends_when_the_host_talks_nonsense(supervisor: Supervised, garbage: bytes) -> None:
+    supervisor.send(garbage)
+    assert supervisor.ends()
 
 
 def test_ends_when_two_things_are_asked_at_once(supervisor: Supervised) -> None:
@@ -323,7 +318,7 @@ def test_without_ctypes_it_says_so_and_ends(tmp_path: Path) -> None:
 def test_costs_nothing_while_nothing_happens(supervisor: Supervised) -> None:
     supervisor.run("1")
     before = Path(f"/proc/{supervisor.process.pid}/stat").read_text().rsplit(")")[1].split()[11:13]
-    time.sleep(0.5)
+    time.sleep(0.3)
     assert Path(f"/proc/{supervisor.process.pid}/stat").read_text().rsplit(")")[1].split()[11:13] == before
 
 
@@ -333,7 +328,7 @@ def test_neither_descriptors_nor_processes_pile_up(supervisor: Supervised) -> No
         return sorted(os.listdir("/proc/self/fd")), supervisor.sh("ls /proc/$PPID/task").text.split()
 
     before = everything()
-    for _ in range(6):
+    for _ in range(3):
         supervisor.sh("true & true")
         supervisor.run("import os; os._exit(0)")
         supervisor.run("1")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from support.supervisor import REPORTS, Supervised, supervised, wait_for
+from support.supervisor import REPORTS, Supervised, wait_for
 
 from codeact_team.sessions.protocol import MAX_ANSWER_BYTES, MAX_CALL_BYTES, MIB, Kind, frame
 from codeact_team.sessions.replies import Account
@@ -19,10 +18,9 @@ CALL = b'{"id":1,"name":"x","arguments":{}}'
 
 
 @pytest.fixture
-def supervisor(tmp_path: Path) -> Generator[Supervised]:
-    with supervised(tmp_path) as one:
-        one.run(REPORTS)
-        yield one
+def supervisor(supervisor: Supervised) -> Supervised:
+    supervisor.run(REPORTS)
+    return supervisor
 
 
 def call(payload: bytes = CALL) -> str:
@@ -103,7 +101,7 @@ threading.Thread(target=late, args=[token()]).start()
 
 @pytest.mark.parametrize("language", ["python", "sh"])
 def test_a_thread_that_calls_while_another_block_runs_is_not_heard(
-    supervisor: Supervised, tmp_path: Path, language: str
+    supervisor: Supervised, language: str
 ) -> None:
     supervisor.run(LATE)
     wait = {
@@ -114,10 +112,10 @@ def test_a_thread_that_calls_while_another_block_runs_is_not_heard(
     assert (result.lost, result.output) == (None, b"")
 
 
-def test_a_thread_that_calls_between_two_blocks_is_not_heard(supervisor: Supervised, tmp_path: Path) -> None:
+def test_a_thread_that_calls_between_two_blocks_is_not_heard(supervisor: Supervised, workspace: Path) -> None:
     supervisor.run(LATE)
-    (tmp_path / "go").touch()
-    wait_for((tmp_path / "done").exists)
+    (workspace / "go").touch()
+    wait_for((workspace / "done").exists)
     assert supervisor.run("print(1)").text == "1\n"
 
 
@@ -158,12 +156,12 @@ def test_answers_that_are_never_read_cost_the_interpreter(
     assert supervisor.run("print(1)").text == "1\n"
 
 
-def test_unread_answers_of_a_few_calls_cost_nothing(supervisor: Supervised, tmp_path: Path) -> None:
+def test_unread_answers_of_a_few_calls_cost_nothing(supervisor: Supervised, workspace: Path) -> None:
     supervisor.start(f"{call()}import time\nwhile not os.path.exists('go'): time.sleep(0.01)")
     supervisor.expect(Kind.CALL)
     for _ in range(64):
         supervisor.send(frame(Kind.ANSWER, bytes(MIB // 2)))
-    (tmp_path / "go").touch()
+    (workspace / "go").touch()
     assert supervisor.result().lost is None
     # what the pipe has not taken yet waits there
     assert supervisor.run("[len(answer()[2]) for _ in range(64)] == [2**19] * 64").text == "True\n"
@@ -212,7 +210,7 @@ def test_calls_leave_no_descriptor_open(supervisor: Supervised) -> None:
         return len(os.listdir(f"/proc/{supervisor.process.pid}/fd"))
 
     before = descriptors()
-    for _ in range(5):
+    for _ in range(3):
         supervisor.start(f"{call()}answer()\n")
         supervisor.expect(Kind.CALL)
         supervisor.answer(1, None)

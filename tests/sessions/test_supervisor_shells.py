@@ -7,16 +7,16 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from support.supervisor import Supervised, supervised
+from support.supervisor import SharedSupervisor, Supervised, supervised
 
 
-@pytest.fixture
-def supervisor(tmp_path: Path) -> Generator[Supervised]:
-    workspace, private = tmp_path / "workspace", tmp_path / "private"
-    workspace.mkdir()
-    private.mkdir()
-    with supervised(workspace, environment={"TMPDIR": str(private)}) as one:
-        yield one
+@pytest.fixture(scope="module")
+def shared_supervisor(tmp_path_factory: pytest.TempPathFactory) -> Generator[SharedSupervisor]:
+    directory = tmp_path_factory.mktemp("supervisor")
+    (private := directory / "private").mkdir()
+    shared = SharedSupervisor(directory, environment={"TMPDIR": str(private)})
+    yield shared
+    shared.close()
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
@@ -170,6 +170,7 @@ def test_a_place_for_files_that_is_gone_is_replaced(supervisor: Supervised) -> N
     assert supervisor.run("import os, shutil; shutil.rmtree(os.environ['TMPDIR'])").lost is None
     assert supervisor.sh("echo again").text == "again\n"
     assert supervisor.files() == {}
+    supervisor.sh('mkdir "$TMPDIR"')
 
 
 def test_no_file_is_left_behind(supervisor: Supervised) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from codeact_team.sessions import shipping
 from codeact_team.sessions.protocol import FROM_SUPERVISOR, RUN_HEAD, FrameReader, Kind, frame
 from codeact_team.sessions.replies import Account, Greeting
+from codeact_team.system import trees
 
 PATIENCE = 30.0
 """Seconds that an answer may take on a machine that is busy with other things."""
@@ -182,8 +183,19 @@ class Supervised:
         self.send(frame(Kind.RESTART))
         self.greeted()
 
+    def begin_anew(self) -> None:
+        """End whatever runs, and go on with a fresh interpreter that has no tools."""
+        self.send(frame(Kind.RESTART))
+        while (received := self.receive())[0] != Kind.READY:
+            pass
+        self.tell_tools()
+        self._take_greeting(received[1])
+
     def greeted(self) -> None:
-        greeting = Greeting.model_validate_json(self.expect(Kind.READY))
+        self._take_greeting(self.expect(Kind.READY))
+
+    def _take_greeting(self, payload: bytes) -> None:
+        greeting = Greeting.model_validate_json(payload)
         self.interpreter, self.unguarded = greeting.interpreter, greeting.unguarded
 
     def put(self, path: str, data: bytes) -> str | None:
@@ -194,15 +206,15 @@ class Supervised:
     def get(self, path: str) -> bytes | str:
         """The content, or what went wrong."""
         self.send(frame(Kind.GET, json.dumps({"path": path}).encode()))
-        content = b""
+        pieces: list[bytes] = []
         while True:
             kind, payload = self.receive()
             if kind == Kind.FAILED:
                 return json.loads(payload)["error"]
             if kind == Kind.DONE:
-                return content
+                return b"".join(pieces)
             assert kind == Kind.FILE
-            content += payload
+            pieces.append(payload)
 
     def files(self) -> dict[str, int]:
         self.send(frame(Kind.LIST))
@@ -274,6 +286,39 @@ def supervised(
             with contextlib.suppress(Ended):
                 while time.monotonic() < end:
                     one.read()
+
+
+class SharedSupervisor:
+    """A supervisor for the tests of a module, one after the other: each begins with a fresh interpreter."""
+
+    def __init__(self, directory: Path, **start: Any) -> None:
+        self.workspace = directory / "workspace"
+        self.workspace.mkdir()
+        self._start = start
+        self._running = contextlib.ExitStack()
+        self._supervisor: Supervised | None = None
+
+    def get(self) -> Supervised:
+        if self._supervisor is not None:
+            try:
+                self._supervisor.begin_anew()
+            except (Ended, OSError):
+                self.close()
+        self._clear_workspace()
+        if self._supervisor is None:
+            self._supervisor = self._running.enter_context(supervised(self.workspace, **self._start))
+        return self._supervisor
+
+    def close(self) -> None:
+        self._supervisor = None
+        self._running.close()
+
+    def _clear_workspace(self) -> None:
+        for entry in list(os.scandir(self.workspace)):
+            if entry.is_dir(follow_symlinks=False):
+                trees.remove(entry.path)
+            else:
+                os.unlink(entry)
 
 
 IN_DOCKER = (
