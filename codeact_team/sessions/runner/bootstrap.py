@@ -34,6 +34,7 @@ class _Shipped:
 
     def __init__(self, sources: "dict[str, str]") -> None:
         self._sources = sources
+        self._loaded: dict[str, ModuleType] = {}
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> "ModuleSpec | None":
         if name not in self._sources:
@@ -48,22 +49,31 @@ class _Shipped:
         name = module.__name__
         exec(compile(self._sources[name], "<" + name + ">", "exec"), module.__dict__)
 
+    def load(self, name: str) -> ModuleType:
+        """The module ``name``. What the code imports by the names of the runner's modules stays its own."""
+        own = self._taken_out()
+        sys.modules.update(self._loaded)
+        sys.meta_path.insert(0, self)
+        try:
+            __import__(name)
+            return sys.modules[name]
+        finally:
+            sys.meta_path.remove(self)
+            self._loaded = self._taken_out()
+            sys.modules.update(own)
+
+    def _taken_out(self) -> "dict[str, ModuleType]":
+        return {name: sys.modules.pop(name) for name in self._sources if name in sys.modules}
+
 
 def _main() -> None:
     fd, size, name, *arguments = sys.argv[1:]
     payload = _read(int(fd), int(size))
-    sources = json.loads(payload)
-    finder = _Shipped(sources)
-    sys.meta_path.insert(0, finder)
-    __import__(name)
-    main = sys.modules[name].main
-    # an installed package of the same name is the code's to import
-    sys.meta_path.remove(finder)
-    for shipped in sources:
-        sys.modules.pop(shipped, None)
+    shipped = _Shipped(json.loads(payload))
+    main = shipped.load(name).main
     sys.path = _path
     sys.argv = [""]
-    main(payload, arguments)
+    main(payload, shipped.load, arguments)
 
 
 _main()

@@ -5,13 +5,12 @@ from __future__ import annotations
 from enum import Enum
 
 from codeact_team.sessions.protocol import KIB, MAX_CALL_BYTES
-from codeact_team.sessions.runner.interpreter.argument_problems import Problem
 from codeact_team.sessions.runner.interpreter.channel import encode
 from codeact_team.sessions.runner.interpreter.stack_frames import interruptible_module, library_first
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from typing import Any
 
 interruptible_module(__name__)
@@ -30,25 +29,57 @@ _LISTS: tuple[type, ...] = (list, tuple, set, frozenset)
 _type_of: Any = type
 
 
-def plain(arguments: dict[str, Any]) -> dict[str, Any]:
-    """A copy of the arguments, of plain JSON values only.
+class Problem(Exception):
+    """An argument that cannot be.
 
-    Raises:
-        Problem: If a value has no such form.
-        Exception: Whatever the methods of a value raise.
+    Args:
+        kind: The class of what the code gets to see.
+        text: What is wrong, to follow the name of what it is wrong with.
     """
+
+    def __init__(self, kind: type[Exception], text: str) -> None:
+        super().__init__(text)
+        self._kind = kind
+        self._text = text
+        self._path: tuple[str | int, ...] = ()
+
+    def within(self, part: str | int) -> Problem:
+        """The same, seen from the container that has the value at ``part``."""
+        self._path = (part, *self._path)
+        return self
+
+    def error(self, function: str, names: Mapping[str, str]) -> Exception:
+        """What the code gets to see that has called ``function``, with these ``names`` of the parameters by their keys."""
+        place = "the arguments"
+        if self._path:
+            first, *rest = self._path
+            place = names.get(str(first), str(first)) + "".join(map(_step, rest))
+        return self._kind(f"{function}(): {place} {self._text}")
+
+
+class _TooLarge(Problem):
+    """They are too large, all together."""
+
+    def __init__(self, size: str) -> None:
+        limit = f"{_MAX_BYTES:,}"
+        super().__init__(
+            ValueError, f"have {size} bytes, and may have {limit}: put the data into a file instead"
+        )
+
+    def within(self, part: str | int) -> Problem:
+        return self
+
+
+def plain(arguments: dict[str, Any]) -> dict[str, Any]:
+    """A copy of the arguments, of plain JSON values. Raises a :class:`Problem`, or what a value's methods raise."""
     return _Copy().of(arguments)
 
 
 def encoded(arguments: dict[str, Any]) -> bytes:
-    """Plain arguments as JSON.
-
-    Raises:
-        Problem: If they are too large.
-    """
+    """Plain arguments as JSON. Raises a :class:`Problem` if they are too large."""
     data = encode(arguments).encode()
     if len(data) > _MAX_BYTES:
-        raise _too_large(f"{len(data):,}")
+        raise _TooLarge(f"{len(data):,}")
     return data
 
 
@@ -61,14 +92,14 @@ class _Copy:
 
     def of(self, value: Any) -> Any:
         kind = _type_of(value)
-        if kind is str:
-            return self._text(value)
-        if kind is int:
-            return _integer(value)
-        if kind is float:
-            return _number(value)
         if kind in _PLAIN:
             return value
+        if issubclass(kind, str):
+            return self._text(str.__str__(value))
+        if issubclass(kind, int):
+            return _integer(int.__pos__(value))
+        if issubclass(kind, float):
+            return _number(float.__pos__(value))
         if issubclass(kind, (dict, *_LISTS)):
             return self._container(value)
         return self._other(value)
@@ -115,10 +146,8 @@ class _Copy:
             plain = self.of(key)
         except Problem:
             plain = None
-        if type(plain) is int:
+        if type(plain) in (int, str):
             return str(plain)
-        if type(plain) is str:
-            return plain
         raise Problem(TypeError, f"must have keys that are texts or whole numbers, not {key!r:.80}")
 
     def _text(self, value: str) -> str:
@@ -127,21 +156,14 @@ class _Copy:
             try:
                 value.encode()
             except UnicodeEncodeError as error:
-                raise Problem(
-                    ValueError, f"has half a character (a surrogate) at index {error.start}"
-                ) from None
+                where = f"at index {error.start}"
+                raise Problem(ValueError, f"has half a character (a surrogate) {where}") from None
         return value
 
     def _other(self, value: Any) -> Any:
         kind = _type_of(value)
         if issubclass(kind, Enum):
             return self.of(value.value)
-        if issubclass(kind, str):
-            return self._text(str.__str__(value))
-        if issubclass(kind, int):
-            return _integer(int.__pos__(value))
-        if issubclass(kind, float):
-            return _number(float.__pos__(value))
         if hasattr(kind, "isoformat"):
             return self.of(value.isoformat())
         if hasattr(kind, "__dataclass_fields__"):
@@ -162,7 +184,7 @@ class _Copy:
         # what it has at least, to stop before a copy of it all is made
         self._size += size
         if self._size > _MAX_BYTES:
-            raise _too_large(f"at least {self._size:,}")
+            raise _TooLarge(f"at least {self._size:,}")
 
 
 def _integer(value: int) -> int:
@@ -182,9 +204,7 @@ def _name_of(kind: type) -> str:
     return kind.__qualname__ if module in ("builtins", "__main__") else f"{module}.{kind.__qualname__}"
 
 
-def _too_large(size: str) -> Problem:
-    return Problem(
-        ValueError,
-        f"have {size} bytes, and may have {_MAX_BYTES:,}: put the data into a file instead",
-        whole=True,
-    )
+def _step(part: str | int) -> str:
+    if isinstance(part, str) and part.isidentifier():
+        return f".{part}"
+    return f"[{part!r}]"

@@ -27,12 +27,7 @@ def prepare() -> None:
 
 
 class Artifacts:
-    """The artifacts of one block.
-
-    Args:
-        send: Takes the payload of each frame, in two pieces.
-        tell: Takes a line on each that is left out.
-    """
+    """Sends the artifacts of one block, each in two pieces, and tells of those that are left out."""
 
     def __init__(self, send: Callable[[bytes, bytes], None], tell: Callable[[str], None]) -> None:
         self._send = send
@@ -41,11 +36,7 @@ class Artifacts:
         self._surplus = 0
 
     def collect(self, value: object) -> None:
-        """Send the figures that are open, and close them; then what ``value``, the block's last, has to show.
-
-        Raises:
-            KeyboardInterrupt: If it is interrupted.
-        """
+        """Send the figures that are open, and close them; then what ``value``, the block's last, has to show."""
         for make in self._figures():
             self._add("image/png", make)
         for method, mime_type in _SHOWS_ITSELF:

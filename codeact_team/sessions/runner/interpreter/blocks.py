@@ -24,12 +24,7 @@ _FUTURES = sum({getattr(__future__, name).compiler_flag for name in __future__.a
 
 
 class Blocks:
-    """Compiles and runs blocks.
-
-    Args:
-        namespace: Their globals.
-        interrupts: What may interrupt them.
-    """
+    """Compiles blocks, and runs them in ``namespace``."""
 
     def __init__(self, namespace: dict[str, Any], interrupts: Interrupts) -> None:
         self._namespace = namespace

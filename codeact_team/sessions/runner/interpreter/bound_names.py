@@ -51,11 +51,7 @@ _module_of = type.__dict__["__module__"].__get__
 class Names:
     """Sees what a block binds: the names that its code mentions, and those that came into the namespace.
 
-    What it costs does not depend on how many names there are already.
-
-    Args:
-        namespace: The globals, before the block runs.
-        parts: Its code.
+    Made before the block runs. What it costs does not depend on how many names there are already.
     """
 
     def __init__(self, namespace: dict[str, Any], parts: Iterable[CodeType]) -> None:
@@ -65,13 +61,13 @@ class Names:
         # everything that is bound for the first time comes after it
         self._newest: str | None = None
         with suppress(RuntimeError):  # a thread binds names meanwhile
-            for name in reversed(namespace):
-                if name not in self._before:
-                    self._newest = name
-                    break
+            self._newest = next((name for name in reversed(namespace) if name not in self._before), None)
 
-    def bound(self) -> list[str]:
-        """The names bound since, or bound anew, but for those with a leading underscore."""
+    def describe(self) -> tuple[list[dict[str, str | None]], int]:
+        """The first names bound since, or bound anew, with what is known of their values, and how many more there are.
+
+        Those with a leading underscore do not count.
+        """
         bound: list[str] = []
         for name, before in self._before.items():
             now = id(self._namespace.get(name, _ABSENT))
@@ -79,12 +75,6 @@ class Names:
                 bound.append(name)
         if self._newest in self._namespace:
             bound += self._later()
-        return bound
-
-    def describe(self) -> tuple[list[dict[str, str | None]], int]:
-        """The first of the :meth:`bound` names with what is known of their values, and how many more there are."""
-        if not (bound := self.bound()):
-            return [], 0
         described = [_described(name, self._namespace.get(name)) for name in bound[:MAX_NAMES]]
         return described, max(0, len(bound) - MAX_NAMES)
 
@@ -110,12 +100,8 @@ def _mentioned(code: CodeType) -> list[str]:
 
 def _described(name: str, value: object) -> dict[str, str | None]:
     kind: str = _name_of(type(value))
-    return {
-        "name": name[:_MAX_WORD],
-        "type": kind[:_MAX_WORD],
-        "size": _size(value),
-        "preview": _preview(value),
-    }
+    shown = {"size": _size(value), "preview": _preview(value)}
+    return {"name": name[:_MAX_WORD], "type": kind[:_MAX_WORD], **shown}
 
 
 def _size(value: Any) -> str | None:
@@ -147,6 +133,7 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 def _preview(value: Any) -> str | None:
     kind = _type_of(value)
+    text = None
     if kind is FunctionType:
         text = _signature(value)
     elif kind is ModuleType:
@@ -154,11 +141,7 @@ def _preview(value: Any) -> str | None:
         text = name if type(name) is str else None
     elif kind in _SHOWN:
         text = _shown(value, _MAX_DEPTH)
-    else:
-        text = None
-    if text is None or len(text) <= MAX_PREVIEW:
-        return text
-    return text[: MAX_PREVIEW - 1] + "…"
+    return text[: MAX_PREVIEW - 1] + "…" if text and len(text) > MAX_PREVIEW else text
 
 
 def _shown(value: Any, depth: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import deque
+from collections.abc import Iterator
 from io import BufferedWriter, FileIO
 from os import read
 
@@ -19,10 +20,6 @@ from codeact_team.sessions.protocol import (
     frame,
 )
 from codeact_team.sessions.runner.interpreter.descriptors import Descriptor
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _PIPE_BYTES = 64 * KIB
 
@@ -40,25 +37,24 @@ class Channel:
         commands: The file descriptor that the supervisor writes to.
         reports: The file descriptor that the supervisor reads from.
         answers: Another one that the supervisor writes to.
+
+    Attributes:
+        answering: The last of these.
     """
 
     def __init__(self, commands: int, reports: int, answers: int) -> None:
         for fd in (commands, reports, answers):
             os.set_inheritable(fd, False)
+        # whoever takes one for the other fails, as it is open for something else; but two of these are read
         self._commands = Descriptor(commands, os.getppid())
         self._reports = Descriptor(reports, os.getppid())
-        self._answers = Descriptor(answers, os.getpid())
+        self.answering = Descriptor(answers, os.getpid())
         self._writer = BufferedWriter(FileIO(reports, "w", closefd=False))
         self._frames = FrameReader(TO_INTERPRETER)
         self._arrived: deque[tuple[Kind, bytes]] = deque()
 
     def receive(self) -> tuple[Kind, bytes, bytes] | None:
-        """Wait for the next frame: its kind, its token and the rest; ``None`` when there will be no more.
-
-        Raises:
-            OSError: If the code has closed or redirected the pipe.
-            ProtocolError: If what comes is no frame for an interpreter.
-        """
+        """Wait for the next frame: its kind, its token and the rest; ``None`` when there will be no more."""
         while not self._arrived:
             data = read(self._commands.require(), _PIPE_BYTES)
             if not data:
@@ -68,31 +64,14 @@ class Channel:
         return kind, payload[:TOKEN_BYTES], payload[TOKEN_BYTES:]
 
     def answers(self) -> Iterator[tuple[bytes, bytes]]:
-        """Wait for answers until there will be no more: the token and the rest of each. For one thread only.
-
-        Raises:
-            OSError: If the code has closed or redirected the pipe.
-            ProtocolError: If what comes is no answer.
-        """
+        """Wait for answers until there will be no more: the token and the rest of each. For one thread only."""
         frames = FrameReader(ANSWERS)
-        while data := read(self._answers.require(), _PIPE_BYTES):
+        while data := read(self.answering.require(), _PIPE_BYTES):
             for _, payload in frames.feed(data):
                 yield payload[:TOKEN_BYTES], payload[TOKEN_BYTES:]
 
-    def require_answers(self) -> None:
-        """See whether answers can come.
-
-        Raises:
-            OSError: If the code has closed or redirected the pipe.
-        """
-        self._answers.require()
-
     def send(self, kind: Kind, token: bytes, *payload: bytes) -> None:
-        """Send a frame, of no more than :func:`room` bytes.
-
-        Raises:
-            OSError: If the code has closed or redirected the pipe, or nobody reads it.
-        """
+        """Send a frame, of no more than :func:`room` bytes."""
         self._reports.require()
         self._writer.write(frame(kind, token, *payload))
         self._writer.flush()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import json
-from typing import cast
 
 from codeact_team.sessions.runner.interpreter.stack_frames import interruptible
 
@@ -48,7 +47,9 @@ def _text(value: object) -> str:
 
 def _as_json(value: object) -> object:
     """What JSON lacks, inside of what it has."""
-    return list(cast("set[object]", value)) if issubclass(type(value), _SETS) else str(value)
+    if issubclass(type(value), _SETS):
+        return list(value)  # pyright: ignore[reportArgumentType, reportUnknownVariableType, reportCallIssue]
+    return str(value)
 
 
 def cut(text: str, limit: int) -> str:

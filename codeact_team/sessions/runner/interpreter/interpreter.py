@@ -12,7 +12,7 @@ from os import getpid
 from types import ModuleType
 
 from codeact_team.sessions.protocol import RUN_HEAD, Kind
-from codeact_team.sessions.runner.interpreter import artifact_capture, runner_loading
+from codeact_team.sessions.runner.interpreter import artifact_capture
 from codeact_team.sessions.runner.interpreter.blocks import Blocks
 from codeact_team.sessions.runner.interpreter.bound_names import Names
 from codeact_team.sessions.runner.interpreter.channel import Channel, decode, encode, room
@@ -22,6 +22,7 @@ from codeact_team.sessions.runner.interpreter.sources import Sources
 from codeact_team.sessions.runner.interpreter.stack_frames import interruptible, library_first
 from codeact_team.sessions.runner.interpreter.streams import Streams
 from codeact_team.sessions.runner.interpreter.tracebacks import formatted, one_line
+from codeact_team.sessions.runner.interpreter.user_site import prepare_user_site
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,20 +40,14 @@ _SHORT_ANSWER = 40_000
 _TOOLS = f"{__name__.rpartition('.')[0]}.tools_module"
 
 _display = sys.displayhook
-_modules = runner_loading.imported()
 
 
 class Interpreter:
-    """Runs blocks, one after the other.
+    """Runs the blocks that come through ``channel``, one after the other; ``load`` imports what tools need."""
 
-    Args:
-        channel: Where they come from.
-        loader: Loads what is needed for tools.
-    """
-
-    def __init__(self, channel: Channel, loader: runner_loading.Loader) -> None:
+    def __init__(self, channel: Channel, load: Callable[[str], Any]) -> None:
         self._channel = channel
-        self._loader = loader
+        self._load = load
         self._tools: Tools | None = None
         self._pid = getpid()
         module = ModuleType("__main__")
@@ -74,12 +69,7 @@ class Interpreter:
         gc.freeze()
 
     def serve(self) -> None:
-        """Run what comes, until nothing more will.
-
-        Raises:
-            OSError: If the code has closed or redirected what the interpreter needs.
-            ProtocolError: If what comes is no command.
-        """
+        """Run what comes, until nothing more will, or the code has closed what this needs."""
         while (command := self._channel.receive()) is not None:
             kind, token, payload = command
             if kind is Kind.TOOLS:
@@ -98,17 +88,15 @@ class Interpreter:
             if not tools:
                 return
             with library_first():
-                made: type[Tools] = self._loader.load(_TOOLS).Tools
+                made: type[Tools] = self._load(_TOOLS).Tools
             self._tools = made(self._channel, self._interrupts, self._namespace)
         self._tools.declare(tools)
 
     def _run(self, code: str, name: str, token: bytes) -> bytes:
         self._answer.begin()
-        self._denied = False
+        self._parts, self._names, self._denied = (), None, False
         if self._tools is not None:
             self._tools.calls.begin(token)
-        self._parts = ()
-        self._names = None
         self._interrupts.arm()
         try:
             exit_code, interrupted = self._guarded(self._execute, code, name)
@@ -172,12 +160,15 @@ class Interpreter:
         if not names and self._answer.text is None and not denied:
             return code
         report = {"names": names, "omitted_names": omitted, "answer": self._answer.text, "denied": denied}
-        # what cannot be encoded would make the whole report unreadable
-        data = code + encode(report).encode("utf-8", "replace")
-        if len(data) > room(Kind.REPORT):
+        if len(data := code + _encoded(report)) > room(Kind.REPORT):
             report["answer"] = cut(self._answer.text or "", _SHORT_ANSWER)
-            data = code + encode(report).encode("utf-8", "replace")
+            data = code + _encoded(report)
         return data
+
+
+def _encoded(report: dict[str, Any]) -> bytes:
+    # what cannot be encoded would make the whole report unreadable
+    return encode(report).encode("utf-8", "replace")
 
 
 def _exit_status(error: SystemExit) -> tuple[int, str]:
@@ -194,23 +185,17 @@ def _exit_status(error: SystemExit) -> tuple[int, str]:
         return _FAILED, formatted(second)
 
 
-def main(payload: bytes, arguments: list[str]) -> None:
-    """Run blocks until the supervisor closes the pipe, then exit, with ``EX_SOFTWARE`` if that cannot be done.
-
-    Args:
-        payload: The source of the runner.
-        arguments: The file descriptors of the channel.
-    """
+def main(payload: bytes, load: Callable[[str], Any], arguments: list[str]) -> None:
+    """Run blocks until the supervisor closes the pipe, then exit, with ``EX_SOFTWARE`` if that cannot be done."""
     status = 0
     try:
         channel = Channel(*map(int, arguments))
-        runner_loading.prepare_user_site()
-        Interpreter(channel, runner_loading.Loader(payload, _modules)).serve()
+        prepare_user_site()
+        Interpreter(channel, load).serve()
     except BaseException as error:
         status = os.EX_SOFTWARE
         with suppress(OSError):
-            os.write(
-                2, f"the interpreter cannot go on: {one_line(error)}\n".encode("utf-8", "backslashreplace")
-            )
+            text = f"the interpreter cannot go on: {one_line(error)}\n"
+            os.write(2, text.encode("utf-8", "backslashreplace"))
     # whatever threads the code has left: nobody waits for them
     os._exit(status)

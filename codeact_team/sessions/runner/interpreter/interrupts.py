@@ -66,11 +66,7 @@ class Interrupts:
 
     @interruptible
     def check(self) -> None:
-        """Raise the interrupt that came while it could not be raised.
-
-        Raises:
-            KeyboardInterrupt: If there is one.
-        """
+        """Raise the interrupt, if there is one, that came while it could not be raised."""
         if self._pending:
             self._pending = False
             raise KeyboardInterrupt

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from codeact_team.sessions.runner.interpreter.argument_problems import nearest
 from codeact_team.sessions.runner.interpreter.stack_frames import interruptible_module, library_first
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from inspect import Signature
     from typing import Any
 
 interruptible_module(__name__)
+
+_OMITTED = object()
 
 
 class _Text:
@@ -34,49 +35,32 @@ class Parameters:
 
     def __init__(self, function: str, declaration: dict[str, Any]) -> None:
         self._function = function
-        self._others: bool = declaration["takes_others"]
         self._all: list[dict[str, Any]] = declaration["parameters"]
         self._returns: str | None = declaration["returns"]
-        self._positional = [each for each in self._all if not each["keyword_only"]]
-        self._key_of = {each["key"]: each["key"] for each in self._all}
-        self._key_of |= {each["name"]: each["key"] for each in self._all}
         self.names: dict[str, str] = {each["key"]: each["name"] for each in self._all}
         """By the keys that the host knows them by."""
+        self._name_of = {**self.names, **{name: name for name in self.names.values()}}
+        self._others = "others" if declaration["takes_others"] else ""
+        while self._others in self.names.values():
+            self._others += "_"
+        self._bind = self._binding_function()
 
     def __str__(self) -> str:
         """As in a signature, without annotations."""
-        shown: list[str] = []
-        starred = False
-        for each in self._all:
-            if each["keyword_only"] and not starred:
-                shown.append("*")
-                starred = True
-            default = "" if each["required"] else f"={_default(each)!r:.40}"
-            shown.append(each["name"] + default)
-        if self._others:
-            shown.append("**others")
-        return ", ".join(shown)
+        return self._list(lambda parameter: f"{_default(parameter)!r:.40}")
 
     def bind(self, positional: Sequence[Any], named: dict[str, Any]) -> dict[str, Any]:
-        """The arguments by their keys.
-
-        Raises:
-            TypeError: If it cannot be called like that, as Python says it.
-        """
-        if len(positional) > len(self._positional):
-            raise self._too_many(len(positional))
-        bound = {each["key"]: value for each, value in zip(self._positional, positional, strict=False)}
-        for name, value in named.items():
-            if name not in self._key_of and not self._others:
+        """The arguments by their keys. Raises a ``TypeError``, as Python does, if it cannot be called like that."""
+        renamed: dict[str, Any] = {}
+        for given, value in named.items():
+            name = self._name_of.get(given, given)
+            if name not in self._name_of and not self._others:
                 raise self._unexpected(name)
-            key = self._key_of.get(name, name)
-            if key in bound:
+            if name in renamed:
                 raise TypeError(f"{self._function}() got multiple values for argument {name!r}")
-            bound[key] = value
-        missing = [each for each in self._all if each["required"] and each["key"] not in bound]
-        if missing:
-            raise self._missing(missing)
-        return bound
+            renamed[name] = value
+        bound = self._bind(*positional, **renamed)
+        return {key: value for key, value in bound.items() if value is not _OMITTED}
 
     def signature(self) -> Signature:
         """As ``inspect`` has it. An optional parameter without a default is shown as having ``...``."""
@@ -93,41 +77,44 @@ class Parameters:
             for each in self._all
         ]
         if self._others:
-            shown.append(Parameter("others", Parameter.VAR_KEYWORD))
+            shown.append(Parameter(self._others, Parameter.VAR_KEYWORD))
         returns = Signature.empty if self._returns is None else _Text(self._returns)
         return Signature(shown, return_annotation=returns)
 
-    def _too_many(self, given: int) -> TypeError:
-        most = len(self._positional)
-        least = sum(bool(each["required"]) for each in self._positional)
-        takes = str(most) if least == most else f"from {least} to {most}"
-        were = "was" if given == 1 else "were"
-        return TypeError(
-            f"{self._function}() takes {takes} positional argument{'s' if most != 1 else ''}"
-            f" but {given} {were} given"
-        )
+    def _binding_function(self) -> Callable[..., dict[str, Any]]:
+        """A function with these parameters, so that Python itself says what is wrong with a call."""
+        parameters = self._list(lambda _: "omitted")
+        bound = [f"{key!r}: {name}" for key, name in self.names.items()]
+        if self._others:
+            bound.append(f"**{self._others}")
+        source = f"def bind({parameters}): return {{{', '.join(bound)}}}"
+        namespace: dict[str, Any] = {"omitted": _OMITTED}
+        exec(compile(source, f"<{__name__}>", "exec"), namespace)
+        namespace["bind"].__qualname__ = self._function
+        return namespace["bind"]
+
+    def _list(self, default: Callable[[dict[str, Any]], str]) -> str:
+        listed: list[str] = []
+        for each in self._all:
+            if each["keyword_only"] and "*" not in listed:
+                listed.append("*")
+            listed.append(each["name"] if each["required"] else f"{each['name']}={default(each)}")
+        if self._others:
+            listed.append(f"**{self._others}")
+        return ", ".join(listed)
 
     def _unexpected(self, name: str) -> TypeError:
-        meant = nearest(name, self._key_of)
-        return TypeError(
-            f"{self._function}() got an unexpected keyword argument {name!r}"
-            + (f". Did you mean {meant!r}?" if meant else "")
-        )
+        meant = nearest(name, self._name_of)
+        hint = f". Did you mean {meant!r}?" if meant else ""
+        return TypeError(f"{self._function}() got an unexpected keyword argument {name!r}{hint}")
 
-    def _missing(self, missing: list[dict[str, Any]]) -> TypeError:
-        # as Python does: those that can be positional first
-        positional = [each for each in missing if not each["keyword_only"]]
-        kind = "positional" if positional else "keyword-only"
-        names = [repr(each["name"]) for each in positional or missing]
-        if len(names) == 1:
-            listed = names[0]
-        else:
-            comma = "," if len(names) > 2 else ""
-            listed = f"{', '.join(names[:-1])}{comma} and {names[-1]}"
-        plural = "s" if len(names) > 1 else ""
-        return TypeError(
-            f"{self._function}() missing {len(names)} required {kind} argument{plural}: {listed}"
-        )
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The one of the ``known`` names that ``name`` may be meant to be."""
+    with library_first():
+        from difflib import get_close_matches
+
+    return next(iter(get_close_matches(name, known, 1)), None)
 
 
 def _default(parameter: dict[str, Any]) -> Any:

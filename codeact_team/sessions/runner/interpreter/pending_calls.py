@@ -19,7 +19,8 @@ from codeact_team.sessions.runner.interpreter.tracebacks import one_line
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _thread import LockType
-    from asyncio import AbstractEventLoop
+    from asyncio import AbstractEventLoop, Future
+    from collections.abc import Callable, Iterable
     from types import CodeType, FrameType
     from typing import Any
 
@@ -41,83 +42,37 @@ class _Call:
 
     Args:
         request: The payload, from behind the id.
-
-    Attributes:
-        number: Its id.
-        payload: What is sent, once it has an id.
+        wake: Has the caller go on; fails with a ``RuntimeError`` if it has gone on already.
         thread: That which waits, if one does.
     """
 
-    thread: int | None = None
-
-    def __init__(self, request: bytes) -> None:
+    def __init__(self, request: bytes, wake: Callable[[], object], thread: int | None = None) -> None:
         self.number = 0
         self.payload = request
-        self.value: Any = None
-        self.error: ToolError | None = None
+        self.thread = thread
+        self._wake = wake
+        self._value: Any = None
+        self._error: ToolError | None = None
 
     def complete(self, value: Any, error: ToolError | None) -> None:
-        """Have the caller go on. Does no harm if it has gone on already."""
-        self.value, self.error = value, error
+        self._value, self._error = value, error
+        with suppress(RuntimeError):
+            self._wake()
 
     @interruptible
     def result(self) -> Any:
-        """What the tool returned.
-
-        Raises:
-            ToolError: If it did not.
-        """
-        if self.error is None:
-            return self.value
+        """What the tool returned, if it did."""
+        if self._error is None:
+            return self._value
         try:
-            raise self.error
+            raise self._error
         finally:
             # or it would keep alive, by its traceback, all that its frames refer to
-            self.error = None
-
-
-class _WaitingCall(_Call):
-    """A call whose thread waits for it."""
-
-    def __init__(self, request: bytes) -> None:
-        super().__init__(request)
-        self.thread = get_ident()
-        self.done = allocate_lock()
-        self.done.acquire()
-
-    def complete(self, value: Any, error: ToolError | None) -> None:
-        super().complete(value, error)
-        with suppress(RuntimeError):
-            self.done.release()
-
-
-class _AwaitedCall(_Call):
-    """A call that a task awaits."""
-
-    def __init__(self, request: bytes, loop: AbstractEventLoop) -> None:
-        super().__init__(request)
-        self._loop = loop
-        self.done = loop.create_future()
-
-    def complete(self, value: Any, error: ToolError | None) -> None:
-        super().complete(value, error)
-        # if the loop is closed, nobody waits
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._wake)
-
-    @interruptible
-    def _wake(self) -> None:
-        if not self.done.done():
-            self.done.set_result(None)
+            self._error = None
 
 
 class Calls:
-    """The calls of the block that runs. What the host would refuse to have at once waits here.
-
-    Args:
-        channel: How they reach the host.
-        interrupts: What may interrupt those that wait.
-    """
+    """The calls of the block that runs. What the host would refuse to have at once waits here."""
 
     def __init__(self, channel: Channel, interrupts: Interrupts) -> None:
         self._channel = channel
@@ -162,19 +117,14 @@ class Calls:
 
     @interruptible
     def call(self, request: bytes) -> Any:
-        """Call a tool, and wait.
-
-        Args:
-            request: The payload, from behind the id.
-
-        Raises:
-            ToolError: If the call fails, whatever the reason.
-        """
-        call = _WaitingCall(request)
+        """Call a tool, with the payload that follows the id, and wait. If it fails, that is a :class:`ToolError`."""
+        done = allocate_lock()
+        done.acquire()
+        call = _Call(request, done.release, get_ident())
         try:
             self._start(call)
             self._check()
-            while not call.done.acquire(timeout=_PATIENCE):
+            while not done.acquire(timeout=_PATIENCE):
                 pass
         except BaseException:
             self._forsake(call)
@@ -185,11 +135,13 @@ class Calls:
     @interruptible
     async def call_async(self, request: bytes) -> Any:
         """Call a tool, and await it; see :meth:`call`."""
-        call = _AwaitedCall(request, _running_loop())
+        loop = _running_loop()
+        done = loop.create_future()
+        call = _Call(request, lambda: loop.call_soon_threadsafe(_set, done))
         try:
             self._start(call)
             self._check()
-            await call.done
+            await done
         except BaseException:
             self._forsake(call)
             self._check()
@@ -208,11 +160,9 @@ class Calls:
             self._listen()
             call.number = next(self._numbers)
             call.payload = b'{"id":%d,%s' % (call.number, call.payload)
-            if self._queue or not self._has_room(call):
-                self._queue.append(call)
-                return
-            self._admit(call)
-        self._send(call, token)
+            self._queue.append(call)
+            ready = self._admit()
+        self._send(ready, token)
 
     def _is_left_behind(self) -> bool:
         """Whether the thread is still at what it was at when a block ended."""
@@ -223,37 +173,38 @@ class Calls:
         here = sys._getframe()  # pyright: ignore[reportPrivateUsage]
         return _work(here, _workers_of_pools()) is left
 
-    def _has_room(self, call: _Call) -> bool:
-        return (
-            len(self._sent) < MAX_CALLS_AT_ONCE
-            and self._sent_bytes + len(call.payload) <= MAX_CALL_BYTES_AT_ONCE
-        )
+    def _admit(self) -> list[_Call]:
+        """Take out of the queue what there is room for; to be called within the lock."""
+        admitted: list[_Call] = []
+        while (
+            self._queue
+            and len(self._sent) < MAX_CALLS_AT_ONCE
+            and self._sent_bytes + len(self._queue[0].payload) <= MAX_CALL_BYTES_AT_ONCE
+        ):
+            call = self._queue.popleft()
+            self._sent[call.number] = call
+            self._sent_bytes += len(call.payload)
+            admitted.append(call)
+        return admitted
 
-    def _admit(self, call: _Call) -> None:
-        self._sent[call.number] = call
-        self._sent_bytes += len(call.payload)
-
-    def _send(self, call: _Call, token: bytes) -> None:
+    def _send(self, calls: Iterable[_Call], token: bytes) -> None:
         # not within the lock: it may take its time. If the block ends meanwhile, the supervisor drops it for its token
-        try:
-            self._channel.send(Kind.CALL, token, call.payload)
-        except OSError as error:
-            self._give_up(str(error))
+        for call in calls:
+            try:
+                self._channel.send(Kind.CALL, token, call.payload)
+            except OSError as error:
+                self._give_up(str(error))
 
     def _settle(self, token: bytes, number: int | None, value: Any, error: ToolError | None) -> None:
         """Complete a call, if it is known, and send those that there is room for now."""
-        ready: list[_Call] = []
         with self._lock:
             if token != self._token or number not in self._sent:
                 return
             call = self._sent.pop(number)
             self._sent_bytes -= len(call.payload)
-            while self._queue and self._has_room(self._queue[0]):
-                ready.append(self._queue.popleft())
-                self._admit(ready[-1])
+            ready = self._admit()
         call.complete(value, error)
-        for waiting in ready:
-            self._send(waiting, token)
+        self._send(ready, token)
 
     def _give_up(self, reason: str) -> None:
         """No call will be answered any more."""
@@ -291,7 +242,7 @@ class Calls:
 
     def _listen(self) -> None:
         try:
-            self._channel.require_answers()
+            self._channel.answering.require()
         except OSError as error:
             self._give_up(str(error))
         if self._broken is not None:
@@ -339,6 +290,12 @@ def _workers_of_pools() -> set[CodeType]:
         if isinstance(code, type(_workers_of_pools.__code__)):
             workers.add(code)
     return workers
+
+
+@interruptible
+def _set(done: Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)
 
 
 @interruptible

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import linecache
+from collections.abc import Iterable
 from sys import getsizeof
 from types import CodeType
 
 from codeact_team.sessions.protocol import MIB
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 MAX_KEPT_BYTES = 16 * MIB
 

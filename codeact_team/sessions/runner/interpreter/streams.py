@@ -13,26 +13,23 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_STDOUT = 1
-_STDERR = 2
+_STDIN, _STDOUT, _STDERR = range(3)
 
 
 class Streams:
     """Remembers what file descriptors 0 to 2 and ``sys.stdin``, ``sys.stdout`` and ``sys.stderr`` are now."""
 
     def __init__(self) -> None:
-        descriptors = [Descriptor(fd, os.getpid()) for fd in range(3)]
+        # one that is made a copy of the other is not taken for it
+        owners = {_STDIN: os.getppid(), _STDOUT: os.getpid(), _STDERR: os.getpid()}
+        descriptors = [Descriptor(fd, owner) for fd, owner in owners.items()]
         self._descriptors = [(descriptor, descriptor.copy()) for descriptor in descriptors]
         self._own: dict[str, Any] = {"stdin": sys.stdin, "stdout": sys.stdout, "stderr": sys.stderr}
         for name in ("stdout", "stderr"):
             self._own[name].reconfigure(encoding="utf-8", errors="backslashreplace")
 
     def restore(self) -> None:
-        """Put back what is not as it was.
-
-        Raises:
-            OSError: If the code has closed even the copies.
-        """
+        """Put back what is not as it was. Raises an ``OSError`` if the code has closed even the copies."""
         for descriptor, copy in self._descriptors:
             if not descriptor.intact():
                 os.dup2(copy.require(), descriptor.fd)
@@ -52,11 +49,7 @@ class Streams:
                 stream.flush()
 
     def write_error(self, text: str) -> None:
-        """Write to standard error, wherever the code has turned ``sys.stderr`` to.
-
-        Raises:
-            OSError: If there is no way to standard error any more.
-        """
+        """Write to standard error, wherever the code has turned ``sys.stderr`` to."""
         self.restore()
         data = memoryview(text.encode("utf-8", "backslashreplace"))
         while data:

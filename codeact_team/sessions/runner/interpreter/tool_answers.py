@@ -26,19 +26,13 @@ _GROUP: Any = getattr(builtins, "BaseExceptionGroup", None)
 class ToolError(Exception):
     """A tool has failed, or could not be called."""
 
-    __module__ = "tools"
-
 
 class ToolDenied(ToolError):
     """The call was not approved."""
 
-    __module__ = "tools"
-
 
 class ToolTimeout(ToolError, TimeoutError):
     """The tool's time limit stopped it."""
-
-    __module__ = "tools"
 
 
 _ERRORS: dict[object, type[ToolError]] = {"denied": ToolDenied, "timed_out": ToolTimeout}
@@ -51,8 +45,6 @@ class Media:
         mime_type: Such as ``image/png``.
         data: The bytes.
     """
-
-    __module__ = "tools"
 
     def __init__(self, mime_type: str, data: bytes) -> None:
         self.mime_type = mime_type
@@ -76,6 +68,8 @@ class Media:
 
 CLASSES = (ToolError, ToolDenied, ToolTimeout, Media)
 """What ``tools`` has beside the tools."""
+for _class in CLASSES:
+    _class.__module__ = "tools"
 
 
 def read_answer(payload: bytes) -> tuple[int | None, Any, ToolError | None]:

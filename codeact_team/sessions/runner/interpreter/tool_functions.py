@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from codeact_team.sessions.runner.interpreter.argument_problems import Problem
-from codeact_team.sessions.runner.interpreter.arguments import encoded, plain
+from codeact_team.sessions.runner.interpreter.arguments import Problem, encoded, plain
 from codeact_team.sessions.runner.interpreter.channel import encode
 from codeact_team.sessions.runner.interpreter.parameters import Parameters
 from codeact_team.sessions.runner.interpreter.stack_frames import interruptible_module
@@ -20,12 +19,7 @@ interruptible_module(__name__)
 
 
 class Tool:
-    """A function of the host. Waits for what it returns; ``await`` its ``aio(...)`` to do other things meanwhile.
-
-    Args:
-        declaration: See :attr:`codeact_team.execution.HostTools.declarations`.
-        calls: How it is called.
-    """
+    """A function of the host. Waits for what it returns; ``await`` its ``aio(...)`` to do other things meanwhile."""
 
     def __init__(self, declaration: dict[str, Any], calls: Calls) -> None:
         self._path: str = declaration["name"]

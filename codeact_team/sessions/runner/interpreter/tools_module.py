@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 
-from codeact_team.sessions.runner.interpreter.argument_problems import nearest
+from codeact_team.sessions.runner.interpreter.parameters import nearest
 from codeact_team.sessions.runner.interpreter.pending_calls import Calls
 from codeact_team.sessions.runner.interpreter.stack_frames import interruptible_module
 from codeact_team.sessions.runner.interpreter.tool_answers import CLASSES, is_denial
@@ -40,13 +40,7 @@ class _Names(list[str]):
 
 
 class Tools:
-    """What code has of the host's tools.
-
-    Args:
-        channel: How calls reach the host.
-        interrupts: What may interrupt those that wait.
-        namespace: The globals of the code.
-    """
+    """What code has of the host's tools; ``namespace`` are its globals."""
 
     is_denial = staticmethod(is_denial)
 

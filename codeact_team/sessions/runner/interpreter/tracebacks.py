@@ -51,11 +51,7 @@ def formatted(error: BaseException) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """The name and the text of ``error``.
-
-    Raises:
-        KeyboardInterrupt: If it is interrupted.
-    """
+    """The name and the text of ``error``, unless it is interrupted."""
     try:
         text = " ".join(str(error).split())
     except KeyboardInterrupt:
