@@ -14,22 +14,15 @@ from enum import IntEnum
 KIB = 1024
 MIB = 1024 * KIB
 MAX_FILE_BYTES = 64 * MIB
-"""The largest file that is put or got."""
 MAX_LISTED_FILES = 10_000
 MAX_CODE_BYTES = 8 * MIB
-"""How long a block may be."""
-MAX_ARTIFACTS = 32
-"""How many artifacts one block, or one call of several, may have."""
-MAX_ARTIFACT_BYTES = 32 * MIB
-"""How much these may hold together."""
-MAX_CALL_BYTES = 1 * MIB
-"""How long the call of a tool may be."""
-MAX_ANSWER_BYTES = 16 * MIB
-"""How long the answer to one may be."""
-MAX_CALLS_AT_ONCE = 64
-"""How many calls of a block may be unanswered; the interpreter holds back what exceeds it, so more are an attack."""
-MAX_CALL_BYTES_AT_ONCE = 4 * MIB
-"""How long these may be together."""
+MAX_ARTIFACTS, MAX_ARTIFACT_BYTES = 32, 32 * MIB
+"""How many artifacts one block, or one call of several, may have, and how much these may hold together."""
+MAX_CALL_BYTES, MAX_ANSWER_BYTES = 1 * MIB, 16 * MIB
+"""How long the call of a tool, and the answer to one, may be."""
+MAX_CALLS_AT_ONCE, MAX_CALL_BYTES_AT_ONCE = 64, 4 * MIB
+"""How many calls of a block may be unanswered, and how long these may be together. The interpreter holds back what
+exceeds it, so more are an attack."""
 
 _MAX_REPORT_BYTES = 512 * KIB
 _MAX_OUTPUT_BYTES = 1 * MIB
@@ -175,10 +168,7 @@ def frame(kind: Kind, *payload: bytes) -> bytes:
 class FrameReader:
     """Takes frames out of a byte stream that may hold anything.
 
-    Holds back no more than one frame, and none that is not ``expected``.
-
-    Args:
-        expected: The kinds that may come, with the size of the largest payload of each.
+    Holds back no more than one frame, and none that is not ``expected``: of another kind, or larger than said there.
     """
 
     def __init__(self, expected: Mapping[int, int]) -> None:

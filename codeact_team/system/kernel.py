@@ -18,11 +18,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def checked(result: int) -> int:
-    """The result of a call.
-
-    Raises:
-        OSError: If the call has failed.
-    """
+    """The result of a call that has not failed; else the ``OSError``."""
     if result < 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))

@@ -30,11 +30,7 @@ def remove(top: str) -> None:
 
 
 class _Removal:
-    """Empties the directory open as ``top``.
-
-    Attributes:
-        failures: Why something is left.
-    """
+    """Empties the directory open as ``top``, and notes why something is left."""
 
     def __init__(self, top: int) -> None:
         self._top = top

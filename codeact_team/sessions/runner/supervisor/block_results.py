@@ -45,11 +45,6 @@ class Block:
         self._artifact_bytes = 0
 
     def add_artifact(self, artifact: bytes) -> None:
-        """Count an artifact.
-
-        Raises:
-            ProtocolError: If there are too many.
-        """
         self._artifacts += 1
         self._artifact_bytes += len(artifact)
         if self._artifacts > MAX_ARTIFACTS or self._artifact_bytes > MAX_ARTIFACT_BYTES:
@@ -61,12 +56,7 @@ class Block:
 
 
 class _Counter:
-    """A number that the control group counts.
-
-    Args:
-        key: Its name in the file.
-        paths: The file in version 2 and in version 1.
-    """
+    """A number that the control group counts under ``key``, in a file of version 2 or of version 1."""
 
     def __init__(self, key: bytes, *paths: str) -> None:
         self._key = key
@@ -90,9 +80,15 @@ class _Counter:
 
 
 class Results:
-    """Tells how blocks end."""
+    """Tells how blocks and interpreters end.
+
+    Attributes:
+        present: The number of the present interpreter, which is started with the next block if it is not yet.
+    """
 
     def __init__(self) -> None:
+        self.present = 1
+        self._loss = ""
         self._oom_kills = _Counter(
             b"oom_kill", "/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"
         )
@@ -104,6 +100,11 @@ class Results:
     def _count(self) -> tuple[int | None, int | None]:
         return self._oom_kills.read(), self._fork_failures.read()
 
+    def lost(self, reason: str) -> None:
+        """The present interpreter is gone, or cannot be."""
+        self.present += 1
+        self._loss = reason
+
     def result(
         self,
         block: Block,
@@ -111,8 +112,6 @@ class Results:
         *,
         ran: bool,
         ended_here: bool,
-        present: int,
-        loss: str,
         output: bytes,
         report: bytes,
     ) -> bytes:
@@ -122,18 +121,14 @@ class Results:
         if oom_kills == NONE and ended_here:
             oom_kills = 0
         code = NONE if code is None else code
-        reason = loss.encode(errors="replace")[:_MAX_REASON]
+        reason = self._loss.encode(errors="replace")[:_MAX_REASON]
         head = RESULT_HEAD.pack(
-            block.interpreter, present, ran, code, oom_kills, fork_failures, len(reason), len(output)
+            block.interpreter, self.present, ran, code, oom_kills, fork_failures, len(reason), len(output)
         )
         return frame(Kind.RESULT, head, reason, output, report)
 
     def reason(self, status: int) -> str:
-        """Why the interpreter has ended, which happened since the last result.
-
-        Args:
-            status: As :func:`os.waitpid` says it.
-        """
+        """Why the interpreter has ended, since the last result, with that status of :func:`os.waitpid`."""
         if not os.WIFSIGNALED(status):
             return f"it ended itself with exit code {exit_code(status)} (os._exit or the like)"
         number = os.WTERMSIG(status)

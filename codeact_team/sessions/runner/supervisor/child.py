@@ -40,17 +40,17 @@ class Program:
     """
 
     def __init__(self, payload: bytes) -> None:
-        bootstrap = json.loads(payload)[f"{_RUNNER}.bootstrap"]
         if not sys.executable:
             raise OSError("this Python does not know its own path")
         self.payload = payload
         self.tools: bytes | None = None
-        self._argv = [sys.executable, "-u", "-c", bootstrap]
-        self._arguments = [str(len(payload)), f"{_RUNNER}.interpreter.interpreter"]
+        self._bootstrap = json.loads(payload)[f"{_RUNNER}.bootstrap"]
 
     def argv(self, commands: int, reports: int, answers: int) -> list[str]:
-        pipes = [str(commands), str(reports), str(answers)]
-        return [*self._argv, str(commands), *self._arguments, *pipes]
+        main = f"{_RUNNER}.interpreter.interpreter"
+        source = (commands, len(self.payload), main)
+        arguments = map(str, (*source, commands, reports, answers))
+        return [sys.executable, "-u", "-c", self._bootstrap, *arguments]
 
 
 class Interpreter:
@@ -58,15 +58,10 @@ class Interpreter:
 
     What is given to it waits in one of the pipes, to be flushed by the caller.
 
-    Args:
-        program: What to start.
-        family: Starts it.
-        output: What it writes to.
-
     Attributes:
         pid: Its process id, and that of its group and session.
         reports: Where its frames are read.
-        commands: Where frames are written to it, as it reads them.
+        commands: Where frames are written to it.
         answers: Where the answers to its calls are written.
         asked: Whether it has been given a block.
 
@@ -122,12 +117,7 @@ class Interpreter:
         return unread(self.commands.fd) + self.commands.waiting < self._size_of_last
 
     def receive(self) -> Iterator[tuple[Kind, bytes]]:
-        """The frames that have come; none if nothing has.
-
-        Raises:
-            ProtocolError: If what it sends is no frame of an interpreter's.
-            EOFError: If it, and whatever it has started, have closed the pipe.
-        """
+        """The frames that have come. Raises ``EOFError`` if it, and all that it has started, have closed the pipe."""
         try:
             data = read_some(self.reports)
         except BlockingIOError:

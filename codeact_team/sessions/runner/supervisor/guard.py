@@ -90,11 +90,7 @@ class Guard:
         return os.waitpid(child, 0)[1] == 0
 
     def enter_child(self) -> None:
-        """To be called in a child before anything of the code's runs there.
-
-        Raises:
-            OSError: If the child cannot be kept from this process.
-        """
+        """To be called in a child, before anything of the code's runs there, which must not happen if this raises."""
         if self._ruleset is not None and syscall(_LANDLOCK_RESTRICT_SELF, self._ruleset, 0) < 0:
             raise OSError(ctypes.get_errno(), "the code cannot be kept from its supervisor")
 

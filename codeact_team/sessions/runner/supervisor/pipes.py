@@ -27,13 +27,9 @@ def make_pipe(size: int | None = None) -> tuple[int, int]:
     return reader, writer
 
 
-def read_some(fd: int, limit: int = len(_buffer)) -> bytes:
-    """What can be read at once, or a part of it; nothing at the end.
-
-    Raises:
-        BlockingIOError: If there is nothing yet, and ``fd`` does not block.
-    """
-    return bytes(_buffer[: os.readv(fd, [_buffer[:limit]])])
+def read_some(fd: int) -> bytes:
+    """What can be read at once, or a part of it; nothing at the end. May raise a ``BlockingIOError``."""
+    return bytes(_buffer[: os.readv(fd, [_buffer])])
 
 
 def unread(fd: int) -> int:
@@ -42,14 +38,7 @@ def unread(fd: int) -> int:
 
 
 class PipeWriter:
-    """The end of a pipe that is written to, and what it has no room for yet.
-
-    Args:
-        fd: That end; it is made non-blocking.
-
-    Attributes:
-        fd: The same.
-    """
+    """The end of a pipe that is written to, made non-blocking, and what it has no room for yet."""
 
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from typing import NamedTuple
 
 from codeact_team.sessions.runner.supervisor.guard import Guard
 from codeact_team.system.oom_score import OomScore
@@ -31,21 +32,17 @@ def now() -> int:
     return int(time.clock_gettime(_CLOCK) * _TICKS)
 
 
-class Descendant:
+class Descendant(NamedTuple):
     """A living descendant of this process.
 
     Attributes:
-        pid: Its id.
         started: When it was forked, in clock ticks since the machine started; long after now if that is not known.
         session: The id of its session, which is the id of the process that made it; 0 if not known.
     """
 
-    __slots__ = ("pid", "session", "started")
-
-    def __init__(self, pid: int, started: int, session: int) -> None:
-        self.pid = pid
-        self.started = started
-        self.session = session
+    pid: int
+    started: int
+    session: int
 
 
 Choice = Callable[[Descendant], bool]
@@ -76,7 +73,7 @@ class Family:
         inherited: Mapping[int, int],
         directory: str | None = None,
     ) -> int:
-        """Start a program in a session of its own, stdin empty.
+        """Start a program in a session of its own, stdin empty. It ends with code 126 if that cannot be after all.
 
         Args:
             argv: The program's path and its arguments.
@@ -84,9 +81,6 @@ class Family:
             output: What it gets as stdout and stderr.
             inherited: File descriptors it gets beside these: its number there, and the one here.
             directory: Where it starts, if that still exists; else in this process's directory.
-
-        Returns:
-            Its process id. It ends with code 126 if the program cannot be started after all.
 
         Raises:
             OSError: If no process can be made.
@@ -149,8 +143,7 @@ class Family:
     def end(self, chosen: Choice) -> bool:
         """Kill the descendants that are ``chosen``, and those they start meanwhile.
 
-        Returns:
-            Whether none is left. If some are, they had a second to end, and were looked at several times.
+        Returns whether none is left. If some are, they had a second to end, and were looked at several times.
         """
         deadline = time.monotonic() + _END_SECONDS
         killed: set[int] = set()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from collections.abc import Iterator
 
-from codeact_team.sessions.protocol import FROM_HOST, KIB, FrameReader, Kind, ProtocolError, frame
+from codeact_team.sessions.protocol import FROM_HOST, KIB, FrameReader, Kind, frame
 from codeact_team.sessions.runner.supervisor.pipes import make_pipe, read_some
 
 _PIPE_SIZE = 256 * KIB
@@ -44,12 +43,7 @@ class Host:
             os.close(null)
 
     def receive(self) -> Iterator[tuple[Kind, bytes]]:
-        """The frames that have come. To be called when there is something to read.
-
-        Raises:
-            HostGone: If nothing will come any more.
-            ProtocolError: If what comes are not the host's frames.
-        """
+        """The frames that have come. Raises :class:`HostGone` if nothing will come any more."""
         data = read_some(self.fd)
         if not data:
             raise HostGone
@@ -60,11 +54,7 @@ class Host:
         self.held += pieces
 
     def send(self, *pieces: bytes) -> None:
-        """Send what is held, and frames, or pieces of them. Waits for a slow host.
-
-        Raises:
-            HostGone: If the host does not read any more.
-        """
+        """Send what is held, and these frames. Waits for a slow host; raises :class:`HostGone` if it is gone."""
         rest = memoryview(b"".join((*self.held, *pieces)))
         self.held.clear()
         try:
@@ -72,22 +62,6 @@ class Host:
                 rest = rest[os.write(self._out, rest) :]
         except OSError as error:
             raise HostGone from error
-
-
-def fields_of(request: bytes, *names: str) -> list[str]:
-    """What a request of the host says, by name.
-
-    Raises:
-        ProtocolError: If it does not say so.
-    """
-    try:
-        said = json.loads(request)
-        values = [said[name] for name in names]
-    except (ValueError, LookupError, TypeError) as error:
-        raise ProtocolError("it is no request") from error
-    if not all(isinstance(value, str) for value in values):
-        raise ProtocolError("a request says words")
-    return values
 
 
 class Output:
@@ -104,47 +78,36 @@ class Output:
         self._kept = bytearray()
         self._dropped = 0
 
+    def read(self) -> bytes:
+        """What there is to read: as much as the pipe holds."""
+        try:
+            return read_some(self.fd)
+        except BlockingIOError:
+            return b""
+
     def take(self) -> bytes:
         """What there is to read, as a frame, or nothing."""
-        data = self._read()
+        data = self.read()
         return frame(Kind.OUTPUT, data) if data else b""
 
     def keep(self) -> None:
         """Read what is written between two blocks, the newest of it to be taken by the next."""
-        self._kept += self._read()
+        self._kept += self.read()
         if (excess := len(self._kept) - _KEPT) > 0:
             del self._kept[:excess]
             self._dropped += excess
 
-    def begin_block(self) -> bytes:
+    def take_kept(self) -> bytes:
         """What has been kept, as a frame, or nothing."""
         if not self._kept:
             return b""
         note = f"[{self._dropped} bytes written between the blocks are left out]\n" if self._dropped else ""
         kept = frame(Kind.OUTPUT, note.encode(), bytes(self._kept))
-        self._forget()
+        self._kept, self._dropped = bytearray(), 0
         return kept
-
-    def end_block(self) -> bytes:
-        """All that has been written by now.
-
-        What is written meanwhile is not waited for: a background process may write for ever.
-        """
-        return self._read()
 
     def discard(self) -> None:
         """Drop what has been written. Nobody may write any more."""
-        while self._read():
+        while self.read():
             pass
-        self._forget()
-
-    def _forget(self) -> None:
-        self._kept = bytearray()
-        self._dropped = 0
-
-    def _read(self) -> bytes:
-        """As much as the pipe holds."""
-        try:
-            return read_some(self.fd)
-        except BlockingIOError:
-            return b""
+        self._kept, self._dropped = bytearray(), 0

@@ -15,7 +15,6 @@ SHELLS = ("sh", "bash")
 
 _STATE_FD = 9
 """The highest that every shell can redirect to."""
-_CHUNK = 64 * KIB
 _MAX_STATE_BYTES = 1 * MIB
 _MAX_VARIABLES = 10_000
 _MAX_VARIABLE_BYTES = 128 * KIB - 1
@@ -28,12 +27,7 @@ _STATE = """{{ printf '%s\\0' "$PWD"; {env} -0 && printf '\\0'; }} 2>/dev/null >
 
 
 class Shells:
-    """The shells of a session.
-
-    Args:
-        family: Starts them.
-        output: What they write to.
-    """
+    """The shells of a session, which write to ``output``."""
 
     def __init__(self, family: Family, output: int) -> None:
         self._family = family
@@ -59,15 +53,7 @@ class Shells:
         return self._sessions
 
     def start(self, name: str, code: bytes) -> Shell:
-        """Start a block.
-
-        Args:
-            name: One of :data:`SHELLS`.
-            code: What it runs.
-
-        Raises:
-            OSError: If it cannot be started; ``FileNotFoundError`` if there is no such shell.
-        """
+        """Start a block in the shell ``name``. Raises an ``OSError``; ``FileNotFoundError`` if there is no such shell."""
         program = self._find(name)
         self._store(code)
         trap = _STATE.format(env=_quoted(self._find("env")), fd=_STATE_FD)
@@ -120,11 +106,7 @@ class Shells:
         raise FileNotFoundError(errno.ENOENT, "not found")
 
     def _store(self, code: bytes) -> None:
-        """Write the block to a file that nobody else has a say in.
-
-        Raises:
-            OSError: If there is room for it nowhere.
-        """
+        """Write the block to a file that nobody else has a say in."""
         name = f"codeact-{os.urandom(8).hex()}"
         failure: OSError | None = None
         # the code may have filled the first place, or removed it
@@ -158,7 +140,7 @@ class Shell:
     def read(self) -> bool:
         """Read what there is; whether there may be more."""
         try:
-            piece = read_some(self.fd, _CHUNK)
+            piece = read_some(self.fd)
         except BlockingIOError:
             return False
         # a byte more than is allowed tells of too much
@@ -167,9 +149,8 @@ class Shell:
 
     def close(self) -> list[bytes] | None:
         """The directory and the environment, as ``NAME=value``, in which it has ended, if it has said so properly."""
-        for _ in range(_MAX_STATE_BYTES // _CHUNK):
-            if not self.read():
-                break
+        while len(self._said) <= _MAX_STATE_BYTES and self.read():
+            pass
         os.close(self.fd)
         said = bytes(self._said)
         if not said.endswith(b"\0\0") or len(said) > _MAX_STATE_BYTES:

@@ -38,15 +38,7 @@ class _OutOfHand(Exception):
 
 
 class Supervisor:
-    """Serves one host.
-
-    Args:
-        host: The stream to it.
-        payload: The sources of the runner.
-
-    Raises:
-        OSError: If no interpreter can be started here.
-    """
+    """Serves one host."""
 
     def __init__(self, host: Host, payload: bytes) -> None:
         self._host = host
@@ -62,10 +54,6 @@ class Supervisor:
         self._shells = Shells(self._family, self._output.inner)
         self._program = Program(payload)
         self._block: Block | None = None
-        self._number = 1
-        """Of the present interpreter, which is started with the next block if it is not yet."""
-        self._loss = ""
-        """Why the one before it is gone."""
         self._from_host: dict[Kind, Callable[[bytes], None]] = {
             Kind.RUN: self._run_python,
             Kind.SHELL: self._run_shell,
@@ -74,12 +62,7 @@ class Supervisor:
             Kind.RESTART: self._restart,
             Kind.TOOLS: self._tools,
             Kind.ANSWER: self._answer,
-            **{kind: self._file_request(kind) for kind in workspace_files.REQUESTS},
-        }
-        self._from_interpreter: dict[Kind, Callable[[Block, bytes], None]] = {
-            Kind.REPORT: self._report,
-            Kind.ARTIFACT: self._artifact,
-            **{kind: self._to_host(kind) for kind in (Kind.CALL, Kind.CANCEL)},
+            **{kind: partial(self._file_request, kind) for kind in workspace_files.REQUESTS},
         }
         self._loop.on_readable(host.fd, self._on_host)
         self._loop.on_readable(self._output.fd, self._on_output, can_wait=True)
@@ -106,12 +89,12 @@ class Supervisor:
             self._flush(self._interpreter.answers)
 
     def _greet(self) -> None:
-        greeting = {"interpreter": self._number, "unguarded": self._unguarded}
+        greeting = {"interpreter": self._results.present, "unguarded": self._unguarded}
         self._host.send(frame(Kind.READY, json.dumps(greeting).encode()))
 
     def _begin(self, interpreter: int) -> Block:
         self._require_idle()
-        if kept := self._output.begin_block():
+        if kept := self._output.take_kept():
             self._host.send(kept)
         return Block(interpreter)
 
@@ -120,12 +103,12 @@ class Supervisor:
             raise ProtocolError("a block says where it is to run")
         meant, _ = RUN_HEAD.unpack_from(payload)
         block = self._begin(meant)
-        if self._interpreter is None and meant == self._number:
+        if self._interpreter is None and meant == self._results.present:
             try:
                 self._interpreter = self._start_interpreter()
             except OSError as error:
-                self._succeed(f"no interpreter can be started: {error.strerror or error}")
-        if self._interpreter is None or meant != self._number:
+                self._results.lost(f"no interpreter can be started: {error.strerror or error}")
+        if self._interpreter is None or meant != self._results.present:
             # whoever counts on its state has to hear of this before anything runs
             self._end_block(block, ran=False)
             return
@@ -195,13 +178,10 @@ class Supervisor:
             self._lose(interpreter, _DEAF)
         self._loop.wait_for_more()
 
-    def _file_request(self, kind: Kind) -> Callable[[bytes], None]:
-        def answer(payload: bytes) -> None:
-            self._require_idle()
-            for piece in workspace_files.answers(kind, payload):
-                self._host.send(piece)
-
-        return answer
+    def _file_request(self, kind: Kind, payload: bytes) -> None:
+        self._require_idle()
+        for piece in workspace_files.answers(kind, payload):
+            self._host.send(piece)
 
     def _require_idle(self) -> None:
         if self._block is not None:
@@ -241,28 +221,21 @@ class Supervisor:
 
     def _take_reports(self, interpreter: Interpreter) -> None:
         for kind, payload in interpreter.receive():
-            block, token = self._block, payload[:TOKEN_BYTES]
-            if block is not None and not block.shell and token == block.token:
-                self._from_interpreter[kind](block, payload[TOKEN_BYTES:])
-            elif kind not in (Kind.CALL, Kind.CANCEL):
-                raise ProtocolError(_FORGED)
-            # a thread that its block has left behind may call
+            block, token, content = self._block, payload[:TOKEN_BYTES], payload[TOKEN_BYTES:]
+            if block is None or block.shell or token != block.token:
+                # a thread that its block has left behind may call
+                if kind not in (Kind.CALL, Kind.CANCEL):
+                    raise ProtocolError(_FORGED)
+            elif kind == Kind.REPORT:
+                self._end_block(block, report=content)
+            elif kind == Kind.ARTIFACT:
+                block.add_artifact(content)
+                self._host.send(frame(kind, content))
+            else:
+                # who is asked for an approval has seen what was written before
+                self._host.hold(self._output.take(), frame(kind, content))
         if self._host.held:
             self._host.send()
-
-    def _report(self, block: Block, payload: bytes) -> None:
-        self._end_block(block, report=payload)
-
-    def _artifact(self, block: Block, payload: bytes) -> None:
-        block.add_artifact(payload)
-        self._host.send(frame(Kind.ARTIFACT, payload))
-
-    def _to_host(self, kind: Kind) -> Callable[[Block, bytes], None]:
-        def pass_on(_: Block, payload: bytes) -> None:
-            # who is asked for an approval has seen what was written before
-            self._host.hold(self._output.take(), frame(kind, payload))
-
-        return pass_on
 
     def _on_shell(self) -> None:
         shell = self._block and self._block.shell
@@ -286,13 +259,10 @@ class Supervisor:
     def _lose(self, interpreter: Interpreter, reason: str, status: int | None = None) -> None:
         """End what is left of an interpreter and of what it has started, and begin with another.
 
-        Args:
-            interpreter: The one that is lost.
-            reason: Why.
-            status: How it ended, as :func:`os.waitpid` says it; ``None`` if it has not ended by itself.
+        ``status`` is how it ended, as :func:`os.waitpid` says it; ``None`` if it has not ended by itself.
         """
         self._interpreter = None
-        self._succeed(reason)
+        self._results.lost(reason)
         # orphans say no more whose they were, but by their session; one that has left its shell's counts as ours
         sessions = self._shells.sessions
         self._end(lambda descendant: descendant.session not in sessions)
@@ -303,11 +273,6 @@ class Supervisor:
         # one that does not even start is not started again and again
         if interpreter.asked:
             self._prepare_interpreter()
-
-    def _succeed(self, loss: str) -> None:
-        """Number the interpreters on: the present one is gone."""
-        self._number += 1
-        self._loss = loss
 
     def _end_block(
         self,
@@ -329,9 +294,8 @@ class Supervisor:
             code,
             ran=ran,
             ended_here=ended_here,
-            present=self._number,
-            loss=self._loss,
-            output=self._output.end_block(),
+            # not what is written meanwhile: a background process may write for ever
+            output=self._output.read(),
             report=report,
         )
         self._host.send(result)
@@ -352,7 +316,7 @@ class Supervisor:
     def _end_everything(self) -> None:
         interpreter, self._interpreter = self._interpreter, None
         # numbered on even if there was none, so that whoever has asked for another can tell the answer from older ones
-        self._succeed("it was killed")
+        self._results.lost("it was killed")
         if interpreter:
             self._close(interpreter)
         if not self._family.end_all():
@@ -378,12 +342,8 @@ class Supervisor:
         interpreter.close()
 
 
-def main(payload: bytes, arguments: list[str]) -> None:
-    """Supervise until the host is gone.
-
-    Raises:
-        SystemExit: If it cannot start; the host has been told why.
-    """
+def main(payload: bytes, load: Callable[[str], object], arguments: list[str]) -> None:
+    """Supervise until the host is gone."""
     host = Host()
     try:
         supervisor = Supervisor(host, payload)

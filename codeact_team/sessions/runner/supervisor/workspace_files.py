@@ -19,9 +19,9 @@ from codeact_team.sessions.protocol import (
     MAX_LISTED_FILES,
     MIB,
     Kind,
+    ProtocolError,
     frame,
 )
-from codeact_team.sessions.runner.supervisor.relay import fields_of
 
 _CHUNK = 1 * MIB
 _MAX_LIST = FROM_SUPERVISOR[Kind.DONE] - KIB
@@ -30,27 +30,19 @@ _MAX_SIZE_DIGITS = 24
 """How long a size is, with what surrounds a name and a size."""
 _MAX_SEEN = 10 * MAX_LISTED_FILES
 """How many entries are looked at for a list, whatever they are."""
-
-
 REQUESTS = (Kind.PUT, Kind.GET, Kind.LIST)
 """The frames that :func:`answers` are for."""
 
 
 def answers(kind: Kind, payload: bytes) -> Iterator[bytes]:
-    """The frames that answer a request.
-
-    Raises:
-        ProtocolError: If it is no request.
-    """
+    """The frames that answer a request."""
     try:
         if kind == Kind.PUT:
             head = payload.find(b"\n") + 1
-            (path,) = fields_of(payload[:head], "path")
-            put(path, memoryview(payload)[head:])
+            put(_path(payload[:head]), memoryview(payload)[head:])
             yield frame(Kind.DONE)
         elif kind == Kind.GET:
-            (path,) = fields_of(payload, "path")
-            for piece in get(path):
+            for piece in get(_path(payload)):
                 yield frame(Kind.FILE, piece)
             yield frame(Kind.DONE)
         else:
@@ -60,12 +52,18 @@ def answers(kind: Kind, payload: bytes) -> Iterator[bytes]:
         yield frame(Kind.FAILED, json.dumps(failure).encode())
 
 
-def put(path: str, data: memoryview) -> None:
-    """Write a file; directories are made, and whatever is in its place, but a directory, is replaced.
+def _path(request: bytes) -> str:
+    try:
+        path = json.loads(request)["path"]
+    except (ValueError, LookupError, TypeError) as error:
+        raise ProtocolError("it is no request") from error
+    if not isinstance(path, str):
+        raise ProtocolError("a path is a text")
+    return path
 
-    Raises:
-        OSError: If that cannot be.
-    """
+
+def put(path: str, data: memoryview) -> None:
+    """Write a file; directories are made, and whatever is in its place, but a directory, is replaced."""
     target = _inside(path)
     directory = os.path.dirname(target)
     if directory:
@@ -73,11 +71,8 @@ def put(path: str, data: memoryview) -> None:
     temporary = os.path.join(directory, b".put-" + os.urandom(8).hex().encode())
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
-        try:
-            while data:
-                data = data[os.write(fd, data) :]
-        finally:
-            os.close(fd)
+        with open(fd, "wb") as file:
+            file.write(data)
         os.replace(temporary, target)
     except OSError:
         os.unlink(temporary)
@@ -85,11 +80,7 @@ def put(path: str, data: memoryview) -> None:
 
 
 def get(path: str) -> Iterator[bytes]:
-    """The content of a regular file, piece by piece.
-
-    Raises:
-        OSError: If it cannot be read, is no regular file or too large.
-    """
+    """The content of a regular file that is not too large, piece by piece."""
     # a pipe without a writer would be waited for
     fd = os.open(_inside(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
