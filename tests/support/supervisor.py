@@ -312,8 +312,10 @@ class SharedSupervisor:
     def close(self) -> None:
         self._supervisor = None
         self._running.close()
+        self._clear_workspace()
 
     def _clear_workspace(self) -> None:
+        # pytest cannot remove a deep tree
         for entry in list(os.scandir(self.workspace)):
             if entry.is_dir(follow_symlinks=False):
                 trees.remove(entry.path)
