@@ -35,6 +35,10 @@ class RetryDecision(BaseModel):
     )
     retry: bool = Field(description="Whether another attempt should be made.")
 
+    def to_text(self) -> str:
+        """The decision as people and models read it."""
+        return f"{'Proposed correction' if self.retry else 'No further attempt'}: {self.reason}"
+
 
 async def decide_retry(
     client: ChatCompletionClient,

@@ -84,12 +84,7 @@ _KINDS: Mapping[str, Any] = {
 
 
 def show_options(options: type, config: type[BaseModel]) -> Callable[[_Init], _Init]:
-    """Let ``inspect.signature`` show each keyword argument of a constructor, not only that there are ``options``.
-
-    Args:
-        options: The typed dictionary of its keyword arguments.
-        config: The model that has the defaults.
-    """
+    """Let ``inspect.signature`` show each of a constructor's ``options``, with the default that ``config`` has."""
 
     def show(init: _Init) -> _Init:
         signature = inspect.signature(init)
@@ -106,12 +101,7 @@ def show_options(options: type, config: type[BaseModel]) -> Callable[[_Init], _I
 
 
 def settings_of(model: type[Settings], config: type[BaseModel], given: Mapping[str, Any]) -> Settings:
-    """The plain settings among the arguments of an agent.
-
-    Args:
-        model: What they are.
-        config: All the settings there are.
-        given: The arguments; limits of tools that are ``None`` are the default ones.
+    """The plain settings among the arguments of an agent; limits of tools that are ``None`` are the default ones.
 
     Raises:
         TypeError: If there is no such argument.

@@ -13,6 +13,7 @@ from codeact_team.agents.host_tool_calls import TurnTools
 from codeact_team.agents.tool_settings import ToolLimits
 from codeact_team.aio import until_cancelled
 from codeact_team.approval import ApprovalRule, Approvals, Handler
+from codeact_team.effects import current_door
 from codeact_team.errors import SettingError
 from codeact_team.providers import resolve_function
 from codeact_team.tools import Offer, Tool, Toolbox
@@ -26,8 +27,8 @@ class AgentTools:
         tools: Single tools.
         workbench: More of them.
         limits: What their calls may cost.
-        approval: Who decides, the first rule that fits.
-        handler: Asked where a rule says so; a function, or its import path. Default: whoever the context names.
+        approval: The first rule that fits decides.
+        handler: Asked where a rule says so. Default: whoever the context names.
 
     Raises:
         SettingError: If something is no tool, two have the same name, or nobody would ever be asked.
@@ -48,6 +49,7 @@ class AgentTools:
         workbenches = [workbench] if isinstance(workbench, Workbench) else list(workbench or ())
         self._toolbox = Toolbox(tools, workbenches) if tools or workbenches else None
         self._source = source
+        self._door = current_door()
         self._limits = limits
         self._handler = handler
         ask = resolve_function(handler) if isinstance(handler, str) else handler
@@ -78,6 +80,7 @@ class AgentTools:
             self._limits,
             self._approvals,
             cancellation_token,
+            door=self._door,
             user=self,
             rights=self._rights,
         )

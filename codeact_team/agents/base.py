@@ -147,12 +147,7 @@ class RememberingAgent(BaseChatAgent, Generic[Settings]):
 
 
 class ExecutingAgent(RememberingAgent[Executing]):
-    """An agent that runs code, in an executor that others may share.
-
-    Args:
-        settings: What its plain settings are.
-        given: All its settings by name, the live parts among them.
-    """
+    """An agent that runs code, in an executor that others may share."""
 
     def __init__(self, settings: type[Executing], given: Mapping[str, Any]) -> None:
         super().__init__(settings, given)

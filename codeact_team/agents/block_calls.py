@@ -21,7 +21,7 @@ from codeact_team.agents.kept_output import keep_output
 from codeact_team.aio import until_cancelled
 from codeact_team.approval import Answer, Question
 from codeact_team.approval.asked_question import AskedQuestion
-from codeact_team.effects import Door, Effect, current_door, perform
+from codeact_team.effects import Door, Effect, perform
 from codeact_team.errors import CodeActTeamError
 from codeact_team.events import BlockBegan, BlockEnded, Code, block_ended
 from codeact_team.execution import ExecutionResult, Outcome, SessionResult
@@ -33,17 +33,11 @@ logger = logging.getLogger(__name__)
 
 _TIMEOUT_EXIT_CODE = 124
 """What the ``timeout`` command exits with."""
-_CANCELLED = "Code execution was cancelled."
+CANCELLED = "Code execution was cancelled."
 
 
 class Block(Effect[ExecutionResult]):
-    """Code blocks run.
-
-    Args:
-        source: The agent.
-        blocks: What runs.
-        message_id: The id of the message that tells what came of them.
-    """
+    """Code blocks run; the message of that id tells what came of them."""
 
     def __init__(self, source: str, blocks: Sequence[CodeBlock], message_id: str | None) -> None:
         self.source = source
@@ -85,8 +79,8 @@ async def run_blocks(
         executor: Any AutoGen executor.
         blocks: What to run.
         tools: What the code may call on the host, and the rules for its approval.
-        approval: Who approves beside the rules; ``None`` where nobody is asked.
-        context: The conversation, for whoever approves.
+        approval: Asked beside the rules, and shown the ``context``.
+        context: The conversation.
         cancellation_token: Stops the wait for approval and the execution.
         emit: Gets the output as it comes, of an executor that streams it.
         message_id: The id of the message that tells of the result.
@@ -102,7 +96,6 @@ async def run_blocks(
         if denial is not None:
             return denial
         _raise_if_cancelled(cancellation_token)
-        tools.pass_door(current_door() or door)
         result = await _execute(executor, blocks, tools, cancellation_token, emit)
         if keeps_output and isinstance(executor, SessionCodeExecutor) and isinstance(result, SessionResult):
             result.output_file = await keep_output(executor, result)
@@ -117,7 +110,7 @@ async def run_blocks(
         task = asyncio.current_task()
         if not cancellation_token.is_cancelled() or (task is not None and task.cancelling()):
             raise
-        return ExecutionResult(exit_code=1, output=_CANCELLED, outcome=Outcome.CANCELLED)
+        return ExecutionResult(exit_code=1, output=CANCELLED, outcome=Outcome.CANCELLED)
 
 
 @asynccontextmanager
@@ -224,5 +217,5 @@ def _cancelled(result: CodeResult) -> ExecutionResult:
     if result.exit_code == 0:
         return full_result(result)
     return ExecutionResult(
-        exit_code=result.exit_code, output=result.output or _CANCELLED, outcome=Outcome.CANCELLED
+        exit_code=result.exit_code, output=result.output or CANCELLED, outcome=Outcome.CANCELLED
     )

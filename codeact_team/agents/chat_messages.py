@@ -18,17 +18,14 @@ from codeact_team.parsing import extract_code, take_thoughts_off
 
 @dataclass
 class FoundCode:
-    """The code in some messages.
-
-    Attributes:
-        blocks: The blocks to run, in order.
-        unsupported: Labels of code that the agent does not run.
-        unclosed: Authors of messages that end within a block, of which no code is run: it may have been cut off.
-    """
+    """The code in some messages."""
 
     blocks: list[CodeBlock] = field(default_factory=list[CodeBlock])
+    """To run, in order."""
     unsupported: list[str] = field(default_factory=list[str])
+    """Labels of code that the agent does not run."""
     unclosed: list[str] = field(default_factory=list[str])
+    """Authors of messages that end within a block, of which no code is run: it may have been cut off."""
 
 
 def text_of(message: BaseChatMessage) -> str:
@@ -55,7 +52,7 @@ def find_code(
     quotes of it, unless ``sources`` asks for its author's code.
 
     Args:
-        messages: The messages since the agent's last turn.
+        messages: Those since the agent's last turn.
         languages: What the agent runs.
         sources: Whose code to take; ``None`` for everybody's.
         default_language: What a fence without a label holds; ``None`` to leave it alone.

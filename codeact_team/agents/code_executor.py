@@ -144,10 +144,10 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentSettings], Component[Cod
         self, messages: Sequence[BaseChatMessage], cancellation_token: CancellationToken, emit: Emit
     ) -> Response:
         self._turn = turn = CodeTurn(
-            self.name,
-            emit,
-            self._door,
-            cancellation_token,
+            source=self.name,
+            emit=emit,
+            door=self._door,
+            cancellation_token=cancellation_token,
             tools=await self._tools.begin_turn(cancellation_token),
             stream_output=self._settings.stream_output,
         )
@@ -182,13 +182,7 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentSettings], Component[Cod
             return turn.report()
 
     async def _write_and_run(self, client: WrappedClient, turn: CodeTurn, first: int) -> str:
-        """Generate, execute, decide, regenerate; then reflect.
-
-        Args:
-            client: The model.
-            turn: The turn; its blocks, if there are any, are the first attempt.
-            first: The number of the first attempt.
-        """
+        """Generate, execute, decide, regenerate; then reflect. Blocks that the turn has are the first attempt."""
         for attempt in range(first, self._settings.max_retries_on_error + 1):
             if not turn.blocks:
                 await self._write(client, turn, attempt)
@@ -236,12 +230,10 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentSettings], Component[Cod
             return
         conversation = await self._conversation(client)
         decision = await turn.decide_retry(client, conversation, turn.cancellation_token)
-        verdict = "Proposed correction" if decision.retry else "No further attempt"
-        await self._remember(f"{verdict}: {decision.reason}")
+        await self._remember(decision.to_text())
         if decision.retry:
             turn.blocks = []
-            correction = f"Attempt number: {attempt + 1}\nProposed correction: {decision.reason}"
-            await turn.wrote(attempt, correction, [])
+            await turn.wrote(attempt, f"Attempt number: {attempt + 1}\n{decision.to_text()}", [])
 
     async def _execute(self, turn: CodeTurn) -> None:
         """Run the turn's blocks; what came of them is then its result, and part of the conversation."""

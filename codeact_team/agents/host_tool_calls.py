@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import Context, copy_context
 from functools import partial
 
 from autogen_core import CancellationToken
@@ -16,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 
 from codeact_team.agents.tool_settings import ToolLimits
 from codeact_team.approval import ApprovalRecord, Approvals
-from codeact_team.effects import Door, Effect
+from codeact_team.effects import Door, Effect, perform
 from codeact_team.events import ToolCallBegan, ToolCallEnded
 from codeact_team.execution import Artifact, CallAnswer, CallOutcome, HostTools
 from codeact_team.execution_records import ToolCallRecord
@@ -113,6 +112,7 @@ class TurnTools(HostTools):
         limits: What the calls may cost.
         approvals: Asked before code runs, and before each call.
         cancellation_token: Cancels the tools that run.
+        door: The door that the agent remembers.
         user: Whose turn it is, for executors that several agents share.
         rights: See :attr:`codeact_team.execution.HostTools.rights`.
 
@@ -132,13 +132,13 @@ class TurnTools(HostTools):
         approvals: Approvals,
         cancellation_token: CancellationToken,
         *,
+        door: Door | None = None,
         user: object = None,
         rights: object = None,
     ) -> None:
         self.source = source
         self.user = user
-        self._door: Door | None = None
-        self._context = Context()
+        self._door = door
         self._rights = rights
         self._offer = offer
         self._limits = limits
@@ -184,13 +184,6 @@ class TurnTools(HostTools):
                 return record.reason
         return None
 
-    def pass_door(self, door: Door | None) -> None:
-        """Let the calls from now on pass a door, in this context: that of the block whose code makes them.
-
-        Calls are taken in by a reader of a stream, which has the context of when it was registered.
-        """
-        self._door, self._context = door, copy_context()
-
     async def call(
         self,
         name: str,
@@ -201,11 +194,7 @@ class TurnTools(HostTools):
         call, answer = ToolCall(self.source, name, arguments), CallAnswer(CallOutcome.CANCELLED)
         work = partial(self._answer, name, arguments, pause)
         try:
-            if self._door is None:
-                answer = await work()
-            else:
-                passing = self._door.perform(call, work)
-                answer = await asyncio.create_task(passing, context=self._context.copy())
+            answer = await perform(call, work, self._door)
         finally:
             if len(self.records) < MAX_RECORDS:
                 self.records.append(call.record(answer))

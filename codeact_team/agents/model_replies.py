@@ -15,12 +15,7 @@ NOT_RUN = "Your reply was {}, so no code in it was run. Write it again, shorter.
 
 
 def why_not_run(result: CreateResult, found: Extraction) -> str | None:
-    """Why no code of a reply is run, as what the reply was; ``None`` where nothing is known against it.
-
-    Args:
-        result: The model's reply.
-        found: The code in it.
-    """
+    """Why no code found in a reply is run, as what the reply was; ``None`` where nothing is known against it."""
     is_blank = isinstance(result.content, str) and not result.content.strip()
     if is_blank and not result.thought:
         return None

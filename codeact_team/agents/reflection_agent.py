@@ -71,7 +71,7 @@ class ReflectionAgent(RememberingAgent[ReflectionAgentSettings], Component[Refle
     async def _take_turn(
         self, messages: Sequence[BaseChatMessage], cancellation_token: CancellationToken, emit: Emit
     ) -> Response:
-        turn = Turn(self.name, emit, self._door, cancellation_token)
+        turn = Turn(source=self.name, emit=emit, door=self._door, cancellation_token=cancellation_token)
         for message in messages:
             record = ExecutionRecord.from_metadata(message.metadata)
             if record is None:
@@ -97,6 +97,7 @@ def _execution_report(message: BaseChatMessage, record: ExecutionRecord) -> User
         f"{message.source} was to run this code (attempt {record.attempts}):\n{code}\n\n"
         f"Exit code {record.exit_code}, {record.outcome.value}. What came of it:\n{as_data(record.output)}"
     )
-    if remark := text_of(message).removeprefix(record.output).strip():
+    remark = text_of(message).strip() if record.remark is None else record.remark
+    if remark:
         text += f"\n\n{message.source} says:\n{remark}"
     return UserMessage(content=text, source=message.source)

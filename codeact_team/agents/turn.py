@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -37,45 +39,45 @@ Emit = Callable[[Item], Awaitable[None]]
 """Lets an agent yield something."""
 
 
+def _new_id() -> str:
+    return str(uuid4())
+
+
+@dataclass(kw_only=True)
 class Turn:
     """What one turn of an agent has come to so far.
 
     An event and the message of AutoGen's that says the same have the same id.
-
-    Args:
-        source: The agent.
-        emit: Yields AutoGen's messages.
-        door: The door that the agent remembers.
-        cancellation_token: The caller's.
     """
 
-    def __init__(
-        self, source: str, emit: Emit, door: Door | None, cancellation_token: CancellationToken
-    ) -> None:
-        self.source = source
-        self.cancellation_token = cancellation_token
-        self.inner_messages: list[BaseAgentEvent | BaseChatMessage] = []
-        self.message_id = str(uuid4())
-        """The id of the next message, which has in full what is streamed before it."""
-        self._streamed: str | None = None
-        """The id of the message that was last streamed."""
-        self._emit = emit
-        self.door = door
-        self._calls: list[RequestUsage] = []
+    source: str
+    """The agent."""
+    emit: Emit
+    door: Door | None
+    """The one that the agent remembers."""
+    cancellation_token: CancellationToken
+    """The caller's."""
+    inner_messages: list[BaseAgentEvent | BaseChatMessage] = field(default_factory=list[Any])
+    message_id: str = field(default_factory=_new_id)
+    """The id of the next message, which has in full what is streamed before it."""
+    streamed: str | None = None
+    """The id of the message that was last streamed."""
+    calls: list[RequestUsage] = field(default_factory=list[RequestUsage])
+    """What each call of a model has used."""
 
     @property
     def usage(self) -> RequestUsage | None:
         """The tokens of all calls so far; ``None`` where there was none."""
-        if not self._calls:
+        if not self.calls:
             return None
         return RequestUsage(
-            prompt_tokens=sum(usage.prompt_tokens for usage in self._calls),
-            completion_tokens=sum(usage.completion_tokens for usage in self._calls),
+            prompt_tokens=sum(usage.prompt_tokens for usage in self.calls),
+            completion_tokens=sum(usage.completion_tokens for usage in self.calls),
         )
 
     def take_id(self) -> str:
         """The id for the message that is made now."""
-        taken, self.message_id = self.message_id, str(uuid4())
+        taken, self.message_id = self.message_id, _new_id()
         return taken
 
     def tell(self, event: Event) -> None:
@@ -86,19 +88,19 @@ class Turn:
         """Yield a message, which the response then has among its inner ones."""
         self.inner_messages.append(message)
         self.tell(Said(message=message))
-        await self._emit(message)
+        await self.emit(message)
 
     async def stream(self, text: str) -> None:
         """Yield a piece of what the next message will have."""
-        self._streamed = self.message_id
-        await self._emit(
+        self.streamed = self.message_id
+        await self.emit(
             ModelClientStreamingChunkEvent(content=text, source=self.source, full_message_id=self.message_id)
         )
 
     async def think(self, thought: str | None, message_id: str | None = None) -> None:
         """Tell what a model thought, if it did; the id is for what was streamed already."""
         if thought:
-            message = ThoughtEvent(id=message_id or str(uuid4()), content=thought, source=self.source)
+            message = ThoughtEvent(id=message_id or _new_id(), content=thought, source=self.source)
             self.tell(Thought(agent=self.source, text=thought, message_id=message.id))
             await self.send(message)
 
@@ -131,7 +133,7 @@ class Turn:
             cancellation_token=cancellation_token or self.cancellation_token,
             **options,
         )
-        self._calls.append(result.usage)
+        self.calls.append(result.usage)
         if isinstance(result.content, str):
             said = take_thoughts_off(result.content, result.thought)
             result = result.model_copy(update={"content": said.text, "thought": said.thought})
@@ -143,7 +145,7 @@ class Turn:
     ) -> Answer[Verdict]:
         """Let a model judge the work."""
         answer = await reflect(client, messages, cancellation_token=cancellation_token)
-        self._calls.append(answer.usage)
+        self.calls.append(answer.usage)
         return answer
 
     async def judge(self, answer: Answer[Verdict], message_id: str) -> Verdict:
@@ -168,46 +170,29 @@ class Turn:
         return Response(chat_message=final, inner_messages=self.inner_messages)
 
 
+@dataclass(kw_only=True)
 class CodeTurn(Turn):
-    """What one turn of an agent that runs code has come to so far.
+    """What one turn of an agent that runs code has come to so far."""
 
-    Args:
-        source: As of :class:`Turn`, like the next three.
-        emit: See there.
-        door: See there.
-        cancellation_token: See there.
-        tools: What the code may call on the host.
-        stream_output: Whether the code's output is yielded as it comes.
-    """
-
-    def __init__(
-        self,
-        source: str,
-        emit: Emit,
-        door: Door | None,
-        cancellation_token: CancellationToken,
-        *,
-        tools: TurnTools,
-        stream_output: bool,
-    ) -> None:
-        super().__init__(source, emit, door, cancellation_token)
-        self.tools = tools
-        self.text = ""
-        """What the model has written last."""
-        self.broken: str | None = None
-        """Why no code in that is run, if so."""
-        self.blocks: list[CodeBlock] = []
-        """To run next."""
-        self.unsupported: list[str] = []
-        """Labels of code beside them that is not run."""
-        self.unclosed: list[str] = []
-        """Whose code beside them is not run, because its end is missing."""
-        self.executed: list[list[CodeBlock]] = []
-        self.result = ExecutionResult(exit_code=0, output="")
-        self.decisions: list[RetryDecision] = []
-        self.remark: str | None = None
-        """What the response adds to the result, if it passes that on."""
-        self._streams_output = stream_output
+    tools: TurnTools
+    """What the code may call on the host."""
+    stream_output: bool
+    """Whether the code's output is yielded as it comes."""
+    text: str = ""
+    """What the model has written last."""
+    broken: str | None = None
+    """Why no code in that is run, if so."""
+    blocks: list[CodeBlock] = field(default_factory=list[CodeBlock])
+    """To run next."""
+    unsupported: list[str] = field(default_factory=list[str])
+    """Labels of code beside them that is not run."""
+    unclosed: list[str] = field(default_factory=list[str])
+    """Whose code beside them is not run, because its end is missing."""
+    executed: list[list[CodeBlock]] = field(default_factory=list[list[CodeBlock]])
+    result: ExecutionResult = field(default_factory=partial(ExecutionResult, exit_code=0, output=""))
+    decisions: list[RetryDecision] = field(default_factory=list[RetryDecision])
+    remark: str | None = None
+    """What the response adds to the result, if it passes that on."""
 
     @property
     def stopped(self) -> bool:
@@ -217,7 +202,7 @@ class CodeTurn(Turn):
     async def output(self, text: str) -> None:
         """Tell a piece of what the code writes."""
         self.tell(Output(agent=self.source, text=text, message_id=self.message_id))
-        if self._streams_output:
+        if self.stream_output:
             await self.stream(text)
 
     async def decide_retry(
@@ -226,7 +211,7 @@ class CodeTurn(Turn):
         """Let a model decide whether code that failed is worth another attempt, and tell what it decides."""
         answer = await decide_retry(client, messages, cancellation_token=cancellation_token)
         decision = answer.value
-        self._calls.append(answer.usage)
+        self.calls.append(answer.usage)
         self.decisions.append(decision)
         self.tell(Decision(agent=self.source, retry=decision.retry, reason=decision.reason))
         await self.think(answer.thought)
@@ -296,14 +281,14 @@ class CodeTurn(Turn):
         """Add to what the model has written. Where that was streamed, these are more pieces of it."""
         for remark in remarks:
             self.text = f"{self.text}\n{remark}"
-            if self._streamed == self.message_id:
+            if self.streamed == self.message_id:
                 self.tell(Words(agent=self.source, text=f"\n{remark}", message_id=self.message_id))
 
     def report(self) -> str:
         """The result itself, what was left out, and why no further attempt was made."""
         remarks = self.left_out
         if self.decisions and not self.decisions[-1].retry:
-            remarks.append(f"No further attempt: {make_inert(self.decisions[-1].reason)}")
+            remarks.append(make_inert(self.decisions[-1].to_text()))
         self.remark = "\n".join(remarks)
         return "\n".join([self.result.output, *remarks])
 

@@ -114,11 +114,13 @@ class CodeActAgent(ExecutingAgent[CodeActAgentSettings], Component[CodeActAgentC
     ) -> Response:
         tools = await self._tools.begin_turn(cancellation_token)
         run = CodeActRun(
-            self._settings,
-            emit,
-            self._door,
-            cancellation_token,
+            source=self.name,
+            emit=emit,
+            door=self._door,
+            cancellation_token=cancellation_token,
             tools=tools,
+            stream_output=self._settings.stream_output,
+            limits=self._settings,
             instructions=render(self._settings.system_message, self._functions, tools.describe()),
             task=await self._take_up(messages),
         )

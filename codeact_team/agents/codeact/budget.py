@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from types import TracebackType
 from typing import Self
 
 from autogen_core import CancellationToken
@@ -34,11 +33,7 @@ class Limits(BaseModel):
 
 
 class Clock(Effect[bool]):
-    """An agent looks whether its time is over; the outcome says so.
-
-    Args:
-        source: The agent.
-    """
+    """An agent looks whether its time is over; the outcome says so."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -62,20 +57,8 @@ class Clock(Effect[bool]):
 class Budget:
     """What a run has used up of its limits.
 
-    A context manager, within which the :attr:`token` is cancelled when the time is over, and a little later
-    :attr:`last_call`.
-
-    Args:
-        limits: What the run may cost.
-        cancellation_token: The caller's; cancels both as well.
-        source: The agent.
-        door: The door that the agent remembers.
-
-    Attributes:
-        token: For whatever the run waits for.
-        last_call: For the call to the model that makes the answer where there is none.
-        steps: How often the model has written.
-        time_is_over: Whether the time was used up when the clock was last looked at.
+    A context manager, within which :attr:`token` is cancelled when the time is over, and :attr:`last_call` a little
+    later; the caller's token cancels both.
     """
 
     def __init__(
@@ -86,9 +69,13 @@ class Budget:
         door: Door | None = None,
     ) -> None:
         self.token = CancellationToken()
+        """For whatever the run waits for."""
         self.last_call = CancellationToken()
+        """For the call to the model that makes the answer where there is none."""
         self.steps = 0
+        """How often the model has written."""
         self.time_is_over = False
+        """Whether the time was used up when the clock was last looked at."""
         self._limits = limits
         self._timer: Timer | None = None
         self._has_expired = False
@@ -107,11 +94,7 @@ class Budget:
             self._end_time()
 
     def spent(self, usage: RequestUsage | None) -> Ending | None:
-        """Which limit is reached, if one is.
-
-        Args:
-            usage: The tokens of all calls so far.
-        """
+        """Which limit is reached, if one is, with these tokens of all calls so far."""
         limits = self._limits
         tokens = 0 if usage is None else usage.prompt_tokens + usage.completion_tokens
         if self.time_is_over:
@@ -131,9 +114,7 @@ class Budget:
             self._timer = _timer(self._limits.max_seconds, self._end_time)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._timer is not None:
             self._timer.close()
 

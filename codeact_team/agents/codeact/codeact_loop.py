@@ -11,7 +11,7 @@ from autogen_agentchat.messages import TextMessage, ThoughtEvent
 from autogen_core.model_context import ChatCompletionContext
 from autogen_core.models import AssistantMessage, LLMMessage, SystemMessage, UserMessage
 
-from codeact_team.agents.block_calls import run_blocks, warming_up
+from codeact_team.agents.block_calls import CANCELLED, run_blocks, warming_up
 from codeact_team.agents.chat_messages import visible_to
 from codeact_team.agents.codeact.codeact_config import CodeActAgentSettings
 from codeact_team.agents.codeact.codeact_reply import read_reply
@@ -27,7 +27,6 @@ from codeact_team.executor_interface import SessionCodeExecutor
 from codeact_team.parsing import make_inert
 from codeact_team.reflection import REFLECTION_SYSTEM_MESSAGE, Verdict
 
-_CODE_CANCELLED = "Code execution was cancelled."
 _NO_LAST_ANSWER = "The time for this task is over, and the model did not answer in time."
 _NOT_REVIEWED = Verdict(
     accepted=False, problems=["The answer was not reviewed: a limit was reached before that."]
@@ -37,16 +36,7 @@ _NOT_RUN = "The code in that answer was not run."
 
 @dataclass(frozen=True, kw_only=True)
 class CodeActLoop:
-    """How an agent works on a task; what it has come to is in a :class:`CodeActRun`.
-
-    Attributes:
-        settings: The agent's.
-        model_client: The model that writes code.
-        executor: Where the code runs.
-        context: What the model remembers.
-        handoffs: Agents that the work can be handed to.
-        approve: Asked before each execution.
-    """
+    """How an agent works on a task; what it has come to is in a :class:`CodeActRun`."""
 
     settings: CodeActAgentSettings
     model_client: WrappedClient
@@ -70,7 +60,7 @@ class CodeActLoop:
                     await self._conclude(run, question)
         finally:
             if run.unanswered:
-                await self._tell(run, _CODE_CANCELLED)
+                await self._tell(run, CANCELLED)
         if self.settings.max_reflections and run.ending is Ending.ANSWERED:
             run.verdict = run.verdict or _NOT_REVIEWED
         if run.handoff is None:
@@ -169,13 +159,11 @@ class CodeActLoop:
             return
         conversation = await self._conversation(run, run.instructions)
         decision = await run.decide_retry(self.model_client, conversation, run.budget.token)
-        if not decision.retry:
+        await self._tell(run, decision.to_text())
+        if decision.retry:
+            await run.wrote(run.budget.steps - 1, f"Attempt number: {run.errors}\n{decision.to_text()}", [])
+        else:
             run.ending = Ending.GIVEN_UP
-            await self._tell(run, f"No further attempt: {decision.reason}")
-            return
-        correction = f"Proposed correction: {decision.reason}"
-        await self._tell(run, correction)
-        await run.wrote(run.budget.steps - 1, f"Attempt number: {run.errors}\n{correction}", [])
 
     async def _remark(self, run: CodeActRun, remark: str) -> None:
         """Tell the model why what it wrote is neither run nor taken for an answer."""

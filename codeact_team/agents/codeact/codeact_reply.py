@@ -17,27 +17,22 @@ _IF_ANSWER = "If that was your answer, give it again as it is."
 
 @dataclass(frozen=True)
 class Reply:
-    """What a model has written.
-
-    Attributes:
-        text: Its words, with the code in them.
-        thought: What it thought before.
-        blocks: The code to run.
-        unsupported: Labels of code that is not run.
-        calls: Tools that it calls.
-        remark: What to tell the model, where what it wrote can be neither run nor taken for an answer at once.
-        is_empty: Whether there are no words.
-        may_be_answer: Whether it may be an answer all the same.
-    """
+    """What a model has written."""
 
     text: str
+    """Its words, with the code in them."""
     thought: str | None
     blocks: list[CodeBlock]
+    """The code to run."""
     unsupported: list[str]
+    """Labels of code that is not run."""
     calls: list[FunctionCall]
     remark: str | None
+    """What to tell the model, where what it wrote can be neither run nor taken for an answer at once."""
     is_empty: bool
+    """Whether there are no words."""
     may_be_answer: bool
+    """Whether it may be an answer all the same."""
 
 
 NOTHING = Reply("", None, [], [], [], remark=None, is_empty=True, may_be_answer=False)
@@ -45,12 +40,7 @@ NOTHING = Reply("", None, [], [], [], remark=None, is_empty=True, may_be_answer=
 
 
 def read_reply(result: CreateResult, languages: Sequence[str]) -> Reply:
-    """Read what a model has written.
-
-    Args:
-        result: The model's.
-        languages: Labels of the code that is run.
-    """
+    """Read what a model has written; code with one of these labels is run."""
     calls = [] if isinstance(result.content, str) else result.content
     text = text_of_result(result)
     found = extract_from_reply("" if calls else text, languages)

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
-from autogen_core import CancellationToken
 from autogen_core.models import LLMMessage
 
-from codeact_team.agents.codeact.budget import Budget
-from codeact_team.agents.codeact.codeact_config import CodeActAgentSettings
-from codeact_team.agents.codeact.codeact_reply import NOTHING
+from codeact_team.agents.codeact.budget import Budget, Limits
+from codeact_team.agents.codeact.codeact_reply import NOTHING, Reply
 from codeact_team.agents.codeact.handoffs import HandoffTaken
 from codeact_team.agents.codeact.stuck import MAX_REPETITIONS, Repetition
-from codeact_team.agents.host_tool_calls import TurnTools
-from codeact_team.agents.turn import CodeTurn, Emit
-from codeact_team.effects import Door
+from codeact_team.agents.turn import CodeTurn
 from codeact_team.execution import Artifact, ExecutionResult, Outcome, SessionResult
 from codeact_team.execution_records import Ending
 from codeact_team.observations import as_data, encodable, observe, shorten, summarize
@@ -45,65 +41,43 @@ _TIME_IS_OVER = "The time for this task is over; the code was stopped."
 _EMPTY_ANSWER = "(The answer is empty.)"
 
 
+@dataclass(kw_only=True)
 class CodeActRun(CodeTurn):
-    """What one run of the agent has come to so far.
+    """What one run of the agent has come to so far."""
 
-    Args:
-        settings: The agent's.
-        emit: Yields AutoGen's messages.
-        door: The door that the agent remembers.
-        cancellation_token: The caller's.
-        tools: What the code may call on the host.
-        instructions: The system message, ready to send; empty for none.
-        task: What the run begins with.
-    """
+    limits: Limits
+    instructions: str
+    """The system message, ready to send; empty for none."""
+    task: list[LLMMessage]
+    """What the run begins with."""
+    budget: Budget = field(init=False)
+    said: list[LLMMessage] = field(default_factory=list[LLMMessage])
+    """What was said since the task."""
+    latest: int = 0
+    """Where in that the latest code stands."""
+    unanswered: bool = False
+    """Whether the last thing said is code of which nothing has come yet."""
+    reply: Reply = NOTHING
+    """What the model has written last."""
+    remarks: int = 0
+    """How many replies in a row were neither code nor an answer."""
+    errors: int = 0
+    """How many executions in a row have failed."""
+    repetition: Repetition = field(default_factory=Repetition)
+    reflections: int = 0
+    """How often a reflection has sent the agent back to work."""
+    verdict: Verdict | None = None
+    handoff: HandoffTaken | None = None
+    answer: str = ""
+    ending: Ending | None = None
+    artifact_bytes: int = 0
+    """How much the artifacts so far hold together."""
+    omitted_artifacts: int = 0
+    """How many of the latest result there was no room for."""
 
-    def __init__(
-        self,
-        settings: CodeActAgentSettings,
-        emit: Emit,
-        door: Door | None,
-        cancellation_token: CancellationToken,
-        *,
-        tools: TurnTools,
-        instructions: str,
-        task: list[LLMMessage],
-    ) -> None:
-        super().__init__(
-            settings.name,
-            emit,
-            door,
-            cancellation_token,
-            tools=tools,
-            stream_output=settings.stream_output,
-        )
-        self.instructions = instructions
-        self.task = task
-        self.budget = Budget(settings, cancellation_token, settings.name, door)
-        tools.pause = self.budget.paused
-        self._max_seconds = settings.max_seconds
-        self.said: list[LLMMessage] = []
-        """What was said since the task."""
-        self.latest = 0
-        """Where in that the latest code stands."""
-        self.unanswered = False
-        """Whether the last thing said is code of which nothing has come yet."""
-        self.reply = NOTHING
-        """What the model has written last."""
-        self.remarks = 0
-        """How many replies in a row were neither code nor an answer."""
-        self.errors = 0
-        """How many executions in a row have failed."""
-        self.repetition = Repetition()
-        self.reflections = 0
-        """How often a reflection has sent the agent back to work."""
-        self.verdict: Verdict | None = None
-        self.handoff: HandoffTaken | None = None
-        self.answer = ""
-        self.ending: Ending | None = None
-        self._artifact_room = MAX_ARTIFACT_BYTES
-        self._left_out = 0
-        """How many artifacts of the latest result there was no room for."""
+    def __post_init__(self) -> None:
+        self.budget = Budget(self.limits, self.cancellation_token, self.source, self.door)
+        self.tools.pause = self.budget.paused
 
     async def is_over(self) -> bool:
         """Whether there is an answer, or something else ends the run."""
@@ -117,11 +91,11 @@ class CodeActRun(CodeTurn):
         await self.budget.look()
         observed = observe(result)
         if observed.outcome is Outcome.CANCELLED and self.budget.time_is_over and not self.cancelled:
-            limit = f"max_seconds: {self._max_seconds:g}"
+            limit = f"max_seconds: {self.limits.max_seconds:g}"
             observed = replace(observed, outcome=Outcome.TIMED_OUT, limit=limit)
         if isinstance(observed, SessionResult):
             kept = [artifact for artifact in observed.artifacts if self._has_room(artifact)]
-            self._left_out = len(observed.artifacts) - len(kept)
+            self.omitted_artifacts = len(observed.artifacts) - len(kept)
             observed = replace(observed, artifacts=kept)
         self.result, self.unsupported = observed, self.reply.unsupported
         self.executed.append(self.reply.blocks)
@@ -184,8 +158,10 @@ class CodeActRun(CodeTurn):
         remarks = [self.with_left_out(as_data(output))]
         if self.budget.time_is_over and not self.cancelled:
             remarks.append(_TIME_IS_OVER)
-        if self._left_out:
-            remarks.append(f"There was no room for {self._left_out} of the pictures or tables it made.")
+        if self.omitted_artifacts:
+            remarks.append(
+                f"There was no room for {self.omitted_artifacts} of the pictures or tables it made."
+            )
         if isinstance(self.result, SessionResult) and (file := self.result.output_file) is not None:
             remarks.append(f"The output was cut. Code can read what is left out here from the file {file}.")
         if self.repetition.steps:
@@ -201,7 +177,7 @@ class CodeActRun(CodeTurn):
         return {**super().metadata(), **ending, **verdict}
 
     def _has_room(self, artifact: Artifact) -> bool:
-        if len(artifact.data) > self._artifact_room:
+        if self.artifact_bytes + len(artifact.data) > MAX_ARTIFACT_BYTES:
             return False
-        self._artifact_room -= len(artifact.data)
+        self.artifact_bytes += len(artifact.data)
         return True

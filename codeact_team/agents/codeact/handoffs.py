@@ -44,20 +44,15 @@ HandoffConfig = Annotated[
 
 @dataclass(frozen=True)
 class HandoffTaken:
-    """A handoff that the model has made.
-
-    Attributes:
-        target: Who gets the work.
-        content: What that agent is told.
-        context: What it gets to know besides.
-        calls: What the model called.
-        results: What came of each call.
-    """
+    """A handoff that the model has made."""
 
     target: str
     content: str
+    """What the other agent is told."""
     context: list[LLMMessage]
+    """What it gets to know besides."""
     calls: list[FunctionCall]
+    """All that the model called, the handoff among them."""
     results: list[FunctionExecutionResult]
 
     def events(self, source: str) -> tuple[ToolCallRequestEvent, ToolCallExecutionEvent]:
@@ -82,12 +77,8 @@ class HandoffTaken:
 class Handoffs:
     """The agents that the work can be handed to.
 
-    Args:
-        handoffs: Each with its tool, or the name of the other agent.
-        model_client: Must be able to call tools.
-
     Raises:
-        SettingError: If it is not, or two handoffs have the same name.
+        SettingError: If the model cannot call tools, or two handoffs have the same name.
     """
 
     def __init__(self, handoffs: Sequence[Handoff | str], model_client: ChatCompletionClient) -> None:
@@ -124,18 +115,9 @@ class Handoffs:
         return list(self._given)
 
     async def take(
-        self,
-        reply: Reply,
-        *,
-        source: str,
-        cancellation_token: CancellationToken,
+        self, reply: Reply, *, source: str, cancellation_token: CancellationToken
     ) -> HandoffTaken | str | None:
-        """Make the first handoff among the calls of ``reply``.
-
-        Args:
-            reply: What the model has written; what it thought goes along.
-            source: Who hands over.
-            cancellation_token: Stops the handoff's own tool.
+        """Make the first handoff among the calls of ``reply``; what the model thought goes along.
 
         Returns:
             The handoff, or why it failed, or ``None`` if there is none among the calls.

@@ -28,9 +28,6 @@ class Repetition:
 
     What is new in between starts the count anew, so that a test may be run after each of many changes; going round in
     a circle of several steps is noticed as well.
-
-    Attributes:
-        steps: How many there have been in a row.
     """
 
     def __init__(self) -> None:
