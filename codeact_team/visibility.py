@@ -68,12 +68,7 @@ def edged(text: str, width: int) -> str:
 
 
 def edge_breaks(line: str, width: int) -> list[int]:
-    """Find where to break a line so that it fits behind its edge, however wide a terminal draws its characters.
-
-    Args:
-        line: A line without tabs.
-        width: Of the screen, in cells.
-    """
+    """Find where to break a line without tabs, to fit behind its edge however wide a terminal draws its characters."""
     room = max(2, width - _EDGE_CELLS)
     if line.isascii():
         return list(range(room, len(line), room))

@@ -37,16 +37,11 @@ _NOBODY = Ruling(
 class Approvals:
     """Decides on an agent's code and on its calls of tools; remembers what was granted until it is reset.
 
-    Args:
-        rules: The first that fits decides.
-        handler: Who is asked where a rule says so; by default whoever the context names, see
-            :func:`~codeact_team.approval.asking`.
-        source: The agent's name.
+    Where a rule says so, the handler is asked, by default whoever :func:`~codeact_team.approval.asking` names.
     """
 
     def __init__(self, rules: Sequence[ApprovalRule], handler: Handler | None, source: str) -> None:
         self._chain = Chain(rules)
-        self._has_rules = bool(rules)
         self._handler = handler
         self._source = source
         self._door = current_door()
@@ -56,7 +51,7 @@ class Approvals:
 
     def __bool__(self) -> bool:
         """Whether there are any rules."""
-        return self._has_rules
+        return bool(self._chain.rules)
 
     @property
     def records(self) -> Sequence[ApprovalRecord]:
@@ -83,25 +78,13 @@ class Approvals:
     async def code(
         self, code: str, *, language: str = "python", pause: Pause = nullcontext
     ) -> ApprovalRecord:
-        """Decide whether a block of code may run.
-
-        Args:
-            code: The whole block.
-            language: What it is written in, for the person who is asked.
-            pause: Entered while an answer is waited for.
-        """
+        """Decide whether a block of code may run; ``pause`` is entered while an answer is waited for."""
         return await self._settle(Question(self._source, "code", language, code=code), pause)
 
     async def call(
         self, name: str, arguments: Mapping[str, JsonValue], *, pause: Pause = nullcontext
     ) -> ApprovalRecord:
-        """Decide whether a tool may be called.
-
-        Args:
-            name: The tool, as code calls it below ``tools``.
-            arguments: As the tool would get them.
-            pause: Entered while an answer is waited for.
-        """
+        """Decide whether a tool may be called with these arguments; ``pause`` is entered while an answer is waited for."""
         return await self._settle(Question(self._source, "tool", name, arguments), pause)
 
     async def _settle(self, question: Question, pause: Pause) -> ApprovalRecord:
@@ -113,16 +96,8 @@ class Approvals:
         record = record_of(question, ruling, seconds=seconds)
         if ruling.by != NO_RULE:
             self._records.add(record)
-            decided = Approval(
-                agent=self._source,
-                what=record.what,
-                name=record.name,
-                allowed=record.allowed,
-                by=record.by,
-                reason=record.reason,
-                seconds=record.seconds,
-            )
-            tell(decided, self._door)
+            told = record.model_dump(exclude={"arguments", "decision"})
+            tell(Approval(agent=self._source, allowed=record.allowed, **told), self._door)
         return record
 
     def _decide(self, question: Question) -> Ruling:

@@ -15,11 +15,7 @@ _ANSWER = TypeAdapter(Answer)
 
 
 class AskedQuestion(Effect[Answer]):
-    """A person is asked whether code may run, or a tool may be called.
-
-    Args:
-        question: What is asked.
-    """
+    """A person is asked whether code may run, or a tool may be called."""
 
     def __init__(self, question: Question) -> None:
         self.source = question.source

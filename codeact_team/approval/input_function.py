@@ -59,13 +59,7 @@ def read_answer(text: str) -> Answer | None:
 async def enter(
     function: Callable[..., Any], prompt: str, cancellation_token: CancellationToken | None = None
 ) -> str:
-    """Call an input function.
-
-    Args:
-        function: As for :func:`ask_with`.
-        prompt: What it is to show.
-        cancellation_token: Passed on; a new one by default. It is cancelled if the caller is.
-    """
+    """Call an input function, as :func:`ask_with` takes it; the token is passed on, and cancelled if the caller is."""
     token = cancellation_token or CancellationToken()
     arguments = (prompt, token) if _takes_token(function) else (prompt,)
     try:

@@ -33,11 +33,6 @@ def matches_value(glob: str, value: JsonValue, *, allowing: bool) -> bool | None
     What restricts has to notice a value in any notation. What allows must not be misled by one: a glob with a slash sees
     the path without detours only, any other has to fit with them and without.
 
-    Args:
-        glob: The glob.
-        value: An argument.
-        allowing: Whether the glob is to let something pass.
-
     Returns:
         ``None`` if the value is too long to tell, or nested too deeply.
     """

@@ -74,11 +74,7 @@ class Question:
         return one_line(self.reason, _MAX_REASON_CHARS)
 
     def to_text(self, *, width: int = _WIDTH) -> str:
-        """Write the question on several lines.
-
-        Args:
-            width: Of the screen, in characters. What is foreign keeps its edge if the screen is not narrower.
-        """
+        """Write the question on several lines, on which what is foreign keeps its edge if the screen is not narrower."""
         parts = [f"{self.headline}:", edged(self.details, width)]
         if self.reason:
             parts.append(f"You are asked because: {self.shown_reason}")

@@ -92,28 +92,20 @@ class ApprovalRule(BaseModel):
 
 
 class Ruling(NamedTuple):
-    """What the rules say.
-
-    Attributes:
-        decision: What to do.
-        by: Who says so.
-        reason: Why; it may be empty where nothing is denied.
-    """
+    """What the rules say."""
 
     decision: Literal["allow", "deny", "ask"]
     by: str
+    """Who says so."""
     reason: str = ""
+    """Why; it may be empty where nothing is denied."""
 
 
 class Chain:
-    """Rules in order, and how often each has allowed something.
-
-    Args:
-        rules: The first that fits decides.
-    """
+    """Rules, of which the first that fits decides, and how often each has allowed something."""
 
     def __init__(self, rules: Sequence[ApprovalRule]) -> None:
-        self._rules = tuple(rules)
+        self.rules = tuple(rules)
         self._used = Counter[int]()
 
     def reset(self) -> None:
@@ -123,7 +115,7 @@ class Chain:
     def decide(self, question: Question) -> Ruling:
         """Apply the rules; count it where one of them allows something."""
         used_up: Ruling | None = None
-        for number, rule in enumerate(self._rules, start=1):
+        for number, rule in enumerate(self.rules, start=1):
             fits, by = rule.fits(question), f"rule {number}"
             if fits is None:
                 return Ruling("deny", by, _too_long(by))

@@ -163,7 +163,7 @@ class ScriptedServer:
         self._clients.append(client)
         return client
 
-    async def wait_until(self, reached: Callable[[Self], bool], *, seconds: float = 5.0) -> None:
+    async def wait_until(self, reached: Callable[[Self], bool], *, seconds: float = 30.0) -> None:
         """Wait for a state, such as ``lambda server: server.disconnects == 1``.
 
         Raises:

@@ -32,29 +32,21 @@ _RESERVED = frozenset({"final_answer"})
 
 @dataclass(frozen=True)
 class GivenFunction:
-    """A function as the code gets it.
-
-    Attributes:
-        name: What the code calls it.
-        setup: The code that defines it in an interpreter.
-        stub: Its signature and docstring.
-        needs: Names of the module it comes from, on this machine, that the interpreter would lack.
-        path: Its import path, if that is how it was given.
-    """
+    """A function as the code gets it."""
 
     name: str
     setup: str
+    """The code that defines it in an interpreter."""
     stub: str
+    """Its signature and docstring."""
     needs: frozenset[str] = frozenset()
+    """Names of the module it comes from, on this machine, that the interpreter would lack."""
     path: str | None = None
+    """Its import path, if that is how it was given."""
 
 
 def check_import_path(path: str) -> str:
-    """Check the path of a function in the image; nothing is imported.
-
-    Raises:
-        SettingError: If it is not like ``package.module:function``.
-    """
+    """Check that the path of a function in the image is like ``package.module:function``; nothing is imported."""
     module, colon, name = path.partition(":")
     names = [*module.split("."), name]
     if not colon or not all(part.isidentifier() and not keyword.iskeyword(part) for part in names):
