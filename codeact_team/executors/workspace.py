@@ -50,6 +50,8 @@ class HostWorkspace:
         self._temporary: TemporaryDirectory | None = None
         self._made: tuple[int, int] | None = None
         """Device and inode of the directory that was made."""
+        # each block asks for it: a Path takes longer than the kernel
+        self._made_path = ""
         self._passing: set[str] = set()
         """Names of files that are to be removed at the end."""
 
@@ -59,7 +61,7 @@ class HostWorkspace:
         if self._made is None:
             return False
         try:
-            return _identity(self.path) != self._made
+            return _identity(self._made_path) != self._made
         except OSError:
             return True
 
@@ -100,8 +102,9 @@ class HostWorkspace:
             ) from error
         except OSError as error:
             raise SandboxError(f"the work_dir {self._work_dir} cannot be made: {error.strerror}") from error
+        self._made_path = str(self.path)
         try:
-            self._made = _identity(self.path)
+            self._made = _identity(self._made_path)
         except OSError as error:
             raise SandboxError(f"the work_dir {self._work_dir} was removed: {error.strerror}") from error
         return self.path.resolve()
@@ -138,6 +141,6 @@ class HostWorkspace:
                 logger.warning("the temporary file %s is left: %s", self._work_dir / name, error)
 
 
-def _identity(directory: Path) -> tuple[int, int]:
+def _identity(directory: str) -> tuple[int, int]:
     status = os.stat(directory)
     return status.st_dev, status.st_ino
