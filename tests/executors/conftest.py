@@ -5,9 +5,8 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from support.executing import ALL_KINDS, KINDS, Kind, run, why_not_confined
+from support.executing import ALL_KINDS, KINDS, Kind, goes_on, why_not_confined
 
-from codeact_team.execution import Outcome
 from codeact_team.executors import command_line
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.session import InterpreterCodeExecutor
@@ -74,10 +73,7 @@ def shared_hasty(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Genera
 async def hasty(shared_hasty: SandboxedCodeExecutor) -> SandboxedCodeExecutor:
     """One with as little time as can be set. Its workspace is empty at first, and its interpreter has started."""
     if isinstance(shared_hasty, InterpreterCodeExecutor):
-        async with asyncio.timeout(60):
-            # a busy machine may need more than the time of a block to start it
-            while (await run(shared_hasty, "1")).outcome is not Outcome.COMPLETED:
-                pass
+        assert await goes_on(shared_hasty)
     return with_empty_workspace(shared_hasty)
 
 

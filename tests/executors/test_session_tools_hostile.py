@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from autogen_core import CancellationToken
-from support.executing import Kind, living_interpreters
+from support.executing import Kind, goes_on, living_interpreters
 from support.host_tools import Offered, Pause, echo, forever
 from support.in_sessions import output, said, streamed
 from support.supervisor import REPORTS
@@ -18,6 +18,7 @@ from support.waiting import until
 from codeact_team import Outcome, SessionResult
 from codeact_team.execution import CallAnswer, ExecutionResult
 from codeact_team.executors.session import InterpreterCodeExecutor
+from codeact_team.sandboxes.base import UNCLEARED
 
 pytestmark = living_interpreters
 GARBLED = "it sent something that could not be understood"
@@ -37,6 +38,7 @@ while True:
     result = await said(hasty, code, tools=tools)
     assert result.outcome is Outcome.TIMED_OUT
     assert (len(tools.began), tools.running) == (1, 0)
+    assert await goes_on(hasty)
     assert await output(hasty, "tools.echo(value=1)", tools=tools) == "1\n"
 
 
@@ -74,7 +76,8 @@ async def test_calls_that_the_interpreter_would_not_make_cost_the_session_and_no
     tools = Offered(forever=forever, echo=echo, max_parallel=5)
     result = await said(session, f"{REPORTS}\n{attack}\nimport time; time.sleep(600)", tools=tools)
     assert (result.outcome, result.state_lost) == (Outcome.LOST, True)
-    assert GARBLED in result.output
+    # an engine that is busy may not tell in time that the interpreter has ended
+    assert GARBLED in result.output or UNCLEARED in result.output
     assert tools.running == 0
     assert await output(session, "tools.echo(value=1)", tools=tools) == "1\n"
 
