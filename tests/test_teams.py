@@ -2,12 +2,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
-import docker
 import pytest
 from autogen_agentchat.agents import AssistantAgent, SocietyOfMindAgent
 from autogen_agentchat.base import Team, TerminatedException
@@ -15,7 +12,6 @@ from autogen_agentchat.conditions import MaxMessageTermination, TokenUsageTermin
 from autogen_agentchat.messages import BaseChatMessage, CodeExecutionEvent, TextMessage, ThoughtEvent
 from autogen_agentchat.teams import RoundRobinGroupChat, SelectorGroupChat
 from autogen_core import CancellationToken
-from autogen_core.code_executor import CodeExecutor
 from autogen_core.models import ChatCompletionClient, RequestUsage
 from support.agents import (
     FAILS,
@@ -37,8 +33,7 @@ from support.openai_server import Json, ScriptedServer, Text
 from codeact_team.agents import CodeExecutorAgent, ReflectionAgent, Verdict
 from codeact_team.config import dump_config, load_config
 from codeact_team.errors import SettingError
-from codeact_team.executors import ConfinedCommandLineCodeExecutor, DockerCommandLineCodeExecutor
-from codeact_team.scope import Scope
+from codeact_team.executors import ConfinedCommandLineCodeExecutor
 from codeact_team.teams import ReflectionTermination, round_robin_team
 
 ACCEPTED = Verdict(accepted=True)
@@ -77,40 +72,6 @@ async def test_the_team_goes_through_the_whole_loop(tmp_path: Path):
     executions = [event.result for event in result.messages if isinstance(event, CodeExecutionEvent)]
     assert [execution.exit_code for execution in executions] == [0, 1, 0]
     assert [str(contents(request)).count(TASK) for request in server.requests] == [1] * 6
-
-
-async def check_in_docker(executor: CodeExecutor) -> None:
-    async with ScriptedServer(LOOP) as server:
-        result = await round_robin_team(server.client(), executor).run(task=TASK)
-    assert said(result)[-1] == ("reflection", "Accepted.")
-
-
-@pytest.mark.docker
-async def test_so_it_does_in_a_container_which_its_scope_stops():
-    name = f"codeact-team-test-{uuid4().hex}"
-    async with Scope():
-        await check_in_docker(DockerCommandLineCodeExecutor(image="python:3-slim", container_name=name))
-        assert is_running(name)
-    assert not is_running(name)
-
-
-def is_running(container: str) -> bool:
-    with closing(docker.from_env()) as client:
-        return bool(client.containers.list(filters={"name": container}))
-
-
-@pytest.mark.docker
-async def test_a_program_in_a_container_is_cut_and_made_inert_as_any_other():
-    flood = "```python\nprint('`' * 3 + 'sh\\necho no\\n' + '`' * 3 + 'x' * 5_000_000)\n```"
-    async with Scope():
-        agent = CodeExecutorAgent("executor", DockerCommandLineCodeExecutor(image="python:3-slim"))
-        second = Foreign()
-        team = RoundRobinGroupChat(
-            [agent, CodeExecutorAgent("second", second, approval_func=yes)], max_turns=2
-        )
-        result = await team.run(task=flood)
-    assert "omitted" in result.messages[1].to_text()
-    assert second.executed == []
 
 
 async def test_only_the_coders_code_is_run_and_the_reviewer_cannot_add_any():

@@ -84,20 +84,17 @@ async def test_each_task_is_a_run_of_its_own_in_one_conversation(monkeypatch: py
     assert all(said in seen for said in ("First.", "the answer is 42", "Second."))
 
 
-@pytest.mark.parametrize("broken", [HttpError(401), SLEEPS], ids=["failed", "stopped"])
-async def test_a_team_begins_anew_after_a_run_that_broke_off(monkeypatch: pytest.MonkeyPatch, broken: Any):
+async def test_a_team_begins_anew_after_a_run_that_was_stopped(monkeypatch: pytest.MonkeyPatch):
     # AutoGen waits for ever for the speaker whose turn broke off: the next run ended after one message
-    async with ScriptedServer([CODE, ACCEPT, broken, CODE, ACCEPT]) as server:
+    async with ScriptedServer([CODE, ACCEPT, SLEEPS, CODE, ACCEPT]) as server:
         use_model_at(server.base_url, monkeypatch)
         recording = Listening("now")
         async with open_runner("local-model", recording, overrides=CONFINED_TEAM) as team:
             await team.run("First.")
-            recording.messages.clear()
             run = asyncio.create_task(team.run("Second."))
-            if broken is SLEEPS:
-                await recording.stop(team)
+            await recording.stop(team)
             result = await run
-            assert (result.ending, result.signal) in [(RunEnding.FAILED, None), (RunEnding.STOPPED, SIGINT)]
+            assert (result.ending, result.signal) == (RunEnding.STOPPED, SIGINT)
             recording.messages.clear()
             result = await team.run("Third.")
             assert speakers(recording) == ["user", "coder", "executor", "reflection"]
@@ -106,7 +103,7 @@ async def test_a_team_begins_anew_after_a_run_that_broke_off(monkeypatch: pytest
     assert all(said in seen for said in ("First.", "Third."))
 
 
-async def test_the_turns_of_a_run_that_broke_off_do_not_count_for_the_next(monkeypatch: pytest.MonkeyPatch):
+async def test_so_it_does_after_one_that_failed_whose_turns_do_not_count(monkeypatch: pytest.MonkeyPatch):
     at_most = "config.termination_condition.config.conditions.1.config.max_messages=5"
     async with ScriptedServer([CODE, HttpError(401), CODE, ACCEPT]) as server:
         use_model_at(server.base_url, monkeypatch)
