@@ -76,8 +76,7 @@ class _Chat:
             # what cannot start is told before anything is asked
             await self._runner.started()
             self._screen.close()
-            self._prompt = self._ask_a_person() if self._with_a_person else None
-            read = self._read_lines() if self._prompt is None else self._prompt.read
+            read = self._reader()
             while not self._is_over and (text := await read()) is not None:
                 if not await self._take(text.strip()):
                     return
@@ -114,17 +113,17 @@ class _Chat:
             self._failures.add(exit_code)
             self._screen.notice("error", error, again=True)
 
-    def _ask_a_person(self) -> MessagePrompt:
+    def _reader(self) -> Callable[[], Awaitable[str | None]]:
+        if not self._with_a_person:
+            if os.isatty(0):
+                self._screen.notice("note", "each line is a message; Ctrl-D ends")
+            return LineReader().read
         # it takes a tenth of a second to import, and others do not need it
         from codeact_team.cli.message_prompt import MessagePrompt
 
         self._screen.text(_GREETING, "dim")
-        return MessagePrompt(self._screen)
-
-    def _read_lines(self) -> Callable[[], Awaitable[str | None]]:
-        if os.isatty(0):
-            self._screen.notice("note", "each line is a message; Ctrl-D ends")
-        return LineReader().read
+        self._prompt = MessagePrompt(self._screen)
+        return self._prompt.read
 
     def _stop(self, number: Signals) -> bool:
         """Stop what is going on, and tell whether that is the end of the chat."""
