@@ -28,24 +28,16 @@ decode = json.JSONDecoder().decode
 
 
 class Channel:
-    """Frames over three pipes.
+    """Frames over three pipes: two that the supervisor writes, commands and answers, and one that it reads, reports.
 
     Frames may be sent by several threads. The writer below takes each under its own lock and in C, where no exception
     of Python, not even one that is sent to the thread, can cut it short.
-
-    Args:
-        commands: The file descriptor that the supervisor writes to.
-        reports: The file descriptor that the supervisor reads from.
-        answers: Another one that the supervisor writes to.
-
-    Attributes:
-        answering: The last of these.
     """
 
     def __init__(self, commands: int, reports: int, answers: int) -> None:
         for fd in (commands, reports, answers):
             os.set_inheritable(fd, False)
-        # whoever takes one for the other fails, as it is open for something else; but two of these are read
+        # one that is put in another's place has another owner, or cannot be read or written, which is an error, too
         self._commands = Descriptor(commands, os.getppid())
         self._reports = Descriptor(reports, os.getppid())
         self.answering = Descriptor(answers, os.getpid())

@@ -8,6 +8,8 @@ import threading
 
 # the one of signal makes an enum of each handler
 from _signal import getsignal  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
+from collections.abc import Callable
+from types import CodeType, FrameType
 
 from codeact_team.sessions.runner.interpreter.stack_frames import (
     can_interrupt,
@@ -15,11 +17,6 @@ from codeact_team.sessions.runner.interpreter.stack_frames import (
     library_first,
     runs_users,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import CodeType, FrameType
 
 
 class Interrupts:
@@ -58,9 +55,7 @@ class Interrupts:
     def defer(self, base: CodeType, defer: Callable[[], object] | None) -> None:
         """Have ``defer`` called, once, instead of raising, where what ``base`` has called runs none of the user's code.
 
-        Args:
-            base: A function of the runner that runs an event loop.
-            defer: Has ``KeyboardInterrupt`` raised in the loop; ``None`` when it has ended.
+        ``base`` runs an event loop, in which ``defer`` has ``KeyboardInterrupt`` raised; ``None`` when it has ended.
         """
         self._base, self._defer = base, defer
 

@@ -100,12 +100,11 @@ class Calls:
         """The block has ended, and with it all its calls."""
         with self._lock:
             self._token = None
-            calls = [*self._sent.values(), *self._queue]
+            calls = self._unanswered()
             self._sent = {}
             self._sent_bytes = 0
             self._queue.clear()
-        for call in calls:
-            call.complete(None, ToolError(_ENDED))
+        _fail(calls, _ENDED)
         self._left_behind = {}
         # beside the one that listens
         if count_threads() > self._listening:
@@ -210,10 +209,9 @@ class Calls:
         """No call will be answered any more."""
         with self._lock:
             self._broken = f"tools cannot be called any more: {reason}"
-            calls = [*self._sent.values(), *self._queue]
+            calls = self._unanswered()
             self._queue.clear()
-        for call in calls:
-            call.complete(None, ToolError(self._broken))
+        _fail(calls, self._broken)
 
     def _forsake(self, call: _Call) -> None:
         """Nobody waits for it any more. It takes up room until it is answered."""
@@ -236,9 +234,11 @@ class Calls:
 
     def _stop(self, thread: int) -> None:
         with self._lock:
-            calls = [call for call in (*self._sent.values(), *self._queue) if call.thread == thread]
-        for call in calls:
-            call.complete(None, ToolError(_INTERRUPTED))
+            calls = [call for call in self._unanswered() if call.thread == thread]
+        _fail(calls, _INTERRUPTED)
+
+    def _unanswered(self) -> list[_Call]:
+        return [*self._sent.values(), *self._queue]
 
     def _listen(self) -> None:
         try:
@@ -270,6 +270,11 @@ class Calls:
         except BaseException as error:
             reason = one_line(error)
         self._give_up(reason)
+
+
+def _fail(calls: Iterable[_Call], reason: str) -> None:
+    for call in calls:
+        call.complete(None, ToolError(reason))
 
 
 def _work(frame: FrameType, workers: set[CodeType]) -> FrameType | None:

@@ -81,9 +81,6 @@ class Family:
             output: What it gets as stdout and stderr.
             inherited: File descriptors it gets beside these: its number there, and the one here.
             directory: Where it starts, if that still exists; else in this process's directory.
-
-        Raises:
-            OSError: If no process can be made.
         """
         with self._oom_score:
             pid = os.fork()
