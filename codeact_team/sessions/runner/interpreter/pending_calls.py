@@ -192,6 +192,9 @@ class Calls:
             try:
                 self._channel.send(Kind.CALL, token, call.payload)
             except OSError as error:
+                if error.errno is None:
+                    # not the system's: what the code's handler of a signal has raised
+                    raise
                 self._give_up(str(error))
 
     def _settle(self, token: bytes, number: int | None, value: Any, error: ToolError | None) -> None:
