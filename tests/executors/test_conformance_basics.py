@@ -18,7 +18,7 @@ import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock, CodeExecutor
 from pydantic import BaseModel, ValidationError
-from support.executing import Kind, each_part_once, fresh_processes, run
+from support.executing import Kind, each_part_once, fresh_processes, one_interpreter, run
 
 from codeact_team.config import yaml12
 from codeact_team.errors import SandboxError, SettingError
@@ -347,6 +347,7 @@ async def test_a_lost_sandbox_is_a_result_and_the_next_call_gets_a_new_one(
     await executor.stop()
 
 
+@each_part_once
 async def test_a_workspace_that_was_removed_is_made_anew(kind: Kind, tmp_path: Path) -> None:
     async with kind.make(work_dir=tmp_path / "workspace") as executor:
         await assert_made_anew(executor)
@@ -357,7 +358,7 @@ async def test_a_workspace_that_was_removed_is_made_anew(kind: Kind, tmp_path: P
         assert (executor.work_dir / "made").read_text() == "y"
 
 
-@each_part_once
+@one_interpreter
 async def test_a_temporary_workspace_that_was_removed_is_made_anew(kind: Kind) -> None:
     async with kind.make() as executor:
         await assert_made_anew(executor)
