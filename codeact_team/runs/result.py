@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from signal import Signals
 
 from autogen_core.models import RequestUsage
 
@@ -58,7 +58,7 @@ class RunResult(Event, type="result"):
     objection: str | None = None
     error: str | None = None
     is_transient: bool = False
-    signal: signal.Signals | None = None
+    signal: Signals | None = None
     tools: Sequence[ToolUse] = ()
 
     @property
