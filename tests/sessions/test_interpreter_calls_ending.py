@@ -11,10 +11,11 @@ _ENDED = "ToolError: the block that made this call has ended"
 
 
 @pytest.fixture
-def interpreter(interpreter: RunningInterpreter) -> RunningInterpreter:
-    interpreter.declare(ECHO)
-    interpreter.run("import asyncio, os, signal, sys, threading, time\nkept = 'kept'")
-    return interpreter
+def interpreter(fresh_interpreter: RunningInterpreter) -> RunningInterpreter:
+    """One of its own for each test: threads that a test leaves behind would disturb the next."""
+    fresh_interpreter.declare(ECHO)
+    fresh_interpreter.run("import asyncio, os, signal, sys, threading, time\nkept = 'kept'")
+    return fresh_interpreter
 
 
 _OWN_LOOP = """
