@@ -20,15 +20,7 @@ from codeact_team.tools import Offer, Tool, Toolbox
 
 
 class AgentTools:
-    """The tools of an agent, and who approves what its code does.
-
-    Args:
-        source: The agent's name.
-        tools: Single tools.
-        workbench: More of them.
-        limits: What their calls may cost.
-        approval: The first rule that fits decides.
-        handler: Asked where a rule says so. Default: whoever the context names.
+    """The tools of an agent, which is the ``source`` of their calls, and who approves what its code does.
 
     Raises:
         SettingError: If something is no tool, two have the same name, or nobody would ever be asked.

@@ -36,7 +36,7 @@ class RememberingAgent(BaseChatAgent, Generic[Settings]):
     """An agent that remembers its conversation in a model context. Subclasses define ``_take_turn``.
 
     Args:
-        settings: What its plain settings are.
+        settings: The class of its plain settings.
         given: All its settings by name, the live parts among them.
 
     Raises:
