@@ -93,11 +93,11 @@ def test_a_list_of_long_names_fits_into_its_frame(supervisor: Supervised, worksp
 
 def test_a_deep_tree_and_odd_names_are_no_problem(supervisor: Supervised, workspace: Path) -> None:
     (workspace / os.fsdecode(b"\xff")).touch()
-    # deeper than a path may be long
+    # deeper than a path may be long, and than Python recurses
     code = """
         import os
-        for _ in range(2100):
-            os.mkdir("d"); os.chdir("d")
+        for _ in range(1100):
+            os.mkdir("deep"); os.chdir("deep")
     """.replace("\n        ", "\n")
     supervisor.run(code)
     assert list(supervisor.files()) == ["\ufffd"]
