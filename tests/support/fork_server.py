@@ -93,6 +93,10 @@ def _serve(listener: socket.socket) -> dict[str, Any] | None:
                 continue
             asked, _ = listener.accept()
             message, streams, _, _ = socket.recv_fds(asked, 1 << 20, 3)
+            if not message:
+                # who wanted to ask has gone
+                asked.close()
+                continue
             request = json.loads(message)
             if not (pid := os.fork()):
                 selector.close()
@@ -102,7 +106,8 @@ def _serve(listener: socket.socket) -> dict[str, Any] | None:
                 return request
             for stream in streams:
                 os.close(stream)
-            asked.send(b"%d" % pid)
+            with suppress(BrokenPipeError):
+                asked.send(b"%d" % pid)
             selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, asked))
 
 

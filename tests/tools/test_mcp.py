@@ -40,7 +40,8 @@ pytestmark = [
 
 def stdio(**environment: str) -> StdioServerParams:
     command, *rest = forked_by_command(SERVER)
-    return StdioServerParams(command=command, args=rest, env=environment or None, read_timeout_seconds=20)
+    # a busy machine may take long to start the process that forks it
+    return StdioServerParams(command=command, args=rest, env=environment or None, read_timeout_seconds=100)
 
 
 def listing(*pages: list[dict[str, Any]], name: str = "lister", seconds: float = 20) -> StdioServerParams:
