@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
 from support import fork_server
 
 from codeact_team.errors import EngineError
@@ -58,6 +59,8 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_configure_node(node: Any) -> None:
     """Let all workers ask one server for forks."""
     node.workerinput["fork_server"] = fork_server.address()
+    # Hypothesis finds out which characters there are, and keeps that in a file: here, and not in each worker
+    st.text().validate()
 
 
 def pytest_configure(config: pytest.Config) -> None:

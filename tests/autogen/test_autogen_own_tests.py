@@ -20,7 +20,7 @@ pytestmark = pytest.mark.long
 HERE = Path(__file__).parent
 REQUIREMENTS = HERE / "requirements.txt"
 FETCH_TIMEOUT = 100
-"""Seconds; building what tells pip the version takes most of them."""
+"""Seconds."""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,9 @@ def sources(request: pytest.FixtureRequest) -> Path:
 
 def fetch(directory: Path) -> None:
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--retries=1"]
-    which = ["--no-deps", "--no-binary=autogen-agentchat,autogen-ext", "--require-hashes", "-r", REQUIREMENTS]
+    # an environment to build in, which pip would make to learn the version, takes most of the time
+    which = ["--no-deps", "--no-binary=autogen-agentchat,autogen-ext", "--no-build-isolation"]
+    which += ["--require-hashes", "-r", str(REQUIREMENTS)]
     fetched = subprocess.run(
         [*pip, *which, "-d", directory],
         stdout=subprocess.PIPE,

@@ -4,6 +4,7 @@ import importlib
 import inspect
 from typing import Any
 
+import jsonschema_rs
 import pytest
 from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.base import ChatAgent, TerminationCondition
@@ -49,7 +50,7 @@ def problems(text: str) -> list[str]:
 
 
 def test_the_schema_is_a_valid_one() -> None:
-    Draft202012Validator.check_schema(SCHEMA)
+    jsonschema_rs.meta.validate(SCHEMA)
     assert SCHEMA["$schema"] == "https://json-schema.org/draft/2020-12/schema"
 
 
