@@ -6,48 +6,46 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from codeact_team.agents import (
-        ApprovalRequest,
-        ApprovalResponse,
-        ApprovalRule,
-        CodeActAgent,
-        CodeExecutorAgent,
-        ReflectionAgent,
-        RetryDecision,
-        ToolLimits,
-        Verdict,
-    )
-    from codeact_team.autogen_parts import wrap
-    from codeact_team.config import dump_config, load_config, open_team, validate_config
-    from codeact_team.effects import Door, Event
-    from codeact_team.errors import (
-        CodeActTeamError,
-        ConfigError,
-        ConfinementError,
-        EngineError,
-        ModelError,
-        NotAllowedError,
-        SandboxError,
-        SettingError,
-        WorkbenchError,
-    )
-    from codeact_team.execution import (
-        Artifact,
-        BoundName,
-        CallOutcome,
-        ExecutionResult,
-        Outcome,
-        SessionResult,
-    )
-    from codeact_team.executor_interface import SessionCodeExecutor, StreamingCodeExecutor
-    from codeact_team.executors import (
-        ConfinedCommandLineCodeExecutor,
-        ConfinedSessionCodeExecutor,
-        DockerCommandLineCodeExecutor,
-        DockerSessionCodeExecutor,
-    )
-    from codeact_team.scope import Scope
-    from codeact_team.teams import ReflectionTermination, round_robin_team
+    from codeact_team.agents import ApprovalRequest as ApprovalRequest
+    from codeact_team.agents import ApprovalResponse as ApprovalResponse
+    from codeact_team.agents import ApprovalRule as ApprovalRule
+    from codeact_team.agents import CodeActAgent as CodeActAgent
+    from codeact_team.agents import CodeExecutorAgent as CodeExecutorAgent
+    from codeact_team.agents import ReflectionAgent as ReflectionAgent
+    from codeact_team.agents import RetryDecision as RetryDecision
+    from codeact_team.agents import ToolLimits as ToolLimits
+    from codeact_team.agents import Verdict as Verdict
+    from codeact_team.autogen_parts import wrap as wrap
+    from codeact_team.config import dump_config as dump_config
+    from codeact_team.config import load_config as load_config
+    from codeact_team.config import open_team as open_team
+    from codeact_team.config import validate_config as validate_config
+    from codeact_team.effects import Door as Door
+    from codeact_team.effects import Event as Event
+    from codeact_team.errors import CodeActTeamError as CodeActTeamError
+    from codeact_team.errors import ConfigError as ConfigError
+    from codeact_team.errors import ConfinementError as ConfinementError
+    from codeact_team.errors import EngineError as EngineError
+    from codeact_team.errors import ModelError as ModelError
+    from codeact_team.errors import NotAllowedError as NotAllowedError
+    from codeact_team.errors import SandboxError as SandboxError
+    from codeact_team.errors import SettingError as SettingError
+    from codeact_team.errors import WorkbenchError as WorkbenchError
+    from codeact_team.execution import Artifact as Artifact
+    from codeact_team.execution import BoundName as BoundName
+    from codeact_team.execution import CallOutcome as CallOutcome
+    from codeact_team.execution import ExecutionResult as ExecutionResult
+    from codeact_team.execution import Outcome as Outcome
+    from codeact_team.execution import SessionResult as SessionResult
+    from codeact_team.executor_interface import SessionCodeExecutor as SessionCodeExecutor
+    from codeact_team.executor_interface import StreamingCodeExecutor as StreamingCodeExecutor
+    from codeact_team.executors import ConfinedCommandLineCodeExecutor as ConfinedCommandLineCodeExecutor
+    from codeact_team.executors import ConfinedSessionCodeExecutor as ConfinedSessionCodeExecutor
+    from codeact_team.executors import DockerCommandLineCodeExecutor as DockerCommandLineCodeExecutor
+    from codeact_team.executors import DockerSessionCodeExecutor as DockerSessionCodeExecutor
+    from codeact_team.scope import Scope as Scope
+    from codeact_team.teams import ReflectionTermination as ReflectionTermination
+    from codeact_team.teams import round_robin_team as round_robin_team
 
 _HOME = {
     "agents": (
@@ -95,48 +93,7 @@ _HOME = {
 }
 _MODULE_OF = {name: f"codeact_team.{module}" for module, names in _HOME.items() for name in names}
 
-__all__ = [
-    "ApprovalRequest",
-    "ApprovalResponse",
-    "ApprovalRule",
-    "Artifact",
-    "BoundName",
-    "CallOutcome",
-    "CodeActAgent",
-    "CodeActTeamError",
-    "CodeExecutorAgent",
-    "ConfigError",
-    "ConfinedCommandLineCodeExecutor",
-    "ConfinedSessionCodeExecutor",
-    "ConfinementError",
-    "DockerCommandLineCodeExecutor",
-    "DockerSessionCodeExecutor",
-    "Door",
-    "EngineError",
-    "Event",
-    "ExecutionResult",
-    "ModelError",
-    "NotAllowedError",
-    "Outcome",
-    "ReflectionAgent",
-    "ReflectionTermination",
-    "RetryDecision",
-    "SandboxError",
-    "Scope",
-    "SessionCodeExecutor",
-    "SessionResult",
-    "SettingError",
-    "StreamingCodeExecutor",
-    "ToolLimits",
-    "Verdict",
-    "WorkbenchError",
-    "dump_config",
-    "load_config",
-    "open_team",
-    "round_robin_team",
-    "validate_config",
-    "wrap",
-]
+__all__ = sorted(_MODULE_OF)  # pyright: ignore[reportUnsupportedDunderAll] (which goes by the imports above)
 
 
 def __getattr__(name: str) -> Any:

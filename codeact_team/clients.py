@@ -40,13 +40,7 @@ Emit = Callable[[str], Awaitable[None]]
 
 
 class ModelCall(Effect[CreateResult]):
-    """A model is asked to go on with a conversation.
-
-    Args:
-        model: Its name, as far as it is known.
-        messages: The conversation.
-        options: The other arguments of the call, without the cancellation token.
-    """
+    """A model is asked to go on with a conversation; ``options`` are further arguments of AutoGen's ``create``."""
 
     form = TypeAdapter(CreateResult)
 
@@ -76,12 +70,7 @@ class ModelCall(Effect[CreateResult]):
 
 
 class WrappedClient(Wrapper, ChatCompletionClient):
-    """A model client whose calls pass the door.
-
-    Args:
-        client: Any model client.
-        model: The name of its model, where that is known.
-    """
+    """A model client whose calls pass the door; made by :func:`wrap_client`."""
 
     def __init__(self, client: ChatCompletionClient, model: str | None = None) -> None:
         super().__init__(client)

@@ -90,18 +90,14 @@ _accepted: WeakKeyDictionary[ChatCompletionClient, _Mode] = WeakKeyDictionary()
 
 @dataclass(frozen=True)
 class _Question(Generic[Schema]):
-    """What a model is asked.
-
-    Attributes:
-        schema: The shape of the answer.
-        material: What was said before, which the model may quote.
-        mark: By which the model marks its answer. Whoever wrote the material cannot know it, as it depends on the
-            whole conversation; the same question always has the same mark.
-    """
+    """What a model is asked."""
 
     schema: type[Schema]
     material: str
+    """What was said before, which the model may quote."""
     mark: str
+    """By which the model marks its answer. Whoever wrote the material cannot know it, as it depends on the whole
+    conversation; the same question always has the same mark."""
 
     @classmethod
     def of(cls, messages: Sequence[LLMMessage], schema: type[Schema]) -> _Question[Schema]:
@@ -225,14 +221,10 @@ async def _create(
     mode: _Mode,
     cancellation_token: CancellationToken | None,
 ) -> CreateResult:
-    asked: Sequence[LLMMessage] = messages
-    json_output: bool | type[BaseModel] | None = None
-    if mode is _Mode.STRUCTURED:
-        json_output = _unchecked(question.schema)
-    else:
-        asked = _extended(messages, _instruction(question))
-        json_output = True if mode is _Mode.JSON else None
-    return await client.create(asked, json_output=json_output, cancellation_token=cancellation_token)
+    json_output: Any = _unchecked(question.schema)
+    if mode is not _Mode.STRUCTURED:
+        messages, json_output = _extended(messages, _instruction(question)), mode is _Mode.JSON
+    return await client.create(messages, json_output=json_output, cancellation_token=cancellation_token)
 
 
 class _Unchecked(BaseModel):

@@ -10,11 +10,7 @@ from codeact_team.effects import current_door
 
 
 class Wrapper:
-    """Stands around a component, and passes for it: it has its class, its dump, and all else that it does not replace.
-
-    Args:
-        wrapped: The component.
-    """
+    """Stands around a component, and passes for it: it has its class, its dump, and all else that it does not replace."""
 
     def __init__(self, wrapped: Any) -> None:
         self.wrapped = wrapped

@@ -33,13 +33,7 @@ _MAX_SHOWN = 300
 
 
 class PartCall(Effect[T]):
-    """A tool is called, or a memory asked.
-
-    Args:
-        name: Its name.
-        arguments: Its arguments.
-        form: Dumps and loads what it returns.
-    """
+    """A tool is called, or a memory asked."""
 
     def __init__(self, name: str, arguments: Mapping[str, Any] | None, form: TypeAdapter[T]) -> None:
         self.form = form

@@ -172,11 +172,7 @@ class WrappedMemory(Wrapper):
 
 
 class WrappedInput:
-    """An input function whose questions pass the door.
-
-    Args:
-        function: Takes a prompt, and, if it is asynchronous, a cancellation token.
-    """
+    """An input function whose questions pass the door. An asynchronous one takes a cancellation token, too."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.wrapped = function

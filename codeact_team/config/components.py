@@ -43,13 +43,7 @@ KINDS_BY_FIELD: Mapping[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True)
 class PlacedComponent:
-    """A component of a document.
-
-    Attributes:
-        path: Where it is.
-        component: Its class.
-        config: Its config, as its schema takes it.
-    """
+    """A component of a document, with its config as its schema takes it."""
 
     path: Path
     component: ComponentClass

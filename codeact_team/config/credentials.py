@@ -32,16 +32,11 @@ def holds_credential(text: str) -> bool:
 
 
 def with_references(text: str, values: Mapping[str, str], place: str = "", inside: str = "") -> str:
-    """Put references in the place of the values that a text quotes, in whole or in part.
+    """Put references in the place of the values that a message quotes, in whole or in part.
 
     An error of somebody else's may quote a value, or a word of it, such as a path's package or a URL's port. A short word
-    may be anybody's, so it counts only where the message is about what it stands in.
-
-    Args:
-        text: A message that may quote values.
-        values: What each variable stands for.
-        place: The text with references that the message is about, if any.
-        inside: All text with references in the part of the document that the message is about.
+    may be anybody's, so it counts only where the message is about what it stands in: ``place`` is the text with references
+    that it is about, ``inside`` all such text in that part of the document.
     """
     words: list[tuple[str, str, str]] = []
     for name, value in values.items():

@@ -64,13 +64,7 @@ def at(data: Any, path: Path) -> Any:
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with a document.
-
-    Attributes:
-        path: Where.
-        message: What is wrong and what to do.
-        not_allowed: Whether the allow-list, or safety, is why.
-    """
+    """One thing that is wrong with a document; ``not_allowed`` where the allow-list, or safety, is why."""
 
     path: Path
     message: str
@@ -84,29 +78,24 @@ class Problem:
 
 @dataclass(frozen=True)
 class Resolved:
-    """A text after its references to the environment were resolved.
-
-    Attributes:
-        text: The text.
-        written: The text with ``${...}``; ``None`` where there was no reference.
-        values: What each variable stood for that is referred to and set; a default shows in the config itself.
-    """
+    """A text after its references to the environment were resolved."""
 
     text: str
     written: str | None
+    """The text with ``${...}``; ``None`` where there was no reference."""
     values: Mapping[str, str]
+    """What each variable stood for that is referred to and set; a default shows in the config itself."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """Plain data with the origin of everything in it.
+    """Plain data with the origin of everything in it, by path.
 
     Attributes:
         name: The file, as the user named it.
-        data: What it says, after overrides and environment references where these were applied.
-        lines: The line, counted from 1, of each path of the file.
-        overrides: The override that set a path, for paths that one did.
-        references: The texts that were written with references to the environment, by path.
+        lines: The line of each path of the file, counted from 1.
+        overrides: The override that set a path.
+        references: The texts that were written with references to the environment.
         aliases: Of each part that stands in the file by an alias, where it was first.
     """
 
@@ -181,9 +170,6 @@ def escape(text: str) -> str:
 
 def read_document(source: ConfigSource) -> Document:
     """Read a config from wherever it is.
-
-    Args:
-        source: See :data:`ConfigSource`.
 
     Raises:
         ConfigError: If there is no such document, or it is no mapping of plain data.

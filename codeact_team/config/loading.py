@@ -32,12 +32,7 @@ def validate_config(
 
     Model clients are not made, which want keys, nor is anything that does more than to take its settings.
 
-    Args:
-        source: Path of a YAML or JSON file, the name of a shipped config, such as ``quickstart``, the text of a config, a
-            mapping, or a ``ComponentModel``. The text of the last stands for itself: ``${NAME}`` is no reference there.
-        overrides: Changes to single values, such as ``config.max_turns=3``.
-        policy: What may be loaded; by default AutoGen's and our components, and what the environment adds.
-        environ: Where ``${NAME}`` is looked up; by default this process's environment.
+    Its arguments are those of :func:`load_config`.
 
     Raises:
         ConfigError: If anything is wrong with it, all problems together.

@@ -51,7 +51,7 @@ _WRAPPED_KINDS: Any = (ChatCompletionClient, (BaseTool, Workbench, CodeExecutor)
 
 
 class MadeConfig(BaseModel):
-    """Settings of :class:`Made`."""
+    """Holds the part itself."""
 
     part: Any
 
@@ -72,16 +72,7 @@ class Made(ComponentBase[BaseModel], Component[MadeConfig]):
 
 
 def make(document: Document, parts: Sequence[PlacedComponent], policy: Policy) -> tuple[Any, list[Failure]]:
-    """Make what a document describes.
-
-    Args:
-        document: The document.
-        parts: Its components, outer before inner.
-        policy: What may be loaded.
-
-    Returns:
-        What it describes, if nothing has failed; and what has.
-    """
+    """Make what a document describes. Returns that, if nothing has failed, and what has failed."""
     wrapped = {part.path for part in _to_be_wrapped(parts)}
     return _make(parts, _models(document, parts), policy, wrapped=wrapped)
 

@@ -22,11 +22,7 @@ async def open_team(
 
     What it needs starts in the background.
 
-    Args:
-        source: Path of a YAML or JSON file, the name of a shipped config, such as ``quickstart``, the text of a config, a
-            mapping, or a ``ComponentModel``. The text of the last stands for itself: ``${NAME}`` is no reference there.
-        overrides: Changes to single values, such as ``config.max_turns=3``.
-        policy: What may be loaded; by default AutoGen's and our components, and what the environment adds.
+    Its arguments are those of :func:`load_config`.
 
     Raises:
         ConfigError: If anything is wrong with the config, or it is neither a team nor an agent.

@@ -22,9 +22,7 @@ _ORCHESTRATOR = "MagenticOneOrchestrator"
 def unknown_participants(parts: Sequence[PlacedComponent]) -> Iterator[Problem]:
     """Find each name that is given for a participant of a team and that nobody has.
 
-    Args:
-        parts: The components of a document. Where the outermost is no team, the others are not known: an agent alone
-            may be meant for any team.
+    Where the outermost component is no team, the others are not known: an agent alone may be meant for any team.
     """
     # a config that is no mapping is told elsewhere
     parts = [part for part in parts if type(part.config) is dict]
@@ -61,12 +59,7 @@ def _names(parts: Sequence[PlacedComponent]) -> set[str] | None:
 
 
 def _named(config: Mapping[str, Any], *, handoffs: bool) -> Iterator[tuple[Path, str]]:
-    """The names in the config of an agent or a termination, with their places.
-
-    Args:
-        config: The config.
-        handoffs: Whether to name whom it hands over to, too: only a ``Swarm`` heeds that.
-    """
+    """The names in the config of an agent or a termination, with their places; ``handoffs`` count in a ``Swarm`` only."""
     for field in ("source", "sources", "filter", *(["handoffs"] if handoffs else [])):
         yield from _names_in(config.get(field), (field,))
 

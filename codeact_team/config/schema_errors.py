@@ -45,14 +45,7 @@ _SHOWN_CHARS = 40
 def problems_of(
     error: ValidationError, model: type[BaseModel], document: Document, path: Path
 ) -> list[Problem]:
-    """Tell what is wrong with a mapping of a document, one problem for each place in it.
-
-    Args:
-        error: What pydantic says about it.
-        model: Its schema.
-        document: The document.
-        path: Where the mapping is.
-    """
+    """Tell what is wrong with the mapping at ``path`` of a document, one problem for each place in it."""
     data = at(document.data, path)
     by_place: dict[Path, list[ErrorDetails]] = {}
     for details in error.errors(include_url=False):

@@ -38,12 +38,7 @@ logger = logging.getLogger(__name__)
 def check_document(
     document: Document, policy: Policy, unresolved: Sequence[Problem] = ()
 ) -> list[PlacedComponent]:
-    """Check a document without making anything of it.
-
-    Args:
-        document: The document, after overrides and environment references.
-        policy: What may be loaded.
-        unresolved: The references that could not be resolved, to be told with the rest.
+    """Check a document without making anything of it; references that are ``unresolved`` are told with the rest.
 
     Returns:
         Its components, outer before inner.

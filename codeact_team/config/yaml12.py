@@ -34,24 +34,14 @@ _DIRECTIVE = re.compile(r"\s*(?:#.*\n\s*)*%YAML\s+(?!1\.2\b)")
 
 @dataclass(frozen=True)
 class Places:
-    """Where the parts of a document are.
-
-    Attributes:
-        lines: The line, counted from 1, of each.
-        aliases: Of each part that stands there by an alias, where it was first.
-    """
+    """Where the parts of a document are: their lines, counted from 1, and where those that are aliases were first."""
 
     lines: dict[Path, int] = field(default_factory=dict[Path, int])
     aliases: dict[Path, Path] = field(default_factory=dict[Path, Path])
 
 
 class YamlError(Exception):
-    """Text that is no YAML 1.2 of plain data.
-
-    Args:
-        message: What is wrong.
-        line: Where, counted from 1.
-    """
+    """Text that is no YAML 1.2 of plain data; ``line`` is counted from 1."""
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message)
@@ -61,9 +51,6 @@ class YamlError(Exception):
 
 def parse(text: str) -> tuple[Any, Places]:
     """Read one YAML 1.2 document.
-
-    Returns:
-        The data, and where everything in it is.
 
     Raises:
         YamlError: If the text cannot be read as plain data.
