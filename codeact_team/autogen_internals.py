@@ -18,13 +18,15 @@ from autogen_agentchat.base import ChatAgent, OrTerminationCondition, Team, Term
 from autogen_agentchat.conditions import TimeoutTermination
 from autogen_agentchat.teams import BaseGroupChat
 from autogen_core import CancellationToken, ComponentBase, ComponentModel, SingleThreadedAgentRuntime
-from autogen_core._component_config import WELL_KNOWN_PROVIDERS, ComponentFromConfig, _ConcreteComponent
-from autogen_core.code_executor._func_with_reqs import import_to_str
+from autogen_core._component_config import WELL_KNOWN_PROVIDERS as WELL_KNOWN_PROVIDERS
+from autogen_core._component_config import ComponentFromConfig, _ConcreteComponent
+from autogen_core.code_executor._func_with_reqs import import_to_str as import_to_str
 from autogen_core.model_context import BufferedChatCompletionContext, ChatCompletionContext
 from autogen_core.model_context._buffered_chat_completion_context import BufferedChatCompletionContextConfig
 from autogen_core.models import ChatCompletionClient
 from autogen_core.tools import FunctionTool, ToolOverride
-from autogen_ext.code_executors._common import build_python_functions_file, to_stub
+from autogen_ext.code_executors._common import build_python_functions_file as build_python_functions_file
+from autogen_ext.code_executors._common import to_stub as to_stub
 from pydantic import BaseModel
 
 if TYPE_CHECKING:
@@ -32,28 +34,6 @@ if TYPE_CHECKING:
     from autogen_ext.tools.mcp import McpSessionActor, McpWorkbench
     from mcp import ClientSession
     from mcp.client.session import SamplingFnT
-
-__all__ = [
-    "WELL_KNOWN_PROVIDERS",
-    "ComponentClass",
-    "actor_of",
-    "approval_of",
-    "build_python_functions_file",
-    "components_in",
-    "function_of",
-    "import_to_str",
-    "load_context",
-    "model_table",
-    "next_request_number",
-    "overrides_of",
-    "reads_past_versions",
-    "recover",
-    "repaired_path",
-    "replace_input",
-    "sampling_of",
-    "time_limit",
-    "to_stub",
-]
 
 ComponentClass = type[_ConcreteComponent[BaseModel]]
 """A class that AutoGen can make from a config and dump to one."""

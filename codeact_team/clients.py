@@ -7,8 +7,7 @@ invisible in a dump.
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from json import JSONDecodeError
 from typing import Any, TypeGuard
@@ -35,6 +34,7 @@ _NO_STREAM = (
 )
 _STUMBLES = (AttributeError, TypeError, KeyError, IndexError, JSONDecodeError)
 """What AutoGen's clients raise about an answer without what they look for in it."""
+_DEFAULT_CHOICE = ("tool_choice", "auto")
 
 Emit = Callable[[str], Awaitable[None]]
 
@@ -92,37 +92,26 @@ class WrappedClient(Wrapper, ChatCompletionClient):
             emit: Is given the model's words as they come; ``None`` to have the answer at once.
             message_id: The id of the message that will have all of the words.
             cancellation_token: Stops the call, also of a client that does not heed it.
-            options: Further arguments of AutoGen's ``create``.
+            options: Further arguments of AutoGen's ``create``; those that are empty are left out.
 
         Raises:
             ModelError: If what the client returned, or found in its server's answer, is no answer of a model.
             Exception: Whatever else the client raises.
         """
-        if emit is None:
-            call = partial(self._create, messages, cancellation_token, options)
-        else:
-            call = partial(self._stream, messages, cancellation_token, options, emit, message_id)
+        # not every client knows all options
+        options = {key: value for key, value in options.items() if value and (key, value) != _DEFAULT_CHOICE}
+        work = partial(self._answer, messages, cancellation_token, options, emit, message_id)
         effect = ModelCall(self._model, messages, options)
-        return await perform(effect, partial(_heeding, call, cancellation_token), self._door)
+        return await perform(effect, partial(_heeding, work, cancellation_token), self._door)
 
-    async def create(
-        self,
-        messages: Sequence[LLMMessage],
-        *,
-        cancellation_token: CancellationToken | None = None,
-        **options: Any,
-    ) -> CreateResult:
-        return await self.ask(messages, cancellation_token=cancellation_token, **_given(options))
+    async def create(self, messages: Sequence[LLMMessage], **options: Any) -> CreateResult:
+        return await self.ask(messages, **options)
 
     def create_stream(
-        self,
-        messages: Sequence[LLMMessage],
-        *,
-        cancellation_token: CancellationToken | None = None,
-        **options: Any,
+        self, messages: Sequence[LLMMessage], **options: Any
     ) -> AsyncGenerator[str | CreateResult, None]:
         def work(emit: Emit) -> Awaitable[CreateResult]:
-            return self.ask(messages, emit=emit, cancellation_token=cancellation_token, **_given(options))
+            return self.ask(messages, emit=emit, **options)
 
         return streamed(work)
 
@@ -151,13 +140,26 @@ class WrappedClient(Wrapper, ChatCompletionClient):
     def model_info(self) -> ModelInfo:
         return self.wrapped.model_info
 
-    async def _create(
-        self, messages: Sequence[LLMMessage], token: CancellationToken | None, options: Mapping[str, Any]
+    async def _answer(
+        self,
+        messages: Sequence[LLMMessage],
+        token: CancellationToken | None,
+        options: Mapping[str, Any],
+        emit: Emit | None,
+        message_id: str | None,
     ) -> CreateResult:
-        with _answering():
+        try:
+            if emit is not None:
+                return await self._stream(messages, token, options, emit, message_id)
             return _checked(
                 self.wrapped, await self.wrapped.create(messages, cancellation_token=token, **options)
             )
+        except _STUMBLES as error:
+            raise ModelError(_UNREADABLE) from error
+        except ValidationError as error:
+            if error.title != CreateResult.__name__:
+                raise
+            raise ModelError(_UNREADABLE) from error
 
     async def _stream(
         self,
@@ -169,15 +171,14 @@ class WrappedClient(Wrapper, ChatCompletionClient):
     ) -> CreateResult:
         agent, last = speaker(), None
         # AutoGen's OpenAI clients report no tokens of a stream unless asked to, and others cannot be asked
-        asks = "include_usage" in inspect.signature(self.wrapped.create_stream).parameters
-        asked: dict[str, Any] = {"include_usage": True} if asks else {}
-        with _answering():
-            answer = self.wrapped.create_stream(messages, cancellation_token=token, **options, **asked)
-            async with aclosing(answer) as items:
-                async for last in items:
-                    if isinstance(last, str):
-                        tell(Words(agent=agent, text=last, message_id=message_id), self._door)
-                        await emit(last)
+        if "include_usage" in inspect.signature(self.wrapped.create_stream).parameters:
+            options = {**options, "include_usage": True}
+        answer = self.wrapped.create_stream(messages, cancellation_token=token, **options)
+        async with aclosing(answer) as items:
+            async for last in items:
+                if isinstance(last, str):
+                    tell(Words(agent=agent, text=last, message_id=message_id), self._door)
+                    await emit(last)
         # a stream ends with its result
         result = _checked(self.wrapped, last)
         if _is_nothing(result):
@@ -198,34 +199,10 @@ def wrap_client(client: ChatCompletionClient, model: str | None = None) -> Wrapp
     return client if isinstance(client, WrappedClient) else WrappedClient(client, model)
 
 
-def _given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that are not the default: not every client knows all."""
-    return {
-        name: value for name, value in options.items() if value and (name, value) != ("tool_choice", "auto")
-    }
-
-
 async def _heeding(
     call: Callable[[], Awaitable[CreateResult]], token: CancellationToken | None
 ) -> CreateResult:
     return await (call() if token is None else until_cancelled(call(), token))
-
-
-@contextmanager
-def _answering() -> Generator[None]:
-    """Within it, a client that stumbles over its server's answer raises one sentence.
-
-    Raises:
-        ModelError: That sentence. Everything else that a client raises is passed on.
-    """
-    try:
-        yield
-    except _STUMBLES as error:
-        raise ModelError(_UNREADABLE) from error
-    except ValidationError as error:
-        if error.title != CreateResult.__name__:
-            raise
-        raise ModelError(_UNREADABLE) from error
 
 
 def _checked(client: ChatCompletionClient, result: object) -> CreateResult:

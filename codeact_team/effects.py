@@ -237,12 +237,7 @@ def current_door() -> Door | None:
 
 
 async def perform(effect: Effect[T], do: Callable[[], Awaitable[T]], door: Door | None = None) -> T:
-    """Perform an effect, through the current door if there is one.
-
-    Args:
-        effect: What is asked.
-        do: Really does it.
-        door: The door that the component remembers, for where the context has none.
+    """Perform an effect, through the current door, or that which a component remembers, if there is one.
 
     Raises:
         Exception: As :meth:`Door.perform`.
@@ -253,12 +248,7 @@ async def perform(effect: Effect[T], do: Callable[[], Awaitable[T]], door: Door 
 
 
 def tell(event: Event, door: Door | None = None) -> None:
-    """Tell an event at the current door if there is one.
-
-    Args:
-        event: What happened.
-        door: As for :func:`perform`.
-    """
+    """Tell an event at the current door, or that which a component remembers, if there is one."""
     if (door := _door.get() or door) is not None:
         door.tell(event)
 

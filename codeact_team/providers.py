@@ -168,11 +168,7 @@ def schema_of(component: ComponentClass) -> type[BaseModel]:
 
 
 def resolve_function(path: str, policy: Policy | None = None) -> Callable[..., Any]:
-    """Import the function that ``module:function``, or a dotted path, names.
-
-    Args:
-        path: Where the function is.
-        policy: What is allowed; by default that of the config being loaded, else the environment's.
+    """Import the function that ``module:function``, or a dotted path, names; by default as :func:`active_policy` allows.
 
     Raises:
         ConfigError: If there is no such function, or its module cannot be imported here.
@@ -245,19 +241,11 @@ def _check_origin(path: str, found: object, policy: Policy) -> None:
 
 def _find(path: str) -> object:
     module_name, _, name = path.rpartition(".")
-    with _import_errors(path, module_name):
+    try:
         module = importlib.import_module(module_name)
         # a package may import what it exports only now
         if hasattr(module, name):
             return getattr(module, name)
-    near = did_you_mean(name, (other for other in dir(module) if not other.startswith("_")))
-    raise ConfigError(f"{path!r}: module {module_name!r} has no {name!r}{near}")
-
-
-@contextmanager
-def _import_errors(path: str, module_name: str) -> Generator[None]:
-    try:
-        yield
     except ModuleNotFoundError as error:
         missing = error.name or module_name
         if module_name == missing or module_name.startswith(f"{missing}."):
@@ -270,6 +258,8 @@ def _import_errors(path: str, module_name: str) -> Generator[None]:
         raise ConfigError(f"{path!r} cannot be imported: {error}{hint}") from error
     except Exception as error:  # whatever the module's own code raises
         raise ConfigError(f"{path!r} cannot be imported: {type(error).__name__}: {error}") from error
+    near = did_you_mean(name, (other for other in dir(module) if not other.startswith("_")))
+    raise ConfigError(f"{path!r}: module {module_name!r} has no {name!r}{near}")
 
 
 def missing_package(module: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, cast
 
 from autogen_agentchat.agents import CodeExecutorAgent, UserProxyAgent
@@ -28,13 +28,21 @@ from codeact_team.autogen_parts.wrappers import (
     WrappedTool,
     WrappedWorkbench,
 )
-from codeact_team.clients import wrap_client
+from codeact_team.clients import WrappedClient
 from codeact_team.wrapper import Wrapper
 
 T = TypeVar("T")
 
 _OURS = f"{__name__.partition('.')[0]}."
-_EFFECTFUL: Any = (ChatCompletionClient, BaseTool, Workbench, CodeExecutor, Memory)
+_WRAPPERS: Mapping[type, Callable[[Any], Any]] = {
+    ChatCompletionClient: WrappedClient,
+    StreamTool: WrappedStreamTool,
+    BaseTool: WrappedTool,
+    Workbench: WrappedWorkbench,
+    CodeExecutor: WrappedExecutor,
+    Memory: WrappedMemory,
+}
+_EFFECTFUL = tuple(_WRAPPERS)
 
 
 def wrap(part: T) -> T:
@@ -47,27 +55,12 @@ def wrap(part: T) -> T:
         part: A model client, tool, workbench, executor or memory; or a ``UserProxyAgent``, whose input function is
             replaced. What is wrapped already, and anything else, stays as it is.
     """
-    wrapped: Any = part
-    match part:
-        case Wrapper():
-            pass
-        case ChatCompletionClient():
-            wrapped = wrap_client(part)
-        case StreamTool():
-            wrapped = WrappedStreamTool(cast("Any", part))
-        case BaseTool():
-            wrapped = WrappedTool(cast("Any", part))
-        case Workbench():
-            wrapped = WrappedWorkbench(part)
-        case CodeExecutor():
-            wrapped = WrappedExecutor(part)
-        case Memory():
-            wrapped = WrappedMemory(part)
-        case UserProxyAgent() if not _is_wrapped_input(part):
-            replace_input(part, WrappedInput(part.input_func).ask)
-        case _:
-            pass
-    return wrapped
+    if isinstance(part, UserProxyAgent) and not _is_wrapped_input(part):
+        replace_input(part, WrappedInput(part.input_func).ask)
+    if isinstance(part, Wrapper):
+        return part
+    wrapper: Any = next((wrapper for kind, wrapper in _WRAPPERS.items() if isinstance(part, kind)), None)
+    return part if wrapper is None else wrapper(part)
 
 
 def unwrap(part: T) -> T:
