@@ -55,12 +55,14 @@ def wrap(part: T) -> T:
         part: A model client, tool, workbench, executor or memory; or a ``UserProxyAgent``, whose input function is
             replaced. What is wrapped already, and anything else, stays as it is.
     """
-    if isinstance(part, UserProxyAgent) and not _is_wrapped_input(part):
-        replace_input(part, WrappedInput(part.input_func).ask)
     if isinstance(part, Wrapper):
         return part
-    wrapper: Any = next((wrapper for kind, wrapper in _WRAPPERS.items() if isinstance(part, kind)), None)
-    return part if wrapper is None else wrapper(part)
+    if isinstance(part, UserProxyAgent) and not _is_wrapped_input(part):
+        replace_input(part, WrappedInput(part.input_func).ask)
+    for kind, wrapper in _WRAPPERS.items():
+        if isinstance(part, kind):
+            return wrapper(part)
+    return part
 
 
 def unwrap(part: T) -> T:
