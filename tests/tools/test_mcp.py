@@ -444,7 +444,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing_running(tmp_path: Path) 
     for note in notes:
         os.mkfifo(note)
         # once it is greeted, as MCP's library leaves something unclosed if cancelled while it starts a program
-        script = f"read greeting; echo $$ > {note}; exec cat >/dev/null"
+        script = f"read greeting; echo $$ > {note}; while read more; do :; done"
         params = StdioServerParams(command="sh", args=["-c", script], read_timeout_seconds=100)
         workbenches.append(McpWorkbench(params))
     starting = asyncio.ensure_future(Toolbox([], workbenches).start())
