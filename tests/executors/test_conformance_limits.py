@@ -206,6 +206,7 @@ async def test_cancelling_one_call_leaves_the_queued_one(
     assert (await three).outcome is Outcome.CANCELLED
 
 
+@pytest.mark.long
 async def test_cancelled_calls_leave_nothing_behind(
     executor: SandboxedCodeExecutor, work_dir: Path, kind: Kind
 ) -> None:
@@ -262,6 +263,7 @@ async def test_result_names_the_limit_and_its_field(
 
 
 @each_part_once
+@pytest.mark.long
 async def test_a_workspace_does_not_grow_without_end(kind: Kind, tmp_path: Path) -> None:
     much = "for n in range(12): open(f'grown-{n}', 'wb').write(bytes(1 << 20))", "workspace_mib: 8"
     many = "for n in range(400): open(f'grown-{n}', 'w').close()", "workspace_files: 300"
@@ -311,6 +313,7 @@ async def test_failing_code_is_not_blamed_on_a_limit(small: SandboxedCodeExecuto
 
 
 @fresh_processes
+@pytest.mark.long
 @pytest.mark.parametrize(
     "code", ["f() { f | f & }; f", "f() { f | f & }; f; sleep 1"], ids=["left behind", "waited for"]
 )
@@ -322,6 +325,7 @@ async def test_fork_bomb_is_contained(small: SandboxedCodeExecutor, code: str) -
 
 
 @each_part_once
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="how much memory a process uses is read from /proc")
 def test_flood_of_output_does_not_show_in_the_hosts_memory(kind: Kind, tmp_path: Path) -> None:
     # 200 MB once cost 574 MB

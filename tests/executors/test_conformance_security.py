@@ -363,6 +363,7 @@ async def test_a_block_does_not_keep_itself_from_being_stopped(executor: Sandbox
     await assert_stopped(executor, STOPS_THE_OTHERS)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("short_grace")
 @pytest.mark.parametrize(
     ("kind", "code"),

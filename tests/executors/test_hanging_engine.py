@@ -17,7 +17,7 @@ from codeact_team.execution import ExecutionResult, Outcome, SessionResult
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.sandboxes.docker.engine import connect, engine_url
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.long]
 
 BOUND = 60
 """Seconds, on a busy machine, for what takes at most a block's limit and five more. It once took 91."""

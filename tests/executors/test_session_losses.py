@@ -116,6 +116,7 @@ async def test_a_flood_from_the_background_is_bounded_and_delays_nothing(kind: K
     await executor.stop()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "code", ["f() { f | f & }; f", "f() { f | f & }; f; sleep 1"], ids=["left behind", "waited for"]
 )

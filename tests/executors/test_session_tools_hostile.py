@@ -146,6 +146,7 @@ async def test_a_killed_sandbox_ends_all_calls(kind: Kind, tmp_path: Path) -> No
     await executor.stop()
 
 
+@pytest.mark.long
 async def test_a_flood_of_output_and_large_answers_do_not_wait_for_each_other(
     session: InterpreterCodeExecutor,
 ) -> None:
