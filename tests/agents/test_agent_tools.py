@@ -398,9 +398,9 @@ async def test_a_cancellation_ends_the_wait_for_a_server_that_does_not_answer(
     session: ConfinedSessionCodeExecutor, tmp_path: Path, agent: str
 ):
     started = tmp_path / "started"
-    # it never answers
+    # it never answers, and keeps its output open
     server = StdioServerParams(
-        command="sh", args=["-c", f"read line; echo $$ > {started}; exec cat > /dev/null"]
+        command="sh", args=["-c", f"read line; echo $$ > {started}; exec cat 3>&1 > /dev/null"]
     )
     settings: dict[str, Any] = {"workbench": McpWorkbench(server)}
     model, token = replay("No."), CancellationToken()

@@ -111,16 +111,17 @@ async def test_a_time_limit_of_the_run_or_of_the_team_stops_a_model_that_does_no
     monkeypatch: pytest.MonkeyPatch, limit: str
 ):
     # AutoGen looks at the clock when somebody has said something
-    condition = "{provider: autogen_agentchat.conditions.TimeoutTermination, config: {timeout_seconds: 0.2}}"
+    condition = "{provider: autogen_agentchat.conditions.TimeoutTermination, config: {timeout_seconds: 0.5}}"
     overrides = [f"{IN_TIME}={condition}"] if limit == "config" else []
     async with ScriptedServer([Slow(60, CODE)]) as server:
         use_model_at(server.base_url, monkeypatch)
         result = await run_local(
-            recording := Recording(), *overrides, seconds=0.2 if limit == "option" else None
+            recording := Recording(), *overrides, seconds=0.5 if limit == "option" else None
         )
-        await server.wait_until(lambda server: server.disconnects == 1)
+        # a busy machine may reach the limit before the model is asked
+        await server.wait_until(lambda server: server.disconnects == len(server.requests))
     assert (result.ending, result.exit_code) == (RunEnding.NOT_ACCEPTED, 1)
-    assert result.stop_reason == "the time limit of 0.2 seconds is reached"
+    assert result.stop_reason == "the time limit of 0.5 seconds is reached"
     assert result.error is None
     assert recording.results == [result]
     # AutoGen's condition reads the clock itself, so the run says at its start that it will not be resumable
