@@ -1,0 +1,259 @@
+"""Layers of packages below the user's cache directory: made once, checked, shared by all sandboxes, removed when asked."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import resources
+from importlib.metadata import distributions
+from pathlib import Path
+
+import platformdirs
+from pydantic import BaseModel, ValidationError
+
+from codeact_team.aio import Turns, to_the_end
+from codeact_team.errors import SandboxError
+from codeact_team.packages.installer import install
+from codeact_team.packages.interpreters import Interpreter
+from codeact_team.packages.manifests import Manifest, differences, digest_of, make_manifest
+from codeact_team.packages.requests import Requested
+from codeact_team.system import trees
+
+PACKAGES = "site-packages"
+START = "start"
+"""The directory of a layer that ``PYTHONPATH`` has to name."""
+_ABOUT_THE_HOST = ("direct_url.json", "uv_cache.json", "REQUESTED")
+
+_making = Turns()
+
+Compile = Callable[[Path], Awaitable[None]]
+"""Compiles the modules in a directory, by the Python of the sandbox."""
+
+
+class _Record(BaseModel):
+    """What is known of a layer."""
+
+    packages: dict[str, str]
+    interpreter: str
+    manifest: Manifest
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Packages for one kind of Python, unpacked and compiled.
+
+    Attributes:
+        path: The directory.
+        packages: Version by name.
+        interpreter: What they fit, in words.
+        size: In bytes.
+    """
+
+    path: Path
+    packages: dict[str, str]
+    interpreter: str
+    size: int
+
+    @contextmanager
+    def held(self) -> Generator[None]:
+        """Within it, nobody removes the layer."""
+        descriptor = os.open(self.path, trees.DIRECTORY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+class Layers:
+    """The layers of one user.
+
+    Args:
+        root: Where they are. Default: below the user's cache directory.
+    """
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = root or platformdirs.user_cache_path("codeact-team") / "packages"
+
+    def find(self, requested: Requested, interpreter: Interpreter) -> Layer | None:
+        """The layer that was made for this, if it is there and was not changed since. Blocks, for a look at each file."""
+        try:
+            name = (self.root / "requests" / requested.digest(interpreter)).read_text()
+        except FileNotFoundError:
+            return None
+        layer = self._load(name)
+        if layer is None or self.changes(layer, thorough=False):
+            return None
+        return layer
+
+    async def provide(
+        self,
+        requested: Requested,
+        interpreter: Interpreter,
+        compile_modules: Compile,
+        tell: Callable[[str], None],
+    ) -> Layer:
+        """The layer for this, which is made if it is not there.
+
+        Args:
+            requested: The packages.
+            interpreter: What they have to fit.
+            compile_modules: Compiles them.
+            tell: Gets a line about what is done, now and then.
+
+        Raises:
+            SandboxError: If they cannot be had.
+        """
+        if (layer := await asyncio.to_thread(self.find, requested, interpreter)) is not None:
+            return layer
+        # two processes may make the same one; here, whoever comes second finds it
+        async with _making:
+            if (layer := await asyncio.to_thread(self.find, requested, interpreter)) is not None:
+                return layer
+            layer = await self._make(requested, interpreter, compile_modules, tell)
+            _write(self.root / "requests" / requested.digest(interpreter), layer.path.name)
+            return layer
+
+    def all(self) -> list[Layer]:
+        """All layers that are there, by their names."""
+        names = sorted(path.stem for path in (self.root / "layers").glob("*.json"))
+        return [layer for name in names if (layer := self._load(name)) is not None]
+
+    def changes(self, layer: Layer, *, thorough: bool) -> list[str]:
+        """What is not as it was when the layer was made: paths within it. Blocks.
+
+        Args:
+            layer: The layer.
+            thorough: Whether to read every file, and not only those that look changed.
+        """
+        record = self._record(layer.path.name)
+        return (
+            ["its manifest"]
+            if record is None
+            else differences(layer.path, record.manifest, thorough=thorough)
+        )
+
+    def verify(self) -> dict[str, list[str]]:
+        """What differs in each layer, read whole, by the name of the layer; nothing for those that are as they were."""
+        found = {layer.path.name: self.changes(layer, thorough=True) for layer in self.all()}
+        return {name: changes for name, changes in found.items() if changes}
+
+    def remove(self, layer: Layer) -> bool:
+        """Remove a layer, unless a sandbox has it; whether it is gone. Blocks."""
+        try:
+            descriptor = os.open(layer.path, trees.DIRECTORY)
+        except FileNotFoundError:
+            return True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # first the record, without which nobody finds it
+            self._record_path(layer.path.name).unlink(missing_ok=True)
+            trees.remove(str(layer.path))
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(descriptor)
+        return True
+
+    async def _make(
+        self,
+        requested: Requested,
+        interpreter: Interpreter,
+        compile_modules: Compile,
+        tell: Callable[[str], None],
+    ) -> Layer:
+        building = self.root / f"building-{os.getpid()}-{secrets.token_hex(4)}"
+        building.mkdir(mode=0o700, parents=True)
+        try:
+            await install(requested, interpreter, building / PACKAGES, tell)
+            await asyncio.to_thread(_tidy, building)
+            tell("compiling")
+            await compile_modules(building)
+            return await to_the_end(asyncio.to_thread(self._keep, building, interpreter))
+        finally:
+            await to_the_end(asyncio.to_thread(shutil.rmtree, building, ignore_errors=True))
+
+    def _keep(self, building: Path, interpreter: Interpreter) -> Layer:
+        packages = {
+            one.metadata["Name"]: one.version for one in distributions(path=[str(building / PACKAGES)])
+        }
+        try:
+            _make_readable(building)
+            manifest = make_manifest(building)
+        except ValueError as error:
+            raise SandboxError(f"the packages cannot be kept: {error}") from None
+        name = digest_of(manifest)[:32]
+        record = _Record(
+            packages=dict(sorted(packages.items())), interpreter=str(interpreter), manifest=manifest
+        )
+        path = self.root / "layers" / name
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        if (same := self._load(name)) is not None and not self.changes(same, thorough=True):
+            return same
+        if path.exists():
+            # somebody has changed it: out of the way, also of the sandboxes that have it
+            trees.remove(str(path))
+        building.rename(path)
+        _write(self._record_path(name), record.model_dump_json())
+        return _layer(path, record)
+
+    def _record_path(self, name: str) -> Path:
+        return self.root / "layers" / f"{name}.json"
+
+    def _record(self, name: str) -> _Record | None:
+        try:
+            return _Record.model_validate_json(self._record_path(name).read_bytes())
+        except (FileNotFoundError, ValidationError):
+            return None
+
+    def _load(self, name: str) -> Layer | None:
+        record = self._record(name)
+        return None if record is None else _layer(self.root / "layers" / name, record)
+
+
+def _layer(path: Path, record: _Record) -> Layer:
+    size = sum(file.size for file in record.manifest.values())
+    return Layer(path, record.packages, record.interpreter, size)
+
+
+def _tidy(building: Path) -> None:
+    """Remove what is about this machine, and add what lets Python find the packages."""
+    packages = building / PACKAGES
+    # scripts name the Python of this machine
+    shutil.rmtree(packages / "bin", ignore_errors=True)
+    for name in _ABOUT_THE_HOST:
+        for file in packages.glob(f"*.dist-info/{name}"):
+            file.unlink()
+    start = building / START
+    start.mkdir()
+    finder = resources.files(__name__.rpartition(".")[0]) / "inside" / "sitecustomize.py"
+    (start / "sitecustomize.py").write_text(finder.read_text())
+
+
+def _make_readable(building: Path) -> None:
+    """Let every user read it, as code in a sandbox may be any, and nobody write it."""
+    for directory, _, files in os.walk(building):
+        os.chmod(directory, 0o755)
+        for name in files:
+            path = os.path.join(directory, name)
+            if not os.path.islink(path):
+                executable = os.stat(path).st_mode & stat.S_IXUSR
+                os.chmod(path, 0o555 if executable else 0o444)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file as a whole, or not at all."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    passing = path.with_name(f"{path.name}-{secrets.token_hex(4)}")
+    try:
+        passing.write_text(text)
+        passing.replace(path)
+    finally:
+        passing.unlink(missing_ok=True)
