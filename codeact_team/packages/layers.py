@@ -24,11 +24,10 @@ from codeact_team.packages.installer import install
 from codeact_team.packages.interpreters import Interpreter
 from codeact_team.packages.manifests import Manifest, differences, digest_of, make_manifest
 from codeact_team.packages.requests import Requested
+from codeact_team.sandboxes.base import PACKAGES_START
 from codeact_team.system import trees
 
 PACKAGES = "site-packages"
-START = "start"
-"""The directory of a layer that ``PYTHONPATH`` has to name."""
 _ABOUT_THE_HOST = ("direct_url.json", "uv_cache.json", "REQUESTED")
 
 _making = Turns()
@@ -231,7 +230,7 @@ def _tidy(building: Path) -> None:
     for name in _ABOUT_THE_HOST:
         for file in packages.glob(f"*.dist-info/{name}"):
             file.unlink()
-    start = building / START
+    start = building / PACKAGES_START
     start.mkdir()
     finder = resources.files(__name__.rpartition(".")[0]) / "inside" / "sitecustomize.py"
     (start / "sitecustomize.py").write_text(finder.read_text())

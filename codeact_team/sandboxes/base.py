@@ -24,6 +24,20 @@ STARTS_AT_ONCE = max(2, os.cpu_count() or 1)
 """How many sandboxes, and how many interpreters, this process starts at a time: each has a limit on its time, which all
 together would exceed. Whoever waits for a place has not begun."""
 
+PACKAGES_START = "start"
+"""The directory in a layer of packages whose ``sitecustomize`` puts them on the path of every Python that starts."""
+
+
+def python_path(packages: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """The variable by which code finds a layer of packages.
+
+    Args:
+        packages: The layer, as the sandbox sees it.
+        environment: What the code has else.
+    """
+    start = f"{packages}/{PACKAGES_START}"
+    return {"PYTHONPATH": ":".join(filter(None, (start, environment.get("PYTHONPATH"))))}
+
 
 @cache
 def warn_once(text: str) -> None:
@@ -125,6 +139,14 @@ class Sandbox(ABC):
     @abstractmethod
     def python(self) -> str:
         """The Python interpreter, as the sandbox sees it."""
+
+    @abstractmethod
+    async def python_identity(self) -> str:
+        """What stands for that interpreter: something else where it may be another one. Can be asked before a start.
+
+        Raises:
+            SandboxError: If there is none.
+        """
 
     @abstractmethod
     async def interrupt(self) -> None:

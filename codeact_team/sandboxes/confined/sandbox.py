@@ -13,7 +13,7 @@ from pathlib import Path
 
 from codeact_team.aio import Turns, to_the_end
 from codeact_team.errors import ConfinementError, SandboxError
-from codeact_team.sandboxes.base import STARTS_AT_ONCE, STOPPED, UNCLEARED, Process, Sandbox
+from codeact_team.sandboxes.base import STARTS_AT_ONCE, STOPPED, UNCLEARED, Process, Sandbox, python_path
 from codeact_team.sandboxes.confined.access import readable_paths
 from codeact_team.sandboxes.confined.config import ConfinedSandboxConfig
 from codeact_team.sandboxes.confined.control import SEARCH_PATH, Control
@@ -45,14 +45,21 @@ class ConfinedSandbox(Sandbox):
         workspace: An existing directory of the host, which the code may write.
         workspace_mib: How large a file may become, in MiB; ``None`` for no limit. How much the directories of the host
             may grow is for the caller to watch.
+        packages: A layer of Python packages that the code may read; see :mod:`codeact_team.packages`.
     """
 
     def __init__(
-        self, config: ConfinedSandboxConfig, *, workspace: Path, workspace_mib: int | None = None
+        self,
+        config: ConfinedSandboxConfig,
+        *,
+        workspace: Path,
+        workspace_mib: int | None = None,
+        packages: Path | None = None,
     ) -> None:
         self._config = config
         self._workspace = workspace
         self._workspace_mib = workspace_mib
+        self._packages = packages
         self._paths: list[str] = []
         self._private: TemporaryDirectory | None = None
         self._control: Control | None = None
@@ -106,6 +113,8 @@ class ConfinedSandbox(Sandbox):
             raise SandboxError("Something still runs in the sandbox: one program at a time.")
         self._process = process = ConfinedProcess()
         environment = {**self._base_environment(), **self._config.environment, **(env or {})}
+        if self._packages is not None:
+            environment |= python_path(str(self._packages), environment)
         # in namespaces, a program sees no other processes than its own
         seen = ["/proc"] if supervises and self._control.has_namespaces else []
         message = {"do": "spawn", "argv": list(argv), "env": environment, "readable": [*self._paths, *seen]}
@@ -117,6 +126,10 @@ class ConfinedSandbox(Sandbox):
         finally:
             process.close_inner()
         return process
+
+    async def python_identity(self) -> str:
+        status = os.stat(sys.executable)
+        return f"{sys.executable} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
 
     async def interrupt(self) -> None:
         self._tell("interrupt")
@@ -150,6 +163,8 @@ class ConfinedSandbox(Sandbox):
 
     def _launch(self) -> Control:
         self._paths = readable_paths(self._config.readable)
+        if self._packages is not None:
+            self._paths.append(str(self._packages))
         workspace = self._workspace.resolve()
         if not workspace.is_dir() or not os.access(workspace, os.W_OK):
             raise ConfinementError(f"The work_dir {str(workspace)!r} is not a directory that can be written.")

@@ -22,6 +22,7 @@ from codeact_team.sandboxes.docker.engine import Client, open_stream, translated
 from codeact_team.sandboxes.docker.seccomp import profile
 
 WORKSPACE = "/workspace"
+PACKAGES = "/opt/codeact-team/packages"
 _NOBODY = "65534:65534"
 _MIB = 1024 * 1024
 _INIT = (resources.files(__name__.rpartition(".")[0]) / "init.sh").read_text()
@@ -47,11 +48,17 @@ class Binding:
 
 
 def launch(
-    client: Client, url: str, config: DockerSandboxConfig, binding: Binding | None, word: str
+    client: Client,
+    url: str,
+    config: DockerSandboxConfig,
+    binding: Binding | None,
+    packages: Path | None,
+    word: str,
 ) -> Container:
     """Create a container, attach to it, and start it. Blocks; where the engine refuses, nothing is left.
 
-    Without a binding, the workspace is inside. The line that the first process says begins with ``word``.
+    Without a binding, the workspace is inside. A layer of Python packages is bound read-only. The line that the first
+    process says begins with ``word``.
     """
     with translated(url):
         info: dict[str, Any] = client.info()
@@ -67,7 +74,10 @@ def launch(
         )
     probe = "" if binding is None else binding.probe
     settings = [word, probe, config.init_command or "", "1" if no_set_id else ""]
-    id = _create(client, config, settings, _host_config(config, user, binding, filter_), user)
+    host_config = _host_config(config, user, binding, filter_)
+    if packages is not None:
+        host_config["mounts"].append(Mount(PACKAGES, str(packages), type="bind", read_only=True))
+    id = _create(client, config, settings, host_config, user)
     with ExitStack() as failed:
         failed.callback(remove, client, url, id, keep=False)
         streams = "stream=1&stdin=1&stdout=1&stderr=1"

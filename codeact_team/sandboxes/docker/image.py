@@ -25,6 +25,16 @@ async def ensure_image(client: Client, image: str, pull: str) -> None:
         raise
 
 
+def image_id(client: Client, image: str) -> str:
+    """What stands for the image's content. Blocks.
+
+    Raises:
+        EngineError: If the engine has not the image.
+    """
+    with translated(image):
+        return str(client.inspect_image(image)["Id"])
+
+
 def _ensure(client: Client, image: str, pull: str, cancelled: threading.Event) -> None:
     if pull != "always":
         try:

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from codeact_team.aio import Turns
 from codeact_team.errors import EngineError, SandboxError
-from codeact_team.sandboxes.base import STARTS_AT_ONCE, STOPPED, Process, Sandbox
+from codeact_team.sandboxes.base import STARTS_AT_ONCE, STOPPED, Process, Sandbox, python_path
 from codeact_team.sandboxes.docker.config import DockerSandboxConfig
 from codeact_team.sandboxes.docker.container import Container
-from codeact_team.sandboxes.docker.creation import WORKSPACE, Binding, launch
+from codeact_team.sandboxes.docker.creation import PACKAGES, WORKSPACE, Binding, launch
 from codeact_team.sandboxes.docker.engine import Client, ask, connect, engine_url, in_thread
-from codeact_team.sandboxes.docker.image import ensure_image
+from codeact_team.sandboxes.docker.image import ensure_image, image_id
 from codeact_team.sandboxes.docker.orphans import remove_unstarted
 from codeact_team.sandboxes.docker.process import DockerProcess
 from codeact_team.sandboxes.limits import Limits
@@ -48,6 +48,7 @@ class DockerSandbox(Sandbox):
         bind_dir: The same directory as the engine names it, where that differs.
         must_share: Whether it is an error that the engine does not see ``work_dir``, or the user cannot write there. If
             not, the workspace is then inside the container.
+        packages: A layer of Python packages that the code may read; see :mod:`codeact_team.packages`.
     """
 
     def __init__(
@@ -57,8 +58,10 @@ class DockerSandbox(Sandbox):
         work_dir: Path | None = None,
         bind_dir: Path | None = None,
         must_share: bool = True,
+        packages: Path | None = None,
     ) -> None:
         self._config = config
+        self._packages = packages
         self._work_dir = work_dir
         self._bind_dir = bind_dir
         self._must_share = must_share
@@ -122,8 +125,11 @@ class DockerSandbox(Sandbox):
         mark = None if supervises else secrets.token_hex(16).encode()
         command = ["/bin/sh", "-c", 'exec "$@"' if mark is None else _EXEC, "exec", *argv]
         # a program that nobody takes up ends as soon as it reads the end of its input
+        variables = dict(env or {})
+        if self._packages is not None:
+            variables |= python_path(PACKAGES, self._config.environment | variables)
         exec_id, stream = await ask(
-            partial(container.launch, command, env or {}), undo=lambda late: late[1].close()
+            partial(container.launch, command, variables), undo=lambda late: late[1].close()
         )
         process = DockerProcess(container.client, container.id, exec_id, stream, mark, self.kill)
         self._process = process
@@ -134,6 +140,14 @@ class DockerSandbox(Sandbox):
                 await process.aclose()
                 raise
         return process
+
+    async def python_identity(self) -> str:
+        client = await ask(partial(connect, engine_url()), undo=methodcaller("close"))
+        try:
+            await ensure_image(client, self._config.image, self._config.pull)
+            return await ask(partial(image_id, client, self._config.image))
+        finally:
+            client.close()
 
     async def interrupt(self) -> None:
         if self._container is not None:
@@ -181,7 +195,8 @@ class DockerSandbox(Sandbox):
         try:
             async with _starts:
                 self._container = container = await ask(
-                    partial(launch, client, url, self._config, binding, word), undo=Container.discard
+                    partial(launch, client, url, self._config, binding, self._packages, word),
+                    undo=Container.discard,
                 )
             async with asyncio.timeout(None if self._config.init_command else _FIRST_LINE_TIMEOUT):
                 return await container.first_line(word)
