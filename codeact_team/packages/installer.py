@@ -14,7 +14,7 @@ import uv
 from codeact_team.aio import to_the_end
 from codeact_team.errors import SandboxError
 from codeact_team.packages.interpreters import Interpreter
-from codeact_team.packages.pip_settings import environment_for_uv
+from codeact_team.packages.pip_settings import settings_for_uv
 from codeact_team.packages.requests import Requested
 
 _MAX_WORDS = 4000
@@ -35,14 +35,15 @@ async def install(
     Raises:
         SandboxError: If they cannot be had.
     """
-    arguments = _arguments(requested, interpreter, directory)
+    environment, options = settings_for_uv(os.environ)
     process = await asyncio.create_subprocess_exec(
         uv.find_uv_bin(),
-        *arguments,
+        *_arguments(requested, interpreter, directory),
+        *options,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
-        env={**environment_for_uv(os.environ), "UV_COMPILE_BYTECODE": "0", "NO_COLOR": "1"},
+        env={**environment, "UV_COMPILE_BYTECODE": "0", "NO_COLOR": "1"},
     )
     try:
         said = await _converse(process, "\n".join(requested.requirements), tell)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 from typing import Annotated
@@ -80,7 +79,7 @@ class Interpreter(BaseModel):
 
 
 @cache
-def describing() -> Sequence[str]:
+def describing() -> tuple[str, ...]:
     """The arguments by which a Python describes itself."""
     # isolated: nothing that is left in the workspace is run
     return ("-I", "-c", (resources.files(__name__.rpartition(".")[0]) / "inside" / "describe.py").read_text())

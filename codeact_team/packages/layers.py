@@ -1,16 +1,16 @@
-"""Layers of packages below the user's cache directory: made once, checked, shared by all sandboxes, removed when asked."""
+"""Layers of packages below the user's cache directory: made once, shared by all sandboxes, removed when asked."""
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
+import json
 import os
 import secrets
 import shutil
 import stat
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import resources
 from importlib.metadata import distributions
 from pathlib import Path
@@ -30,22 +30,13 @@ from codeact_team.system import trees
 PACKAGES = "site-packages"
 _ABOUT_THE_HOST = ("direct_url.json", "uv_cache.json", "REQUESTED")
 
-_making = Turns()
-
 Compile = Callable[[Path], Awaitable[None]]
 """Compiles the modules in a directory, by the Python of the sandbox."""
 
-
-class _Record(BaseModel):
-    """What is known of a layer."""
-
-    packages: dict[str, str]
-    interpreter: str
-    manifest: Manifest
+_making = Turns()
 
 
-@dataclass(frozen=True)
-class Layer:
+class Layer(BaseModel):
     """Packages for one kind of Python, unpacked and compiled.
 
     Attributes:
@@ -62,7 +53,11 @@ class Layer:
 
     @contextmanager
     def held(self) -> Generator[None]:
-        """Within it, nobody removes the layer."""
+        """Within it, nobody removes the layer.
+
+        Raises:
+            FileNotFoundError: If somebody just has.
+        """
         descriptor = os.open(self.path, trees.DIRECTORY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
@@ -81,16 +76,21 @@ class Layers:
     def __init__(self, root: Path | None = None) -> None:
         self.root = root or platformdirs.user_cache_path("codeact-team") / "packages"
 
-    def find(self, requested: Requested, interpreter: Interpreter) -> Layer | None:
-        """The layer that was made for this, if it is there and was not changed since. Blocks, for a look at each file."""
+    def all(self) -> list[Layer]:
+        """All layers that are there."""
+        names = sorted(path.stem for path in (self.root / "layers").glob("*.json"))
+        return [layer for name in names if (layer := self._load(name)) is not None]
+
+    def interpreter(self, identity: str) -> Interpreter | None:
+        """What a Python has said of itself before."""
         try:
-            name = (self.root / "requests" / requested.digest(interpreter)).read_text()
-        except FileNotFoundError:
+            return Interpreter.model_validate_json((self.root / "interpreters" / identity).read_bytes())
+        except (FileNotFoundError, ValidationError):
             return None
-        layer = self._load(name)
-        if layer is None or self.changes(layer, thorough=False):
-            return None
-        return layer
+
+    def keep_interpreter(self, identity: str, interpreter: Interpreter) -> None:
+        """Keep what a Python says of itself."""
+        _write(self.root / "interpreters" / identity, interpreter.model_dump_json())
 
     async def provide(
         self,
@@ -99,7 +99,7 @@ class Layers:
         compile_modules: Compile,
         tell: Callable[[str], None],
     ) -> Layer:
-        """The layer for this, which is made if it is not there.
+        """The layer for this, which is made if it is not there; not checked against its manifest.
 
         Args:
             requested: The packages.
@@ -110,20 +110,15 @@ class Layers:
         Raises:
             SandboxError: If they cannot be had.
         """
-        if (layer := await asyncio.to_thread(self.find, requested, interpreter)) is not None:
+        request = self.root / "requests" / requested.digest(interpreter)
+        if (layer := self._requested(request)) is not None:
             return layer
-        # two processes may make the same one; here, whoever comes second finds it
+        # two processes may make the same one; in this one, whoever comes second finds it
         async with _making:
-            if (layer := await asyncio.to_thread(self.find, requested, interpreter)) is not None:
-                return layer
-            layer = await self._make(requested, interpreter, compile_modules, tell)
-            _write(self.root / "requests" / requested.digest(interpreter), layer.path.name)
-            return layer
-
-    def all(self) -> list[Layer]:
-        """All layers that are there, by their names."""
-        names = sorted(path.stem for path in (self.root / "layers").glob("*.json"))
-        return [layer for name in names if (layer := self._load(name)) is not None]
+            if (layer := self._requested(request)) is None:
+                layer = await self._make(requested, interpreter, compile_modules, tell)
+                _write(request, layer.path.name)
+        return layer
 
     def changes(self, layer: Layer, *, thorough: bool) -> list[str]:
         """What is not as it was when the layer was made: paths within it. Blocks.
@@ -132,28 +127,24 @@ class Layers:
             layer: The layer.
             thorough: Whether to read every file, and not only those that look changed.
         """
-        record = self._record(layer.path.name)
-        return (
-            ["its manifest"]
-            if record is None
-            else differences(layer.path, record.manifest, thorough=thorough)
-        )
-
-    def verify(self) -> dict[str, list[str]]:
-        """What differs in each layer, read whole, by the name of the layer; nothing for those that are as they were."""
-        found = {layer.path.name: self.changes(layer, thorough=True) for layer in self.all()}
-        return {name: changes for name, changes in found.items() if changes}
+        try:
+            manifest: Manifest = json.loads(self._manifest_path(layer.path.name).read_bytes())
+            return differences(layer.path, manifest, thorough=thorough)
+        except (FileNotFoundError, ValueError):
+            return ["its manifest"]
 
     def remove(self, layer: Layer) -> bool:
         """Remove a layer, unless a sandbox has it; whether it is gone. Blocks."""
         try:
             descriptor = os.open(layer.path, trees.DIRECTORY)
         except FileNotFoundError:
+            self._record_path(layer.path.name).unlink(missing_ok=True)
             return True
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # first the record, without which nobody finds it
             self._record_path(layer.path.name).unlink(missing_ok=True)
+            self._manifest_path(layer.path.name).unlink(missing_ok=True)
             trees.remove(str(layer.path))
         except BlockingIOError:
             return False
@@ -173,7 +164,7 @@ class Layers:
         try:
             await install(requested, interpreter, building / PACKAGES, tell)
             await asyncio.to_thread(_tidy, building)
-            tell("compiling")
+            tell("compiling the modules in the sandbox")
             await compile_modules(building)
             return await to_the_end(asyncio.to_thread(self._keep, building, interpreter))
         finally:
@@ -189,37 +180,43 @@ class Layers:
         except ValueError as error:
             raise SandboxError(f"the packages cannot be kept: {error}") from None
         name = digest_of(manifest)[:32]
-        record = _Record(
-            packages=dict(sorted(packages.items())), interpreter=str(interpreter), manifest=manifest
-        )
-        path = self.root / "layers" / name
-        path.parent.mkdir(mode=0o700, exist_ok=True)
         if (same := self._load(name)) is not None and not self.changes(same, thorough=True):
             return same
-        if path.exists():
-            # somebody has changed it: out of the way, also of the sandboxes that have it
-            trees.remove(str(path))
-        building.rename(path)
-        _write(self._record_path(name), record.model_dump_json())
-        return _layer(path, record)
+        layer = Layer(
+            path=self.root / "layers" / name,
+            packages=dict(sorted(packages.items())),
+            interpreter=str(interpreter),
+            size=sum(file.size for file in manifest.values()),
+        )
+        layer.path.parent.mkdir(mode=0o700, exist_ok=True)
+        if not self.remove(layer):
+            raise SandboxError(
+                f"the packages in {layer.path} were changed, and other sandboxes use them: stop those first"
+            )
+        building.rename(layer.path)
+        _write(self._manifest_path(name), json.dumps(manifest))
+        _write(self._record_path(name), layer.model_dump_json())
+        return layer
+
+    def _requested(self, request: Path) -> Layer | None:
+        try:
+            return self._load(request.read_text())
+        except FileNotFoundError:
+            return None
+
+    def _load(self, name: str) -> Layer | None:
+        try:
+            layer = Layer.model_validate_json(self._record_path(name).read_bytes())
+        except (FileNotFoundError, ValidationError):
+            return None
+        # the cache may have been moved
+        return layer.model_copy(update={"path": self.root / "layers" / name})
 
     def _record_path(self, name: str) -> Path:
         return self.root / "layers" / f"{name}.json"
 
-    def _record(self, name: str) -> _Record | None:
-        try:
-            return _Record.model_validate_json(self._record_path(name).read_bytes())
-        except (FileNotFoundError, ValidationError):
-            return None
-
-    def _load(self, name: str) -> Layer | None:
-        record = self._record(name)
-        return None if record is None else _layer(self.root / "layers" / name, record)
-
-
-def _layer(path: Path, record: _Record) -> Layer:
-    size = sum(file.size for file in record.manifest.values())
-    return Layer(path, record.packages, record.interpreter, size)
+    def _manifest_path(self, name: str) -> Path:
+        return self.root / "manifests" / f"{name}.json"
 
 
 def _tidy(building: Path) -> None:
@@ -237,7 +234,7 @@ def _tidy(building: Path) -> None:
 
 
 def _make_readable(building: Path) -> None:
-    """Let every user read it, as code in a sandbox may be any, and nobody write it."""
+    """Let every user read it, as code in a sandbox may be any, and nobody write its files."""
     for directory, _, files in os.walk(building):
         os.chmod(directory, 0o755)
         for name in files:

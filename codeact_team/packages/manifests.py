@@ -62,7 +62,7 @@ def differences(directory: Path, manifest: Manifest, *, thorough: bool) -> list[
     for entry in _files(str(directory)):
         path = os.path.relpath(entry.path, directory)
         known = left.pop(path, None)
-        if known is None or not _is(entry, known, thorough=thorough):
+        if known is None or not _is(entry, File(*known), thorough=thorough):
             different.append(path)
         if len(different) >= MAX_TOLD:
             return different

@@ -1,4 +1,4 @@
-"""Where a person's pip gets packages from, as environment variables for uv, which does not read pip's configuration."""
+"""Where a person's pip gets packages from, in uv's terms: uv does not read pip's configuration."""
 
 from __future__ import annotations
 
@@ -6,42 +6,43 @@ import configparser
 import os
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 _VARIABLES = {
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
     "find-links": "UV_FIND_LINKS",
-    "no-index": "UV_NO_INDEX",
     "trusted-host": "UV_INSECURE_HOST",
     "cert": "SSL_CERT_FILE",
     "client-cert": "SSL_CLIENT_CERT",
     "proxy": "ALL_PROXY",
 }
 """pip's options that say where packages come from, and how uv names them."""
+_OPTIONS = (*_VARIABLES, "no-index")
 _ABOUT_INDEXES = ("index-url", "extra-index-url", "no-index", "find-links")
 _UV_ABOUT_INDEXES = ("index", "index-url", "extra-index-url", "find-links", "no-index")
 
 
-def environment_for_uv(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment in which uv finds packages where pip would. What the person has told uv itself stays in force.
+def settings_for_uv(environment: Mapping[str, str]) -> tuple[dict[str, str], Sequence[str]]:
+    """With what uv finds packages where pip would. What the person has told uv itself stays in force.
 
     Args:
         environment: That of this process.
+
+    Returns:
+        The environment for uv, and arguments.
     """
     settings = _pip_settings(environment)
     if _uv_knows_indexes(environment):
         settings = {option: value for option, value in settings.items() if option not in _ABOUT_INDEXES}
-    found: dict[str, str] = {}
-    for option, value in settings.items():
-        if option == "no-index" and value.lower() not in ("1", "true", "yes", "on"):
-            continue
-        words = value.split()
-        if words:
-            # lists of uv's have commas for links, blanks for all else
-            found[_VARIABLES[option]] = (",".join if option == "find-links" else " ".join)(words)
-    return {**found, **environment}
+    no_index = settings.pop("no-index", "").lower() in ("1", "true", "yes", "on")
+    # uv's lists have commas between links, and blanks between all else
+    found = {
+        _VARIABLES[option]: (",".join if option == "find-links" else " ".join)(value.split())
+        for option, value in settings.items()
+    }
+    return {**found, **environment}, ["--no-index"] if no_index else []
 
 
 def _pip_settings(environment: Mapping[str, str]) -> dict[str, str]:
@@ -55,8 +56,8 @@ def _pip_settings(environment: Mapping[str, str]) -> dict[str, str]:
             continue
         for section in ("global", "install"):
             if parser.has_section(section):
-                settings |= {key: value for key, value in parser.items(section) if key in _VARIABLES}
-    for option in _VARIABLES:
+                settings |= {key: value for key, value in parser.items(section) if key in _OPTIONS}
+    for option in _OPTIONS:
         if value := environment.get(f"PIP_{option.upper().replace('-', '_')}"):
             settings[option] = value
     return settings

@@ -1,0 +1,97 @@
+"""Has a layer made for a sandbox: asks the sandbox's own Python what it is, and compiles by it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from codeact_team.aio import to_the_end
+from codeact_team.errors import SandboxError
+from codeact_team.packages.interpreters import (
+    MAX_DESCRIPTION_BYTES,
+    Interpreter,
+    describing,
+    read_description,
+)
+from codeact_team.packages.layers import Layer, Layers
+from codeact_team.packages.requests import Requested
+from codeact_team.sandboxes.base import Sandbox
+from codeact_team.sandboxes.temporary import TemporaryDirectory
+
+logger = logging.getLogger(__name__)
+
+_COMPILING = ("-I", "-S", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", ".")
+"""A compiled module counts as that of its source whatever times the files have: nobody changes either."""
+
+
+class Provision:
+    """Packages for the sandboxes of one executor.
+
+    Args:
+        requested: The packages.
+        make_sandbox: Makes a sandbox with the given directory as its workspace.
+        layers: Where they are kept.
+    """
+
+    def __init__(
+        self, requested: Requested, make_sandbox: Callable[[Path], Sandbox], layers: Layers | None = None
+    ) -> None:
+        self._requested = requested
+        self._make_sandbox = make_sandbox
+        self._layers = layers or Layers()
+
+    async def layer(self, tell: Callable[[str], None]) -> Layer:
+        """The layer with the packages; made now if it is not there.
+
+        Args:
+            tell: Gets a line about what is done, now and then, where that takes its time.
+
+        Raises:
+            SandboxError: If the packages cannot be had, or the sandbox has no Python that they can be chosen for.
+        """
+        interpreter = await self._interpreter()
+        return await self._layers.provide(self._requested, interpreter, self._compile, tell)
+
+    def is_whole(self, layer: Layer) -> bool:
+        """Whether a layer is still what was made. Blocks, for a look at each file."""
+        return not self._layers.changes(layer, thorough=False)
+
+    async def _interpreter(self) -> Interpreter:
+        directory = await asyncio.to_thread(TemporaryDirectory)
+        try:
+            sandbox = self._make_sandbox(Path(directory.path))
+            identity = hashlib.sha256((await sandbox.python_identity()).encode()).hexdigest()
+            if (known := self._layers.interpreter(identity)) is not None:
+                return known
+            async with sandbox:
+                said = await _run(sandbox, describing())
+        finally:
+            await to_the_end(asyncio.to_thread(directory.remove))
+        interpreter = read_description(said)
+        self._layers.keep_interpreter(identity, interpreter)
+        return interpreter
+
+    async def _compile(self, directory: Path) -> None:
+        async with self._make_sandbox(directory) as sandbox:
+            said = await _run(sandbox, _COMPILING)
+        if said:
+            # such as modules for another version, which a package may hold
+            logger.debug("not everything could be compiled: %s", said.decode(errors="replace"))
+
+
+async def _run(sandbox: Sandbox, arguments: tuple[str, ...]) -> bytes:
+    """What the sandbox's Python writes, its first part."""
+    process = await sandbox.spawn([sandbox.python, *arguments])
+    said = b""
+    try:
+        while data := await process.read():
+            said = (said + data)[:MAX_DESCRIPTION_BYTES]
+        ending = await process.wait()
+    finally:
+        await process.aclose()
+    if ending.lost is not None:
+        raise SandboxError(f"the sandbox was lost while its Python was asked: {ending.lost}")
+    return said
