@@ -322,6 +322,14 @@ class SandboxStarting(Event):
 
 
 @dataclass(kw_only=True)
+class SandboxPreparing(Event):
+    """Something is done before a sandbox can start, such as a download: ``doing`` says what, in words."""
+
+    sandbox: str
+    doing: str
+
+
+@dataclass(kw_only=True)
 class SandboxStarted(Event):
     """A sandbox is ready."""
 

@@ -75,6 +75,14 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         """Seconds that one block may take."""
         return self._config.timeout
 
+    async def prepare(self) -> None:
+        """Get what has to be there before the sandbox can start: its packages. Costs next to nothing if they are there.
+
+        Raises:
+            SandboxError: If they cannot be had.
+        """
+        await self._lifecycle.prepare()
+
     async def start(self) -> None:
         """Start the sandbox now rather than on first use. Idempotent.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from autogen_core import Component
 
@@ -31,10 +32,16 @@ class ConfinedPlace(Place):
     def loosenings(self) -> Sequence[str]:
         return [*self._config.loosenings, *super().loosenings]
 
-    def _make_sandbox(self) -> Sandbox:
+    def _make_sandbox(self, packages: Path | None) -> Sandbox:
         return ConfinedSandbox(
-            self._config, workspace=self.workspace.make(), workspace_mib=self._config.workspace_mib
+            self._config,
+            workspace=self.workspace.make(),
+            workspace_mib=self._config.workspace_mib,
+            packages=packages,
         )
+
+    def _make_temporary(self, workspace: Path) -> Sandbox:
+        return ConfinedSandbox(self._config, workspace=workspace)
 
     def host_path(self, file: str) -> str | None:
         return str(self.workspace.path / file)

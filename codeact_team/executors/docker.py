@@ -63,15 +63,19 @@ class DockerPlace(Place):
         """The workspace's directory as the engine names it."""
         return self.workspace.path if self._config.bind_dir is None else Path(self._config.bind_dir)
 
-    def _make_sandbox(self) -> Sandbox:
+    def _make_sandbox(self, packages: Path | None) -> Sandbox:
         if self._config.workspace == "container":
-            return DockerSandbox(self._config)
+            return DockerSandbox(self._config, packages=packages)
         return DockerSandbox(
             self._config,
+            packages=packages,
             work_dir=self.workspace.make(),
             bind_dir=None if self._config.bind_dir is None else self.bind_dir.resolve(),
             must_share=self._config.work_dir is not None,
         )
+
+    def _make_temporary(self, workspace: Path) -> Sandbox:
+        return DockerSandbox(self._config, work_dir=workspace)
 
     def host_path(self, file: str) -> str | None:
         shared = isinstance(self.sandbox, DockerSandbox) and self.sandbox.shared

@@ -7,7 +7,7 @@ import logging
 from codeact_team import scope
 from codeact_team.aio import Turns, to_the_end
 from codeact_team.effects import current_door, tell
-from codeact_team.events import SandboxLost, SandboxStarted, SandboxStarting, SandboxStopped
+from codeact_team.events import SandboxLost, SandboxPreparing, SandboxStarted, SandboxStarting, SandboxStopped
 from codeact_team.executors.code_runner import AnyRunner
 from codeact_team.executors.place import Place
 from codeact_team.executors.users import Users
@@ -41,6 +41,15 @@ class Lifecycle:
             and self._place.running
             and not self._place.workspace.is_gone
         )
+
+    async def prepare(self) -> None:
+        """Get what has to be there before a start.
+
+        Raises:
+            SandboxError: If it cannot be had.
+        """
+        async with self._turns:
+            await self._place.prepare(self._tell_preparing)
 
     async def start(self) -> None:
         """Start what does not run. Idempotent.
@@ -102,11 +111,14 @@ class Lifecycle:
             self.lose("it ended while no code ran")
         if not place.running or runner.interpreter is None:
             tell(SandboxStarting(sandbox=self._name), self._door)
-            await place.start()
+            await place.start(self._tell_preparing)
             await runner.open(place)
         if users.generation.interpreter is None:
             users.generation.interpreter = runner.interpreter
             tell(SandboxStarted(sandbox=self._name), self._door)
+
+    def _tell_preparing(self, doing: str) -> None:
+        tell(SandboxPreparing(sandbox=self._name, doing=doing), self._door)
 
     async def _dismiss(self) -> None:
         self.users.replace(STOPPED, told=self._owner)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from codeact_team.aio import to_the_end
 from codeact_team.executors.growth import Growth
 from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.executors.workspace import HostWorkspace, wide_directories
+from codeact_team.packages import Provision, Requested
 from codeact_team.sandboxes.base import Sandbox
 from codeact_team.sandboxes.limits import above_default
 
@@ -30,6 +34,7 @@ class Place(ABC):
         self.sandbox: Sandbox | None = None
         self.growth = self._nothing_grown()
         self.must_guard = True
+        self._packages = Provision(_requested(config), self._make_temporary)
 
     @property
     def loosenings(self) -> Sequence[str]:
@@ -38,8 +43,12 @@ class Place(ABC):
         return [*growth, *wide_directories({"work_dir": self._settings.work_dir})]
 
     @abstractmethod
-    def _make_sandbox(self) -> Sandbox:
-        """A new sandbox, not started."""
+    def _make_sandbox(self, packages: Path | None) -> Sandbox:
+        """A new sandbox with a layer of packages, not started."""
+
+    @abstractmethod
+    def _make_temporary(self, workspace: Path) -> Sandbox:
+        """A sandbox like it with another workspace, and without packages."""
 
     @abstractmethod
     def host_path(self, file: str) -> str | None:
@@ -50,8 +59,22 @@ class Place(ABC):
         """Whether the sandbox runs."""
         return self.sandbox is not None and self.sandbox.running
 
-    async def start(self) -> None:
+    async def prepare(self, tell: Callable[[str], None]) -> None:
+        """Get the packages now, rather than with the start.
+
+        Args:
+            tell: Gets a line about what is done, now and then, where that takes its time.
+
+        Raises:
+            SandboxError: If they cannot be had.
+        """
+        await self._packages.provide(tell)
+
+    async def start(self, tell: Callable[[str], None]) -> None:
         """Start the sandbox, if it does not run.
+
+        Args:
+            tell: As for :meth:`prepare`.
 
         Raises:
             SandboxError: If it cannot start.
@@ -59,10 +82,19 @@ class Place(ABC):
         if self.sandbox is None:
             for loosening in self.loosenings:
                 logger.warning("the sandbox is looser than its default: %s", loosening)
-            self.sandbox = self._make_sandbox()
-        if not self.sandbox.running:
+            self.sandbox = self._make_sandbox(await self._packages.provide(tell))
+        if self.sandbox.running:
+            return
+        checking = asyncio.ensure_future(self._packages.are_whole())
+        try:
             await self.sandbox.start()
-            await self.growth.begin(self.sandbox.directories)
+        finally:
+            are_whole = await to_the_end(checking)
+        if not are_whole:
+            await self.sandbox.stop()
+            self.sandbox = self._make_sandbox(await self._packages.replace(tell))
+            await self.sandbox.start()
+        await self.growth.begin(self.sandbox.directories)
 
     async def stop(self) -> None:
         """Stop the sandbox, and remove what is temporary."""
@@ -71,8 +103,14 @@ class Place(ABC):
             if sandbox is not None:
                 await sandbox.stop()
         finally:
+            self._packages.release()
             self.growth = self._nothing_grown()
             await self.workspace.remove()
 
     def _nothing_grown(self) -> Growth:
         return Growth(self._settings.workspace_mib, self._settings.workspace_files)
+
+
+def _requested(config: ExecutorConfig) -> Requested:
+    file = config.packages_file
+    return Requested(tuple(config.packages), None if file is None else Path(file))

@@ -43,6 +43,11 @@ class ExecutorConfig(BaseModel):
     """How much a workspace on the host may grow, in MiB, from the start on; counted about every second."""
     workspace_files: int | None = Field(default=100_000, ge=1)
     """How many files, directories among them, may be added to such a workspace."""
+    packages: list[str] = Field(default_factory=list)
+    """Python packages that the code can import, such as `matplotlib>=3.8`. This machine gets them, as wheels, and nothing
+    of them runs here; the sandbox needs no network for them."""
+    packages_file: HostDirectory = None
+    """A requirements file, or a lock such as pylock.toml, with such packages."""
 
     @field_validator("timeout")
     @classmethod

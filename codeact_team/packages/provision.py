@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from codeact_team.aio import to_the_end
@@ -34,6 +35,9 @@ class Provision:
         requested: The packages.
         make_sandbox: Makes a sandbox with the given directory as its workspace.
         layers: Where they are kept.
+
+    Attributes:
+        layer: What was provided, until it is released.
     """
 
     def __init__(
@@ -42,9 +46,13 @@ class Provision:
         self._requested = requested
         self._make_sandbox = make_sandbox
         self._layers = layers or Layers()
+        self._held = ExitStack()
+        self.layer: Layer | None = None
 
-    async def layer(self, tell: Callable[[str], None]) -> Layer:
-        """The layer with the packages; made now if it is not there.
+    async def provide(self, tell: Callable[[str], None]) -> Path | None:
+        """The directory of the layer with the packages, which is made now if it is not there; ``None`` without packages.
+
+        Nobody removes it before :meth:`release`.
 
         Args:
             tell: Gets a line about what is done, now and then, where that takes its time.
@@ -52,12 +60,34 @@ class Provision:
         Raises:
             SandboxError: If the packages cannot be had, or the sandbox has no Python that they can be chosen for.
         """
-        interpreter = await self._interpreter()
-        return await self._layers.provide(self._requested, interpreter, self._compile, tell)
+        if self.layer is None and self._requested:
+            interpreter = await self._interpreter()
+            layer = await self._layers.provide(self._requested, interpreter, self._compile, tell)
+            self._held.enter_context(layer.held())
+            self.layer = layer
+        return None if self.layer is None else self.layer.path
 
-    def is_whole(self, layer: Layer) -> bool:
-        """Whether a layer is still what was made. Blocks, for a look at each file."""
-        return not self._layers.changes(layer, thorough=False)
+    async def are_whole(self) -> bool:
+        """Whether the layer is still what was made."""
+        if self.layer is None:
+            return True
+        return not await asyncio.to_thread(self._layers.changes, self.layer, thorough=False)
+
+    async def replace(self, tell: Callable[[str], None]) -> Path | None:
+        """Make the layer anew, as it was changed; see :meth:`provide`."""
+        assert self.layer is not None, "it has been looked at"
+        logger.warning(
+            "the packages in %s were changed since they were made: they are made anew", self.layer.path
+        )
+        layer = self.layer
+        self.release()
+        await asyncio.to_thread(self._layers.remove, layer)
+        return await self.provide(tell)
+
+    def release(self) -> None:
+        """Let others remove the layer."""
+        self.layer = None
+        self._held.close()
 
     async def _interpreter(self) -> Interpreter:
         directory = await asyncio.to_thread(TemporaryDirectory)

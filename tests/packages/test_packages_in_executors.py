@@ -1,0 +1,136 @@
+"""Code in every kind of executor imports the packages that its config names, without a network."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeBlock
+from support.wheels import make_wheel
+
+from codeact_team import (
+    ConfinedCommandLineCodeExecutor,
+    ConfinedSessionCodeExecutor,
+    DockerCommandLineCodeExecutor,
+    DockerSessionCodeExecutor,
+)
+from codeact_team.effects import Door
+from codeact_team.errors import SandboxError
+from codeact_team.events import Event, SandboxPreparing
+from codeact_team.executors.base import SandboxedCodeExecutor
+from codeact_team.packages import Layers
+
+KINDS: list[Any] = [
+    pytest.param(DockerCommandLineCodeExecutor, marks=pytest.mark.docker, id="docker"),
+    pytest.param(DockerSessionCodeExecutor, marks=pytest.mark.docker, id="docker-session"),
+    pytest.param(ConfinedCommandLineCodeExecutor, id="confined"),
+    pytest.param(ConfinedSessionCodeExecutor, id="confined-session"),
+]
+
+Make = Callable[..., SandboxedCodeExecutor]
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layers:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return Layers()
+
+
+@pytest.fixture(params=KINDS)
+async def executor(
+    request: pytest.FixtureRequest, index: Path, cache: Layers
+) -> AsyncGenerator[SandboxedCodeExecutor]:
+    # a module of this name before the standard library's would be found by everything that runs
+    make_wheel(
+        index, "impostor", files={"impostor.py": "", "json.py": "raise SystemExit('not the real one')\n"}
+    )
+    executor = request.param(packages=["shapes", "impostor"])
+    yield executor
+    await executor.stop()
+
+
+async def output(executor: SandboxedCodeExecutor, code: str, language: str = "python") -> str:
+    result = await executor.execute_code_blocks(
+        [CodeBlock(code=code, language=language)], CancellationToken()
+    )
+    return result.output
+
+
+async def test_code_imports_them_in_whatever_way_it_starts_a_python(executor: SandboxedCodeExecutor) -> None:
+    assert (
+        await output(executor, "import shapes, json; print(shapes.version, len(json.dumps(1)))") == "2.0 1\n"
+    )
+    inner = "import subprocess, sys; print(subprocess.check_output([sys.executable, '-c', 'import shapes, json; print(shapes.version)']))"
+    assert await output(executor, inner) == "b'2.0\\n'\n"
+    assert await output(executor, "python3 -c 'import shapes; print(shapes.version)'", "sh") == "2.0\n"
+
+
+async def test_code_cannot_change_them_for_others(executor: SandboxedCodeExecutor, cache: Layers) -> None:
+    code = """
+import shapes, os
+try:
+    os.chmod(shapes.__file__, 0o777)
+except OSError as error:
+    print(type(error).__name__)
+try:
+    open(shapes.__file__, 'w')
+except OSError as error:
+    print(type(error).__name__)
+try:
+    open(os.path.join(os.path.dirname(shapes.__file__), 'more.py'), 'w')
+except OSError as error:
+    print(type(error).__name__)
+"""
+    assert len((await output(executor, code)).splitlines()) == 3
+    assert [cache.changes(layer, thorough=True) for layer in cache.all()] == [[]]
+
+
+async def test_they_are_made_before_the_first_block_and_progress_is_told(index: Path, cache: Layers) -> None:
+    events: list[Event] = []
+    with Door() as door:
+        door.listen(events.append)
+        executor = ConfinedSessionCodeExecutor(packages=["shapes"])
+        await executor.prepare()
+    assert any(isinstance(event, SandboxPreparing) and "shapes==2.0" in event.doing for event in events)
+    [layer] = cache.all()
+    assert not cache.remove(layer)
+    await executor.stop()
+    assert cache.remove(layer)
+
+
+async def test_a_package_that_cannot_be_had_is_told_when_the_executor_is_prepared(cache: Layers) -> None:
+    executor = ConfinedSessionCodeExecutor(packages=["nowhere"])
+    with pytest.raises(SandboxError, match="nowhere"):
+        await executor.prepare()
+
+
+async def test_packages_that_were_changed_are_made_anew(cache: Layers) -> None:
+    executor = ConfinedSessionCodeExecutor(packages=["shapes"])
+    await executor.prepare()
+    await executor.stop()
+    [layer] = cache.all()
+    module = layer.path / "site-packages" / "shapes.py"
+    module.chmod(0o644)
+    module.write_text("version = 'forged'\n")
+    try:
+        assert await output(executor, "import shapes; print(shapes.version)") == "2.0\n"
+    finally:
+        await executor.stop()
+
+
+async def test_a_restart_and_a_second_executor_have_them_too(cache: Layers) -> None:
+    first, second = (ConfinedSessionCodeExecutor(packages=["shapes"]) for _ in range(2))
+    try:
+        for executor in (first, second, first):
+            assert await output(executor, "import shapes; print(shapes.version)") == "2.0\n"
+            await executor.restart()
+            assert await output(executor, "import shapes; print(shapes.version)") == "2.0\n"
+        await first.stop()
+        assert await output(first, "import shapes; print(shapes.version)") == "2.0\n"
+        assert len(cache.all()) == 1
+    finally:
+        await first.stop()
+        await second.stop()
