@@ -268,3 +268,23 @@ def doctor(
         from codeact_team.cli.doctor import doctor_command
 
         raise typer.Exit(doctor_command(screen, clean=clean, as_json=as_json))
+
+
+@app.command()
+def packages(
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read every file, and tell what was changed since it was made.")
+    ] = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Remove those that no sandbox uses now.")] = False,
+    as_json: _Json = False,
+) -> None:
+    """List the Python packages that this machine keeps for sandboxes.
+
+    Exit codes: 0, and 1 if something was changed.
+    """
+    from codeact_team.cli.error_reporting import reported
+
+    with reported() as screen:
+        from codeact_team.cli.packages import packages_command
+
+        raise typer.Exit(packages_command(screen, verify=verify, prune=prune, as_json=as_json))

@@ -26,6 +26,7 @@ from codeact_team.packages.manifests import Manifest, differences, digest_of, ma
 from codeact_team.packages.requests import Requested
 from codeact_team.sandboxes.base import PACKAGES_START
 from codeact_team.system import trees
+from codeact_team.system.kernel import is_running
 
 PACKAGES = "site-packages"
 _ABOUT_THE_HOST = ("direct_url.json", "uv_cache.json", "REQUESTED")
@@ -151,6 +152,12 @@ class Layers:
         finally:
             os.close(descriptor)
         return True
+
+    def remove_unfinished(self) -> None:
+        """Remove what processes have left that were killed while they made a layer. Blocks."""
+        for building in self.root.glob("building-*"):
+            if not is_running(int(building.name.split("-")[1])):
+                shutil.rmtree(building, ignore_errors=True)
 
     async def _make(
         self,

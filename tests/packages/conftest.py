@@ -34,9 +34,20 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return index
 
 
+@pytest.fixture(scope="session")
+def known_interpreters(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What Pythons have said of themselves: asked once, as it costs a sandbox."""
+    return tmp_path_factory.mktemp("interpreters")
+
+
 @pytest.fixture
-def layers(tmp_path: Path) -> Layers:
-    return Layers(tmp_path / "cache")
+def layers(tmp_path: Path, known_interpreters: Path, monkeypatch: pytest.MonkeyPatch) -> Layers:
+    """The user's layers, of which there are none yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    layers = Layers()
+    layers.root.mkdir(parents=True)
+    (layers.root / "interpreters").symlink_to(known_interpreters)
+    return layers
 
 
 @pytest.fixture

@@ -33,15 +33,9 @@ KINDS: list[Any] = [
 Make = Callable[..., SandboxedCodeExecutor]
 
 
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layers:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return Layers()
-
-
 @pytest.fixture(params=KINDS)
 async def executor(
-    request: pytest.FixtureRequest, index: Path, cache: Layers
+    request: pytest.FixtureRequest, index: Path, layers: Layers
 ) -> AsyncGenerator[SandboxedCodeExecutor]:
     # a module of this name before the standard library's would be found by everything that runs
     make_wheel(
@@ -68,7 +62,7 @@ async def test_code_imports_them_in_whatever_way_it_starts_a_python(executor: Sa
     assert await output(executor, "python3 -c 'import shapes; print(shapes.version)'", "sh") == "2.0\n"
 
 
-async def test_code_cannot_change_them_for_others(executor: SandboxedCodeExecutor, cache: Layers) -> None:
+async def test_code_cannot_change_them_for_others(executor: SandboxedCodeExecutor, layers: Layers) -> None:
     code = """
 import shapes, os
 try:
@@ -85,33 +79,33 @@ except OSError as error:
     print(type(error).__name__)
 """
     assert len((await output(executor, code)).splitlines()) == 3
-    assert [cache.changes(layer, thorough=True) for layer in cache.all()] == [[]]
+    assert [layers.changes(layer, thorough=True) for layer in layers.all()] == [[]]
 
 
-async def test_they_are_made_before_the_first_block_and_progress_is_told(index: Path, cache: Layers) -> None:
+async def test_they_are_made_before_the_first_block_and_progress_is_told(index: Path, layers: Layers) -> None:
     events: list[Event] = []
     with Door() as door:
         door.listen(events.append)
         executor = ConfinedSessionCodeExecutor(packages=["shapes"])
         await executor.prepare()
     assert any(isinstance(event, SandboxPreparing) and "shapes==2.0" in event.doing for event in events)
-    [layer] = cache.all()
-    assert not cache.remove(layer)
+    [layer] = layers.all()
+    assert not layers.remove(layer)
     await executor.stop()
-    assert cache.remove(layer)
+    assert layers.remove(layer)
 
 
-async def test_a_package_that_cannot_be_had_is_told_when_the_executor_is_prepared(cache: Layers) -> None:
+async def test_a_package_that_cannot_be_had_is_told_when_the_executor_is_prepared(layers: Layers) -> None:
     executor = ConfinedSessionCodeExecutor(packages=["nowhere"])
     with pytest.raises(SandboxError, match="nowhere"):
         await executor.prepare()
 
 
-async def test_packages_that_were_changed_are_made_anew(cache: Layers) -> None:
+async def test_packages_that_were_changed_are_made_anew(layers: Layers) -> None:
     executor = ConfinedSessionCodeExecutor(packages=["shapes"])
     await executor.prepare()
     await executor.stop()
-    [layer] = cache.all()
+    [layer] = layers.all()
     module = layer.path / "site-packages" / "shapes.py"
     module.chmod(0o644)
     module.write_text("version = 'forged'\n")
@@ -121,7 +115,7 @@ async def test_packages_that_were_changed_are_made_anew(cache: Layers) -> None:
         await executor.stop()
 
 
-async def test_a_restart_and_a_second_executor_have_them_too(cache: Layers) -> None:
+async def test_a_restart_and_a_second_executor_have_them_too(layers: Layers) -> None:
     first, second = (ConfinedSessionCodeExecutor(packages=["shapes"]) for _ in range(2))
     try:
         for executor in (first, second, first):
@@ -130,7 +124,7 @@ async def test_a_restart_and_a_second_executor_have_them_too(cache: Layers) -> N
             assert await output(executor, "import shapes; print(shapes.version)") == "2.0\n"
         await first.stop()
         assert await output(first, "import shapes; print(shapes.version)") == "2.0\n"
-        assert len(cache.all()) == 1
+        assert len(layers.all()) == 1
     finally:
         await first.stop()
         await second.stop()
