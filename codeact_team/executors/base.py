@@ -81,7 +81,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         Raises:
             SandboxError: If they cannot be had.
         """
-        await self._lifecycle.prepare()
+        await self._life.prepare()
 
     async def start(self) -> None:
         """Start the sandbox now rather than on first use. Idempotent.

@@ -142,7 +142,7 @@ class DockerSandbox(Sandbox):
         return process
 
     async def python_identity(self) -> str:
-        client = await ask(partial(connect, engine_url()), undo=methodcaller("close"))
+        client = await ask(partial(connect, engine_url()), undo=lambda late: late.close())
         try:
             await ensure_image(client, self._config.image, self._config.pull)
             return await ask(partial(image_id, client, self._config.image))
