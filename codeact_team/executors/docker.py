@@ -75,7 +75,7 @@ class DockerPlace(Place):
         )
 
     def _make_temporary(self, workspace: Path) -> Sandbox:
-        return DockerSandbox(self._config, work_dir=workspace)
+        return DockerSandbox(self._config)
 
     def host_path(self, file: str) -> str | None:
         shared = isinstance(self.sandbox, DockerSandbox) and self.sandbox.shared

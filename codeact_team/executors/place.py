@@ -48,7 +48,7 @@ class Place(ABC):
 
     @abstractmethod
     def _make_temporary(self, workspace: Path) -> Sandbox:
-        """A sandbox like it with another workspace, and without packages."""
+        """A sandbox like it without packages; where it needs a directory as its workspace, this one."""
 
     @abstractmethod
     def host_path(self, file: str) -> str | None:

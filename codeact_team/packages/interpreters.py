@@ -30,6 +30,7 @@ class Interpreter(BaseModel):
         machine: The processor's architecture.
         libc: Name and version of the C library, empty where it does not say.
         soabi: The tag of its extension modules.
+        cache_tag: Its name in names of files that it has compiled.
         packages: Name and version of each package it has.
     """
 
@@ -41,6 +42,7 @@ class Interpreter(BaseModel):
     machine: Word
     libc: tuple[Word, Word]
     soabi: Word
+    cache_tag: str = Field(pattern=r"^[a-z]{0,20}-?[0-9a-z]{0,20}$")
     packages: tuple[tuple[Word, Word], ...] = Field(max_length=10_000)
 
     def __str__(self) -> str:

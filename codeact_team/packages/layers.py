@@ -22,7 +22,7 @@ from codeact_team.aio import Turns, to_the_end
 from codeact_team.errors import SandboxError
 from codeact_team.packages.installer import install
 from codeact_team.packages.interpreters import Interpreter
-from codeact_team.packages.manifests import Manifest, differences, digest_of, make_manifest
+from codeact_team.packages.manifests import Manifest, differences, digest_of, files_in, make_manifest
 from codeact_team.packages.requests import Requested
 from codeact_team.sandboxes.base import PACKAGES_START
 from codeact_team.system import trees
@@ -181,11 +181,8 @@ class Layers:
         packages = {
             one.metadata["Name"]: one.version for one in distributions(path=[str(building / PACKAGES)])
         }
-        try:
-            _make_readable(building)
-            manifest = make_manifest(building)
-        except ValueError as error:
-            raise SandboxError(f"the packages cannot be kept: {error}") from None
+        _make_readable(building)
+        manifest = make_manifest(building)
         name = digest_of(manifest)[:32]
         if (same := self._load(name)) is not None and not self.changes(same, thorough=True):
             return same
@@ -229,6 +226,9 @@ class Layers:
 def _tidy(building: Path) -> None:
     """Remove what is about this machine, and add what lets Python find the packages."""
     packages = building / PACKAGES
+    for entry in files_in(str(packages)):
+        if not entry.is_file(follow_symlinks=False):
+            raise SandboxError(f"the packages cannot be kept: {entry.path} is neither a file nor a directory")
     # scripts name the Python of this machine
     shutil.rmtree(packages / "bin", ignore_errors=True)
     for name in _ABOUT_THE_HOST:
@@ -246,9 +246,8 @@ def _make_readable(building: Path) -> None:
         os.chmod(directory, 0o755)
         for name in files:
             path = os.path.join(directory, name)
-            if not os.path.islink(path):
-                executable = os.stat(path).st_mode & stat.S_IXUSR
-                os.chmod(path, 0o555 if executable else 0o444)
+            executable = os.stat(path).st_mode & stat.S_IXUSR
+            os.chmod(path, 0o555 if executable else 0o444)
 
 
 def _write(path: Path, text: str) -> None:

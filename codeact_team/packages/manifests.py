@@ -25,16 +25,10 @@ Manifest = dict[str, File]
 
 
 def make_manifest(directory: Path) -> Manifest:
-    """The manifest of a directory, in the order of the paths. Reads every file.
-
-    Raises:
-        ValueError: If there is anything but files and directories, such as a link that leads elsewhere.
-    """
+    """The manifest of a directory of files and directories, in the order of the paths. Reads every file."""
     found: Manifest = {}
-    for entry in _files(str(directory)):
+    for entry in files_in(str(directory)):
         status = entry.stat(follow_symlinks=False)
-        if not stat.S_ISREG(status.st_mode):
-            raise ValueError(f"{entry.path} is neither a file nor a directory")
         path = os.path.relpath(entry.path, directory)
         found[path] = File(status.st_size, status.st_mtime_ns, _digest(entry.path))
     return dict(sorted(found.items()))
@@ -59,7 +53,7 @@ def differences(directory: Path, manifest: Manifest, *, thorough: bool) -> list[
     """
     left = dict(manifest)
     different: list[str] = []
-    for entry in _files(str(directory)):
+    for entry in files_in(str(directory)):
         path = os.path.relpath(entry.path, directory)
         known = left.pop(path, None)
         if known is None or not _is(entry, File(*known), thorough=thorough):
@@ -77,11 +71,12 @@ def _is(entry: os.DirEntry[str], known: File, *, thorough: bool) -> bool:
     return (looks_the_same and not thorough) or _digest(entry.path) == known.digest
 
 
-def _files(directory: str) -> Iterator[os.DirEntry[str]]:
+def files_in(directory: str) -> Iterator[os.DirEntry[str]]:
+    """Everything below a directory but directories; follows no links."""
     with os.scandir(directory) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                yield from _files(entry.path)
+                yield from files_in(entry.path)
             else:
                 yield entry
 

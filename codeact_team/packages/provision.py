@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import AsyncGenerator, Callable
+from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from codeact_team.aio import to_the_end
 from codeact_team.errors import SandboxError
+from codeact_team.packages.compiling import compile_modules
 from codeact_team.packages.interpreters import (
     MAX_DESCRIPTION_BYTES,
     Interpreter,
@@ -24,16 +26,13 @@ from codeact_team.sandboxes.temporary import TemporaryDirectory
 
 logger = logging.getLogger(__name__)
 
-_COMPILING = ("-I", "-S", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", ".")
-"""A compiled module counts as that of its source whatever times the files have: nobody changes either."""
-
 
 class Provision:
     """Packages for the sandboxes of one executor.
 
     Args:
         requested: The packages.
-        make_sandbox: Makes a sandbox with the given directory as its workspace.
+        make_sandbox: Makes a sandbox without packages, which may use the given directory as its workspace.
         layers: Where they are kept.
 
     Attributes:
@@ -62,7 +61,8 @@ class Provision:
         """
         if self.layer is None and self._requested:
             interpreter = await self._interpreter()
-            layer = await self._layers.provide(self._requested, interpreter, self._compile, tell)
+            compiling = partial(self._compile, interpreter.cache_tag)
+            layer = await self._layers.provide(self._requested, interpreter, compiling, tell)
             self._held.enter_context(layer.held())
             self.layer = layer
         return None if self.layer is None else self.layer.path
@@ -90,31 +90,31 @@ class Provision:
         self._held.close()
 
     async def _interpreter(self) -> Interpreter:
-        directory = await asyncio.to_thread(TemporaryDirectory)
-        try:
-            sandbox = self._make_sandbox(Path(directory.path))
+        async with self._throw_away_sandbox() as sandbox:
             identity = hashlib.sha256((await sandbox.python_identity()).encode()).hexdigest()
             if (known := self._layers.interpreter(identity)) is not None:
                 return known
             async with sandbox:
-                said = await _run(sandbox, describing())
-        finally:
-            await to_the_end(asyncio.to_thread(directory.remove))
-        interpreter = read_description(said)
+                interpreter = read_description(await _said_by(sandbox))
         self._layers.keep_interpreter(identity, interpreter)
         return interpreter
 
-    async def _compile(self, directory: Path) -> None:
-        async with self._make_sandbox(directory) as sandbox:
-            said = await _run(sandbox, _COMPILING)
-        if said:
-            # such as modules for another version, which a package may hold
-            logger.debug("not everything could be compiled: %s", said.decode(errors="replace"))
+    async def _compile(self, cache_tag: str, directory: Path) -> None:
+        async with self._throw_away_sandbox() as sandbox, sandbox:
+            await compile_modules(sandbox, directory, cache_tag)
+
+    @asynccontextmanager
+    async def _throw_away_sandbox(self) -> AsyncGenerator[Sandbox]:
+        directory = await asyncio.to_thread(TemporaryDirectory)
+        try:
+            yield self._make_sandbox(Path(directory.path))
+        finally:
+            await to_the_end(asyncio.to_thread(directory.remove))
 
 
-async def _run(sandbox: Sandbox, arguments: tuple[str, ...]) -> bytes:
-    """What the sandbox's Python writes, its first part."""
-    process = await sandbox.spawn([sandbox.python, *arguments])
+async def _said_by(sandbox: Sandbox) -> bytes:
+    """What the sandbox's Python says of itself."""
+    process = await sandbox.spawn([sandbox.python, *describing()])
     said = b""
     try:
         while data := await process.read():

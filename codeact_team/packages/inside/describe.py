@@ -15,6 +15,7 @@ def _describe() -> None:
         "machine": platform.machine(),
         "libc": list(platform.libc_ver()),
         "soabi": sysconfig.get_config_var("SOABI") or "",
+        "cache_tag": sys.implementation.cache_tag or "",
         "packages": sorted({(one.metadata["Name"] or "", one.version or "") for one in distributions()}),
     }
     sys.stdout.write(json.dumps(described))
