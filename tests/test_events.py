@@ -25,7 +25,8 @@ _WORDS = st.text(st.characters(exclude_categories=["Cs"]))
 def test_whatever_an_event_holds_comes_back_from_json(kind: type[Any], data: st.DataObject) -> None:
     event = data.draw(st.builds(kind, at=st.floats(0, 1e10)))
     line = json.dumps(events.dump(event))
-    assert events.dump(events.load(json.loads(line))) == events.dump(event)
+    # as text, in which a number that is none equals itself
+    assert json.dumps(events.dump(events.load(json.loads(line)))) == line
     assert type(events.load(json.loads(line))) is kind
 
 
