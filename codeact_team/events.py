@@ -9,7 +9,7 @@ A field that holds text of a model or of code holds hostile data.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
 from typing import Annotated, Any
@@ -331,9 +331,10 @@ class SandboxPreparing(Event):
 
 @dataclass(kw_only=True)
 class SandboxStarted(Event):
-    """A sandbox is ready."""
+    """A sandbox is ready; ``packages`` are the versions, by name, of what was put into it."""
 
     sandbox: str
+    packages: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(kw_only=True)

@@ -77,6 +77,16 @@ class StreamingCodeExecutor(CodeExecutor):
         """Run the blocks as :meth:`run_code_blocks` does, as the executor's owner."""
         return await self.run_code_blocks(code_blocks, cancellation_token)
 
+    async def prepare(self) -> None:
+        """Get what has to be there before the executor can start, such as packages from an index.
+
+        Costs next to nothing if it is there. :meth:`start` does it, too; but whoever pays for a model wants to know
+        before whether it can be had.
+
+        Raises:
+            SandboxError: If it cannot be had.
+        """
+
     async def release(self, user: object) -> bool:
         """Let a user go who needs nothing any more of what their code has left behind.
 

@@ -27,6 +27,7 @@ from codeact_team.events import (
     Output,
     RunBegan,
     Said,
+    SandboxPreparing,
     ToolCallBegan,
     ToolCallEnded,
     Words,
@@ -68,11 +69,8 @@ class Conversation:
     def __call__(self, event: Event) -> None:
         """Print an event."""
         match event:
-            case Opened():
-                for loosening in event.loosenings:
-                    # in the words of executors when they start, so that it is told once
-                    self._screen.notice("warning", f"the sandbox is looser than its default: {loosening}")
-                self._screen.wait()
+            case Opened() | SandboxPreparing():
+                self._sandbox(event)
             case RunBegan():
                 self._begun = False
             case ModelCallBegan():
@@ -88,6 +86,15 @@ class Conversation:
                 self._result(event)
             case _:
                 pass
+
+    def _sandbox(self, event: Opened | SandboxPreparing) -> None:
+        if isinstance(event, SandboxPreparing):
+            self._screen.notice("note", event.doing)
+        else:
+            for loosening in event.loosenings:
+                # in the words of executors when they start, so that it is told once
+                self._screen.notice("warning", f"the sandbox is looser than its default: {loosening}")
+        self._screen.wait()
 
     def _message(self, message: BaseAgentEvent | BaseChatMessage) -> None:
         if isinstance(message, ModelClientStreamingChunkEvent):

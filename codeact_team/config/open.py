@@ -10,6 +10,7 @@ from autogen_agentchat.base import ChatAgent, Team
 from codeact_team.config.document import ConfigSource, name_of
 from codeact_team.config.loading import load_config
 from codeact_team.errors import ConfigError
+from codeact_team.executor_interface import StreamingCodeExecutor
 from codeact_team.providers import Policy
 from codeact_team.scope import Scope
 
@@ -20,7 +21,7 @@ async def open_team(
 ) -> AsyncGenerator[Team | ChatAgent]:
     """Load a team, or a single agent, and stop at the end whatever it started; its model clients are closed.
 
-    What it needs starts in the background.
+    What its sandboxes need is there, such as packages; the sandboxes themselves start in the background.
 
     Its arguments are those of :func:`load_config`.
 
@@ -29,13 +30,15 @@ async def open_team(
         SandboxError: If the team needs what this machine does not have.
     """
     async with Scope() as scope:
-        yield load_into(scope, source, overrides=overrides, policy=policy)
+        team = load_runnable(source, overrides=overrides, policy=policy)
+        await make_ready(scope)
+        yield team
 
 
-def load_into(
-    scope: Scope, source: ConfigSource, *, overrides: Sequence[str], policy: Policy | None
+def load_runnable(
+    source: ConfigSource, *, overrides: Sequence[str], policy: Policy | None
 ) -> Team | ChatAgent:
-    """Load a team, or a single agent, that ``scope``, the current one, is to own, and start what it needs.
+    """Load a team, or a single agent.
 
     Raises:
         ConfigError: As :func:`open_team`.
@@ -45,5 +48,20 @@ def load_into(
         raise ConfigError(
             f"a {type(team).__name__} cannot run a task; name a team or an agent", file=name_of(source)
         )
-    scope.prewarm()
     return team
+
+
+async def make_ready(scope: Scope) -> None:
+    """Get what the executors of a scope have to have before a model is paid, and begin to start what it owns.
+
+    Raises:
+        SandboxError: If it cannot be had.
+    """
+    for executor in executors_of(scope):
+        await executor.prepare()
+    scope.prewarm()
+
+
+def executors_of(scope: Scope) -> list[StreamingCodeExecutor]:
+    """The executors that a scope owns."""
+    return [part for part in scope.owned if isinstance(part, StreamingCodeExecutor)]

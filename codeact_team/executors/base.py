@@ -76,11 +76,6 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         return self._config.timeout
 
     async def prepare(self) -> None:
-        """Get what has to be there before the sandbox can start: its packages. Costs next to nothing if they are there.
-
-        Raises:
-            SandboxError: If they cannot be had.
-        """
         await self._life.prepare()
 
     async def start(self) -> None:

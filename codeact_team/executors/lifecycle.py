@@ -115,7 +115,7 @@ class Lifecycle:
             await runner.open(place)
         if users.generation.interpreter is None:
             users.generation.interpreter = runner.interpreter
-            tell(SandboxStarted(sandbox=self._name), self._door)
+            tell(SandboxStarted(sandbox=self._name, packages=place.packages), self._door)
 
     def _tell_preparing(self, doing: str) -> None:
         tell(SandboxPreparing(sandbox=self._name, doing=doing), self._door)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from codeact_team.aio import to_the_end
@@ -58,6 +58,11 @@ class Place(ABC):
     def running(self) -> bool:
         """Whether the sandbox runs."""
         return self.sandbox is not None and self.sandbox.running
+
+    @property
+    def packages(self) -> Mapping[str, str]:
+        """The packages that were provided: version by name."""
+        return {} if self._packages.layer is None else self._packages.layer.packages
 
     async def prepare(self, tell: Callable[[str], None]) -> None:
         """Get the packages now, rather than with the start.

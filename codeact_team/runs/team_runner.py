@@ -19,10 +19,9 @@ from autogen_core import CancellationToken
 from codeact_team.agents import ReflectionAgent
 from codeact_team.autogen_internals import components_in, recover
 from codeact_team.autogen_parts import past_the_door
-from codeact_team.config.open import load_into
+from codeact_team.config.open import executors_of, load_runnable, make_ready
 from codeact_team.effects import Door, Event, Listener
 from codeact_team.events import Opened, RunBegan, RunEnded
-from codeact_team.executor_interface import StreamingCodeExecutor
 from codeact_team.providers import Policy
 from codeact_team.runs.acceptance import Acceptance
 from codeact_team.runs.costs import Costs
@@ -129,11 +128,12 @@ class TeamRunner:
     @asynccontextmanager
     async def _loaded(self) -> AsyncGenerator[None]:
         async with Scope() as self._scope:
-            self._team = load_into(self._scope, self._source, overrides=self._overrides, policy=self._policy)
+            self._team = load_runnable(self._source, overrides=self._overrides, policy=self._policy)
             self._acceptance.reviewed = _is_reviewed(self._team)
-            executors = [part for part in self._scope.owned if isinstance(part, StreamingCodeExecutor)]
-            self._door.tell(Opened(loosenings=[said for each in executors for said in each.loosenings]))
+            loosenings = [said for executor in executors_of(self._scope) for said in executor.loosenings]
+            self._door.tell(Opened(loosenings=loosenings))
             self._door.check()
+            await make_ready(self._scope)
             yield
 
     async def _load_and_stream(self, task: str | None, seconds: float | None) -> str | None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.wheels import make_wheel
+from support.wheels import make_wheel, use_index
 
 from codeact_team.packages import Layers, Provision, Requested
 from codeact_team.sandboxes.confined import ConfinedSandbox, ConfinedSandboxConfig
@@ -19,15 +17,7 @@ Provide = Callable[..., Provision]
 @pytest.fixture(autouse=True)
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where uv finds packages, and nowhere else."""
-    for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    index, settings = tmp_path / "index", tmp_path / "configuration" / "uv" / "uv.toml"
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(settings.parent.parent))
-    index.mkdir()
-    settings.parent.mkdir(parents=True)
-    settings.write_text(f"no-index = true\nfind-links = [{json.dumps(str(index))}]\n")
-    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
+    index = use_index(tmp_path, monkeypatch)
     make_wheel(index, "shapes", "1.0")
     make_wheel(index, "shapes", "2.0", requires=["colours"])
     make_wheel(index, "colours", "0.5")

@@ -5,10 +5,28 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import json
+import os
 import tarfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import pytest
+
+
+def use_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory in which uv finds packages, and nowhere else, whatever this machine has set."""
+    for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
+    index, settings = tmp_path / "index", tmp_path / "configuration" / "uv" / "uv.toml"
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(settings.parent.parent))
+    index.mkdir()
+    settings.parent.mkdir(parents=True)
+    settings.write_text(f"no-index = true\nfind-links = [{json.dumps(str(index))}]\n")
+    return index
 
 
 def make_wheel(
