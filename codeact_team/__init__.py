@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from codeact_team.agents import ToolLimits as ToolLimits
     from codeact_team.agents import Verdict as Verdict
     from codeact_team.autogen_parts import wrap as wrap
+    from codeact_team.config import ForEvery as ForEvery
     from codeact_team.config import dump_config as dump_config
     from codeact_team.config import load_config as load_config
     from codeact_team.config import open_team as open_team
@@ -60,7 +61,7 @@ _HOME = {
         "Verdict",
     ),
     "autogen_parts": ("wrap",),
-    "config": ("dump_config", "load_config", "open_team", "validate_config"),
+    "config": ("ForEvery", "dump_config", "load_config", "open_team", "validate_config"),
     "effects": ("Door", "Event"),
     "errors": (
         "CodeActTeamError",

@@ -31,6 +31,7 @@ PUBLIC = {
     "EngineError",
     "Event",
     "ExecutionResult",
+    "ForEvery",
     "ModelError",
     "NotAllowedError",
     "Outcome",

@@ -1,9 +1,18 @@
 """Teams and their parts as YAML or JSON documents."""
 
 from codeact_team.config.dumping import dump_config
+from codeact_team.config.for_every import ForEvery
 from codeact_team.config.loading import load_config, validate_config
 from codeact_team.config.open import open_team
 from codeact_team.config.schema import config_schema
 from codeact_team.config.settings_page import config_reference
 
-__all__ = ["config_reference", "config_schema", "dump_config", "load_config", "open_team", "validate_config"]
+__all__ = [
+    "ForEvery",
+    "config_reference",
+    "config_schema",
+    "dump_config",
+    "load_config",
+    "open_team",
+    "validate_config",
+]

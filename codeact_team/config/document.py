@@ -136,12 +136,15 @@ class Document:
 
     def _mistake(self, problem: Problem) -> object:
         """A key that all problems share that one mistake leads to, also where aliases repeat it."""
-        path = problem.path
+        file, _, path = self._place(problem.path)
+        if any(above in self.overrides for above in _upwards(problem.path)):
+            # one override may set the same in many places
+            return file, path, problem.message
         for above in _upwards(path):
             if above in self.aliases:
                 path = self.aliases[above] + path[len(above) :]
                 break
-        return self._place(problem.path)[0], path, problem.message
+        return file, path, problem.message
 
     def _located(self, problem: Problem, kind: type[ConfigError]) -> ConfigError:
         file, line, path = self._place(problem.path)

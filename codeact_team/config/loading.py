@@ -13,10 +13,11 @@ from codeact_team.config.components import PlacedComponent
 from codeact_team.config.credentials import with_references
 from codeact_team.config.document import ConfigSource, Document, Problem, read_document
 from codeact_team.config.environment import resolve_references
+from codeact_team.config.for_every import ForEvery, apply_for_every
 from codeact_team.config.making import Failure, failures_in_trial, make
 from codeact_team.config.origins import remember
 from codeact_team.config.overrides import apply_overrides
-from codeact_team.config.validation import check_document
+from codeact_team.config.validation import check_components, check_text
 from codeact_team.errors import ConfigError, NotAllowedError, SandboxError
 from codeact_team.providers import Policy, missing_package
 
@@ -24,7 +25,7 @@ from codeact_team.providers import Policy, missing_package
 def validate_config(
     source: ConfigSource,
     *,
-    overrides: Sequence[str] = (),
+    overrides: Sequence[str | ForEvery] = (),
     policy: Policy | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> None:
@@ -46,7 +47,7 @@ def validate_config(
 def load_config(
     source: ConfigSource,
     *,
-    overrides: Sequence[str] = (),
+    overrides: Sequence[str | ForEvery] = (),
     policy: Policy | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> ComponentBase[BaseModel]:
@@ -58,7 +59,8 @@ def load_config(
     Args:
         source: Path of a YAML or JSON file, the name of a shipped config, such as ``quickstart``, the text of a config, a
             mapping, or a ``ComponentModel``. The text of the last stands for itself: ``${NAME}`` is no reference there.
-        overrides: Changes to single values, such as ``config.max_turns=3``.
+        overrides: Changes to single values, such as ``config.max_turns=3``, and settings :class:`ForEvery` component of
+            a kind, such as the model of all model clients.
         policy: What may be loaded; by default AutoGen's and our components, and what the environment adds.
         environ: Where ``${NAME}`` is looked up; by default this process's environment.
 
@@ -79,13 +81,17 @@ def load_config(
 
 def _checked(
     source: ConfigSource,
-    overrides: Sequence[str],
+    overrides: Sequence[str | ForEvery],
     policy: Policy,
     environ: Mapping[str, str] | None,
 ) -> tuple[Document, list[PlacedComponent]]:
-    document = apply_overrides(read_document(source), overrides)
+    document = apply_overrides(read_document(source), [each for each in overrides if isinstance(each, str)])
     document, unresolved = resolve_references(document, os.environ if environ is None else environ)
-    return document, check_document(document, policy, unresolved)
+    check_text(document, policy, unresolved)
+    # of which kind something is, is known when its class is imported, which only now may be done
+    for_every = [each for each in overrides if isinstance(each, ForEvery)]
+    document, unresolved = apply_for_every(document, unresolved, for_every, policy)
+    return document, check_components(document, policy, unresolved)
 
 
 def _refuse_mistakes(document: Document, failures: Sequence[Failure]) -> None:

@@ -52,12 +52,16 @@ def listed_info(component: ComponentClass, config: Mapping[str, Any]) -> ModelIn
 
 def assumed_info(component: ComponentClass, config: Mapping[str, Any]) -> ModelInfo | None:
     """What a model that is in no table can most probably do: by its name, or because it has a server of its own."""
-    name = _MAKER.sub("", str(config["model"]))
-    by_name = next((info for pattern, info in _BY_NAME.items() if pattern.match(name)), None)
-    if by_name is not None:
+    if (by_name := info_by_name(config["model"])) is not None:
         return by_name
     served = component.__name__.startswith("Ollama") or config.get("azure_endpoint") or config.get("base_url")
     return _SERVED if served or os.environ.get("OPENAI_BASE_URL") else None
+
+
+def info_by_name(model: object) -> ModelInfo | None:
+    """What a maker's newer models have in common, if a model's name tells the maker."""
+    name = _MAKER.sub("", str(model))
+    return next((info for pattern, info in _BY_NAME.items() if pattern.match(name)), None)
 
 
 def abilities(info: ModelInfo) -> str:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from autogen_agentchat.base import ChatAgent, Team
 
 from codeact_team.config.document import ConfigSource, name_of
+from codeact_team.config.for_every import ForEvery
 from codeact_team.config.loading import load_config
 from codeact_team.errors import ConfigError
 from codeact_team.executor_interface import StreamingCodeExecutor
@@ -17,7 +18,7 @@ from codeact_team.scope import Scope
 
 @asynccontextmanager
 async def open_team(
-    source: ConfigSource, *, overrides: Sequence[str] = (), policy: Policy | None = None
+    source: ConfigSource, *, overrides: Sequence[str | ForEvery] = (), policy: Policy | None = None
 ) -> AsyncGenerator[Team | ChatAgent]:
     """Load a team, or a single agent, and stop at the end whatever it started; its model clients are closed.
 
@@ -36,7 +37,7 @@ async def open_team(
 
 
 def load_runnable(
-    source: ConfigSource, *, overrides: Sequence[str], policy: Policy | None
+    source: ConfigSource, *, overrides: Sequence[str | ForEvery], policy: Policy | None
 ) -> Team | ChatAgent:
     """Load a team, or a single agent.
 

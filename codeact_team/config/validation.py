@@ -35,10 +35,22 @@ from codeact_team.providers import (
 logger = logging.getLogger(__name__)
 
 
-def check_document(
+def check_text(document: Document, policy: Policy, unresolved: Sequence[Problem] = ()) -> None:
+    """Check what can be told of a document by its text alone; references that are ``unresolved`` are told with the rest.
+
+    Raises:
+        NotAllowedError: If something in it is not allowed. Nothing is imported.
+        ConfigError: If anything in it is wrong; all problems are told together.
+    """
+    by_text = _without(unresolved, _text_problems(document, policy))
+    if by_text:
+        raise document.error([*unresolved, *by_text])
+
+
+def check_components(
     document: Document, policy: Policy, unresolved: Sequence[Problem] = ()
 ) -> list[PlacedComponent]:
-    """Check a document without making anything of it; references that are ``unresolved`` are told with the rest.
+    """Check a document whose text is checked, without making anything of it; what is ``unresolved`` is told with the rest.
 
     Returns:
         Its components, outer before inner.
@@ -47,9 +59,6 @@ def check_document(
         NotAllowedError: If something in it is not allowed. Nothing outside the allow-list is imported.
         ConfigError: If anything in it is wrong; all problems of the document are told together.
     """
-    by_text = _without(unresolved, _text_problems(document, policy))
-    if by_text:
-        raise document.error([*unresolved, *by_text])
     checking = _Checking(document, policy)
     checking.components()
     checking.problems += unknown_participants(checking.parts)

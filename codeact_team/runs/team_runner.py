@@ -19,6 +19,7 @@ from autogen_core import CancellationToken
 from codeact_team.agents import ReflectionAgent
 from codeact_team.autogen_internals import components_in, recover
 from codeact_team.autogen_parts import past_the_door
+from codeact_team.config.for_every import ForEvery
 from codeact_team.config.open import executors_of, load_runnable, make_ready
 from codeact_team.effects import Door, Event, Listener
 from codeact_team.events import Opened, RunBegan, RunEnded
@@ -63,7 +64,7 @@ class TeamRunner:
         self,
         source: str | os.PathLike[str],
         *,
-        overrides: Sequence[str] = (),
+        overrides: Sequence[str | ForEvery] = (),
         policy: Policy | None = None,
     ) -> None:
         self._source = source

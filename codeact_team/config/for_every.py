@@ -1,0 +1,135 @@
+"""Overrides for every component of a kind, wherever a config has them: the model of all clients, the files of all executors.
+
+They are applied to what the document says once its references are resolved, before anything is checked against a schema.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from autogen_core.code_executor import CodeExecutor
+from autogen_core.models import ChatCompletionClient
+
+from codeact_team.autogen_internals import ComponentClass
+from codeact_team.config.components import PlacedComponent, is_component, walk
+from codeact_team.config.document import Document, Path, Problem, at, dotted, is_in
+from codeact_team.config.model_settings import change_client, field_of_client, why_not
+from codeact_team.errors import ConfigError
+from codeact_team.providers import Policy, resolve, schema_of
+
+_WORDS: Mapping[type, str] = {ChatCompletionClient: "model client", CodeExecutor: "code executor"}
+
+
+@dataclass(frozen=True)
+class ForEvery:
+    """An override of one setting in every component of a kind, such as ``ForEvery(ChatCompletionClient, "model", "o3")``.
+
+    What another override says of one component goes before it. A component without that setting that only wraps another
+    one of the kind, such as a cache around a client, is left as it is; any other is an error.
+
+    Attributes:
+        kind: Components of this class and of those below it.
+        setting: The field of their configs. For a model client, ``base_url`` stands for what its class calls it.
+        value: As in a config; ``${NAME}`` is no reference in it.
+        origin: What errors call this, such as ``--model``.
+    """
+
+    kind: type
+    setting: str
+    value: Any
+    origin: str = ""
+
+    @property
+    def name(self) -> str:
+        """What errors call this."""
+        return self.origin or f"{self.setting} of every {_words(self.kind)}"
+
+
+def apply_for_every(
+    document: Document, unresolved: Sequence[Problem], overrides: Sequence[ForEvery], policy: Policy
+) -> tuple[Document, list[Problem]]:
+    """The document with each of ``overrides`` applied in turn, and which of the ``unresolved`` references are left.
+
+    Every provider of the document has to be one that ``policy`` allows.
+
+    Raises:
+        ConfigError: If there is no such component, or one does not take the setting.
+    """
+    if not overrides:
+        return document, list(unresolved)
+    data = copy.deepcopy(document.data)
+    try:
+        parts = _parts(data, policy)
+    except ConfigError:
+        # checking the document tells it, with all that is wrong beside it
+        return document, list(unresolved)
+    changed: dict[Path, str] = {}
+    for override in overrides:
+        for part, setting in _taking(override, parts, document):
+            before = dict(part.config)
+            part.config[setting] = copy.deepcopy(override.value)
+            if issubclass(part.component, ChatCompletionClient):
+                change_client(part.component, part.config, override.setting)
+            for key in {*before, *part.config}:
+                if key not in before or key not in part.config or before[key] is not part.config[key]:
+                    changed[*part.path, "config", key] = override.name
+
+    def stays(path: Path) -> bool:
+        return not any(path[:length] in changed for length in range(len(path) + 1))
+
+    document = replace(
+        document,
+        data=data,
+        overrides={path: origin for path, origin in document.overrides.items() if stays(path)} | changed,
+        references={path: text for path, text in document.references.items() if stays(path)},
+    )
+    return document, [problem for problem in unresolved if stays(problem.path)]
+
+
+def _parts(data: dict[str, Any], policy: Policy) -> list[PlacedComponent]:
+    """The components in ``data``, whose configs are those in it."""
+    return [
+        PlacedComponent(path, resolve(value["provider"], policy), cast(dict[str, Any], value["config"]))
+        for path, value in walk(data)
+        if is_component(value) and type(value["config"]) is dict
+    ]
+
+
+def _taking(
+    override: ForEvery, parts: Sequence[PlacedComponent], document: Document
+) -> list[tuple[PlacedComponent, str]]:
+    """The components that an override is for, each with its name of the setting."""
+    meant = [part for part in parts if issubclass(part.component, override.kind)]
+    if not meant:
+        raise ConfigError(f"there is no {_words(override.kind)} in {document.name}", file=override.name)
+    taking: list[tuple[PlacedComponent, str]] = []
+    for part in meant:
+        setting = _field(part.component, override.setting)
+        if setting is None:
+            if not any(other is not part and is_in(other.path, part.path) for other in meant):
+                raise _refusal(part, override, document)
+        elif not any(is_in((*part.path, "config", setting), said) for said in document.overrides):
+            taking.append((part, setting))
+    return taking
+
+
+def _field(component: ComponentClass, setting: str) -> str | None:
+    fields = schema_of(component).model_fields
+    if issubclass(component, ChatCompletionClient):
+        return field_of_client(fields, setting)
+    return setting if setting in fields else None
+
+
+def _refusal(part: PlacedComponent, override: ForEvery, document: Document) -> ConfigError:
+    provider = at(document.data, (*part.path, "provider"))
+    reason = why_not(part.component) or f"it has no setting {override.setting!r}"
+    return ConfigError(
+        f"{provider} does not take this: {reason}", file=override.name, path=dotted(part.path) or None
+    )
+
+
+def _words(kind: type) -> str:
+    return _WORDS.get(kind, kind.__name__)
