@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from autogen_core import CancellationToken
@@ -20,8 +21,31 @@ Emit: TypeAlias = Callable[[str], Awaitable[None]]
 """Takes a piece of output as it comes; the code's output is not read on before it returns."""
 
 
+@dataclass(frozen=True)
+class DataFile:
+    """A file that a person has given to the code.
+
+    Attributes:
+        path: Where in the workspace.
+        size: In bytes.
+        head: The first lines of a table such as a CSV file, a few and each cut if it is long; what is in it is data.
+    """
+
+    path: str
+    size: int
+    head: Sequence[str] = ()
+
+
 class StreamingCodeExecutor(CodeExecutor):
     """An AutoGen code executor that keeps the code in a sandbox, and whose output can be read while the code runs."""
+
+    def data_files(self) -> Sequence[DataFile]:
+        """The files that a person has given to the code, in the workspace when the first block runs. Looks once, and blocks.
+
+        Raises:
+            ValueError: If something cannot be given, such as a file that is not there.
+        """
+        return ()
 
     @property
     @abstractmethod

@@ -13,7 +13,7 @@ from autogen_core.code_executor import CodeBlock
 from codeact_team.aio import Turns
 from codeact_team.errors import SettingError
 from codeact_team.execution import ExecutionResult, HostTools, Outcome
-from codeact_team.executor_interface import Emit, StreamingCodeExecutor
+from codeact_team.executor_interface import DataFile, Emit, StreamingCodeExecutor
 from codeact_team.executors.block_results import (
     LOST_EXIT_CODE,
     BlockResult,
@@ -69,6 +69,9 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
             RuntimeError: If it is a temporary one that does not exist yet, or the workspace is in a container only.
         """
         return self._place.workspace.path
+
+    def data_files(self) -> Sequence[DataFile]:
+        return self._place.data.describe()
 
     @property
     def timeout(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from codeact_team.aio import to_the_end
 from codeact_team.executors.growth import Growth
 from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.executors.workspace import HostWorkspace, wide_directories
+from codeact_team.files.given import GivenData
 from codeact_team.packages import Provision, Requested
 from codeact_team.sandboxes.base import Sandbox
 from codeact_team.sandboxes.limits import above_default
@@ -34,6 +36,7 @@ class Place(ABC):
         self.sandbox: Sandbox | None = None
         self.growth = self._nothing_grown()
         self.must_guard = True
+        self.data = self._given(config.workspace_mib, "workspace_mib")
         self._packages = Provision(_requested(config), self._make_temporary)
 
     @property
@@ -71,8 +74,10 @@ class Place(ABC):
             tell: Gets a line about what is done, now and then, where that takes its time.
 
         Raises:
+            SettingError: If there is data that cannot be given.
             SandboxError: If they cannot be had.
         """
+        await asyncio.to_thread(self.data.find)
         await self._packages.provide(tell)
 
     async def start(self, tell: Callable[[str], None]) -> None:
@@ -111,6 +116,12 @@ class Place(ABC):
             self._packages.release()
             self.growth = self._nothing_grown()
             await self.workspace.remove()
+
+    def _given(self, mib: int | None, field: str) -> GivenData:
+        config = self._settings
+        return GivenData(
+            [os.fspath(path) for path in config.data], mib=mib, files=config.workspace_files, field=field
+        )
 
     def _nothing_grown(self) -> Growth:
         return Growth(self._settings.workspace_mib, self._settings.workspace_files)

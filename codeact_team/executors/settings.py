@@ -28,6 +28,9 @@ def _as_text(path: object) -> object:
 HostDirectory: TypeAlias = Annotated[
     str | os.PathLike[str] | None, read_as(Annotated[str | None, BeforeValidator(_as_text)])
 ]
+HostPaths: TypeAlias = Annotated[
+    list[str | os.PathLike[str]], read_as(list[Annotated[str, BeforeValidator(_as_text)]])
+]
 
 
 class ExecutorConfig(BaseModel):
@@ -48,6 +51,9 @@ class ExecutorConfig(BaseModel):
     of them runs here; the sandbox needs no network for them."""
     packages_file: HostDirectory = None
     """A requirements file, or a lock such as pylock.toml, with such packages."""
+    data: HostPaths = Field(default_factory=list[str | os.PathLike[str]])
+    """Files and directories of the host, such as `sales.csv`, of which the workspace gets copies before the first block.
+    The originals are never changed."""
 
     @field_validator("timeout")
     @classmethod

@@ -1,0 +1,194 @@
+"""The files that a person gives to a sandbox: checked, counted and described before anything is copied."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from codeact_team.errors import SettingError
+from codeact_team.executor_interface import DataFile
+
+_TABLES = (".csv", ".tsv", ".tab", ".jsonl", ".ndjson")
+_MAX_HEADS = 20
+"""Tables whose first lines are read."""
+_HEAD_BYTES = 8192
+_HEAD_LINES = 5
+_MAX_LINE = 200
+"""Characters of a first line."""
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Given:
+    """A file, a directory or a link that is to be copied.
+
+    Attributes:
+        path: Where in the workspace.
+        source: Where on this machine.
+        mode: Its kind and its permissions, as ``st_mode`` has them.
+        size: In bytes; of files only.
+        target: Where a link leads, relative to itself.
+    """
+
+    path: str
+    source: str
+    mode: int
+    size: int = 0
+    target: str = ""
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a file."""
+        return stat.S_ISREG(self.mode)
+
+
+class GivenData:
+    """What the setting ``data`` names.
+
+    Args:
+        paths: Files and directories of this machine.
+        mib: How much there may be; ``None`` for any.
+        files: How many files and directories there may be; ``None`` for any.
+        field: The setting that says how much.
+    """
+
+    def __init__(
+        self, paths: Sequence[str], *, mib: int | None, files: int | None, field: str = "workspace_mib"
+    ) -> None:
+        self._paths = paths
+        self._mib = mib
+        self._files = files
+        self._field = field
+        self._found: Sequence[Given] | None = None
+        self._described: Sequence[DataFile] | None = None
+
+    def find(self) -> Sequence[Given]:
+        """Everything to be copied, directories before what is in them. Looks once. Blocks.
+
+        Raises:
+            SettingError: If something cannot be given.
+        """
+        if self._found is None:
+            self._found = self._find()
+        return self._found
+
+    def describe(self) -> Sequence[DataFile]:
+        """The files for somebody who is to work with them. Reads once. Blocks.
+
+        Raises:
+            SettingError: As :meth:`find`.
+        """
+        if self._described is None:
+            left = _MAX_HEADS
+            described: list[DataFile] = []
+            for one in filter(lambda one: one.is_file, self.find()):
+                is_table = left > 0 and one.path.lower().endswith(_TABLES)
+                left -= is_table
+                described.append(DataFile(one.path, one.size, _head(one.source) if is_table else ()))
+            self._described = described
+        return self._described
+
+    def _find(self) -> Sequence[Given]:
+        found: list[Given] = []
+        names: dict[str, str] = {}
+        size = 0
+        for path in self._paths:
+            name = Path(path).name or Path(path).resolve().name
+            if name in ("", ".."):
+                name = Path(path).resolve().name
+            if not name:
+                raise SettingError(f"data: {path!r} has no name to give to a copy")
+            if name in names:
+                raise SettingError(
+                    f"data: {names[name]} and {path} would both be {name} in the workspace: rename one of them"
+                )
+            names[name] = path
+            for one in _tree(path, name):
+                found.append(one)
+                size += one.size
+                if self._mib is not None and size > self._mib * _MIB:
+                    raise SettingError(
+                        f"data: {path} is too much: {self._field} is {self._mib}, and what is given has more MiB"
+                    )
+                if self._files is not None and len(found) > self._files:
+                    raise SettingError(
+                        f"data: {path} is too much: workspace_files is {self._files}, and what is given has more files"
+                    )
+        return found
+
+
+def _tree(path: str, name: str) -> Iterator[Given]:
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise _cannot_be_read(path, error) from error
+    _check(path, status.st_mode)
+    yield Given(name, path, status.st_mode, status.st_size if stat.S_ISREG(status.st_mode) else 0)
+    if stat.S_ISDIR(status.st_mode):
+        yield from _below(path, name, os.path.realpath(path))
+
+
+def _below(path: str, name: str, top: str) -> Iterator[Given]:
+    pending = [(path, name)]
+    while pending:
+        directory, inside = pending.pop()
+        try:
+            with os.scandir(directory) as scanned:
+                entries = sorted(scanned, key=lambda entry: entry.name)
+        except OSError as error:
+            raise _cannot_be_read(directory, error) from error
+        for entry in entries:
+            status, place = entry.stat(follow_symlinks=False), f"{inside}/{entry.name}"
+            if stat.S_ISLNK(status.st_mode):
+                yield Given(place, entry.path, status.st_mode, target=_target(entry.path, top))
+                continue
+            _check(entry.path, status.st_mode)
+            if stat.S_ISDIR(status.st_mode):
+                yield Given(place, entry.path, status.st_mode)
+                pending.append((entry.path, place))
+            else:
+                yield Given(place, entry.path, status.st_mode, status.st_size)
+
+
+def _check(path: str, mode: int) -> None:
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise SettingError(f"data: {path} is neither a file nor a directory")
+    if not os.access(path, os.R_OK | (os.X_OK if stat.S_ISDIR(mode) else 0)):
+        raise SettingError(f"data: {path} cannot be read: permission denied")
+
+
+def _target(link: str, top: str) -> str:
+    """Where a link in a given directory leads, which has to be in that directory: the copy then leads to the copy."""
+    target = os.readlink(link)
+    reached = os.path.realpath(link)
+    if os.path.isabs(target) or not os.path.exists(link) or not Path(reached).is_relative_to(top):
+        raise SettingError(
+            f"data: the link {link} leads to {target}, which is not copied with it: replace the link by what it leads to"
+        )
+    return target
+
+
+def _cannot_be_read(path: str, error: OSError) -> SettingError:
+    if isinstance(error, FileNotFoundError):
+        return SettingError(f"data: there is no {path} (looked for in {os.getcwd()})")
+    return SettingError(f"data: {path} cannot be read: {error.strerror}")
+
+
+def _head(path: str) -> Sequence[str]:
+    """The first lines of a table; none where it is no text."""
+    try:
+        with open(path, "rb") as file:
+            start = file.read(_HEAD_BYTES)
+    except OSError:
+        # whoever copies it will say so
+        return ()
+    if b"\0" in start:
+        return ()
+    lines = start.decode("utf-8-sig", errors="replace").splitlines()
+    if len(start) == _HEAD_BYTES and len(lines) > 1:
+        # the last one is cut
+        lines.pop()
+    return [line if len(line) <= _MAX_LINE else f"{line[: _MAX_LINE - 1]}…" for line in lines[:_HEAD_LINES]]

@@ -1,0 +1,98 @@
+"""What may be given to a sandbox, and how it is described."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from codeact_team.errors import SettingError
+from codeact_team.executor_interface import DataFile
+from codeact_team.files.given import GivenData
+
+_MIB = 1 << 20
+
+
+def given(*paths: object, mib: int | None = None, files: int | None = None) -> GivenData:
+    return GivenData([str(path) for path in paths], mib=mib, files=files)
+
+
+def test_tables_are_described_by_their_first_lines(tmp_path: Path) -> None:
+    rows = "".join(f"{number},{'x' * 300}\n" for number in range(1000))
+    (tmp_path / "sales.CSV").write_text(f"\ufeffregion,total\r\n{rows}")
+    (tmp_path / "notes.txt").write_text("not a table\n")
+    (tmp_path / "odd.tsv").write_bytes(b"a\tb\n\xff\t\x1b[31m\n")
+    (tmp_path / "wide.csv").write_bytes("a,b\n".encode("utf-16"))
+    described = given(
+        *(tmp_path / name for name in ("sales.CSV", "notes.txt", "odd.tsv", "wide.csv"))
+    ).describe()
+    assert [file.path for file in described] == ["sales.CSV", "notes.txt", "odd.tsv", "wide.csv"]
+    sales, notes, odd, wide = described
+    assert sales.size == (tmp_path / "sales.CSV").stat().st_size
+    assert sales.head[0] == "region,total"
+    assert [len(line) for line in sales.head[1:]] == [200] * 4
+    assert notes == DataFile("notes.txt", 12)
+    assert odd.head == ["a\tb", "\ufffd\t\x1b[31m"]
+    assert wide.head == ()
+
+
+def test_a_folder_is_given_as_a_folder_with_its_inner_links(tmp_path: Path) -> None:
+    folder = tmp_path / "in" / "folder"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep" / "a.csv").write_text("1\n")
+    (folder / "again.csv").symlink_to("deep/a.csv")
+    found = given(f"{folder}/").find()
+    assert [(one.path, one.target) for one in found] == [
+        ("folder", ""),
+        ("folder/again.csv", "deep/a.csv"),
+        ("folder/deep", ""),
+        ("folder/deep/a.csv", ""),
+    ]
+    assert [file.path for file in given(folder).describe()] == ["folder/deep/a.csv"]
+
+
+def test_the_current_directory_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert given(".").find()[0].path == "here"
+    assert given("..").find()[0].path == tmp_path.name
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "../../other", "nowhere", "../folder/../../other"])
+def test_links_that_lead_out_of_a_folder_are_refused(tmp_path: Path, target: str) -> None:
+    folder = tmp_path / "in" / "folder"
+    folder.mkdir(parents=True)
+    (tmp_path / "other").write_text("secret")
+    (folder / "link").symlink_to(target)
+    with pytest.raises(SettingError, match=f"link .*folder/link leads to {target}, which is not copied"):
+        given(folder).find()
+
+
+def test_what_cannot_be_given_is_told_by_name(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    for place in (tmp_path, tmp_path / "one"):
+        (place / "sales.csv").write_text("1\n")
+    os.mkfifo(tmp_path / "one" / "fifo")
+    for paths, said in {
+        (tmp_path / "salse.csv",): rf"there is no {tmp_path}/salse\.csv \(looked for in {os.getcwd()}\)",
+        (tmp_path / "one",): "one/fifo is neither a file nor a directory",
+        ("/dev/null",): "/dev/null is neither a file nor a directory",
+        ("/",): "no name",
+        (tmp_path / "sales.csv" / "x",): "cannot be read: Not a directory",
+        (tmp_path / "sales.csv", tmp_path / "one" / "sales.csv"): "would both be sales.csv in the workspace",
+    }.items():
+        with pytest.raises(SettingError, match=f"data: .*{said}"):
+            given(*paths).find()
+
+
+def test_more_than_the_workspace_may_take_is_refused(tmp_path: Path) -> None:
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(3 * _MIB)
+    assert given(tmp_path / "large", mib=3).find()
+    with pytest.raises(SettingError, match="workspace_mib is 2, and what is given has more"):
+        given(tmp_path / "large", mib=2).find()
+    for number in range(5):
+        (tmp_path / f"{number}").touch()
+    with pytest.raises(SettingError, match="workspace_files is 5"):
+        given(tmp_path, files=5).find()
