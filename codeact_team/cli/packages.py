@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+
 from codeact_team.cli.json_lines import print_json
 from codeact_team.cli.screen import Screen
+from codeact_team.errors import EngineError
 from codeact_team.packages import Layer, Layers
+from codeact_team.sandboxes.docker.engine import at_engine
+from codeact_team.sandboxes.docker.volumes import remove_unused_volumes
+
+logger = logging.getLogger(__name__)
 
 _MIB = 1024 * 1024
 
@@ -27,8 +34,18 @@ def packages_command(screen: Screen, *, verify: bool, prune: bool, as_json: bool
             _show(screen, layer, told.get("changes", []), told.get("removed"))
     if prune:
         layers.remove_unfinished()
+        _remove_volumes()
     screen.close()
     return code
+
+
+def _remove_volumes() -> None:
+    """Remove what an engine that does not see this machine's files has got of them."""
+    try:
+        at_engine(remove_unused_volumes)
+    except EngineError as error:
+        # where none runs, none has any
+        logger.debug("no volumes pruned: %s", error)
 
 
 def _show(screen: Screen, layer: Layer, changes: list[str], removed: bool | None) -> None:

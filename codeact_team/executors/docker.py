@@ -50,13 +50,17 @@ class DockerPlace(Place):
     """A container, and as its workspace a directory of this machine unless it is to be in the container."""
 
     def __init__(self, config: DockerExecutorConfig) -> None:
-        super().__init__(config, owner=_NOBODY)
         self._config = config
+        super().__init__(config, owner=_NOBODY)
 
     @property
     def loosenings(self) -> Sequence[str]:
         bound = wide_directories({"bind_dir": self._config.bind_dir})
         return (*self._config.loosenings, *super().loosenings, *bound)
+
+    @property
+    def writable(self) -> Sequence[Path]:
+        return [*super().writable, *self._config.writable_directories]
 
     @property
     def bind_dir(self) -> Path:

@@ -37,13 +37,19 @@ class Place(ABC):
         self.growth = self._nothing_grown()
         self.must_guard = True
         self.data = self._given(config.workspace_mib, "workspace_mib")
-        self._packages = Provision(_requested(config), self._make_temporary)
+        self._packages = Provision(_requested(config), self._make_temporary, writable=self.writable)
 
     @property
     def loosenings(self) -> Sequence[str]:
         """Each setting that is weaker than the default, in words."""
         growth = above_default(self._settings, "workspace_mib", "workspace_files")
         return [*growth, *wide_directories({"work_dir": self._settings.work_dir})]
+
+    @property
+    def writable(self) -> Sequence[Path]:
+        """The user's directories that the code can write to."""
+        work_dir = self._settings.work_dir
+        return [] if work_dir is None else [Path(work_dir)]
 
     @abstractmethod
     def _make_sandbox(self, packages: Path | None) -> Sandbox:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -34,17 +34,24 @@ class Provision:
         requested: The packages.
         make_sandbox: Makes a sandbox without packages, which may use the given directory as its workspace.
         layers: Where they are kept.
+        writable: Directories that code can write to, in the sandbox that gets the packages.
 
     Attributes:
         layer: What was provided, until it is released.
     """
 
     def __init__(
-        self, requested: Requested, make_sandbox: Callable[[Path], Sandbox], layers: Layers | None = None
+        self,
+        requested: Requested,
+        make_sandbox: Callable[[Path], Sandbox],
+        layers: Layers | None = None,
+        *,
+        writable: Sequence[Path] = (),
     ) -> None:
         self._requested = requested
         self._make_sandbox = make_sandbox
         self._layers = layers or Layers()
+        self._writable = writable
         self._held = ExitStack()
         self.layer: Layer | None = None
 
@@ -60,12 +67,23 @@ class Provision:
             SandboxError: If the packages cannot be had, or the sandbox has no Python that they can be chosen for.
         """
         if self.layer is None and self._requested:
+            self._refuse_what_code_could_change()
             interpreter = await self._interpreter()
             compiling = partial(self._compile, interpreter.cache_tag)
             layer = await self._layers.provide(self._requested, interpreter, compiling, tell)
             self._held.enter_context(layer.held())
             self.layer = layer
         return None if self.layer is None else self.layer.path
+
+    def _refuse_what_code_could_change(self) -> None:
+        root = self._layers.root.resolve()
+        for directory in self._writable:
+            path = directory.resolve()
+            if root.is_relative_to(path) or path.is_relative_to(root):
+                raise SandboxError(
+                    f"code could change the packages that all sandboxes share: they are kept in {root}, and it can write "
+                    f"to {path}. Give it another directory, or set XDG_CACHE_HOME to another one"
+                )
 
     async def are_whole(self) -> bool:
         """Whether the layer is still what was made."""

@@ -128,3 +128,12 @@ async def test_a_restart_and_a_second_executor_have_them_too(layers: Layers) -> 
     finally:
         await first.stop()
         await second.stop()
+
+
+async def test_a_workspace_from_which_code_could_change_them_is_refused(
+    layers: Layers, tmp_path: Path
+) -> None:
+    for work_dir in (tmp_path, layers.root / "work"):
+        executor = ConfinedCommandLineCodeExecutor(packages=["shapes"], work_dir=work_dir)
+        with pytest.raises(SandboxError, match=r"code could change the packages .* kept in .*packages"):
+            await executor.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
 from docker.types import DeviceRequest
@@ -10,6 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from codeact_team.sandboxes.limits import Cause, Limits, above_default
 
 _DEVICE_KEYS = frozenset({"Driver", "Count", "DeviceIDs", "Capabilities", "Options"})
+
+
+def is_host_path(source: str) -> bool:
+    """Whether the source of a volume is a path of the host, and not the name of a volume."""
+    return source.startswith(("/", ".", "~"))
 
 
 class DockerSandboxConfig(BaseModel):
@@ -94,6 +100,15 @@ class DockerSandboxConfig(BaseModel):
         if self.read_only:
             limits[Cause.READ_ONLY] = "read_only: true; only the workspace and /tmp can be written"
         return limits
+
+    @property
+    def writable_directories(self) -> list[Path]:
+        """The directories of the host, beside the workspace, that the code can write to."""
+        return [
+            Path(source).expanduser()
+            for source, volume in self.extra_volumes.items()
+            if is_host_path(source) and volume.get("mode", "rw") == "rw"
+        ]
 
     @property
     def loosenings(self) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
 from codeact_team.errors import EngineError
 from codeact_team.sandboxes.base import warn_once
-from codeact_team.sandboxes.docker.config import DockerSandboxConfig
+from codeact_team.sandboxes.docker.config import DockerSandboxConfig, is_host_path
 from codeact_team.sandboxes.docker.container import CONFLICT, Container, labels, remove
 from codeact_team.sandboxes.docker.engine import Client, open_stream, translated
 from codeact_team.sandboxes.docker.seccomp import profile
@@ -39,12 +39,13 @@ class Binding:
     probe: str
     """The name of a file there that must be seen in the container."""
 
-    def is_missing(self, error: EngineError) -> bool:
-        """Whether the engine refused a container because it does not have the directory."""
-        text = str(error)
-        # the second text is Docker Desktop's
-        missing = "bind source path does not exist" in text or "ounts denied" in text
-        return missing and str(self.source) in text
+
+def is_missing(directory: Path, error: EngineError) -> bool:
+    """Whether the engine refused a container because it does not have a directory."""
+    text = str(error)
+    # the second text is Docker Desktop's
+    missing = "bind source path does not exist" in text or "ounts denied" in text
+    return missing and str(directory) in text
 
 
 def launch(
@@ -52,12 +53,13 @@ def launch(
     url: str,
     config: DockerSandboxConfig,
     binding: Binding | None,
-    packages: Path | None,
+    packages: Path | str | None,
     word: str,
 ) -> Container:
     """Create a container, attach to it, and start it. Blocks; where the engine refuses, nothing is left.
 
-    Without a binding, the workspace is inside. A layer of Python packages is bound read-only. The line that the first
+    Without a binding, the workspace is inside. A layer of Python packages, a directory or
+    the name of a volume, is there read-only. The line that the first
     process says begins with ``word``.
     """
     with translated(url):
@@ -76,7 +78,8 @@ def launch(
     settings = [word, probe, config.init_command or "", "1" if no_set_id else ""]
     host_config = _host_config(config, user, binding, filter_)
     if packages is not None:
-        host_config["mounts"].append(Mount(PACKAGES, str(packages), type="bind", read_only=True))
+        kind = "volume" if isinstance(packages, str) else "bind"
+        host_config["mounts"].append(Mount(PACKAGES, str(packages), type=kind, read_only=True))
     id = _create(client, config, settings, host_config, user)
     with ExitStack() as failed:
         failed.callback(remove, client, url, id, keep=False)
@@ -201,7 +204,7 @@ def _mounts(config: DockerSandboxConfig, binding: Binding | None) -> list[Mount]
     # mounts, not -v: that would make a missing directory of the host, owned by root
     mounts = [] if binding is None else [Mount(target=WORKSPACE, source=str(binding.source), type="bind")]
     for source, volume in config.extra_volumes.items():
-        kind = "bind" if source.startswith(("/", ".", "~")) else "volume"
+        kind = "bind" if is_host_path(source) else "volume"
         path = str(Path(source).expanduser().resolve()) if kind == "bind" else source
         read_only = volume.get("mode", "rw") != "rw"
         mounts.append(Mount(target=volume["bind"], source=path, type=kind, read_only=read_only))

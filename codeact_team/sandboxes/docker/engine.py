@@ -11,7 +11,7 @@ import re
 import socket
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from email.message import Message
 from typing import Any, TypeAlias, TypeVar, cast
 from urllib.parse import unquote, urlsplit
@@ -94,6 +94,13 @@ def connect(url: str) -> Client:
     # the raw streams do not go through a proxy, so the requests do not either
     client.trust_env = False
     return client
+
+
+def at_engine(work: Callable[[Client, str], T]) -> T:
+    """What ``work`` returns for a client of the current engine and the engine's address. Blocks."""
+    url = engine_url()
+    with closing(connect(url)) as client:
+        return work(client, url)
 
 
 def _newest_version(url: str) -> str:

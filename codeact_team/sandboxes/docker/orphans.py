@@ -7,22 +7,20 @@ import logging
 import os
 import platform
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from docker.errors import NotFound
 
 from codeact_team.errors import EngineError
 from codeact_team.sandboxes.docker.container import LABEL, NAMESPACE_LABEL, process_namespace
-from codeact_team.sandboxes.docker.engine import Client, connect, engine_url, translated
+from codeact_team.sandboxes.docker.engine import Client, at_engine, translated
 from codeact_team.system.kernel import is_running
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _CLOCK_SKEW = 60
 """Seconds by which the clocks of engine and host may differ."""
@@ -43,7 +41,7 @@ class Orphan:
 
 async def list_orphans() -> list[Orphan]:
     """The orphans of this host on the current engine, or an EngineError. Those of other hosts are not ours to judge."""
-    return await asyncio.to_thread(_at_engine, _orphans)
+    return await asyncio.to_thread(at_engine, _orphans)
 
 
 async def remove_orphan(orphan: Orphan) -> None:
@@ -53,13 +51,7 @@ async def remove_orphan(orphan: Orphan) -> None:
         with translated(url), suppress(NotFound):
             client.remove_container(orphan.id, force=True, v=True)
 
-    await asyncio.to_thread(_at_engine, remove)
-
-
-def _at_engine(work: Callable[[Client, str], T]) -> T:
-    url = engine_url()
-    with closing(connect(url)) as client:
-        return work(client, url)
+    await asyncio.to_thread(at_engine, remove)
 
 
 def remove_unstarted(client: Client, url: str) -> None:

@@ -18,11 +18,12 @@ from codeact_team.errors import EngineError, SandboxError
 from codeact_team.sandboxes.base import STARTS_AT_ONCE, STOPPED, Process, Sandbox, python_path
 from codeact_team.sandboxes.docker.config import DockerSandboxConfig
 from codeact_team.sandboxes.docker.container import Container
-from codeact_team.sandboxes.docker.creation import PACKAGES, WORKSPACE, Binding, launch
+from codeact_team.sandboxes.docker.creation import PACKAGES, WORKSPACE, Binding, is_missing, launch
 from codeact_team.sandboxes.docker.engine import Client, ask, connect, engine_url, in_thread
 from codeact_team.sandboxes.docker.image import ensure_image, image_id
 from codeact_team.sandboxes.docker.orphans import remove_unstarted
 from codeact_team.sandboxes.docker.process import DockerProcess
+from codeact_team.sandboxes.docker.volumes import filled_volume
 from codeact_team.sandboxes.limits import Limits
 
 logger = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ class DockerSandbox(Sandbox):
         packages: Path | None = None,
     ) -> None:
         self._config = config
-        self._packages = packages
+        self._packages: Path | str | None = packages
         self._work_dir = work_dir
         self._bind_dir = bind_dir
         self._must_share = must_share
@@ -203,9 +204,14 @@ class DockerSandbox(Sandbox):
         except TimeoutError:
             return "", f"it said nothing for {_FIRST_LINE_TIMEOUT} s"
         except EngineError as error:
-            if binding is not None and binding.is_missing(error):
+            if binding is not None and is_missing(binding.source, error):
                 return "unshared", ""
-            raise
+            layer = self._packages
+            if not isinstance(layer, Path) or not is_missing(layer, error):
+                raise
+        # the engine is elsewhere
+        self._packages = await ask(partial(filled_volume, client, url, self._config.image, layer))
+        return await self._first_words(client, url, binding)
 
     def _explain(self, said: str, output: str) -> str:
         if said == "unshared":
