@@ -128,7 +128,13 @@ async def _docker(report: Report) -> None:
             names = [orphan.name for orphan in await list_orphans()]
             report(_left("containers", names, "none is left by a run that was killed"))
     except EngineError as error:
-        report(Check("engine", State.MISSING, f"{error}; the config `codeact-confined` needs none"))
+        report(
+            Check(
+                "engine",
+                State.MISSING,
+                f"{error}; the configs `team-confined` and `codeact-confined` need none",
+            )
+        )
 
 
 def _engine(url: str, info: Mapping[str, Any]) -> Check:

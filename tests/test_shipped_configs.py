@@ -75,6 +75,14 @@ def test_the_team_config_is_the_team_made_in_python() -> None:
     assert from_yaml == from_python
 
 
+def test_the_team_without_docker_is_the_same_team_but_for_the_sandbox() -> None:
+    team = round_robin_team(
+        OpenAIChatCompletionClient(model="gpt-4.1"),
+        ConfinedCommandLineCodeExecutor(work_dir="coding", delete_tmp_files=True),
+    )
+    assert load_yaml(dump_config(load_config("team-confined"))) == load_yaml(dump_config(team))
+
+
 def test_the_team_with_a_local_model_is_the_same_team() -> None:
     local, team = (load_yaml(dump_config(load_config(name))) for name in ("local-model", "team"))
     assert local == team

@@ -16,6 +16,7 @@ from codeact_team.cli.completion import config_names, template_names
 
 if TYPE_CHECKING:
     from codeact_team.cli.screen import Screen
+    from codeact_team.config import ForEvery
     from codeact_team.providers import Policy
     from codeact_team.runs import TeamRunner
 
@@ -54,6 +55,13 @@ _Overrides = Annotated[
     list[str] | None,
     typer.Option("-s", "--set", metavar="PATH=VALUE", help="Change one value of the config. Repeatable."),
 ]
+_Model = Annotated[
+    str | None, typer.Option(metavar="NAME", help="The model of every model client of the config.")
+]
+_BaseUrl = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="The server of every model client, such as http://localhost:11434/v1."),
+]
 _Allow = Annotated[
     list[str] | None,
     typer.Option(metavar="NAMESPACE", help="Allow components of another Python package. Repeatable."),
@@ -77,12 +85,16 @@ def _policy(allow: list[str] | None, allow_unsafe: bool) -> Policy:
     return Policy.from_environment(allow=allow or (), allow_unsafe=allow_unsafe)
 
 
-def _runner(
-    config: str, overrides: list[str] | None, allow: list[str] | None, allow_unsafe: bool
-) -> TeamRunner:
+def _overrides(single: list[str] | None, model: str | None, base_url: str | None) -> list[str | ForEvery]:
+    from codeact_team.cli.overrides import overrides_of
+
+    return overrides_of(single, model=model, base_url=base_url)
+
+
+def _runner(config: str, overrides: list[str | ForEvery], policy: Policy) -> TeamRunner:
     from codeact_team.runs import TeamRunner
 
-    return TeamRunner(config, overrides=overrides or (), policy=_policy(allow, allow_unsafe))
+    return TeamRunner(config, overrides=overrides, policy=policy)
 
 
 def main() -> None:
@@ -134,6 +146,8 @@ def run(
         Path | None, typer.Option("-f", "--file", metavar="FILE", help="Read the task from a file.")
     ] = None,
     overrides: _Overrides = None,
+    model: _Model = None,
+    base_url: _BaseUrl = None,
     allow: _Allow = None,
     allow_unsafe: _AllowUnsafe = False,
     timeout: Annotated[
@@ -159,7 +173,7 @@ def run(
         from codeact_team.cli.run import read_task, run_command
 
         wanted = read_task(task, file)
-        runner = _runner(config, overrides, allow, allow_unsafe)
+        runner = _runner(config, _overrides(overrides, model, base_url), _policy(allow, allow_unsafe))
         raise typer.Exit(run_command(screen, runner, wanted, seconds=timeout, as_json=as_json))
 
 
@@ -167,6 +181,8 @@ def run(
 def chat(
     config: _Config,
     overrides: _Overrides = None,
+    model: _Model = None,
+    base_url: _BaseUrl = None,
     allow: _Allow = None,
     allow_unsafe: _AllowUnsafe = False,
     as_json: _Json = False,
@@ -183,7 +199,7 @@ def chat(
             screen.work()
         from codeact_team.cli.chat import chat_command
 
-        runner = _runner(config, overrides, allow, allow_unsafe)
+        runner = _runner(config, _overrides(overrides, model, base_url), _policy(allow, allow_unsafe))
         raise typer.Exit(chat_command(screen, runner, as_json=as_json))
 
 
@@ -196,6 +212,8 @@ def validate(
         ),
     ],
     overrides: _Overrides = None,
+    model: _Model = None,
+    base_url: _BaseUrl = None,
     allow: _Allow = None,
     allow_unsafe: _AllowUnsafe = False,
     as_json: _Json = False,
@@ -210,7 +228,8 @@ def validate(
         from codeact_team.cli.validate import validate_command
 
         policy = _policy(allow, allow_unsafe)
-        raise typer.Exit(validate_command(screen, configs, overrides or (), policy, as_json=as_json))
+        changes = _overrides(overrides, model, base_url)
+        raise typer.Exit(validate_command(screen, configs, changes, policy, as_json=as_json))
 
 
 @app.command()

@@ -6,14 +6,19 @@ from collections.abc import Sequence
 
 from codeact_team.cli.json_lines import print_json
 from codeact_team.cli.screen import Screen
-from codeact_team.config import validate_config
+from codeact_team.config import ForEvery, validate_config
 from codeact_team.errors import ConfigError
 from codeact_team.providers import Policy
 from codeact_team.runs import explain
 
 
 def validate_command(
-    screen: Screen, configs: Sequence[str], overrides: Sequence[str], policy: Policy, *, as_json: bool
+    screen: Screen,
+    configs: Sequence[str],
+    overrides: Sequence[str | ForEvery],
+    policy: Policy,
+    *,
+    as_json: bool,
 ) -> int:
     """Check each config, print what is wrong with it, and return the exit code."""
     errors = {config: _error(config, overrides, policy) for config in configs}
@@ -29,7 +34,7 @@ def validate_command(
     return 2 if any(errors.values()) else 0
 
 
-def _error(config: str, overrides: Sequence[str], policy: Policy) -> ConfigError | None:
+def _error(config: str, overrides: Sequence[str | ForEvery], policy: Policy) -> ConfigError | None:
     try:
         validate_config(config, overrides=overrides, policy=policy)
     except ConfigError as error:

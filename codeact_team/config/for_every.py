@@ -15,8 +15,8 @@ from autogen_core.models import ChatCompletionClient
 
 from codeact_team.autogen_internals import ComponentClass
 from codeact_team.config.components import PlacedComponent, is_component, walk
-from codeact_team.config.document import Document, Path, Problem, at, dotted, is_in
-from codeact_team.config.model_settings import change_client, field_of_client, why_not
+from codeact_team.config.document import Document, Path, Problem, Resolved, at, dotted, is_in
+from codeact_team.config.model_settings import change_client, field_of_client, objection_of_client
 from codeact_team.errors import ConfigError
 from codeact_team.providers import Policy, resolve, schema_of
 
@@ -66,27 +66,34 @@ def apply_for_every(
     except ConfigError:
         # checking the document tells it, with all that is wrong beside it
         return document, list(unresolved)
-    changed: dict[Path, str] = {}
+    origins: dict[Path, str] = {}
+    references: dict[Path, Resolved] = {}
     for override in overrides:
         for part, setting in _taking(override, parts, document):
-            before = dict(part.config)
-            part.config[setting] = copy.deepcopy(override.value)
-            if issubclass(part.component, ChatCompletionClient):
-                change_client(part.component, part.config, override.setting)
-            for key in {*before, *part.config}:
-                if key not in before or key not in part.config or before[key] is not part.config[key]:
-                    changed[*part.path, "config", key] = override.name
+            for key, reference in _set(part, setting, override).items():
+                place = (*part.path, "config", key)
+                origins[place] = override.name
+                if reference is not None:
+                    references[place] = reference
 
     def stays(path: Path) -> bool:
-        return not any(path[:length] in changed for length in range(len(path) + 1))
+        return not any(path[:length] in origins for length in range(len(path) + 1))
 
     document = replace(
         document,
         data=data,
-        overrides={path: origin for path, origin in document.overrides.items() if stays(path)} | changed,
-        references={path: text for path, text in document.references.items() if stays(path)},
+        overrides={path: origin for path, origin in document.overrides.items() if stays(path)} | origins,
+        references={path: text for path, text in document.references.items() if stays(path)} | references,
     )
     return document, [problem for problem in unresolved if stays(problem.path)]
+
+
+def _set(part: PlacedComponent, setting: str, override: ForEvery) -> Mapping[str, Resolved | None]:
+    """Change a config; returns the keys that are not as before, each with the reference that it stands for, if any."""
+    part.config[setting] = copy.deepcopy(override.value)
+    if issubclass(part.component, ChatCompletionClient):
+        return {setting: None, **change_client(part.component, part.config, override.setting)}
+    return {setting: None}
 
 
 def _parts(data: dict[str, Any], policy: Policy) -> list[PlacedComponent]:
@@ -108,11 +115,16 @@ def _taking(
     taking: list[tuple[PlacedComponent, str]] = []
     for part in meant:
         setting = _field(part.component, override.setting)
-        if setting is None:
-            if not any(other is not part and is_in(other.path, part.path) for other in meant):
-                raise _refusal(part, override, document)
-        elif not any(is_in((*part.path, "config", setting), said) for said in document.overrides):
-            taking.append((part, setting))
+        if setting is None and any(other is not part and is_in(other.path, part.path) for other in meant):
+            continue
+        if any(is_in((*part.path, "config", setting or ""), said) for said in document.overrides):
+            continue
+        if (objection := _objection(part, override)) or setting is None:
+            provider = at(document.data, (*part.path, "provider"))
+            reason = objection or f"it has no setting {override.setting!r}"
+            message = f"{provider} does not take this: {reason}"
+            raise ConfigError(message, file=override.name, path=dotted(part.path) or None)
+        taking.append((part, setting))
     return taking
 
 
@@ -123,12 +135,10 @@ def _field(component: ComponentClass, setting: str) -> str | None:
     return setting if setting in fields else None
 
 
-def _refusal(part: PlacedComponent, override: ForEvery, document: Document) -> ConfigError:
-    provider = at(document.data, (*part.path, "provider"))
-    reason = why_not(part.component) or f"it has no setting {override.setting!r}"
-    return ConfigError(
-        f"{provider} does not take this: {reason}", file=override.name, path=dotted(part.path) or None
-    )
+def _objection(part: PlacedComponent, override: ForEvery) -> str | None:
+    if issubclass(part.component, ChatCompletionClient):
+        return objection_of_client(part.component, part.config, override.setting, override.value)
+    return None
 
 
 def _words(kind: type) -> str:

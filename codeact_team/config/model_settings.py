@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+import os
+import re
+from collections.abc import Container, Mapping
 from typing import Any
 
 from codeact_team.autogen_internals import ComponentClass
+from codeact_team.config.document import Resolved
+from codeact_team.config.environment import resolve_text
 from codeact_team.config.model_info import info_by_name, listed_info
 
 _SERVER = ("base_url", "host", "azure_endpoint", "endpoint")
 """What the clients of AutoGen call the URL of their server."""
+_URL = re.compile(r"https?://\S+", re.IGNORECASE)
 _ABOUT_THE_MODEL = ("model_info", "model_capabilities")
+_REPLAY = "autogen_ext.models.replay."
 
 
 def field_of_client(fields: Container[str], setting: str) -> str | None:
@@ -19,18 +25,38 @@ def field_of_client(fields: Container[str], setting: str) -> str | None:
     return next((name for name in names if name in fields), None)
 
 
-def change_client(component: ComponentClass, config: dict[str, Any], setting: str) -> None:
-    """Let the rest of a client's config fit a setting that has been changed."""
+def objection_of_client(
+    component: ComponentClass, config: Mapping[str, Any], setting: str, value: object
+) -> str | None:
+    """Why a client cannot be given a setting, if that is known."""
+    if component.__module__.startswith(_REPLAY):
+        return "its answers are recorded, and no model is asked; `team` and `team-confined` ask one"
+    if setting == "model" and config.get("azure_deployment"):
+        return "its `azure_deployment` decides which model is asked; set that by -s"
+    # the value stays out of the message: a URL may hold a password
+    if setting == "base_url" and not (isinstance(value, str) and _URL.fullmatch(value)):
+        return "the URL of a server begins with http:// or https://"
+    return None
+
+
+def change_client(
+    component: ComponentClass, config: dict[str, Any], setting: str
+) -> Mapping[str, Resolved | None]:
+    """Let the rest of a client's config fit a setting that has been changed.
+
+    Returns:
+        The other keys that are not as before, each with the reference that it stands for, if any.
+    """
     if setting == "model":
         # what a config says of one model holds for another one on its server, unless that is known better
         without = {key: value for key, value in config.items() if key not in _ABOUT_THE_MODEL}
         if listed_info(component, without) or info_by_name(config["model"]):
-            for key in _ABOUT_THE_MODEL:
-                config.pop(key, None)
-
-
-def why_not(component: ComponentClass) -> str | None:
-    """Why there is nothing to be set in a client that asks no model; ``None`` where no reason is known."""
-    if component.__module__.startswith("autogen_ext.models.replay."):
-        return "its answers are recorded, and no model is asked; run `team` or `codeact`, or another config with a model"
-    return None
+            removed = [key for key in _ABOUT_THE_MODEL if config.pop(key, None)]
+            return dict.fromkeys(removed)
+    if setting == "base_url" and component.__name__ == "OpenAIChatCompletionClient":
+        key = resolve_text("${OPENAI_API_KEY:-none}", os.environ)
+        # most servers of one's own want no key, and the client insists on one
+        if not key.values and not config.get("api_key"):
+            config["api_key"] = key.text
+            return {"api_key": key}
+    return {}

@@ -22,11 +22,11 @@ def test_doctor_tells_what_is_missing_and_what_to_do(tmp_path: Path):
     assert result.returncode == 0, result.stdout
     assert "✓ python " in result.stdout
     assert "✗ engine      no container engine answers at unix:///nowhere: start Docker" in result.stdout
-    assert "; the config `codeact-confined` needs none\n" in result.stdout
+    assert "; the configs `team-confined` and `codeact-confined` need none\n" in result.stdout
     assert "✗ key         OPENAI_API_KEY is not set" in result.stdout
     assert (
-        "✓ configs     codeact-confined, codeact, executor, local-model, quickstart-codeact, quickstart, team, tools\n"
-        in result.stdout
+        "✓ configs     codeact-confined, codeact, executor, local-model, quickstart-codeact, quickstart, team-confined, "
+        "team, tools\n" in result.stdout
     )
     assert result.stderr == ""
 

@@ -73,7 +73,7 @@ def test_a_wrong_command_line_says_so_and_exits_with_2(arguments: list[str], sai
     ("words", "offered"),
     [
         ("codeact-team run quick", ["quickstart-codeact", "quickstart"]),
-        ("codeact-team chat te", ["team", "team.yaml", "teams/"]),
+        ("codeact-team chat te", ["team-confined", "team", "team.yaml", "teams/"]),
         ("codeact-team validate teams/", ["teams/mine.json"]),
         ("codeact-team init --template quick", ["quickstart-codeact", "quickstart"]),
     ],
