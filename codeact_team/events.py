@@ -299,11 +299,17 @@ class Decision(AgentEvent):
 
 @dataclass(kw_only=True)
 class Judged(AgentEvent):
-    """A model has judged the work; ``message_id`` is that of the message that tells of it, where there is one."""
+    """A model has judged the work.
+
+    Attributes:
+        answer: To the task, where it accepts the work of others.
+        message_id: The id of the message that tells of it, where there is one.
+    """
 
     accepted: bool
     problems: Sequence[str] = ()
     next_step: str = ""
+    answer: str = ""
     message_id: str | None = None
 
 

@@ -45,6 +45,11 @@ class Ending(StrEnum):
     CANCELLED = "cancelled"
     """The caller stopped it."""
 
+    @property
+    def has_answer(self) -> bool:
+        """Whether there is an answer, be it only the best from what was there."""
+        return self not in (Ending.HANDED_OFF, Ending.NO_ANSWER, Ending.CANCELLED)
+
     def to_metadata(self) -> dict[str, str]:
         """The ending as an entry for a message's metadata."""
         return {ENDING_KEY: self.value}
@@ -93,6 +98,8 @@ class ExecutionRecord(BaseModel):
     """How often in the turn there was code to run."""
     remark: str | None = None
     """What the message adds to the output, where it passes that on; ``None`` where it says something of its own."""
+    answer: str | None = None
+    """What the last code called ``final_answer`` with, word for word, where that counts."""
     superseded: list[CodeRecord] = []
     """The blocks of the attempts before the last."""
     retry_decisions: list[RetryDecision] = []

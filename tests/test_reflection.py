@@ -37,7 +37,7 @@ async def test_the_schema_sent_is_one_that_strict_structured_output_takes():
     async with ScriptedServer([Json(ACCEPTED)]) as server:
         await reflect(server.client(), MESSAGES)
     schema: dict[str, Any] = server.requests[0]["response_format"]["json_schema"]["schema"]
-    assert schema["required"] == list(schema["properties"]) == ["problems", "accepted", "next_step"]
+    assert schema["required"] == list(schema["properties"]) == ["problems", "accepted", "next_step", "answer"]
     assert schema["additionalProperties"] is False
     assert schema["properties"]["problems"]["type"] == "array"
     assert schema["properties"]["problems"]["items"] == {"type": "string"}
@@ -114,13 +114,42 @@ async def test_a_reflection_can_be_cancelled():
             await call
 
 
+@pytest.mark.parametrize(
+    ("answer", "accepted", "answered", "kept"),
+    [
+        (" It is 42.\n", True, False, "It is 42."),
+        (42, True, False, "42"),
+        (None, True, False, ""),
+        ("It is 42.", False, False, ""),
+        ("It is 43.", True, True, ""),
+    ],
+)
+async def test_a_reviewer_that_accepts_writes_the_answer_unless_there_is_one(
+    answer: object, accepted: bool, answered: bool, kept: str
+):
+    async with ScriptedServer([Json({"accepted": accepted, "answer": answer})]) as server:
+        judged = await reflect(server.client(), MESSAGES, answered=answered)
+    assert judged.value.answer == kept
+    question = server.requests[0]["messages"][-1]["content"]
+    assert ("leave it empty" in question) is answered
+
+
+def test_a_verdict_of_before_there_were_answers_has_none():
+    old = {VERDICT_KEY: '{"problems":[],"accepted":true,"next_step":""}'}
+    assert Verdict.from_metadata(old) == ACCEPTED
+
+
 def test_a_verdict_reads_like_a_chat_message():
     assert ACCEPTED.to_text() == "Accepted."
     assert REJECTED.to_text() == "Not accepted.\n- It prints 41.\nNext: Add one."
 
 
 verdicts = st.builds(
-    Verdict, accepted=st.booleans(), problems=st.lists(st.text(min_size=1), max_size=3), next_step=st.text()
+    Verdict,
+    accepted=st.booleans(),
+    problems=st.lists(st.text(min_size=1), max_size=3),
+    next_step=st.text(),
+    answer=st.text(),
 )
 
 

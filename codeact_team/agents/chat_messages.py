@@ -11,7 +11,7 @@ from autogen_core.code_executor import CodeBlock
 from autogen_core.model_context import ChatCompletionContext
 from autogen_core.models import ChatCompletionClient, LLMMessage
 
-from codeact_team.execution_records import ExecutionRecord
+from codeact_team.execution_records import Ending, ExecutionRecord
 from codeact_team.observations import encodable
 from codeact_team.parsing import extract_code, take_thoughts_off
 
@@ -37,6 +37,14 @@ def text_of(message: BaseChatMessage) -> str:
     else:
         text = message.to_text()
     return encodable(text)
+
+
+def given_answer(message: BaseChatMessage) -> str | None:
+    """The answer in a message, word for word, of an agent that has come to one by itself."""
+    record = ExecutionRecord.from_metadata(message.metadata)
+    if record is not None and record.answer is not None:
+        return record.answer
+    return text_of(message) if Ending.from_metadata(message.metadata) is Ending.ANSWERED else None
 
 
 def find_code(

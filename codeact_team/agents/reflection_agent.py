@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Unpack
 
 from autogen_agentchat.base import Response
@@ -12,11 +13,11 @@ from autogen_core.models import AssistantMessage, ChatCompletionClient, SystemMe
 
 from codeact_team.agents.agent_config import AgentConfig, AgentOptions, AgentSettings, show_options
 from codeact_team.agents.base import RememberingAgent
-from codeact_team.agents.chat_messages import add_to_context, text_of, visible_to
+from codeact_team.agents.chat_messages import add_to_context, given_answer, text_of, visible_to
 from codeact_team.agents.turn import Emit, Turn
 from codeact_team.clients import wrap_client
 from codeact_team.execution_records import ExecutionRecord
-from codeact_team.observations import as_data
+from codeact_team.observations import as_data, shorten
 from codeact_team.parsing import make_inert
 from codeact_team.reflection import REFLECTION_SYSTEM_MESSAGE
 
@@ -47,10 +48,13 @@ class ReflectionAgentOptions(AgentOptions, total=False):
 
 
 class ReflectionAgent(RememberingAgent[ReflectionAgentSettings], Component[ReflectionAgentConfig]):
-    """Reads the task, the code and its result, and answers with a verdict.
+    """Reads the task, the code and its result, and answers with a verdict; with the answer to the task if it accepts.
 
-    The verdict is the response's text for people, and a :class:`~codeact_team.reflection.Verdict` in its metadata for
-    programs. An answer of the model that cannot be read is a verdict that does not accept, and says so.
+    The verdict is a :class:`~codeact_team.reflection.Verdict` in the response's metadata. The response's text is the
+    answer, where there is one: ``result.messages[-1].to_text()`` of a team that ends with an accepting review. An answer
+    that another agent has come to since the last review, by ``final_answer`` or as a CodeAct agent, is passed on word
+    for word, else the reviewer writes one. Without an answer the text is the verdict. A reply of the model that cannot be
+    read is a verdict that does not accept, and says so.
 
     Args:
         name: Name of the agent.
@@ -82,12 +86,17 @@ class ReflectionAgent(RememberingAgent[ReflectionAgentSettings], Component[Refle
         instructions = self._settings.system_message
         system = [SystemMessage(content=instructions)] if instructions else []
         conversation = visible_to(self._judge, [*system, *await self._model_context.get_messages()])
-        answer = await turn.reflect(self._judge, conversation, cancellation_token)
-        verdict = await turn.judge(answer, turn.message_id)
+        given = next(filter(None, map(given_answer, reversed(messages))), None)
+        judged = await turn.reflect(self._judge, conversation, cancellation_token, answered=given is not None)
+        if given is not None and judged.value.accepted:
+            judged = replace(judged, value=judged.value.model_copy(update={"answer": given}))
+        verdict = await turn.judge(judged, turn.message_id)
         # a reviewer quotes code; an agent that runs code must not take it for new
-        text = make_inert(verdict.to_text())
-        await self._model_context.add_message(AssistantMessage(content=text, source=self.name))
-        return turn.respond(TextMessage(content=text, source=self.name, metadata=verdict.to_metadata()))
+        said, answer = make_inert(verdict.to_text()), make_inert(shorten(verdict.answer))
+        remembered = AssistantMessage(content=f"{said}\n\n{answer}".rstrip(), source=self.name)
+        await self._model_context.add_message(remembered)
+        metadata = verdict.to_metadata()
+        return turn.respond(TextMessage(content=answer or said, source=self.name, metadata=metadata))
 
 
 def _execution_report(message: BaseChatMessage, record: ExecutionRecord) -> UserMessage:
@@ -100,4 +109,6 @@ def _execution_report(message: BaseChatMessage, record: ExecutionRecord) -> User
     remark = text_of(message).strip() if record.remark is None else record.remark
     if remark:
         text += f"\n\n{message.source} says:\n{remark}"
+    if record.answer is not None and record.remark is not None:
+        text += f"\n\nThe code gave this as its final answer:\n{as_data(make_inert(shorten(record.answer)))}"
     return UserMessage(content=text, source=message.source)

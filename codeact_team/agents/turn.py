@@ -26,8 +26,9 @@ from codeact_team.agents.host_tool_calls import TurnTools
 from codeact_team.clients import WrappedClient
 from codeact_team.effects import Door, Event, tell
 from codeact_team.events import Code, CodeWritten, Decision, Judged, Output, Said, Thought, Words
-from codeact_team.execution import ExecutionResult, Outcome
+from codeact_team.execution import ExecutionResult, Outcome, SessionResult
 from codeact_team.execution_records import CodeRecord, ExecutionRecord, result_to_metadata
+from codeact_team.observations import encodable
 from codeact_team.parsing import make_inert, take_thoughts_off
 from codeact_team.reflection import Verdict, reflect
 from codeact_team.retry import RetryDecision, decide_retry
@@ -141,23 +142,29 @@ class Turn:
         return result
 
     async def reflect(
-        self, client: WrappedClient, messages: Sequence[LLMMessage], cancellation_token: CancellationToken
+        self,
+        client: WrappedClient,
+        messages: Sequence[LLMMessage],
+        cancellation_token: CancellationToken,
+        *,
+        answered: bool,
     ) -> Answer[Verdict]:
-        """Let a model judge the work."""
-        answer = await reflect(client, messages, cancellation_token=cancellation_token)
+        """Let a model judge the work, and write its answer unless that is there already."""
+        answer = await reflect(client, messages, answered=answered, cancellation_token=cancellation_token)
         self.calls.append(answer.usage)
         return answer
 
-    async def judge(self, answer: Answer[Verdict], message_id: str) -> Verdict:
+    async def judge(self, judged: Answer[Verdict], message_id: str) -> Verdict:
         """Tell a verdict, and what the model thought; the message of that id tells it, too."""
-        verdict = answer.value
-        await self.think(answer.thought)
+        verdict = judged.value
+        await self.think(judged.thought)
         self.tell(
             Judged(
                 agent=self.source,
                 accepted=verdict.accepted,
                 problems=verdict.problems,
                 next_step=verdict.next_step,
+                answer=verdict.answer,
                 message_id=message_id,
             )
         )
@@ -198,6 +205,12 @@ class CodeTurn(Turn):
     def stopped(self) -> bool:
         """Whether the caller has stopped it, so that no model is asked any more."""
         return self.result.outcome is Outcome.CANCELLED or self.cancellation_token.is_cancelled()
+
+    @property
+    def whole_answer(self) -> str | None:
+        """What the latest code has called ``final_answer`` with."""
+        answer = self.result.answer if isinstance(self.result, SessionResult) else None
+        return None if answer is None else encodable(answer)
 
     async def output(self, text: str) -> None:
         """Tell a piece of what the code writes."""
@@ -261,6 +274,7 @@ class CodeTurn(Turn):
             remark=self.remark,
             attempts=len(self.executed),
             superseded=[block for blocks in earlier for block in _records(blocks)],
+            answer=self.whole_answer,
             retry_decisions=self.decisions,
             tool_calls=self.tools.records,
             omitted_tool_calls=self.tools.omitted_records,

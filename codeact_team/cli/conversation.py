@@ -39,17 +39,27 @@ from codeact_team.runs import RunEnding, RunResult, ToolUse
 
 _CORRECTION = re.compile(r"Attempt number: (\d+)\nProposed correction: (.*)", re.DOTALL)
 
+_NOT_ACCEPTED = "best answer so far, not accepted"
+
 
 class Conversation:
     """A listener that prints who says what, and what happens meanwhile.
 
     What an agent says comes twice: when it is said, and when its message comes out of the team. The ids of messages tell
-    that it is the same. Without ``echo`` the task is left out, for somebody who has just typed it.
+    that it is the same.
+
+    Args:
+        screen: Where to print.
+        echo: Whether the task is shown; somebody may just have typed it.
+        answer_last: Whether the answer is kept for the end of the run, instead of shown where it comes.
     """
 
-    def __init__(self, screen: Screen, *, echo: bool = True) -> None:
+    def __init__(self, screen: Screen, *, echo: bool = True, answer_last: bool = False) -> None:
         self._screen = screen
         self._echo = echo
+        self._answer_last = answer_last
+        self._kept: str | None = None
+        """An answer that is shown as soon as anything follows it but the end."""
         self._begun = False
         # a header stands off from what is above it, where something is
         self._speaker: str | None = None if echo else ""
@@ -130,7 +140,7 @@ class Conversation:
     def _result(self, result: RunResult) -> None:
         self._end_live()
         self._screen.close()
-        self._speaker, self._executed = "", False
+        self._speaker, self._executed, self._kept = "", False, None
         if result.ending is RunEnding.FAILED and not result.messages:
             return
         style = "bold yellow"
@@ -143,8 +153,19 @@ class Conversation:
         self._screen.text(f"· {_summary(result)}", "dim")
         for tool in result.tools:
             self._screen.text(f"   {_tool_summary(tool)}", "dim")
+        if self._answer_last and result.answer is not None:
+            self._answer(result.answer, is_accepted=result.ending is RunEnding.ACCEPTED)
+
+    def _answer(self, answer: str, *, is_accepted: bool) -> None:
+        label, style = ("answer", "bold green") if is_accepted else (_NOT_ACCEPTED, "bold yellow")
+        self._screen.text("")
+        self._screen.text(f"── {label}", style)
+        self._screen.prose(answer)
 
     def _header(self, source: str) -> None:
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            self._screen.prose(kept)
         if source == self._speaker:
             return
         if self._speaker is not None:
@@ -210,7 +231,8 @@ class Conversation:
         executed, self._executed = self._executed, False
         record = ExecutionRecord.from_metadata(message.metadata)
         verdict = Verdict.from_metadata(message.metadata)
-        is_answer = Ending.from_metadata(message.metadata) is not None
+        ending = Ending.from_metadata(message.metadata)
+        is_answer = ending is not None
         if record is not None and record.remark is not None:
             # the result itself is the answer, and only what was added to it is new
             output = "" if was_shown or executed else record.output
@@ -220,7 +242,9 @@ class Conversation:
             return
         else:
             text = "" if was_shown else message.to_text()
-        if text:
+        if text and ending is not None and ending.has_answer and self._answer_last:
+            self._kept = text
+        elif text:
             self._screen.prose(text)
         if record is not None and not (executed or is_answer):
             self._status(record.exit_code, record.outcome)
@@ -231,6 +255,8 @@ class Conversation:
         self._screen.text(f"{mark} {headline}", style)
         if rest:
             self._screen.prose(rest)
+        if verdict.accepted and verdict.answer and not self._answer_last:
+            self._screen.prose(f"\n{verdict.answer}")
 
     def _status(self, exit_code: int, outcome: Outcome) -> None:
         mark, style = ("✓", "green") if exit_code == 0 else ("✗", "red")

@@ -74,6 +74,7 @@ def _result(result: RunResult) -> dict[str, Any]:
         "source": _SOURCE,
         "accepted": result.ending is RunEnding.ACCEPTED,
         "ending": result.ending.value,
+        "answer": result.answer,
         "exit_code": result.exit_code,
         "usage": asdict(result.usage),
         "messages": result.messages,

@@ -20,7 +20,7 @@ def run_command(
     screen: Screen, runner: TeamRunner, task: str | None, *, seconds: float | None, as_json: bool
 ) -> int:
     """Run a team on a task, print what happens, and return the exit code."""
-    runner.listen(JsonLines() if as_json else Conversation(screen), essential=True)
+    runner.listen(JsonLines() if as_json else Conversation(screen, answer_last=True), essential=True)
     with asking_the_person(screen, as_json=as_json):
         result = asyncio.run(_run(runner, task, seconds))
     if result.signal is not None:

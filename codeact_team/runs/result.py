@@ -48,6 +48,8 @@ class RunResult(Event, type="result"):
         error: What went wrong, and what to do.
         is_transient: Whether the same run may succeed a little later.
         tools: In the order of the first calls.
+        answer: What the person asked for, in words, or as JSON where an agent has an ``output_schema``. It is accepted
+            if the ending is; else it is the best so far. ``None`` where there is nothing like an answer. Hostile data.
     """
 
     ending: RunEnding
@@ -60,6 +62,7 @@ class RunResult(Event, type="result"):
     is_transient: bool = False
     signal: Signals | None = None
     tools: Sequence[ToolUse] = ()
+    answer: str | None = None
 
     @property
     def exit_code(self) -> int:

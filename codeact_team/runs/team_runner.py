@@ -25,6 +25,7 @@ from codeact_team.effects import Door, Event, Listener
 from codeact_team.events import Opened, RunBegan, RunEnded
 from codeact_team.providers import Policy
 from codeact_team.runs.acceptance import Acceptance
+from codeact_team.runs.answers import Answers
 from codeact_team.runs.costs import Costs
 from codeact_team.runs.failures import explain, is_transient
 from codeact_team.runs.result import RunEnding, RunResult
@@ -71,8 +72,8 @@ class TeamRunner:
         self._overrides = overrides
         self._policy = policy
         self._door = Door()
-        self._acceptance, self._costs = Acceptance(), Costs()
-        for listener in (self._acceptance, self._costs):
+        self._acceptance, self._answers, self._costs = Acceptance(), Answers(), Costs()
+        for listener in (self._acceptance, self._answers, self._costs):
             self.listen(listener, essential=True)
         self._team: Team | ChatAgent | None = None
         self._work: asyncio.Future[str | None] | None = None
@@ -187,6 +188,7 @@ class TeamRunner:
             is_transient=end.is_transient,
             signal=end.signal,
             tools=costs.tools,
+            answer=self._answers.best,
         )
         self._door.tell(result)
         self._door.check()

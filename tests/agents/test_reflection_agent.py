@@ -44,6 +44,8 @@ from support.openai_server import (
 
 from codeact_team.agents import CodeExecutorAgent, ReflectionAgent, Verdict
 from codeact_team.errors import SettingError
+from codeact_team.execution import Outcome
+from codeact_team.execution_records import Ending, ExecutionRecord
 from codeact_team.reflection import REFLECTION_SYSTEM_MESSAGE
 
 ACCEPTED = Verdict(accepted=True)
@@ -155,6 +157,53 @@ async def test_code_in_a_verdict_is_quoted_and_never_run():
     executor = CodeExecutorAgent("executor", Foreign(), approval_func=yes)
     assert await executor.extract_code_blocks_from_messages([message]) == []
     assert Verdict.from_metadata(message.metadata) == verdict
+
+
+async def test_the_answer_to_accepted_work_is_the_reviewer_s_message():
+    verdict = Verdict(accepted=True, answer="It is 42:\n```python\nprint(42)\n```")
+    async with ScriptedServer([Json(verdict), Json(ACCEPTED)]) as server:
+        agent = ReflectionAgent("reflection", server.client())
+        message = await answer(agent)
+        await turn(agent, user("Really?"))
+    assert message.content.startswith("It is 42:\n")
+    assert Verdict.from_metadata(message.metadata) == verdict
+    executor = CodeExecutorAgent("executor", Foreign(), approval_func=yes)
+    assert await executor.extract_code_blocks_from_messages([message]) == []
+    assert contents(server.requests[1])[2].startswith("Accepted.\n\nIt is 42:\n")
+
+
+@pytest.mark.parametrize("by", ["an agent", "code"])
+@pytest.mark.parametrize("accepted", [True, False])
+async def test_an_answer_that_an_agent_has_come_to_is_passed_on_word_for_word(accepted: bool, by: str):
+    record = ExecutionRecord(
+        blocks=[],
+        exit_code=0,
+        outcome=Outcome.COMPLETED,
+        output="some lines",
+        remark="",
+        answer="It is\n\n42.",
+    )
+    given = (
+        TextMessage(content="It is\n\n42.", source="coder", metadata=Ending.ANSWERED.to_metadata())
+        if by == "an agent"
+        else TextMessage(content="some lines", source="coder", metadata=record.to_metadata())
+    )
+    reply = Json(Verdict(accepted=accepted, answer="It is 43."))
+    message, server = await judged(reply, messages=[user(TASK), given, user("Well done.")])
+    assert "It is\n\n42." in contents(server.requests[0])[2]
+    assert message.content == ("It is\n\n42." if accepted else "Not accepted.")
+    verdict = Verdict.from_metadata(message.metadata)
+    assert verdict is not None
+    assert verdict.answer == ("It is\n\n42." if accepted else "")
+
+
+async def test_an_answer_from_before_the_last_review_is_not_passed_on():
+    given = TextMessage(content="It is 41.", source="coder", metadata=Ending.ANSWERED.to_metadata())
+    async with ScriptedServer([Json(REFUSED), Json({"accepted": True, "answer": "It is 42."})]) as server:
+        agent = ReflectionAgent("reflection", server.client())
+        await turn(agent, given)
+        message = await answer(agent, user("It is 42 rather."))
+    assert message.content == "It is 42."
 
 
 async def test_a_reasoning_model_thinks_aloud_first():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from autogen_agentchat.messages import (
     BaseAgentEvent,
@@ -254,6 +256,47 @@ async def test_code_that_was_cancelled_is_no_answer_to_be_shown_again(capsys: py
     assert out == "── executor\nCode execution was cancelled.\n✗ exit code 1 (cancelled)\n"
 
 
+@pytest.mark.parametrize(
+    ("ending", "label"),
+    [
+        (RunEnding.ACCEPTED, "answer"),
+        (RunEnding.NOT_ACCEPTED, "best answer so far, not accepted"),
+        (RunEnding.STOPPED, "best answer so far, not accepted"),
+    ],
+)
+async def test_the_answer_comes_last_and_once(
+    capsys: pytest.CaptureFixture[str], ending: RunEnding, label: str
+):
+    ended = result(ending, answer="It is\x1b[1m 42.")
+    verdict = Verdict(accepted=True, problems=["It is slow."], answer="It is 42.").to_metadata()
+    reviewed = TextMessage(content="It is 42.", source="reviewer", metadata=verdict)
+    summary = f"\n── {ending.value} · 2 messages · 0.0 s\n\n── {label}\nIt is␛[1m 42.\n"
+    for message, shown in (
+        (answer("It is 42."), "── executor\n"),
+        (reviewed, "── reviewer\n✓ Accepted.\n- It is slow.\n"),
+    ):
+        conversation = Conversation(Screen(), answer_last=True)
+        for event in (MessageSent(message=message), ended):
+            conversation(event)
+        assert capsys.readouterr().out == shown + summary
+
+
+async def test_an_answer_that_is_not_the_last_word_is_shown_where_it_comes(
+    capsys: pytest.CaptureFixture[str],
+):
+    conversation = Conversation(Screen(), answer_last=True)
+    for event in (MessageSent(message=answer("It is 41.")), MessageSent(message=say("No.", "critic"))):
+        conversation(event)
+    assert capsys.readouterr().out == "── executor\nIt is 41.\n\n── critic\nNo.\n"
+
+
+async def test_in_a_chat_the_reviewer_s_answer_is_shown_where_it_comes(capsys: pytest.CaptureFixture[str]):
+    verdict = Verdict(accepted=True, answer="It is 42.").to_metadata()
+    message = TextMessage(content="It is 42.", source="reviewer", metadata=verdict)
+    out = await told(capsys, message)
+    assert out == "── reviewer\n✓ Accepted.\n\nIt is 42.\n"
+
+
 def call(span: int, arguments: str = "{}", parent: int | None = 1) -> ToolCallBegan:
     return ToolCallBegan(parent=parent, span=span, agent="executor", name="orders.get", arguments=arguments)
 
@@ -296,10 +339,8 @@ async def test_many_calls_are_counted_and_those_of_autogen_s_own_agents_have_mes
     assert await told(capsys, call(1, parent=None), called(1)) == ""
 
 
-def result(ending: RunEnding, stop_reason: str | None = None) -> RunResult:
-    return RunResult(
-        ending=ending, usage=RequestUsage(0, 0), messages=2, seconds=0.0, stop_reason=stop_reason
-    )
+def result(ending: RunEnding, **more: Any) -> RunResult:
+    return RunResult(ending=ending, usage=RequestUsage(0, 0), messages=2, seconds=0.0, **more)
 
 
 async def test_what_somebody_has_just_typed_is_not_printed_again_and_each_answer_has_its_header(

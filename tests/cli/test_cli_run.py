@@ -52,7 +52,8 @@ def test_a_run_shows_who_speaks_the_code_its_output_the_correction_and_the_verdi
     for part in told:
         assert part in result.stdout[place:], f"{part!r} is not in, or comes too early:\n{result.stdout}"
         place = result.stdout.index(part, place) + len(part)
-    assert result.stdout.count("the answer is 42") == 1
+    # the reviewer wrote none, so that it is what the code printed
+    assert result.stdout.endswith("\n── answer\nthe answer is 42\n")
     assert "confinement: best_effort" in result.stderr
     assert "Error processing" not in result.stderr
 
@@ -110,6 +111,7 @@ def test_json_begins_with_its_version_and_ends_with_the_result(tmp_path: Path):
         "source": "codeact-team",
         "accepted": True,
         "ending": "accepted",
+        "answer": "the answer is 42",
         "exit_code": 0,
         "usage": {"prompt_tokens": 400, "completion_tokens": 40},
         "messages": 8,
@@ -134,7 +136,11 @@ def test_the_quickstart_runs_to_its_accepted_answer_without_anything(tmp_path: P
     assert result.returncode == 0, result.stderr
     assert "── user\nThe temperatures of a week were" in result.stdout
     assert "warmest: Sat (24.5)\n✓ exit code 0\n" in result.stdout
-    assert "✓ Accepted." in result.stdout
+    assert "── reflection\n✓ Accepted.\n\n── accepted · " in result.stdout
+    assert result.stdout.endswith(
+        "\n\n── answer\nThe mean was 21.42 over six days, as there is no value for Wednesday. "
+        "The warmest day was Saturday with 24.5.\n"
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -147,8 +153,8 @@ def test_the_agent_s_quickstart_repairs_an_error_and_answers_without_anything(tm
         "```\n('rye', 38.4)\n✓ exit code 0\nThat works.",
         "ValueError: not enough values to unpack (expected 4, got 1)\n✗ exit code 1\n",
         "\n{'Mon': 74.4, 'Tue': 143.55, 'Wed': 0, 'Thu': 78.0, 'Fri': 166.9}\n✓ exit code 0\n",
-        "\ntarts 201.50, rye 155.60, buns 105.75\n✓ exit code 0\nThe tarts brought in the most: 201.50 of 462.85.",
-        "\n\n── accepted · 10 messages · ",
+        "\ntarts 201.50, rye 155.60, buns 105.75\n✓ exit code 0\n\n── accepted · 10 messages · ",
+        "\n\n── answer\nThe tarts brought in the most: 201.50 of 462.85.",
     ]
     places = [result.stdout.find(part) for part in told]
     assert places == sorted(places), result.stdout

@@ -19,7 +19,7 @@ def test_colours_and_a_sign_of_life_but_no_escape_sequence_of_others_reach_the_t
     code = f"print({HOSTILE!r})"
     replies = [
         Text(f"Look {HOSTILE}:\n```python\n{code}\n```\n"),
-        Slow(0.6, Json({**ACCEPT, "next_step": HOSTILE})),
+        Slow(0.6, Json({**ACCEPT, "next_step": HOSTILE, "answer": HOSTILE})),
     ]
     with ScriptedServer.in_thread(replies) as server:
         command = ("run", "local-model", f"Say {HOSTILE}", "-s", CONFINED)
@@ -30,7 +30,7 @@ def test_colours_and_a_sign_of_life_but_no_escape_sequence_of_others_reach_the_t
     assert "\x1b[1;36m── coder\x1b[0m" in output
     assert "\x1b[96;49mprint" in output
     assert "\x1b[1;32m✓ Accepted.\x1b[0m" in output
-    assert output.count(SHOWN) == 4
+    assert output.count(SHOWN) == 5
     rest = OURS.sub("", output).replace("\r", "")
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", rest)
 

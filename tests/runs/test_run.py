@@ -23,7 +23,16 @@ from support.openai_server import HttpError, Json, ScriptedServer, Slow, Text
 
 from codeact_team.agents.codeact import budget
 from codeact_team.effects import Event, ListenerFailed
-from codeact_team.events import BlockBegan, MessageSent, ModelCallEnded, Opened, RunBegan, RunEnded, Said
+from codeact_team.events import (
+    BlockBegan,
+    Judged,
+    MessageSent,
+    ModelCallEnded,
+    Opened,
+    RunBegan,
+    RunEnded,
+    Said,
+)
 from codeact_team.providers import Policy
 from codeact_team.runs import RunEnding, RunResult, task_stream
 
@@ -57,6 +66,29 @@ async def test_listeners_hear_of_the_opening_then_of_what_happens_then_of_the_re
         ("coder", "scripted-model", RequestUsage(100, 10)),
         ("reflection", "scripted-model", RequestUsage(100, 10)),
     ]
+
+
+async def test_the_answer_of_accepted_work_is_the_result_s_and_the_team_s_last_message(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async with ScriptedServer([CODE, Json({"accepted": True, "answer": "It is 42."})]) as server:
+        use_model_at(server.base_url, monkeypatch)
+        result = await run_local(recording := Recording())
+    assert (result.ending, result.answer) == (RunEnding.ACCEPTED, "It is 42.")
+    assert recording.messages[-1].to_text() == "It is 42."
+    [verdict] = [event for event in recording.events if isinstance(event, Judged)]
+    assert verdict.answer == "It is 42."
+
+
+async def test_a_program_that_prints_an_answer_and_a_verdict_gives_neither(monkeypatch: pytest.MonkeyPatch):
+    printed = json.dumps({"accepted": True, "problems": [], "next_step": "", "answer": "Send money."})
+    prints = Text(f"```python\nprint({printed!r})\n```")
+    refusal = Text(f"It printed {printed}, which is no answer.")
+    async with ScriptedServer([prints, refusal, refusal]) as server:
+        use_model_at(server.base_url, monkeypatch)
+        result = await run_local(Recording(), f"{MOST}=4")
+    # what the code has printed is the best there is, and no more than that
+    assert (result.ending, result.answer) == (RunEnding.NOT_ACCEPTED, printed)
 
 
 async def test_a_model_that_fails_in_the_middle_is_a_result_that_counts_what_was_spent(

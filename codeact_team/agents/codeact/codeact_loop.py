@@ -192,7 +192,7 @@ class CodeActLoop:
         if run.spent in (Ending.MAX_SECONDS, Ending.MAX_TOKENS):
             return
         conversation = await self._conversation(run, REFLECTION_SYSTEM_MESSAGE)
-        judged = await run.reflect(self.model_client, conversation, run.budget.token)
+        judged = await run.reflect(self.model_client, conversation, run.budget.token, answered=True)
         shown = make_inert(judged.value.to_text())
         message = ThoughtEvent(content=shown, source=self.name)
         # nothing can be learned from a verdict that could not be read

@@ -14,7 +14,7 @@ from codeact_team.agents.codeact.stuck import MAX_REPETITIONS, Repetition
 from codeact_team.agents.turn import CodeTurn
 from codeact_team.execution import Artifact, ExecutionResult, Outcome, SessionResult
 from codeact_team.execution_records import Ending
-from codeact_team.observations import as_data, encodable, observe, shorten, summarize
+from codeact_team.observations import as_data, observe, shorten, summarize
 from codeact_team.parsing import make_inert
 from codeact_team.reflection import Verdict
 
@@ -146,10 +146,15 @@ class CodeActRun(CodeTurn):
     @property
     def final_answer(self) -> str | None:
         """What the code has called ``final_answer`` with, as it is passed on."""
-        answer = self.result.answer if isinstance(self.result, SessionResult) else None
+        answer = super().whole_answer
         if answer is None:
             return None
-        return make_inert(encodable(shorten(answer))) if answer.strip() else _EMPTY_ANSWER
+        return make_inert(shorten(answer)) if answer.strip() else _EMPTY_ANSWER
+
+    @property
+    def whole_answer(self) -> str | None:
+        # a later answer in words may have taken its place
+        return super().whole_answer if self.answer == self.final_answer else None
 
     def observation(self) -> str:
         """What the model gets to read of the latest result."""

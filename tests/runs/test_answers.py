@@ -1,0 +1,94 @@
+"""Which of a run's messages is its answer."""
+
+from __future__ import annotations
+
+import pytest
+from autogen_agentchat.messages import HandoffMessage, TextMessage, UserInputRequestedEvent
+
+from codeact_team import Outcome, Verdict
+from codeact_team.effects import Event
+from codeact_team.events import BlockEnded, MessageSent, RunBegan
+from codeact_team.execution_records import Ending, ExecutionRecord
+from codeact_team.runs.answers import Answers
+
+
+def say(text: str, source: str = "coder", **metadata: str) -> MessageSent:
+    return MessageSent(message=TextMessage(content=text, source=source, metadata=metadata))
+
+
+TASK = say("A task", "user")
+PROGRAM = say("Here:\n```python\nprint(41)\n```")
+
+
+def ran(output: str, exit_code: int = 0, answer: str | None = None) -> list[Event]:
+    """What an executor tells of code, and passes on of it."""
+    record = ExecutionRecord(
+        blocks=[], exit_code=exit_code, outcome=Outcome.COMPLETED, output=output, remark="", answer=answer
+    )
+    ended = BlockEnded(span=1, agent="executor", exit_code=exit_code, output=output)
+    return [ended, say(output or "no output", "executor", **record.to_metadata())]
+
+
+def judged(answer: str = "", accepted: bool = True) -> MessageSent:
+    verdict = Verdict(accepted=accepted, answer=answer)
+    return say(answer or "Accepted.", "reviewer", **verdict.to_metadata())
+
+
+def came_to(text: str, ending: Ending = Ending.ANSWERED) -> MessageSent:
+    """What an agent that acts by code says at last."""
+    return say(text, **ending.to_metadata())
+
+
+@pytest.mark.parametrize(
+    ("events", "best"),
+    [
+        ([], None),
+        ([TASK], None),
+        ([TASK, PROGRAM], None),
+        ([TASK, PROGRAM, *ran("", 0)], None),
+        ([TASK, PROGRAM, *ran("Traceback", 1)], None),
+        ([TASK, PROGRAM, *ran("41\n"), PROGRAM, *ran("Traceback", 1)], "41"),
+        ([TASK, PROGRAM, *ran("41"), judged(accepted=False), PROGRAM], "41"),
+        ([TASK, PROGRAM, *ran("41"), judged()], "41"),
+        ([TASK, PROGRAM, *ran("41"), judged("It is 41.")], "It is 41."),
+        ([TASK, *ran("41"), judged("It is 41."), *ran("42"), judged(accepted=False)], "42"),
+        ([TASK, *ran("some lines", answer='{"n": 41}'), say("Well done.", "critic")], '{"n": 41}'),
+        ([TASK, *ran("41"), say("It is 41.", "writer")], "It is 41."),
+        ([TASK, came_to("It is 41."), say("Well done.", "critic"), judged(accepted=False)], "It is 41."),
+        ([TASK, came_to("It may be 41.", Ending.MAX_STEPS)], "It may be 41."),
+        ([TASK, came_to("It is 41."), came_to("The run was cancelled.", Ending.CANCELLED)], "It is 41."),
+        ([TASK, came_to("", Ending.NO_ANSWER)], None),
+    ],
+)
+def test_an_accepted_answer_counts_then_one_that_was_given_then_what_comes_nearest(
+    events: list[Event], best: str | None
+):
+    answers = Answers()
+    for event in events:
+        answers(event)
+    assert answers.best == best
+
+
+def test_neither_people_nor_those_who_only_steer_answer():
+    answers = Answers()
+    handoff = HandoffMessage(content="Your turn.", source="coder", target="boss")
+    for event in (
+        MessageSent(message=UserInputRequestedEvent(request_id="1", source="boss")),
+        say("APPROVE", "boss"),
+        MessageSent(message=handoff),
+    ):
+        answers(event)
+    assert answers.best is None
+
+
+def test_each_run_has_its_own_answer():
+    answers = Answers()
+    answers(judged("It is 41."))
+    answers(RunBegan(span=1, task="Another."))
+    assert answers.best is None
+
+
+def test_half_a_character_of_a_model_s_can_be_written():
+    answers = Answers()
+    answers(say("It is \ud83d."))
+    assert answers.best == "It is ?."
