@@ -154,6 +154,10 @@ def run(
         float | None,
         typer.Option(metavar="SECONDS", min=0.001, help="Stop the team when it has worked so long."),
     ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Write the answer to a file, if it is accepted."),
+    ] = None,
     as_json: _Json = False,
 ) -> None:
     """Run a team, or a single agent, on a task.
@@ -162,6 +166,8 @@ def run(
 
     The work is accepted if its review says so. Where nobody reviews, the last code must have succeeded, or a CodeAct
     agent must have come to its answer. That a limit has ended the team proves nothing.
+
+    The answer is printed last. Without acceptance that is the best answer so far, and says so.
 
     Exit codes: 0 accepted, 1 not accepted, 2 bad input or environment, 75 the model's server is not there or overloaded,
     and the same command may succeed later, 129 hung up, 130 interrupted, 143 terminated.
@@ -174,7 +180,7 @@ def run(
 
         wanted = read_task(task, file)
         runner = _runner(config, _overrides(overrides, model, base_url), _policy(allow, allow_unsafe))
-        raise typer.Exit(run_command(screen, runner, wanted, seconds=timeout, as_json=as_json))
+        raise typer.Exit(run_command(screen, runner, wanted, seconds=timeout, output=output, as_json=as_json))
 
 
 @app.command()

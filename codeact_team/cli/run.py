@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
+from codeact_team.cli.answer_file import answer_file
 from codeact_team.cli.approval_prompt import asking_the_person
 from codeact_team.cli.conversation import Conversation
 from codeact_team.cli.json_lines import JsonLines
@@ -13,13 +15,31 @@ from codeact_team.cli.line_reader import decode
 from codeact_team.cli.screen import Screen
 from codeact_team.cli.signals import ENDED_BY, handling_signals
 from codeact_team.errors import SettingError
-from codeact_team.runs import RunResult, TeamRunner
+from codeact_team.runs import RunEnding, RunResult, TeamRunner
 
 
 def run_command(
-    screen: Screen, runner: TeamRunner, task: str | None, *, seconds: float | None, as_json: bool
+    screen: Screen,
+    runner: TeamRunner,
+    task: str | None,
+    *,
+    seconds: float | None,
+    output: Path | None,
+    as_json: bool,
 ) -> int:
-    """Run a team on a task, print what happens, and return the exit code."""
+    """Run a team on a task, print what happens, write an accepted answer to ``output``, and return the exit code."""
+    with answer_file(output) if output is not None else nullcontext() as write:
+        result = _run_and_print(screen, runner, task, seconds=seconds, as_json=as_json)
+        if write is not None and result.answer is not None and result.ending is RunEnding.ACCEPTED:
+            write(result.answer)
+        elif write is not None:
+            screen.notice("warning", f"{output} is not written: there is no accepted answer")
+    return result.exit_code
+
+
+def _run_and_print(
+    screen: Screen, runner: TeamRunner, task: str | None, *, seconds: float | None, as_json: bool
+) -> RunResult:
     runner.listen(JsonLines() if as_json else Conversation(screen, answer_last=True), essential=True)
     with asking_the_person(screen, as_json=as_json):
         result = asyncio.run(_run(runner, task, seconds))
@@ -27,7 +47,7 @@ def run_command(
         screen.notice("error", ENDED_BY[result.signal])
     if result.error is not None:
         screen.notice("error", result.error)
-    return result.exit_code
+    return result
 
 
 async def _run(runner: TeamRunner, task: str | None, seconds: float | None) -> RunResult:

@@ -1,0 +1,80 @@
+"""``codeact-team run -o FILE``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from command_line import ACCEPT, CODE, NO_HTTP_RETRIES, REJECT, codeact_team, run_team
+from support.openai_server import Json, ScriptedServer, Text
+
+ANSWER = {**ACCEPT, "answer": "It is 42: \ud83d\ude00."}
+MAX_MESSAGES = "config.termination_condition.config.conditions.1.config.max_messages"
+
+
+def test_an_accepted_answer_replaces_the_file_at_once(tmp_path: Path):
+    (tmp_path / "real.txt").write_text("An older answer, which is longer than the new one.")
+    (tmp_path / "answer.txt").symlink_to("real.txt")
+    with ScriptedServer.in_thread([Text(CODE), Json(ANSWER)]) as server:
+        result = run_team(server.base_url, "A task", "-o", "answer.txt", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "real.txt").read_text() == "It is 42: \U0001f600.\n"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["answer.txt", "real.txt"]
+    assert (tmp_path / "answer.txt").is_symlink()
+
+
+def test_work_that_is_not_accepted_leaves_the_file_as_it_is(tmp_path: Path):
+    (tmp_path / "answer.txt").write_text("An older answer.")
+    with ScriptedServer.in_thread([Text(CODE), Json(REJECT)]) as server:
+        arguments = ("A task", "-o", "answer.txt", "-s", f"{MAX_MESSAGES}=4")
+        result = run_team(server.base_url, *arguments, cwd=tmp_path)
+    assert result.returncode == 1, result.stderr
+    assert result.stdout.endswith("\n── best answer so far, not accepted\nthe answer is 42\n")
+    assert "warning: answer.txt is not written: there is no accepted answer\n" in result.stderr
+    assert (tmp_path / "answer.txt").read_text() == "An older answer."
+
+
+@pytest.mark.parametrize(
+    ("file", "why"),
+    [
+        ("nowhere/answer.txt", "No such file or directory"),
+        (".", "it is no file"),
+        ("pipe", "it is no file"),
+        ("file/answer.txt", "Not a directory"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_a_model_is_asked(
+    tmp_path: Path, file: str, why: str
+):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").touch()
+    result = codeact_team("run", "quickstart", "-o", file, cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == f"error: the answer cannot be written to {file}: {why}\n"
+
+
+def test_a_link_that_code_has_put_in_the_file_s_place_is_not_followed(tmp_path: Path):
+    # nor does the directory lead elsewhere that it has put in place of the file's
+    for name in ("victim", "work/sub/answer.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("old")
+    plant = (
+        "import os\nos.remove('sub/answer.txt')\nos.symlink('../../victim', 'sub/answer.txt')\n"
+        "os.rename('sub', 'moved')\nos.symlink('..', 'sub')\nprint('done')"
+    )
+    confined = (
+        "config.participants.executor.config.code_executor={provider: codeact_team."
+        "ConfinedCommandLineCodeExecutor, config: {confinement: best_effort, work_dir: work}}"
+    )
+    with ScriptedServer.in_thread([Text(f"```python\n{plant}\n```"), Json(ANSWER)]) as server:
+        result = run_team(
+            server.base_url,
+            *("A task", "-o", "work/sub/answer.txt"),
+            cwd=tmp_path,
+            overrides=[confined, NO_HTTP_RETRIES],
+        )
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "victim").read_text() == "old"
+    assert not (tmp_path / "answer.txt").exists()
+    assert (tmp_path / "work/moved/answer.txt").read_text() == "It is 42: \U0001f600.\n"
