@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from codeact_team.packages.pip_settings import settings_for_uv
 from codeact_team.packages.requests import Requested
 
 _MAX_WORDS = 4000
+_PROGRESS = re.compile(r"\s*(?:Resolved|Downloading|Downloaded|Prepared|Installed) ")
+_NOT_ASKED = "Using CPython"
 _CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@")
 
 
@@ -35,24 +38,26 @@ async def install(
     Raises:
         SandboxError: If they cannot be had.
     """
+    tell(f"getting {requested} for {interpreter}")
     environment, options = settings_for_uv(os.environ)
-    process = await asyncio.create_subprocess_exec(
-        uv.find_uv_bin(),
-        *_arguments(requested, interpreter, directory),
-        *options,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-        env={**environment, "UV_COMPILE_BYTECODE": "0", "NO_COLOR": "1"},
-    )
-    try:
-        said = await _converse(process, "\n".join(requested.requirements), tell)
-        code = await process.wait()
-    except BaseException:
-        if process.returncode is None:
-            process.kill()
-        await to_the_end(process.wait())
-        raise
+    with tempfile.TemporaryDirectory(prefix=f"codeact-team-{os.getpid()}-") as passing:
+        process = await asyncio.create_subprocess_exec(
+            uv.find_uv_bin(),
+            *_arguments(requested, interpreter, directory, Path(passing)),
+            *options,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            env={**environment, "UV_COMPILE_BYTECODE": "0", "NO_COLOR": "1"},
+        )
+        try:
+            said = await _listen(process, tell)
+            code = await process.wait()
+        except BaseException:
+            if process.returncode is None:
+                process.kill()
+            await to_the_end(process.wait())
+            raise
     if code != 0:
         raise SandboxError(
             f"the packages {requested} cannot be had for {interpreter}; only wheels are used, as nothing of a package "
@@ -60,7 +65,10 @@ async def install(
         )
 
 
-def _arguments(requested: Requested, interpreter: Interpreter, directory: Path) -> Sequence[str]:
+def _arguments(
+    requested: Requested, interpreter: Interpreter, directory: Path, passing: Path
+) -> Sequence[str]:
+    """The command's arguments; what is asked for is written to files in ``passing``."""
     options = {
         "--target": str(directory),
         "--python": sys.executable,
@@ -71,25 +79,25 @@ def _arguments(requested: Requested, interpreter: Interpreter, directory: Path) 
         # what is in uv's cache may be changed by whoever can write there
         "--link-mode": "copy",
     }
-    files = [] if requested.file is None else [str(requested.file)]
-    if requested.requirements:
-        # none is taken for an option
-        files.append("-")
-    given = [part for file in files for part in ("--requirements", file)]
-    return ["pip", "install", "--no-progress", *(word for pair in options.items() for word in pair), *given]
+    lines = requested.lines()
+    for option, asked in (("--requirements", lines.requirements), ("--constraints", lines.constraints)):
+        if asked:
+            file = passing / f"{option.strip('-')}.txt"
+            file.write_text("\n".join(asked))
+            options[option] = str(file)
+    command = ["pip", "install", "--no-progress", "--no-sources", "--preview-features", "pylock"]
+    command += [word for pair in options.items() for word in pair]
+    return command if requested.lock is None else [*command, "--requirements", str(requested.lock)]
 
 
-async def _converse(
-    process: asyncio.subprocess.Process, requirements: str, tell: Callable[[str], None]
-) -> str:
-    """Tell uv what is asked for, and pass on what it says; return the last of that."""
-    assert process.stdin is not None
+async def _listen(process: asyncio.subprocess.Process, tell: Callable[[str], None]) -> str:
+    """Pass on how far uv is, and return the last of what it says."""
     assert process.stderr is not None
-    process.stdin.write(requirements.encode())
-    process.stdin.close()
     said = ""
     async for line in process.stderr:
         text = _CREDENTIALS.sub("***@", line.decode(errors="replace")).rstrip()
-        said = f"{said}{text}\n"[-_MAX_WORDS:]
-        tell(text.strip())
+        if _PROGRESS.match(text):
+            tell(text.strip())
+        elif not text.startswith(_NOT_ASKED):
+            said = f"{said}{text}\n"[-_MAX_WORDS:]
     return said.strip()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +12,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from codeact_team.errors import SettingError
 from codeact_team.packages.interpreters import Interpreter
-
-_INCLUDE = re.compile(r"^\s*(?:-r|--requirements?|-c|--constraints?)[\s=]+(\S+)", re.MULTILINE)
+from codeact_team.packages.requirement_files import RequirementLines, check_lock, is_lock, read_requirements
 
 
 @dataclass(frozen=True)
@@ -47,20 +45,30 @@ class Requested:
     def __str__(self) -> str:
         return ", ".join([*self.requirements, *([] if self.file is None else [str(self.file)])])
 
+    @property
+    def lock(self) -> Path | None:
+        """The file, if it is a lock."""
+        return self.file if self.file is not None and is_lock(self.file) else None
+
+    def lines(self) -> RequirementLines:
+        """All but what a lock names. Reads the files.
+
+        Raises:
+            SettingError: Where that fails, or they ask for what only a build could give.
+        """
+        if self.lock is not None:
+            check_lock(self.lock)
+        asked = RequirementLines() if self.file is None or self.lock else read_requirements(self.file)
+        asked.requirements += self.requirements
+        return asked
+
     def digest(self, interpreter: Interpreter) -> str:
-        """The same for the same packages for the same kind of Python."""
-        texts = [] if self.file is None else [text for _, text in _included(self.file, set())]
-        asked = [sorted(self.requirements), texts, interpreter.version, interpreter.platform]
+        """The same for the same packages for the same kind of Python. Reads the files.
+
+        Raises:
+            SettingError: As :meth:`lines`.
+        """
+        lines = self.lines()
+        locked = "" if self.lock is None else self.lock.read_text()
+        asked = [lines.requirements, lines.constraints, locked, interpreter.version, interpreter.platform]
         return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
-
-
-def _included(file: Path, seen: set[Path]) -> Iterator[tuple[Path, str]]:
-    """A requirements file, and those that it includes."""
-    if (whole := file.resolve()) in seen or not whole.is_file():
-        # uv says what is missing
-        return
-    seen.add(whole)
-    text = whole.read_text(errors="replace")
-    yield whole, text
-    for name in _INCLUDE.findall(text):
-        yield from _included(whole.parent / name, seen)

@@ -29,7 +29,7 @@ async def made(provide: Provide, *requirements: str, file: Path | None = None) -
 async def test_packages_come_with_what_they_need_and_are_told_by_version(provide: Provide) -> None:
     layer, said = await made(provide, "shapes")
     assert layer.packages == {"colours": "0.5", "shapes": "2.0"}
-    assert any("shapes==2.0" in line for line in said)
+    assert any(line.startswith("getting shapes for CPython") for line in said)
     assert "CPython" in layer.interpreter
 
 

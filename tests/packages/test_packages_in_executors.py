@@ -88,7 +88,9 @@ async def test_they_are_made_before_the_first_block_and_progress_is_told(index: 
         door.listen(events.append)
         executor = ConfinedSessionCodeExecutor(packages=["shapes"])
         await executor.prepare()
-    assert any(isinstance(event, SandboxPreparing) and "shapes==2.0" in event.doing for event in events)
+    assert any(
+        isinstance(event, SandboxPreparing) and "getting shapes for" in event.doing for event in events
+    )
     [layer] = layers.all()
     assert not layers.remove(layer)
     await executor.stop()

@@ -1,0 +1,120 @@
+"""What is read in requirements files and locks, and what is refused because it would have to be built here."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.requirements import Requirement
+from support.wheels import make_wheel
+
+from codeact_team.errors import SandboxError, SettingError
+from codeact_team.packages import Provision
+from codeact_team.packages.requirement_files import read_requirements
+
+Provide = Callable[..., Provision]
+
+
+def written(directory: Path, text: str, name: str = "requirements.txt") -> Path:
+    file = directory / name
+    file.write_text(text)
+    return file
+
+
+def test_requirements_files_say_what_pip_reads_in_them(tmp_path: Path) -> None:
+    (tmp_path / "more").mkdir()
+    written(tmp_path / "more", "pandas\n--find-links wheels\n-r ../requirements.txt", "base.in")
+    written(tmp_path, "numpy<3", "limits.txt")
+    file = written(
+        tmp_path,
+        "# what the report needs\n"
+        "matplotlib >= 3.8  # for charts\n"
+        "six==1.17.0 \\\n  --hash=sha256:00ff \\\n  --hash=sha256:11ee\n"
+        "tables @ https://example.org/tables-1.0-py3-none-any.whl#sha256=00\n"
+        "./shapes-2.0-py3-none-any.whl\n"
+        "-r more/base.in\n"
+        "--constraint=limits.txt\n"
+        "--extra-index-url https://example.org/simple\n",
+    )
+    read = read_requirements(file)
+    assert [line.replace(" @", "@") for line in read.requirements] == [
+        "matplotlib>=3.8",
+        "six==1.17.0 --hash=sha256:00ff --hash=sha256:11ee",
+        "tables@ https://example.org/tables-1.0-py3-none-any.whl#sha256=00",
+        f"shapes@ {(tmp_path / 'shapes-2.0-py3-none-any.whl').as_uri()}",
+        "pandas",
+        f"--find-links {tmp_path / 'more' / 'wheels'}",
+        "--extra-index-url https://example.org/simple",
+    ]
+    assert read.constraints == ["numpy<3"]
+
+
+PROJECT = {
+    "requirements.txt": "-e ./project\n",
+    "nested.txt": "--requirement requirements.txt\n",
+    "pylock.toml": 'lock-version = "1.0"\ncreated-by = "me"\n[[packages]]\nname = "evil"\n'
+    'directory = {path = "project", editable = true}\n',
+    "path.txt": "./project\n",
+    "address.txt": "evil @ file://{project}\n",
+    "continued.txt": "-\\\ne ./project\n",
+    "setup.py": "from setuptools import setup\nsetup(name='evil', version='1.0')\n",
+}
+
+
+@pytest.mark.parametrize("name", PROJECT)
+async def test_no_project_is_built_on_this_machine(provide: Provide, tmp_path: Path, name: str) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    witness = tmp_path / "witness"
+    written(project, f"open({str(witness)!r}, 'w')\n{PROJECT['setup.py']}", "setup.py")
+    for file, text in PROJECT.items():
+        written(tmp_path, text.replace("{project}", str(project)), file)
+    if name == "setup.py":
+        tmp_path = project
+    with pytest.raises(
+        (SettingError, SandboxError), match=r"is not taken|is a directory|no requirement|disabled"
+    ):
+        await provide(file=tmp_path / name).provide(lambda _: None)
+    assert not witness.exists()
+
+
+async def test_a_lock_is_kept_to(provide: Provide, index: Path, tmp_path: Path) -> None:
+    wheel = make_wheel(index, "locked", "1.5")
+    make_wheel(index, "locked", "2.0")
+    lock = written(
+        tmp_path,
+        'lock-version = "1.0"\ncreated-by = "me"\n[[packages]]\nname = "locked"\nversion = "1.5"\n'
+        f'wheels = [{{path = "{wheel}", hashes = {{sha256 = "{digest(wheel)}"}}}}]\n',
+        "pylock.toml",
+    )
+    packages = provide(file=lock)
+    await packages.provide(lambda _: None)
+    assert packages.layer is not None
+    assert packages.layer.packages == {"locked": "1.5"}
+    packages.release()
+
+
+def digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+@given(st.text())
+def test_whatever_a_file_holds_is_read_as_requirements_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
+    file = tmp_path_factory.getbasetemp() / "any.txt"
+    file.write_text(text, errors="surrogateescape", newline="")
+    try:
+        read = read_requirements(file)
+    except SettingError:
+        return
+    for line in [*read.requirements, *read.constraints]:
+        assert "\n" not in line
+        if not line.startswith(
+            ("-i ", "--index-url ", "--extra-index-url ", "-f ", "--find-links ", "--no-index")
+        ):
+            Requirement(line.partition(" --hash")[0])
