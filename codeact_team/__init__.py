@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from codeact_team.agents import RetryDecision as RetryDecision
     from codeact_team.agents import ToolLimits as ToolLimits
     from codeact_team.agents import Verdict as Verdict
+    from codeact_team.agents import describe_sandbox as describe_sandbox
     from codeact_team.autogen_parts import wrap as wrap
     from codeact_team.config import ForEvery as ForEvery
     from codeact_team.config import dump_config as dump_config
@@ -59,6 +60,7 @@ _HOME = {
         "RetryDecision",
         "ToolLimits",
         "Verdict",
+        "describe_sandbox",
     ),
     "autogen_parts": ("wrap",),
     "config": ("ForEvery", "dump_config", "load_config", "open_team", "validate_config"),

@@ -344,6 +344,13 @@ class SandboxStarted(Event):
 
 
 @dataclass(kw_only=True)
+class SandboxDescribed(EffectEvent):
+    """A sandbox is asked what there is to know of it, for a model; ``text`` is ``None`` before it has answered."""
+
+    text: str | None = None
+
+
+@dataclass(kw_only=True)
 class SandboxLost(Event):
     """A sandbox, or the interpreter in it, is gone with what code has left there."""
 

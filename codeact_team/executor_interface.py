@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from autogen_core import CancellationToken
@@ -16,24 +15,11 @@ from autogen_core.code_executor import CodeBlock, CodeExecutor
 
 from codeact_team.aio import streamed
 from codeact_team.execution import ExecutionResult, HostTools
+from codeact_team.sandbox_description import DataFile as DataFile
+from codeact_team.sandbox_description import SandboxDescription
 
 Emit: TypeAlias = Callable[[str], Awaitable[None]]
 """Takes a piece of output as it comes; the code's output is not read on before it returns."""
-
-
-@dataclass(frozen=True)
-class DataFile:
-    """A file that a person has given to the code.
-
-    Attributes:
-        path: Where in the workspace.
-        size: In bytes.
-        head: The first lines of a table such as a CSV file, a few and each cut if it is long; what is in it is data.
-    """
-
-    path: str
-    size: int
-    head: Sequence[str] = ()
 
 
 class StreamingCodeExecutor(CodeExecutor):
@@ -110,6 +96,19 @@ class StreamingCodeExecutor(CodeExecutor):
         Raises:
             SandboxError: If it cannot be had.
         """
+
+    async def describe(self) -> SandboxDescription | None:
+        """What there is to know of the sandbox before code runs in it, asked from the sandbox itself.
+
+        It need not have started. Costs next to nothing once it has been asked.
+
+        Returns:
+            ``None`` if nothing is known.
+
+        Raises:
+            SandboxError: If what :meth:`prepare` gets cannot be had.
+        """
+        return None
 
     async def release(self, user: object) -> bool:
         """Let a user go who needs nothing any more of what their code has left behind.

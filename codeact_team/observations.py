@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from autogen_core.code_executor import CodeResult
@@ -19,6 +18,7 @@ from codeact_team.execution_records import ExecutionRecord as ExecutionRecord
 from codeact_team.execution_records import ToolCallRecord as ToolCallRecord
 from codeact_team.execution_records import result_from_metadata as result_from_metadata
 from codeact_team.execution_records import result_to_metadata as result_to_metadata
+from codeact_team.parsing import as_data as as_data
 from codeact_team.parsing import make_inert
 
 MAX_OBSERVATION_CHARS = 16_000
@@ -28,8 +28,6 @@ _NO_OUTPUT = "(no output)"
 """Nothing to mend in a session: code may just bind names for the next block."""
 _MAX_SUMMARY_CHARS = 2_000
 _MAX_NAME_CHARS = 100
-
-_END_OF_DATA = re.compile(r"<(?=\s*/\s*output)", re.IGNORECASE)
 
 
 def encodable(text: str) -> str:
@@ -55,12 +53,6 @@ def observe(result: CodeResult) -> ExecutionResult:
     else:
         text = output
     return replace(known, output=text)
-
-
-def as_data(output: str) -> str:
-    """Output for a model's context: delimited, so that it is read as data and not as somebody's words."""
-    inert = _END_OF_DATA.sub("<\u200b", output)
-    return f"<output>\n{inert}\n</output>"
 
 
 def summarize(result: ExecutionResult) -> str:

@@ -47,6 +47,7 @@ PUBLIC = {
     "ToolLimits",
     "Verdict",
     "WorkbenchError",
+    "describe_sandbox",
     "dump_config",
     "load_config",
     "open_team",

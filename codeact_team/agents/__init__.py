@@ -6,6 +6,7 @@ from codeact_team.agents.code_executor import CodeExecutorAgent
 from codeact_team.agents.code_executor_config import CodeExecutorAgentConfig
 from codeact_team.agents.codeact import CodeActAgent, CodeActAgentConfig
 from codeact_team.agents.reflection_agent import ReflectionAgent, ReflectionAgentConfig
+from codeact_team.agents.sandbox_knowledge import describe_sandbox
 from codeact_team.agents.tool_settings import ToolLimits
 from codeact_team.approval import ApprovalRule
 from codeact_team.reflection import Verdict
@@ -25,4 +26,5 @@ __all__ = [
     "RetryDecision",
     "ToolLimits",
     "Verdict",
+    "describe_sandbox",
 ]

@@ -29,6 +29,7 @@ from codeact_team.agents.code_executor_config import (
     CodeExecutorAgentSettings,
 )
 from codeact_team.agents.model_replies import NOT_RUN, text_of_result, why_not_run
+from codeact_team.agents.sandbox_knowledge import describe_sandbox
 from codeact_team.agents.turn import CodeTurn, Emit
 from codeact_team.clients import WrappedClient
 from codeact_team.errors import CodeActTeamError, SettingError
@@ -36,6 +37,7 @@ from codeact_team.execution import ExecutionResult, Outcome
 from codeact_team.executor_interface import SessionCodeExecutor, StreamingCodeExecutor
 from codeact_team.observations import as_data, observe
 from codeact_team.parsing import extract_from_reply, make_inert
+from codeact_team.sandbox_description import without_note
 
 _MISSING_APPROVAL = (
     "No approval function set for CodeExecutorAgent. This means code will be executed automatically without human "
@@ -161,7 +163,8 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentSettings], Component[Cod
         """Do what the messages ask for; return what the response says."""
         client = self._model_client
         if client is not None:
-            await add_to_context(self._model_context, messages)
+            known = [without_note(message) for message in messages] if self._describes_sandbox else messages
+            await add_to_context(self._model_context, known)
             await self._recall(turn)
         attempt = 0
         if client is None or self._settings.code_from_messages:
@@ -248,10 +251,25 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentSettings], Component[Cod
         await self._remember(turn.with_left_out(as_data(turn.result.output)))
 
     async def _conversation(self, client: WrappedClient) -> list[LLMMessage]:
-        described = "" if self._turn is None else self._turn.tools.describe()
-        instructions = "\n\n".join(filter(None, [self._settings.system_message, described]))
+        turn = self._turn
+        described = "" if turn is None else turn.tools.describe()
+        instructions = "\n\n".join(
+            filter(None, [self._settings.system_message, await self._sandbox(turn), described])
+        )
         system = [SystemMessage(content=instructions)] if instructions else []
         return visible_to(client, [*system, *await self._model_context.get_messages()])
+
+    @property
+    def _describes_sandbox(self) -> bool:
+        return bool(self._settings.system_message) and isinstance(self._code_executor, StreamingCodeExecutor)
+
+    async def _sandbox(self, turn: CodeTurn | None) -> str:
+        """What the instructions say of the sandbox, which is asked once in a turn."""
+        if turn is None or not self._describes_sandbox:
+            return ""
+        if turn.sandbox is None:
+            turn.sandbox = await describe_sandbox(self._code_executor, self.name, self._door)
+        return turn.sandbox
 
     async def _remember(self, text: str) -> None:
         if self._model_client is None:

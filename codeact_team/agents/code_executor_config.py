@@ -36,7 +36,7 @@ class CodeExecutorAgentSettings(ExecutingSettings):
     description: str | None = None
     """What the agent does, for whoever selects the next speaker. Default: one of AutoGen's two texts."""
     system_message: Annotated[str | None, AfterValidator(_or_empty)] = SYSTEM_MESSAGE
-    """The model's instructions; empty or null for none."""
+    """The model's instructions, to which a description of the sandbox is added; empty or null for none."""
     sources: list[str] | None = None
     """Whose code to run; default: everybody's."""
     supported_languages: list[str] | None = None

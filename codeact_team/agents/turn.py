@@ -185,6 +185,8 @@ class CodeTurn(Turn):
     """What the code may call on the host."""
     stream_output: bool
     """Whether the code's output is yielded as it comes."""
+    sandbox: str | None = None
+    """What there is to know of the sandbox, once that was asked."""
     text: str = ""
     """What the model has written last."""
     broken: str | None = None

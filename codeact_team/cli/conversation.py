@@ -36,6 +36,7 @@ from codeact_team.execution import CallOutcome, ExecutionResult, Outcome
 from codeact_team.execution_records import Ending, ExecutionRecord
 from codeact_team.reflection import Verdict
 from codeact_team.runs import RunEnding, RunResult, ToolUse
+from codeact_team.sandbox_description import without_note
 
 _CORRECTION = re.compile(r"Attempt number: (\d+)\nProposed correction: (.*)", re.DOTALL)
 
@@ -241,7 +242,8 @@ class Conversation:
             self._verdict(verdict)
             return
         else:
-            text = "" if was_shown else message.to_text()
+            # what is noted is for models
+            text = "" if was_shown else without_note(message).to_text()
         if text and ending is not None and ending.has_answer and self._answer_last:
             self._kept = text
         elif text:

@@ -23,10 +23,12 @@ from codeact_team.executors.block_results import (
 )
 from codeact_team.executors.bounded_output import BoundedOutput
 from codeact_team.executors.code_runner import AnyRunner, BlockEnd, BlockError
+from codeact_team.executors.describing import Describing
 from codeact_team.executors.lifecycle import Lifecycle
 from codeact_team.executors.place import Place
 from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.executors.stopping import Call, first
+from codeact_team.sandbox_description import SandboxDescription
 from codeact_team.sandboxes.base import STOPPED, UNCLEARED, Exit
 
 
@@ -47,6 +49,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         self._config = config
         self._place = place
         self._runner = runner
+        self._describing = Describing(config, place, runner)
         self._life = Lifecycle(self, place, runner)
         self._users = self._life.users
         self._turns = Turns()
@@ -81,6 +84,11 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
     async def prepare(self) -> None:
         await self._life.prepare()
 
+    async def describe(self) -> SandboxDescription:
+        if not self._place.is_prepared:
+            await self.prepare()
+        return await self._describing.describe()
+
     async def start(self) -> None:
         """Start the sandbox now rather than on first use. Idempotent.
 
@@ -92,6 +100,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
     async def stop(self) -> None:
         """Stop the sandbox with all that runs in it. Idempotent; a later call starts a new one."""
         await self._life.stop()
+        self._describing.forget()
 
     async def restart(self) -> None:
         """End everything that runs, and go on afresh with the same workspace; in a session, in the same sandbox."""

@@ -52,6 +52,8 @@ End = TypeVar("End", bound=BlockEnd)
 class CodeRunner(ABC, Generic[Program, End]):
     """How code runs in the sandbox of a place."""
 
+    lives_on: bool
+    """Whether Python blocks share an interpreter."""
     loss: str
     """What the model is told when what blocks leave behind for others is lost: ``{}`` stands for the reason."""
     loss_before: str | None = None

@@ -69,6 +69,7 @@ class _ProgramEnd(BlockEnd):
 class ProcessPerBlock(CodeRunner[_Program, _ProgramEnd]):
     """Runs each block as a process of its own; what that leaves running ends with it."""
 
+    lives_on = False
     loss = "The sandbox was lost: {}. Running processes are gone; the next code runs in a fresh sandbox."
 
     def __init__(self, config: CommandLineConfig) -> None:

@@ -43,6 +43,15 @@ class ConfinedPlace(Place):
     def _make_temporary(self, workspace: Path) -> Sandbox:
         return ConfinedSandbox(self._config, workspace=workspace)
 
+    @property
+    def has_network(self) -> bool | None:
+        # a kernel may lack what denies it
+        return False if self._config.confinement == "required" else None
+
+    @property
+    def memory_mib(self) -> int:
+        return self._config.memory_mib
+
     def host_path(self, file: str) -> str | None:
         return str(self.workspace.path / file)
 

@@ -81,6 +81,14 @@ class DockerPlace(Place):
     def _make_temporary(self, workspace: Path) -> Sandbox:
         return DockerSandbox(self._config)
 
+    @property
+    def has_network(self) -> bool:
+        return self._config.network != "none"
+
+    @property
+    def memory_mib(self) -> int:
+        return self._config.memory_mib
+
     def host_path(self, file: str) -> str | None:
         shared = isinstance(self.sandbox, DockerSandbox) and self.sandbox.shared
         return str(self.workspace.path / file) if shared else None

@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from codeact_team.aio import to_the_end
+from codeact_team.errors import SandboxError
 from codeact_team.executors.growth import Growth
 from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.executors.workspace import HostWorkspace, wide_directories
 from codeact_team.files.given import GivenData
-from codeact_team.packages import Provision, Requested
+from codeact_team.packages import Interpreter, Provision, Requested
 from codeact_team.sandboxes.base import Sandbox
 from codeact_team.sandboxes.limits import above_default
 
@@ -64,6 +65,16 @@ class Place(ABC):
         """The host's name for a file of the workspace, where the workspace is a directory of the host."""
 
     @property
+    @abstractmethod
+    def has_network(self) -> bool | None:
+        """Whether code reaches a network; ``None`` where that is not known for certain."""
+
+    @property
+    @abstractmethod
+    def memory_mib(self) -> int:
+        """How much memory the code has."""
+
+    @property
     def running(self) -> bool:
         """Whether the sandbox runs."""
         return self.sandbox is not None and self.sandbox.running
@@ -72,6 +83,19 @@ class Place(ABC):
     def packages(self) -> Mapping[str, str]:
         """The packages that were provided: version by name."""
         return {} if self._packages.layer is None else self._packages.layer.packages
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the packages are there that the settings ask for."""
+        return self._packages.is_provided
+
+    async def python(self) -> Interpreter | None:
+        """The Python of the sandbox, which need not run for this; ``None`` where there is none, or it cannot be asked."""
+        try:
+            return await self._packages.interpreter()
+        except SandboxError as error:
+            logger.debug("nothing is known of the sandbox's Python: %s", error)
+            return None
 
     async def prepare(self, tell: Callable[[str], None]) -> None:
         """Get the packages now, rather than with the start.

@@ -65,6 +65,7 @@ class _InterpreterEnd(BlockEnd):
 class LivingInterpreter(CodeRunner[tuple[str, str], _InterpreterEnd]):
     """Runs Python blocks in one interpreter, and shell blocks beside it."""
 
+    lives_on = True
     loss = (
         "The interpreter was lost: {}. Variables, imports, functions and running processes are gone. The next code runs "
         "in a fresh one."

@@ -86,7 +86,7 @@ class Layers:
         """What a Python has said of itself before."""
         try:
             return Interpreter.model_validate_json((self.root / "interpreters" / identity).read_bytes())
-        except (FileNotFoundError, ValidationError):
+        except (OSError, ValidationError):
             return None
 
     def keep_interpreter(self, identity: str, interpreter: Interpreter) -> None:

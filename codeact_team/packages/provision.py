@@ -10,7 +10,7 @@ from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from codeact_team.aio import to_the_end
+from codeact_team.aio import Turns, to_the_end
 from codeact_team.errors import SandboxError
 from codeact_team.packages.compiling import compile_modules
 from codeact_team.packages.interpreters import (
@@ -53,7 +53,14 @@ class Provision:
         self._layers = layers or Layers()
         self._writable = writable
         self._held = ExitStack()
+        self._interpreter: Interpreter | None = None
+        self._asking = Turns()
         self.layer: Layer | None = None
+
+    @property
+    def is_provided(self) -> bool:
+        """Whether the packages are there, if any are requested."""
+        return self.layer is not None or not self._requested
 
     async def provide(self, tell: Callable[[str], None]) -> Path | None:
         """The directory of the layer with the packages, which is made now if it is not there; ``None`` without packages.
@@ -66,14 +73,25 @@ class Provision:
         Raises:
             SandboxError: If the packages cannot be had, or the sandbox has no Python that they can be chosen for.
         """
-        if self.layer is None and self._requested:
+        if not self.is_provided:
             self._refuse_what_code_could_change()
-            interpreter = await self._interpreter()
+            interpreter = await self.interpreter()
             compiling = partial(self._compile, interpreter.cache_tag)
             layer = await self._layers.provide(self._requested, interpreter, compiling, tell)
             self._held.enter_context(layer.held())
             self.layer = layer
         return None if self.layer is None else self.layer.path
+
+    async def interpreter(self) -> Interpreter:
+        """The sandbox's Python. It is asked once, by a sandbox that is thrown away, and remembered below the cache directory.
+
+        Raises:
+            SandboxError: If it has none, or none that says what it is.
+        """
+        async with self._asking:
+            if self._interpreter is None:
+                self._interpreter = await self._ask()
+            return self._interpreter
 
     def _refuse_what_code_could_change(self) -> None:
         root = self._layers.root.resolve()
@@ -104,17 +122,20 @@ class Provision:
 
     def release(self) -> None:
         """Let others remove the layer."""
-        self.layer = None
+        self.layer = self._interpreter = None
         self._held.close()
 
-    async def _interpreter(self) -> Interpreter:
+    async def _ask(self) -> Interpreter:
         async with self._throw_away_sandbox() as sandbox:
             identity = hashlib.sha256((await sandbox.python_identity()).encode()).hexdigest()
             if (known := self._layers.interpreter(identity)) is not None:
                 return known
             async with sandbox:
                 interpreter = read_description(await _said_by(sandbox))
-        self._layers.keep_interpreter(identity, interpreter)
+        try:
+            self._layers.keep_interpreter(identity, interpreter)
+        except OSError as error:
+            logger.debug("what a Python says of itself cannot be kept: %s", error)
         return interpreter
 
     async def _compile(self, cache_tag: str, directory: Path) -> None:

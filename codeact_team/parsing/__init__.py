@@ -6,12 +6,13 @@ such as ``<execute>`` are read as well.
 
 from codeact_team.parsing.extraction import Extraction, extract_code, extract_from_reply
 from codeact_team.parsing.labels import language_of
-from codeact_team.parsing.quoting import make_inert
+from codeact_team.parsing.quoting import as_data, make_inert
 from codeact_team.parsing.thoughts import Spoken, take_thoughts_off
 
 __all__ = [
     "Extraction",
     "Spoken",
+    "as_data",
     "extract_code",
     "extract_from_reply",
     "language_of",

@@ -12,6 +12,8 @@ _BACKTICKS = re.compile("``(?=`)")
 # Tildes count at the start of a line only. Python's tracebacks underline with ``~~~^~~``: no label starts with that.
 _TILDES = re.compile(rf"^({PREFIX.pattern})(~{{3,}}+)(?!\^)", re.MULTILINE)
 
+_END_OF_DATA = re.compile(r"<(?=\s*/\s*output)", re.IGNORECASE)
+
 _START_TAG = re.compile(
     "|".join(
         re.escape(start) + (r"(?=[^\S\n]*$)" if tag.on_own_lines else "") for start, tag in TAGS.items()
@@ -32,3 +34,9 @@ def make_inert(text: str) -> str:
     if not any(start in text for start in TAGS):
         return text
     return _START_TAG.sub(lambda tag: f"{tag[0][0]}{_ZERO_WIDTH}{tag[0][1:]}", text)
+
+
+def as_data(text: str) -> str:
+    """Text for a model's context: delimited, so that it is read as data and not as somebody's words."""
+    inert = _END_OF_DATA.sub(f"<{_ZERO_WIDTH}", text)
+    return f"<output>\n{inert}\n</output>"

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from autogen_agentchat.base import ChatAgent, TaskResult, Team
+from autogen_agentchat.messages import BaseChatMessage
 from autogen_core import CancellationToken
 
 from codeact_team.aio import to_the_end
@@ -22,7 +23,9 @@ class TimeLimitReached(Exception):
     """A time limit has stopped a run; the text says which."""
 
 
-async def stream(runner: Team | ChatAgent, task: str, door: Door, *, seconds: float | None) -> str | None:
+async def stream(
+    runner: Team | ChatAgent, task: str | BaseChatMessage, door: Door, *, seconds: float | None
+) -> str | None:
     """Run the task, tell each message at the door, and return why the team stopped.
 
     Raises:
@@ -43,7 +46,9 @@ async def stream(runner: Team | ChatAgent, task: str, door: Door, *, seconds: fl
         raise
 
 
-async def _consume(runner: Team | ChatAgent, task: str, door: Door, token: CancellationToken) -> str | None:
+async def _consume(
+    runner: Team | ChatAgent, task: str | BaseChatMessage, door: Door, token: CancellationToken
+) -> str | None:
     messages, stop_reason = runner.run_stream(task=task, cancellation_token=token), None
     try:
         async for item in messages:

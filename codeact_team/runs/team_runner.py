@@ -14,9 +14,13 @@ from signal import Signals
 from typing import Any
 
 from autogen_agentchat.base import ChatAgent, Team
+from autogen_agentchat.messages import TextMessage
 from autogen_core import CancellationToken
+from autogen_core.models import ChatCompletionClient
 
 from codeact_team.agents import ReflectionAgent
+from codeact_team.agents.base import RememberingAgent
+from codeact_team.agents.sandbox_knowledge import describe_sandbox
 from codeact_team.autogen_internals import components_in, recover
 from codeact_team.autogen_parts import past_the_door
 from codeact_team.config.for_every import ForEvery
@@ -31,6 +35,7 @@ from codeact_team.runs.failures import explain, is_transient
 from codeact_team.runs.result import RunEnding, RunResult
 from codeact_team.runs.task_stream import TimeLimitReached, stream
 from codeact_team.runs.tasks import given_task
+from codeact_team.sandbox_description import noted_task
 from codeact_team.scope import Scope
 from codeact_team.teams import ReflectionTermination
 
@@ -76,6 +81,9 @@ class TeamRunner:
         for listener in (self._acceptance, self._answers, self._costs):
             self.listen(listener, essential=True)
         self._team: Team | ChatAgent | None = None
+        self._must_note = False
+        self._note = ""
+        """What the agents were told of the sandboxes."""
         self._work: asyncio.Future[str | None] | None = None
         self._stopped_by: Signals | None = None
 
@@ -132,6 +140,7 @@ class TeamRunner:
         async with Scope() as self._scope:
             self._team = load_runnable(self._source, overrides=self._overrides, policy=self._policy)
             self._acceptance.reviewed = _is_reviewed(self._team)
+            self._must_note = any(map(_needs_note, components_in(self._team)))
             loosenings = [said for executor in executors_of(self._scope) for said in executor.loosenings]
             self._door.tell(Opened(loosenings=loosenings))
             self._door.check()
@@ -151,11 +160,23 @@ class TeamRunner:
             lambda span: RunBegan(span=span, task=task, past_the_door=past),
             lambda span: RunEnded(span=span),
         ):
-            return await stream(team, task, self._door, seconds=seconds)
+            return await stream(team, await self._noted(task), self._door, seconds=seconds)
+
+    async def _noted(self, task: str) -> str | TextMessage:
+        """The task, with what is new to know of the sandboxes where not all agents ask for that themselves."""
+        if not self._must_note:
+            return task
+        told = [await describe_sandbox(executor) for executor in executors_of(self._scope)]
+        note = "\n\n".join(dict.fromkeys(filter(None, told)))
+        if note in ("", self._note):
+            return task
+        self._note = note
+        return noted_task(task, note)
 
     async def _reset(self) -> None:
         team = self._team
         assert team is not None, "the team is not open"
+        self._note = ""
         await (team.reset() if isinstance(team, Team) else team.on_reset(CancellationToken()))
 
     def _tell_essential(self, listener: Listener, event: Event) -> None:
@@ -216,6 +237,8 @@ class TeamRunner:
             self._work = None
         end = replace(end, signal=self._stopped_by)
         if self._team is not None and not end.came_by_itself:
+            # some may not have read it
+            self._note = ""
             await recover(self._team)
         return end
 
@@ -223,3 +246,10 @@ class TeamRunner:
 def _is_reviewed(team: Team | ChatAgent) -> bool:
     """Whether somebody in a team judges the work of the others, or something waits for a judgement."""
     return any(isinstance(part, ReflectionAgent | ReflectionTermination) for part in components_in(team))
+
+
+def _needs_note(part: object) -> bool:
+    """Whether this is an agent with a model that does not ask itself what there is to know of a sandbox."""
+    if not isinstance(part, ChatAgent) or isinstance(part, RememberingAgent):
+        return False
+    return any(isinstance(inner, ChatCompletionClient) for inner in components_in(part))

@@ -185,7 +185,7 @@ def test_the_default_instructions_say_what_the_model_must_know():
         "last expression",
         "print",
         "final_answer(value)",
-        "no network",
+        "$sandbox",
         "data",
     ):
         assert words in CODEACT_SYSTEM_MESSAGE

@@ -25,8 +25,10 @@ from codeact_team.agents.codeact.codeact_run import CodeActRun
 from codeact_team.agents.codeact.given_functions import import_paths, read_functions
 from codeact_team.agents.codeact.handoffs import Handoffs
 from codeact_team.agents.codeact.instructions import check_places, render
+from codeact_team.agents.sandbox_knowledge import describe_sandbox
 from codeact_team.agents.turn import Emit
 from codeact_team.clients import wrap_client
+from codeact_team.sandbox_description import without_note
 
 _RESTARTED = "The interpreter was started anew since the conversation so far: its variables, functions and imports are gone."
 _LEFT_TO_OTHERS = (
@@ -113,6 +115,10 @@ class CodeActAgent(ExecutingAgent[CodeActAgentSettings], Component[CodeActAgentC
         self, messages: Sequence[BaseChatMessage], cancellation_token: CancellationToken, emit: Emit
     ) -> Response:
         tools = await self._tools.begin_turn(cancellation_token)
+        instructions = self._settings.system_message
+        if instructions:
+            sandbox = await describe_sandbox(self._loop.executor, self.name, self._door)
+            instructions = render(instructions, self._functions, tools.describe(), sandbox)
         run = CodeActRun(
             source=self.name,
             emit=emit,
@@ -121,7 +127,7 @@ class CodeActAgent(ExecutingAgent[CodeActAgentSettings], Component[CodeActAgentC
             tools=tools,
             stream_output=self._settings.stream_output,
             limits=self._settings,
-            instructions=render(self._settings.system_message, self._functions, tools.describe()),
+            instructions=instructions,
             task=await self._take_up(messages),
         )
         await self._recall(run)
@@ -129,6 +135,9 @@ class CodeActAgent(ExecutingAgent[CodeActAgentSettings], Component[CodeActAgentC
 
     async def _take_up(self, messages: Sequence[BaseChatMessage]) -> list[LLMMessage]:
         """Make the messages, or those of the run before where there are none, the task."""
+        if self._settings.system_message:
+            # which tell of the sandbox already
+            messages = [without_note(message) for message in messages]
         task = model_messages(messages)
         if self._remark is not None and await self._model_context.get_messages():
             task.insert(0, UserMessage(content=self._remark, source=self.name))

@@ -24,7 +24,8 @@ class CodeActAgentSettings(Limits, ExecutingSettings):
     description: str = "An agent that solves tasks by writing Python code and running it, step by step."
     """What the agent does, for whoever selects the next speaker."""
     system_message: str = CODEACT_SYSTEM_MESSAGE
-    """The model's instructions, with `$functions` and `$tools` where these are to be described; empty for none."""
+    """The model's instructions, with `$functions` and `$tools` where these are to be described; empty for none. The
+    sandbox is described at `$sandbox`, or at the end."""
     max_retries_on_error: int | None = Field(None, ge=0)
     """How many errors in a row the model may mend, deciding each time whether that is worth it. Default: an error is a
     result like others."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import sys
+import sysconfig
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import util
@@ -128,8 +129,9 @@ class ConfinedSandbox(Sandbox):
         return process
 
     async def python_identity(self) -> str:
-        status = os.stat(sys.executable)
-        return f"{sys.executable} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
+        # a package that is installed or removed changes the directory
+        found = map(os.stat, (sys.executable, sysconfig.get_path("purelib")))
+        return f"{sys.executable} {[(each.st_ino, each.st_size, each.st_mtime_ns) for each in found]}"
 
     async def interrupt(self) -> None:
         self._tell("interrupt")

@@ -146,9 +146,12 @@ class DockerSandbox(Sandbox):
         client = await ask(partial(connect, engine_url()), undo=lambda late: late.close())
         try:
             await ensure_image(client, self._config.image, self._config.pull)
-            return await ask(partial(image_id, client, self._config.image))
+            image = await ask(partial(image_id, client, self._config.image))
         finally:
             client.close()
+        # by these, it may find another Python than the image's own, or other packages
+        config = self._config
+        return f"{image} {config.environment} {config.extra_volumes} {config.init_command}"
 
     async def interrupt(self) -> None:
         if self._container is not None:

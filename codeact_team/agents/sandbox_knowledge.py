@@ -1,0 +1,59 @@
+"""What the model of an agent is told of the sandbox: asked from the executor, as an effect that passes the door."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+from autogen_core.code_executor import CodeExecutor
+from pydantic import JsonValue, TypeAdapter
+
+from codeact_team.effects import Door, Effect, perform
+from codeact_team.errors import SandboxError
+from codeact_team.events import SandboxDescribed
+from codeact_team.executor_interface import StreamingCodeExecutor
+
+logger = logging.getLogger(__name__)
+
+
+class Description(Effect[str]):
+    """A sandbox is asked what there is to know of it; the outcome is a text for a model."""
+
+    form = TypeAdapter(str)
+
+    def __init__(self, source: str, kind: str) -> None:
+        self.source = source
+        self._kind = kind
+
+    def request(self) -> JsonValue:
+        return {"describe": self._kind}
+
+    def began(self, span: int) -> SandboxDescribed:
+        return SandboxDescribed(span=span, agent=self.source)
+
+    def ended(self, span: int, outcome: str | None, error: BaseException | None) -> SandboxDescribed:
+        return SandboxDescribed(span=span, agent=self.source, text=outcome or "")
+
+
+async def describe_sandbox(executor: CodeExecutor, source: str = "", door: Door | None = None) -> str:
+    """What a model can be told of an executor's sandbox; empty where nothing is known.
+
+    Args:
+        executor: Any of AutoGen's.
+        source: The agent that asks.
+        door: The one that the agent remembers.
+    """
+    if not isinstance(executor, StreamingCodeExecutor):
+        return ""
+    effect = Description(source, type(executor).__name__)
+    return await perform(effect, partial(_ask, executor), door)
+
+
+async def _ask(executor: StreamingCodeExecutor) -> str:
+    try:
+        description = await executor.describe()
+    except SandboxError as error:
+        # who runs code there is told of it
+        logger.debug("the sandbox cannot be described: %s", error)
+        return ""
+    return "" if description is None else description.to_text()

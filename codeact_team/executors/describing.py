@@ -1,0 +1,154 @@
+"""What there is to know of a sandbox before code runs in it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+
+from codeact_team.executors.code_runner import AnyRunner
+from codeact_team.executors.place import Place
+from codeact_team.executors.settings import ExecutorConfig
+from codeact_team.packages import Interpreter
+from codeact_team.sandbox_description import DataFile, SandboxDescription
+
+_MAX_SEEN_FILES = 1000
+
+_WELL_KNOWN = (
+    *(
+        "numpy",
+        "pandas",
+        "polars",
+        "pyarrow",
+        "duckdb",
+        "scipy",
+        "statsmodels",
+        "sympy",
+        "scikit-learn",
+        "xgboost",
+    ),
+    *(
+        "lightgbm",
+        "torch",
+        "tensorflow",
+        "transformers",
+        "matplotlib",
+        "seaborn",
+        "plotly",
+        "pillow",
+        "networkx",
+    ),
+    *(
+        "opencv-python-headless",
+        "opencv-python",
+        "openpyxl",
+        "xlsxwriter",
+        "python-docx",
+        "pypdf",
+        "tabulate",
+    ),
+    *("beautifulsoup4", "lxml", "pyyaml", "requests", "httpx", "sqlalchemy", "pydantic", "pytest"),
+)
+"""What a model would use if it knew that it is there, told before the others."""
+_NAME = re.compile(r"[a-z0-9-]{1,60}")
+_VERSION = re.compile(r"[A-Za-z0-9.+!_-]{1,40}")
+_TOOLS = ("pip", "setuptools", "wheel")
+
+
+class Describing:
+    """Describes the sandbox of a place, and keeps what it has found out until that is stopped.
+
+    Args:
+        config: The executor's settings.
+        place: Where code runs.
+        runner: How it runs there.
+    """
+
+    def __init__(self, config: ExecutorConfig, place: Place, runner: AnyRunner) -> None:
+        self._config = config
+        self._place = place
+        self._runner = runner
+        self._found: tuple[Interpreter | None, Sequence[DataFile]] | None = None
+
+    async def describe(self) -> SandboxDescription:
+        """The description. The packages must have been prepared.
+
+        Raises:
+            SettingError: If there is data that cannot be given.
+        """
+        if self._found is None:
+            files = await asyncio.to_thread(self._find_files)
+            self._found = await self._place.python(), files
+        python, files = self._found
+        return SandboxDescription(
+            lives_on=self._runner.lives_on,
+            python=None if python is None else _name_of(python),
+            packages=self._packages(python),
+            has_network=self._place.has_network,
+            block_seconds=self._config.timeout,
+            memory_mib=self._place.memory_mib,
+            files=files[:_MAX_SEEN_FILES],
+            omitted_files=None if len(files) > _MAX_SEEN_FILES else 0,
+        )
+
+    def forget(self) -> None:
+        """The next description is of another sandbox."""
+        self._found = None
+
+    def _find_files(self) -> Sequence[DataFile]:
+        """What will be in the workspace, what was given for it first."""
+        given = self._place.data.describe()
+        paths = {file.path for file in given}
+        work_dir = self._config.work_dir
+        there = () if work_dir is None else _files_in(Path(work_dir))
+        return [*given, *(file for file in there if file.path not in paths)]
+
+    def _packages(self, python: Interpreter | None) -> Mapping[str, str]:
+        provided = dict(_told(self._place.packages.items()))
+        # the code finds these first
+        own = {} if python is None else dict(_told(python.packages))
+        order = {name: number for number, name in enumerate(_WELL_KNOWN)}
+
+        def rank(package: tuple[str, str]) -> tuple[int, bool, str]:
+            name, _ = package
+            return order.get(name, len(order)), name not in provided, name
+
+        return dict(sorted({**provided, **own}.items(), key=rank))
+
+
+def _told(packages: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """The packages by their common names, without what is no name or no version."""
+    for name, version in packages:
+        common = canonicalize_name(name)
+        if common not in _TOOLS and _NAME.fullmatch(common) and _VERSION.fullmatch(version):
+            yield common, version
+
+
+def _name_of(python: Interpreter) -> str:
+    kind = "" if python.implementation == "cpython" else f" ({python.implementation})"
+    return f"Python {python.version}{kind}"
+
+
+def _files_in(directory: Path) -> list[DataFile]:
+    """The files in a directory, at most one more than are looked at; those nearest to its top first."""
+    seen = islice(_walk(directory), _MAX_SEEN_FILES + 1)
+    return sorted(seen, key=lambda file: (file.path.count("/"), file.path))
+
+
+def _walk(directory: Path) -> Iterator[DataFile]:
+    # by descriptors: what earlier code has left there may be links
+    for path, directories, files, descriptor in os.fwalk(directory):
+        directories[:] = sorted(name for name in directories if not name.startswith("."))
+        for name in sorted(files):
+            try:
+                status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+            except OSError:
+                continue
+            if stat.S_ISREG(status.st_mode) and not name.startswith((".", "tmp_code_")):
+                yield DataFile(os.path.relpath(os.path.join(path, name), directory), status.st_size)

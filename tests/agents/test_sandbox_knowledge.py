@@ -1,0 +1,110 @@
+"""What a model is told of the sandbox, as it really receives it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.agents import FAILS, PRINTS_42, RETRY, Foreign, Streaming, answer, contents, replay, turn, yes
+from support.codeact import agent_of, py
+from support.openai_server import Json, ScriptedServer, Text
+from support.wheels import use_index
+
+from codeact_team import CodeExecutorAgent, describe_sandbox
+from codeact_team.effects import Door, Event
+from codeact_team.events import SandboxDescribed
+from codeact_team.execution import ExecutionResult
+from codeact_team.executors import ConfinedCommandLineCodeExecutor, ConfinedSessionCodeExecutor
+from codeact_team.sandbox_description import noted_task
+
+TOLD = "The sandbox in which the code runs:\n- Python 3."
+
+
+async def test_an_agent_that_acts_by_code_is_told_at_its_place(session: ConfinedSessionCodeExecutor):
+    text = "First.\n$sandbox\nLast."
+    async with ScriptedServer([Text("1"), Text("2")]) as server:
+        await answer(agent_of(server, session))
+        await answer(agent_of(server, session, system_message=text))
+    default, own = (contents(request)[0] for request in server.requests)
+    assert TOLD in default
+    assert "$sandbox" not in default
+    assert own.startswith(f"First.\n{TOLD}")
+    assert own.endswith("\nLast.")
+
+
+async def test_an_agent_that_repairs_code_is_told_when_its_model_is_asked(tmp_path: Path):
+    replies = [Text(FAILS), Json(RETRY), Text(PRINTS_42), Text("It is 42.")]
+    (tmp_path / "sales.csv").write_text("region,amount\n")
+    async with ScriptedServer(replies) as server:
+        executor = ConfinedCommandLineCodeExecutor(work_dir=tmp_path)
+        agent = CodeExecutorAgent("e", executor, model_client=server.client(), max_retries_on_error=1)
+        await turn(agent)
+        await executor.stop()
+    told = [contents(request)[0] for request in server.requests]
+    assert all(TOLD in one and "sales.csv, 14 bytes" in one for one in told)
+    assert len(set(told)) == 1
+
+
+async def test_who_is_given_no_instructions_is_told_nothing(session: ConfinedSessionCodeExecutor):
+    async with ScriptedServer([Text("Hello."), Text("Hello.")]) as server:
+        await answer(agent_of(server, session, system_message=""))
+        await turn(CodeExecutorAgent("e", session, model_client=server.client(), system_message=None))
+    assert [[message["role"] for message in request["messages"]] for request in server.requests] == [
+        ["user"]
+    ] * 2
+
+
+async def test_an_executor_of_others_is_not_described():
+    model = replay("Hello.", "Hello.")
+    for executor in (Foreign(), Streaming(ExecutionResult(0, ""))):
+        await turn(CodeExecutorAgent("e", executor, model_client=model, approval_func=yes))
+        assert await describe_sandbox(executor) == ""
+    for call in model.create_calls:
+        assert call["messages"][0].content == CodeExecutorAgent.DEFAULT_SYSTEM_MESSAGE
+
+
+async def test_packages_that_cannot_be_had_hinder_no_answer_without_code(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    use_index(tmp_path, monkeypatch)
+    executor = ConfinedSessionCodeExecutor(packages=["nowhere"])
+    assert await describe_sandbox(executor) == ""
+    assert (await answer(agent_of(replay("42"), executor))).content == "42"
+
+
+async def test_an_agent_that_is_told_by_its_instructions_does_not_read_it_in_the_task_again(
+    session: ConfinedSessionCodeExecutor,
+):
+    note = "The sandbox in which the code runs: a note."
+    async with ScriptedServer([Text("1"), Text("2"), Text("3")]) as server:
+        await answer(agent_of(server, session), noted_task("Do it.", note))
+        await answer(
+            CodeExecutorAgent("e", session, model_client=server.client(), max_retries_on_error=0),
+            noted_task("Do it.", note),
+        )
+        await answer(agent_of(server, session, system_message=""), noted_task("Do it.", note))
+    assert [contents(request)[-1] for request in server.requests] == ["Do it.", "Do it.", f"Do it.\n\n{note}"]
+
+
+async def test_it_passes_the_door_and_is_told(session: ConfinedSessionCodeExecutor):
+    heard: list[Event] = []
+    asked: list[Any] = []
+
+    async def instead(effect: Any, do: Any) -> Any:
+        if "describe" not in effect.request():
+            return await do()
+        asked.append(effect.request())
+        return effect.load("As recorded.")
+
+    with Door(instead) as door:
+        door.listen(heard.append)
+        async with ScriptedServer([Text(py("1")), Text("1")]) as server:
+            await answer(agent_of(server, session))
+    assert asked == [{"describe": "ConfinedSessionCodeExecutor"}]
+    assert all("As recorded." in contents(request)[0] for request in server.requests)
+    told = [event for event in heard if isinstance(event, SandboxDescribed)]
+    assert [(event.agent, event.text) for event in told] == [("coder", None), ("coder", "As recorded.")]
+    assert json.dumps(asked)
