@@ -137,7 +137,11 @@ def _name_of(python: Interpreter) -> str:
 
 def _files_in(directory: Path) -> list[DataFile]:
     """The files in a directory, at most one more than are looked at; those nearest to its top first."""
-    seen = islice(_walk(directory), _MAX_SEEN_FILES + 1)
+    try:
+        seen = list(islice(_walk(directory), _MAX_SEEN_FILES + 1))
+    except OSError:
+        # it is made with the start, or that tells what is wrong with it
+        return []
     return sorted(seen, key=lambda file: (file.path.count("/"), file.path))
 
 

@@ -61,6 +61,10 @@ async def test_files_of_the_start_are_told_and_what_is_no_file_is_not(tmp_path: 
     assert (await executor.describe()).files[0].path == "made.txt"
 
 
+async def test_a_directory_that_is_yet_to_be_made_has_no_files(tmp_path: Path):
+    assert (await ConfinedCommandLineCodeExecutor(work_dir=tmp_path / "new").describe()).files == []
+
+
 async def test_of_very_many_files_the_first_are_told(tmp_path: Path):
     for number in range(1002):
         (tmp_path / f"{number:04}").touch()
