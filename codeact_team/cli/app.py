@@ -224,11 +224,11 @@ def validate(
     allow_unsafe: _AllowUnsafe = False,
     as_json: _Json = False,
 ) -> None:
-    """Check configs and list all their problems.
+    """Check configs and list all their problems, and what they lack on this machine.
 
     Nothing is started, and nothing outside the allowed packages is imported.
 
-    Exit codes: 0 all valid, 2 not.
+    Exit codes: 0 all valid, 2 not. A key or an image that is missing here does not make a config invalid.
     """
     with _reported() as screen:
         from codeact_team.cli.validate import validate_command
@@ -277,6 +277,19 @@ def init(
 
 @app.command()
 def doctor(
+    config: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="CONFIG",
+            help="Show what this config needs instead: its model, the key, the sandbox.",
+            autocompletion=config_names,
+        ),
+    ] = None,
+    overrides: _Overrides = None,
+    model: _Model = None,
+    base_url: _BaseUrl = None,
+    allow: _Allow = None,
+    allow_unsafe: _AllowUnsafe = False,
     clean: Annotated[
         bool,
         typer.Option(
@@ -285,14 +298,16 @@ def doctor(
     ] = False,
     as_json: _Json = False,
 ) -> None:
-    """Show what works on this machine, and what to do about the rest.
+    """Show what works on this machine, and what to do about the rest. No model is asked.
 
-    Exit codes: 0 if at least the quickstart can run here, 2 if not.
+    Exit codes: 0 if the config, or without one at least the quickstart, can run here, 2 if not.
     """
     with _reported() as screen:
         from codeact_team.cli.doctor import doctor_command
 
-        raise typer.Exit(doctor_command(screen, clean=clean, as_json=as_json))
+        changes = _overrides(overrides, model, base_url)
+        policy = _policy(allow, allow_unsafe)
+        raise typer.Exit(doctor_command(screen, config, changes, policy, clean=clean, as_json=as_json))
 
 
 @app.command()

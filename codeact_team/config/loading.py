@@ -39,9 +39,21 @@ def validate_config(
         ConfigError: If anything is wrong with it, all problems together.
         NotAllowedError: If it names something that may not be loaded.
     """
+    check_config(source, overrides=overrides, policy=policy, environ=environ)
+
+
+def check_config(
+    source: ConfigSource,
+    *,
+    overrides: Sequence[str | ForEvery] = (),
+    policy: Policy | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Sequence[PlacedComponent]:
+    """Do what :func:`validate_config` does, and return the components of the config, outer before inner."""
     policy = policy or Policy.from_environment(environ=environ)
     document, parts = _checked(source, overrides, policy, environ)
     _refuse_mistakes(document, failures_in_trial(document, parts, policy))
+    return parts
 
 
 def load_config(

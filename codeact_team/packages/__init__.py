@@ -2,7 +2,7 @@
 
 from codeact_team.packages.interpreters import Interpreter
 from codeact_team.packages.layers import Layer, Layers
-from codeact_team.packages.provision import Provision
+from codeact_team.packages.provision import Provision, interpreter_in
 from codeact_team.packages.requests import Requested
 
-__all__ = ["Interpreter", "Layer", "Layers", "Provision", "Requested"]
+__all__ = ["Interpreter", "Layer", "Layers", "Provision", "Requested", "interpreter_in"]

@@ -131,7 +131,7 @@ class Provision:
             if (known := self._layers.interpreter(identity)) is not None:
                 return known
             async with sandbox:
-                interpreter = read_description(await _said_by(sandbox))
+                interpreter = await interpreter_in(sandbox)
         try:
             self._layers.keep_interpreter(identity, interpreter)
         except OSError as error:
@@ -151,8 +151,12 @@ class Provision:
             await to_the_end(asyncio.to_thread(directory.remove))
 
 
-async def _said_by(sandbox: Sandbox) -> bytes:
-    """What the sandbox's Python says of itself."""
+async def interpreter_in(sandbox: Sandbox) -> Interpreter:
+    """What the Python of a sandbox that runs says of itself.
+
+    Raises:
+        SandboxError: If there is none, or the sandbox is lost.
+    """
     process = await sandbox.spawn([sandbox.python, *describing()])
     said = b""
     try:
@@ -163,4 +167,4 @@ async def _said_by(sandbox: Sandbox) -> bytes:
         await process.aclose()
     if ending.lost is not None:
         raise SandboxError(f"the sandbox was lost while its Python was asked: {ending.lost}")
-    return said
+    return read_description(said)

@@ -98,3 +98,70 @@ def test_doctor_removes_the_directories_of_runs_that_were_killed_and_no_others(t
     checks = {check["name"]: check["state"] for check in map(json.loads, result.stdout.splitlines())}
     assert (checks["directories"], checks["engine"]) == ("works", "missing")
     assert list(temporary.iterdir()) == [mine]
+
+
+CONTAINER = "config.code_executor.config"
+
+
+@pytest.mark.docker
+def test_doctor_tells_of_a_config_whether_its_model_its_key_and_its_image_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    result = in_this_process("doctor", "codeact", "--json")
+    assert result.returncode == 0, result.stdout
+    checks = {check["name"]: check for check in lines(result.stdout)}
+    assert list(checks) == ["python", "model", "key", "engine", "limits", "image"]
+    assert checks["model"]["detail"].startswith("gpt-4.1, with vision, function_calling")
+    assert checks["key"]["detail"] == "OPENAI_API_KEY is set"
+    # of its packages a person reads a line, and a program all
+    assert "python:3-slim is here: CPython 3." in checks["image"]["detail"]
+    assert isinstance(checks["image"]["packages"], dict)
+    assert SECRET not in result.stdout + result.stderr
+    missing = ("-s", f"{CONTAINER}.image=no-such-image:1", "-s", f"{CONTAINER}.pull=never")
+    result = in_this_process("doctor", "codeact", *missing)
+    assert result.returncode == 2
+    assert "✗ image " in result.stdout
+    assert "no-such-image:1" in result.stdout
+
+
+def test_doctor_tells_what_a_config_lacks_and_asks_no_model(tmp_path: Path):
+    result = codeact_team("doctor", "team", cwd=tmp_path, DOCKER_HOST="unix:///nowhere")
+    assert result.returncode == 2
+    assert "✗ key         the model needs a key, and OPENAI_API_KEY is not set: " in result.stdout
+    assert "✗ engine      no container engine answers at unix:///nowhere" in result.stdout
+    with ScriptedServer.in_thread([]) as server:
+        options = ("--model", "qwen3", "--base-url", server.base_url.replace("://", "://me:secret@"))
+        command = ("doctor", "team-confined", *options, "-s", CONFINED)
+        result = codeact_team(*command, cwd=tmp_path)
+        assert not server.requests
+    assert result.returncode == 0, result.stdout
+    assert f"✓ model       qwen3 at {server.base_url}, with function_calling, json_output\n" in result.stdout
+    assert "✓ key         none is sent\n" in result.stdout
+    assert "confinement" in result.stdout
+    assert "engine" not in result.stdout
+    assert "the model 'qwen3': it is taken for one with" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nonsense"], "no shipped config 'nonsense'"),
+        (["--model", "gpt-4.1"], "there is no config to change: name one"),
+    ],
+)
+def test_doctor_refuses_what_it_cannot_examine(arguments: list[str], said: str, tmp_path: Path):
+    result = codeact_team("doctor", *arguments, cwd=tmp_path)
+    assert result.returncode == 2
+    assert said in result.stderr
+    assert result.stdout == ""
+
+
+def test_validate_tells_beside_its_verdict_what_a_config_lacks_here(tmp_path: Path):
+    command = ("validate", "team", "quickstart", "--json")
+    result = codeact_team(*command, cwd=tmp_path, DOCKER_HOST="unix:///nowhere")
+    assert result.returncode == 0
+    assert [line["valid"] for line in lines(result.stdout)] == [True, True]
+    key, engine = result.stderr.splitlines()
+    assert key.startswith("warning: team: the model needs a key, and OPENAI_API_KEY is not set: ")
+    assert engine.startswith("warning: team: no container engine answers at unix:///nowhere")

@@ -1,0 +1,97 @@
+"""What the parts of a config need, and whether it is there. No model is asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from autogen_core.models import ChatCompletionClient
+from pydantic import BaseModel
+
+from codeact_team.config.components import PlacedComponent
+from codeact_team.config.model_info import abilities, listed_info
+from codeact_team.config.model_settings import NO_KEY, asks_no_model, key_variables, server_of
+from codeact_team.doctor.checks import Check, Report, State
+from codeact_team.doctor.confinement import examine_confinement
+from codeact_team.doctor.engine import examine_engine
+from codeact_team.doctor.machine import host_python
+from codeact_team.providers import schema_of
+from codeact_team.sandboxes.confined import ConfinedSandboxConfig
+from codeact_team.sandboxes.docker import DockerSandboxConfig
+
+_Settings = TypeVar("_Settings", bound=BaseModel)
+
+
+async def examine_config(
+    parts: Sequence[PlacedComponent], report: Report, environ: Mapping[str, str] = os.environ
+) -> None:
+    """Find out by trial whether a config can run here, and report each finding at once.
+
+    Args:
+        parts: The components of the config, which is valid.
+        report: Gets each finding. No value of ``environ`` is told.
+        environ: Where keys are looked for.
+    """
+    report(host_python())
+    for check in _clients(parts, environ):
+        report(check)
+    for config in _settings(parts, ConfinedSandboxConfig):
+        report(await examine_confinement(config))
+    if containers := _settings(parts, DockerSandboxConfig):
+        await examine_engine(report, containers, start=True)
+
+
+async def missing_for(
+    parts: Sequence[PlacedComponent], environ: Mapping[str, str] = os.environ
+) -> list[Check]:
+    """Find what a config lacks here; nothing is started, but a container engine is asked for its images."""
+    found = list(_clients(parts, environ))
+    if containers := _settings(parts, DockerSandboxConfig):
+        await examine_engine(found.append, containers, start=False)
+    return [check for check in found if check.state is not State.WORKS]
+
+
+def _settings(parts: Sequence[PlacedComponent], kind: type[_Settings]) -> list[_Settings]:
+    """The different settings of all components that have settings of this kind."""
+    found: list[_Settings] = []
+    for part in parts:
+        schema = schema_of(part.component)
+        if issubclass(schema, kind) and (settings := schema.model_validate(part.config)) not in found:
+            found.append(settings)
+    return found
+
+
+def _clients(parts: Sequence[PlacedComponent], environ: Mapping[str, str]) -> Iterator[Check]:
+    found: dict[Check, None] = {}
+    for part in parts:
+        if issubclass(part.component, ChatCompletionClient):
+            found |= dict.fromkeys([*_model(part, environ), *_key(part, environ)])
+    # models before keys, each once
+    return iter(sorted(found, key=lambda check: check.name, reverse=True))
+
+
+def _model(part: PlacedComponent, environ: Mapping[str, str]) -> Iterator[Check]:
+    if asks_no_model(part.component):
+        yield Check("model", State.WORKS, "none is asked: the answers are recorded")
+    # what only wraps another client has none
+    elif isinstance(model := part.config.get("model"), str):
+        server = server_of(part.component, part.config, environ)
+        info = part.config.get("model_info") or listed_info(part.component, part.config)
+        able = f", with {abilities(info) or 'text alone'}" if info else ""
+        yield Check("model", State.WORKS, f"{model}{f' at {server}' if server else ''}{able}")
+
+
+def _key(part: PlacedComponent, environ: Mapping[str, str]) -> Iterator[Check]:
+    variables = key_variables(part.component, part.config)
+    if not variables:
+        return
+    if given := part.config.get("api_key"):
+        told = "none is sent" if given == NO_KEY else "the config gives it"
+        yield Check("key", State.WORKS, told)
+    elif present := [name for name in variables if environ.get(name)]:
+        yield Check("key", State.WORKS, f"{present[0]} is set")
+    else:
+        advice = "set one to your key, or give a server that wants none by --base-url"
+        lacking = " and ".join(variables) + (" is not set" if len(variables) == 1 else " are not set")
+        yield Check("key", State.MISSING, f"the model needs a key, and {lacking}: {advice}")
