@@ -6,6 +6,7 @@ which languages it runs, and tells more about a result than an exit code.
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TypeAlias
@@ -14,9 +15,11 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock, CodeExecutor
 
 from codeact_team.aio import streamed
+from codeact_team.errors import SandboxError
 from codeact_team.execution import ExecutionResult, HostTools
 from codeact_team.sandbox_description import DataFile as DataFile
 from codeact_team.sandbox_description import SandboxDescription
+from codeact_team.workspace import ChangedFile, Changes, SavedFile, Workspace
 
 Emit: TypeAlias = Callable[[str], Awaitable[None]]
 """Takes a piece of output as it comes; the code's output is not read on before it returns."""
@@ -32,6 +35,44 @@ class StreamingCodeExecutor(CodeExecutor):
             ValueError: If something cannot be given, such as a file that is not there.
         """
         return ()
+
+    @property
+    def workspace(self) -> Workspace | None:
+        """Where the files of the code are, if there is such a place."""
+        return None
+
+    async def changed_files(self) -> Changes:
+        """The files that code has made or changed since the start, or since this was asked last. Waits for a block to end.
+
+        Raises:
+            SandboxError: If that cannot be found out.
+        """
+        return Changes()
+
+    async def save_files(
+        self, files: Sequence[ChangedFile], directory: str | os.PathLike[str]
+    ) -> Sequence[SavedFile]:
+        """Copy files of the workspace. Nothing is overwritten but copies made so before that nobody has changed since.
+
+        Where a name is taken, the copy gets one with a number. No link is followed or copied, no copy is executable.
+
+        Args:
+            files: Which, as :meth:`changed_files` tells them.
+            directory: Where to, a directory of this machine that exists.
+        """
+        return [SavedFile(file.path, None, "there is no workspace to copy it from") for file in files]
+
+    async def add_file(self, name: str, data: bytes) -> str:
+        """Add a file to the workspace. Nothing is overwritten; where the name is taken, it gets one with a number.
+
+        Returns:
+            The name that it has got.
+
+        Raises:
+            OSError: If it cannot be added.
+            SandboxError: If there is no sandbox that it can be added to.
+        """
+        raise SandboxError("there is no workspace to add it to")
 
     @property
     @abstractmethod
@@ -188,13 +229,17 @@ class SessionCodeExecutor(StreamingCodeExecutor):
         """
 
     @abstractmethod
-    async def put_file(self, path: str, data: bytes | str, *, temporary: bool = False) -> None:
+    async def put_file(self, path: str, data: bytes | str, *, temporary: bool = False) -> str:
         """Write a file of the workspace; directories are made, and a link in its place is replaced.
 
         Args:
             path: Below the workspace.
             data: Its content, at most 64 MiB; text is written as UTF-8.
-            temporary: Whether the file is removed when the executor stops; ``path`` is then a name alone.
+            temporary: Whether the file is kept apart, in a directory of the workspace that is removed when the executor
+                stops; ``path`` is then a name alone.
+
+        Returns:
+            Its path below the workspace.
 
         Raises:
             ValueError: If ``path`` is not below the workspace, or no name alone where it has to be, or there is too

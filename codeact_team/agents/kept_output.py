@@ -8,6 +8,7 @@ from itertools import count
 from codeact_team.errors import SandboxError
 from codeact_team.execution import ExecutionResult, Outcome
 from codeact_team.executor_interface import SessionCodeExecutor
+from codeact_team.files.snapshots import KEPT_APART
 from codeact_team.observations import MAX_OBSERVATION_CHARS, encodable
 
 logger = logging.getLogger(__name__)
@@ -17,16 +18,16 @@ async def keep_output(executor: SessionCodeExecutor, result: ExecutionResult) ->
     """Put output that is cut where it is passed on into a new file of the workspace, for as long as the executor runs.
 
     Returns:
-        The file's name; ``None`` where none is needed, or the workspace takes none.
+        The file's path; ``None`` where none is needed, or the workspace takes none.
     """
     output = result.output
     if len(output) <= MAX_OBSERVATION_CHARS or result.outcome is Outcome.CANCELLED:
         return None
     try:
         there = await executor.list_files()
-        name = next(name for number in count(1) if (name := f"output-{number}.txt") not in there)
-        await executor.put_file(name, encodable(output), temporary=True)
+        names = (f"output-{number}.txt" for number in count(1))
+        name = next(name for name in names if f"{KEPT_APART}/{name}" not in there)
+        return await executor.put_file(name, encodable(output), temporary=True)
     except (OSError, ValueError, SandboxError) as error:
         logger.warning("output that was cut could not be kept in the workspace: %s", error)
         return None
-    return name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.executors.stopping import Call, first
 from codeact_team.sandbox_description import SandboxDescription
 from codeact_team.sandboxes.base import STOPPED, UNCLEARED, Exit
+from codeact_team.workspace import ChangedFile, Changes, SavedFile, Workspace
 
 
 class SandboxedCodeExecutor(StreamingCodeExecutor):
@@ -74,7 +76,25 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         return self._place.workspace.path
 
     def data_files(self) -> Sequence[DataFile]:
-        return self._place.data.describe()
+        return self._place.files.described()
+
+    @property
+    def workspace(self) -> Workspace:
+        return self._place.location
+
+    async def changed_files(self) -> Changes:
+        async with self._turns:
+            return await self._place.files.changed()
+
+    async def save_files(
+        self, files: Sequence[ChangedFile], directory: str | os.PathLike[str]
+    ) -> Sequence[SavedFile]:
+        async with self._turns:
+            return await self._place.files.save(files, directory)
+
+    async def add_file(self, name: str, data: bytes) -> str:
+        async with self._turns:
+            return await self._place.files.add(name, data)
 
     @property
     def timeout(self) -> int:

@@ -40,8 +40,9 @@ _RUN_BLOCK = (resources.files(__name__.rpartition(".")[0]) / "run_block.sh").rea
 class CommandLineConfig(ExecutorConfig):
     """Settings that every command-line executor has."""
 
-    delete_tmp_files: bool = False
-    """Whether the files that hold the code blocks are deleted after they ran; those that name themselves stay."""
+    delete_tmp_files: bool | None = None
+    """Whether the files that hold the code blocks are deleted as soon as these have run; `false` keeps them for good.
+    Default: they are deleted when the executor stops. Those that name themselves stay."""
     languages: dict[str, str] = Field(default_factory=dict)
     """More languages: label to command, which gets the block's file as its last argument."""
 
@@ -100,6 +101,8 @@ class ProcessPerBlock(CodeRunner[_Program, _ProgramEnd]):
         sandbox = place.sandbox
         assert sandbox is not None, "a block runs in a sandbox"
         file = place.host_path(program.file)
+        if self._delete_tmp_files is None and not program.is_kept:
+            place.workspace.remove_at_end(program.file)
         try:
             process = await self._begin(sandbox, program.argv, call)
             ending = (

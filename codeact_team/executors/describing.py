@@ -103,7 +103,7 @@ class Describing:
 
     def _find_files(self) -> Sequence[DataFile]:
         """What will be in the workspace, what was given for it first."""
-        given = self._place.data.describe()
+        given = self._place.files.described()
         paths = {file.path for file in given}
         work_dir = self._config.work_dir
         there = () if work_dir is None else _files_in(Path(work_dir))

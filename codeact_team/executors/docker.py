@@ -24,8 +24,11 @@ from codeact_team.executors.user_functions import (
     installation,
 )
 from codeact_team.executors.workspace import wide_directories
+from codeact_team.files.base import Files
+from codeact_team.files.inside import ContainerFiles
 from codeact_team.sandboxes.base import Sandbox
 from codeact_team.sandboxes.docker import DockerSandbox, DockerSandboxConfig
+from codeact_team.workspace import Workspace
 
 _NOBODY = 65534
 """Owns nothing but what is made for the code."""
@@ -51,6 +54,7 @@ class DockerPlace(Place):
 
     def __init__(self, config: DockerExecutorConfig) -> None:
         self._config = config
+        self._is_inside = config.workspace == "container"
         super().__init__(config, owner=_NOBODY)
 
     @property
@@ -68,7 +72,7 @@ class DockerPlace(Place):
         return self.workspace.path if self._config.bind_dir is None else Path(self._config.bind_dir)
 
     def _make_sandbox(self, packages: Path | None) -> Sandbox:
-        if self._config.workspace == "container":
+        if self._is_inside:
             return DockerSandbox(self._config, packages=packages)
         return DockerSandbox(
             self._config,
@@ -88,6 +92,20 @@ class DockerPlace(Place):
     @property
     def memory_mib(self) -> int:
         return self._config.memory_mib
+
+    def _room(self) -> tuple[int | None, str]:
+        return (self._config.tmpfs_mib, "tmpfs_mib") if self._is_inside else super()._room()
+
+    def _reached(self) -> Files:
+        sandbox = self.sandbox
+        if isinstance(sandbox, DockerSandbox) and not sandbox.shared:
+            return ContainerFiles(sandbox.spawn_beside, is_empty=self._config.init_command is None)
+        return super()._reached()
+
+    @property
+    def location(self) -> Workspace:
+        is_shared = not isinstance(self.sandbox, DockerSandbox) or self.sandbox.shared
+        return super().location if is_shared and not self._is_inside else Workspace(None, lasts=False)
 
     def host_path(self, file: str) -> str | None:
         shared = isinstance(self.sandbox, DockerSandbox) and self.sandbox.shared

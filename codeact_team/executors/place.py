@@ -13,11 +13,15 @@ from codeact_team.aio import to_the_end
 from codeact_team.errors import SandboxError
 from codeact_team.executors.growth import Growth
 from codeact_team.executors.settings import ExecutorConfig
+from codeact_team.executors.work_files import WorkFiles
 from codeact_team.executors.workspace import HostWorkspace, wide_directories
+from codeact_team.files.base import Files
 from codeact_team.files.given import GivenData
+from codeact_team.files.host import HostFiles
 from codeact_team.packages import Interpreter, Provision, Requested
 from codeact_team.sandboxes.base import Sandbox
 from codeact_team.sandboxes.limits import above_default
+from codeact_team.workspace import Workspace
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +32,7 @@ class Place(ABC):
     Attributes:
         sandbox: What runs here, once it was started, until it is stopped.
         growth: How much the workspace has grown.
+        files: What is in the workspace.
         must_guard: Whether an interpreter is refused whose supervisor the code could tamper with.
     """
 
@@ -37,7 +42,11 @@ class Place(ABC):
         self.sandbox: Sandbox | None = None
         self.growth = self._nothing_grown()
         self.must_guard = True
-        self.data = self._given(config.workspace_mib, "workspace_mib")
+        mib, field = self._room()
+        data = GivenData(
+            [os.fspath(path) for path in config.data], mib=mib, files=config.workspace_files, field=field
+        )
+        self.files = WorkFiles(data, config.workspace_mib)
         self._packages = Provision(_requested(config), self._make_temporary, writable=self.writable)
 
     @property
@@ -63,6 +72,28 @@ class Place(ABC):
     @abstractmethod
     def host_path(self, file: str) -> str | None:
         """The host's name for a file of the workspace, where the workspace is a directory of the host."""
+
+    def _room(self) -> tuple[int | None, str]:
+        """How many MiB the workspace has for data, and the setting that says so."""
+        return self._settings.workspace_mib, "workspace_mib"
+
+    def _persistent(self) -> Files | None:
+        """The workspace, if it may have been there before, with files in it."""
+        work_dir = self._settings.work_dir
+        return None if work_dir is None else HostFiles(Path(work_dir).resolve(), os.fspath(work_dir))
+
+    def _reached(self) -> Files:
+        """The workspace of the sandbox, which runs."""
+        path = self.workspace.path
+        return HostFiles(path.resolve(), str(path))
+
+    @property
+    def location(self) -> Workspace:
+        """Where the workspace is."""
+        if self._settings.work_dir is not None:
+            return Workspace(Path(self._settings.work_dir).resolve(), lasts=True)
+        is_made = self.sandbox is not None
+        return Workspace(self.workspace.path if is_made else None, lasts=False)
 
     @property
     @abstractmethod
@@ -107,7 +138,7 @@ class Place(ABC):
             SettingError: If there is data that cannot be given.
             SandboxError: If they cannot be had.
         """
-        await asyncio.to_thread(self.data.find)
+        await self.files.check(self._persistent())
         await self._packages.provide(tell)
 
     async def start(self, tell: Callable[[str], None]) -> None:
@@ -117,24 +148,29 @@ class Place(ABC):
             tell: As for :meth:`prepare`.
 
         Raises:
+            SettingError: If there is data that cannot be given.
             SandboxError: If it cannot start.
         """
         if self.sandbox is None:
             for loosening in self.loosenings:
                 logger.warning("the sandbox is looser than its default: %s", loosening)
             self.sandbox = self._make_sandbox(await self._packages.provide(tell))
-        if self.sandbox.running:
-            return
+        if not self.sandbox.running:
+            self.files.sandbox_ended()
+            await self._start_sandbox(self.sandbox, tell)
+        await self.files.begin(self._reached(), tell)
+        await self.growth.begin(self.sandbox.directories)
+
+    async def _start_sandbox(self, sandbox: Sandbox, tell: Callable[[str], None]) -> None:
         checking = asyncio.ensure_future(self._packages.are_whole())
         try:
-            await self.sandbox.start()
+            await sandbox.start()
         finally:
             are_whole = await to_the_end(checking)
         if not are_whole:
-            await self.sandbox.stop()
+            await sandbox.stop()
             self.sandbox = self._make_sandbox(await self._packages.replace(tell))
             await self.sandbox.start()
-        await self.growth.begin(self.sandbox.directories)
 
     async def stop(self) -> None:
         """Stop the sandbox, and remove what is temporary."""
@@ -144,14 +180,9 @@ class Place(ABC):
                 await sandbox.stop()
         finally:
             self._packages.release()
+            self.files.end()
             self.growth = self._nothing_grown()
             await self.workspace.remove()
-
-    def _given(self, mib: int | None, field: str) -> GivenData:
-        config = self._settings
-        return GivenData(
-            [os.fspath(path) for path in config.data], mib=mib, files=config.workspace_files, field=field
-        )
 
     def _nothing_grown(self) -> Growth:
         return Growth(self._settings.workspace_mib, self._settings.workspace_files)

@@ -23,6 +23,7 @@ from codeact_team.executors.code_runner import BlockEnd, BlockError, CodeRunner,
 from codeact_team.executors.place import Place
 from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.executors.stopping import Call
+from codeact_team.files.snapshots import KEPT_APART
 from codeact_team.sandboxes.base import STOPPED, Exit
 from codeact_team.sessions.host import Session, add_artifact
 from codeact_team.sessions.protocol import MAX_CODE_BYTES, MAX_FILE_BYTES, MIB
@@ -209,7 +210,7 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
     def add_setup(self, code: str) -> None:
         self._interpreter.add_setup(code)
 
-    async def put_file(self, path: str, data: bytes | str, *, temporary: bool = False) -> None:
+    async def put_file(self, path: str, data: bytes | str, *, temporary: bool = False) -> str:
         _check_path(path)
         if temporary and "/" in path:
             raise SettingError(f"{path}: a temporary file has a name and no directory")
@@ -222,8 +223,10 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
         async with self._turns:
             session = await self._running_session()
             if temporary:
+                path = f"{KEPT_APART}/{path}"
                 self._place.workspace.remove_at_end(path)
             await session.put_file(path, data)
+        return path
 
     async def get_file(self, path: str) -> bytes:
         _check_path(path)

@@ -6,11 +6,13 @@ import asyncio
 import logging
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from codeact_team.aio import to_the_end
 from codeact_team.errors import SandboxError
 from codeact_team.executors.settings import HostDirectory
+from codeact_team.files.directories import below, opened
 from codeact_team.sandboxes.temporary import TemporaryDirectory
 
 logger = logging.getLogger(__name__)
@@ -53,7 +55,7 @@ class HostWorkspace:
         # each block asks for it: a Path takes longer than the kernel
         self._made_path = ""
         self._passing: set[str] = set()
-        """Names of files that are to be removed at the end."""
+        """Paths of files that are to be removed at the end."""
 
     @property
     def is_gone(self) -> bool:
@@ -113,9 +115,9 @@ class HostWorkspace:
         if self._owner is not None and os.geteuid() == 0:
             os.chown(directory, self._owner, self._owner)
 
-    def remove_at_end(self, name: str) -> None:
-        """Let the file of this name, directly in the directory, be removed with what is temporary."""
-        self._passing.add(name)
+    def remove_at_end(self, path: str) -> None:
+        """Let the file at this path be removed with what is temporary, and the directory around it, if it is empty then."""
+        self._passing.add(path)
 
     async def remove(self) -> None:
         """Remove what is temporary: the directory, or the files that are not to stay. Nothing may run there any more."""
@@ -128,17 +130,22 @@ class HostWorkspace:
                 logger.warning("temporary files left in %s: %s", directory.path, error)
 
     def _remove_passing(self) -> None:
-        names, self._passing = self._passing, set()
+        paths, self._passing = self._passing, set()
         if self._work_dir is None or self._made is None or self.is_gone:
             return
-        for name in names:
+        for path in paths:
+            above, _, name = path.rpartition("/")
             try:
-                # of a link that code has put there, this removes the link
-                os.unlink(self._work_dir / name)
+                with opened(self._work_dir) as top:
+                    with below(top, above) as directory:
+                        # of a link that code has put there, this removes the link
+                        os.unlink(name, dir_fd=directory)
+                    with suppress(OSError):
+                        os.rmdir(above, dir_fd=top)
             except FileNotFoundError:
                 pass
             except OSError as error:
-                logger.warning("the temporary file %s is left: %s", self._work_dir / name, error)
+                logger.warning("the temporary file %s is left: %s", self._work_dir / path, error)
 
 
 def _identity(directory: str) -> tuple[int, int]:

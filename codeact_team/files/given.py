@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -74,6 +75,10 @@ class GivenData:
         if self._found is None:
             self._found = self._find()
         return self._found
+
+    async def found(self) -> Sequence[Given]:
+        """As :meth:`find`, which it does in a thread, if there is anything to be looked for."""
+        return await asyncio.to_thread(self.find) if self._paths else ()
 
     def describe(self) -> Sequence[DataFile]:
         """The files for somebody who is to work with them. Reads once. Blocks.

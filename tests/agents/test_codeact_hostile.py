@@ -97,8 +97,9 @@ def test_a_summary_is_a_bounded_line_for_names_and_one_for_artifacts():
 async def test_long_output_is_cut_and_can_be_read_back_by_code(tmp_path: Path):
     # 5 MB of output went to the model whole
     long = py("print('begin' + 'x' * 100_000 + 'end')")
-    again = py("text = open('output-2.txt').read()\nprint(len(text), text[:5], text[-4:-1])")
-    (tmp_path / "output-1.txt").write_text("theirs")
+    again = py("text = open('.codeact-team/output-2.txt').read()\nprint(len(text), text[:5], text[-4:-1])")
+    (tmp_path / ".codeact-team").mkdir()
+    (tmp_path / ".codeact-team" / "output-1.txt").write_text("theirs")
     async with (
         own_session(work_dir=tmp_path) as executor,
         ScriptedServer([Text(long), Text(again), Text("Long.")]) as server,
@@ -107,21 +108,33 @@ async def test_long_output_is_cut_and_can_be_read_back_by_code(tmp_path: Path):
     seen = contents(server.requests[1])[-1]
     assert [word in seen for word in ("begin", "characters omitted", "end")] == [True] * 3
     assert len(seen) < MAX_OBSERVATION_CHARS + 500
-    assert seen.endswith("from the file output-2.txt.")
+    assert seen.endswith("from the file .codeact-team/output-2.txt.")
     assert outputs(items)[1] == "100009 begin end\n"
-    assert (tmp_path / "output-1.txt").read_text() == "theirs"
-    assert not (tmp_path / "output-2.txt").exists(), "nobody has asked for it"
+    assert os.listdir(tmp_path) == [".codeact-team"], "nobody has asked for more"
+    assert os.listdir(tmp_path / ".codeact-team") == ["output-1.txt"]
 
 
 async def test_what_code_puts_in_the_place_of_kept_output_is_all_that_is_removed(tmp_path: Path):
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "file").write_text("theirs")
-    swap = py("import os\nos.remove('output-1.txt')\nos.symlink('theirs/file', 'output-1.txt')")
+    swap = py(
+        "import os\nos.chdir('.codeact-team')\nos.remove('output-1.txt')\nos.symlink('../theirs/file', 'output-1.txt')"
+    )
     async with own_session(work_dir=tmp_path) as executor:
         await turn(agent_of(replay(py("print('x' * 100_000)"), swap, "Done."), executor))
-        assert (tmp_path / "output-1.txt").is_symlink()
+        assert (tmp_path / ".codeact-team" / "output-1.txt").is_symlink()
     assert os.listdir(tmp_path) == ["theirs"]
     assert (tmp_path / "theirs" / "file").read_text() == "theirs"
+
+
+async def test_a_link_in_the_place_of_what_is_kept_apart_leads_nowhere(tmp_path: Path):
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "output-1.txt").write_text("theirs")
+    swap = py("import os\nos.rename('.codeact-team', 'moved')\nos.symlink('theirs', '.codeact-team')")
+    async with own_session(work_dir=tmp_path) as executor:
+        await turn(agent_of(replay(py("print('x' * 100_000)"), swap, "Done."), executor))
+        assert (tmp_path / ".codeact-team").is_symlink()
+    assert (tmp_path / "theirs" / "output-1.txt").read_text() == "theirs"
 
 
 async def test_output_that_is_not_cut_is_kept_nowhere(tmp_path: Path):
@@ -131,7 +144,7 @@ async def test_output_that_is_not_cut_is_kept_nowhere(tmp_path: Path):
 
 
 async def test_where_it_cannot_be_kept_the_run_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    in_the_way = "import os\nos.mkdir('output-1.txt')\nprint('x' * 100_000)"
+    in_the_way = "import os\nos.makedirs('.codeact-team/output-1.txt')\nprint('x' * 100_000)"
     async with (
         own_session(work_dir=tmp_path) as executor,
         ScriptedServer([Text(py(in_the_way)), Text("Long.")]) as server,

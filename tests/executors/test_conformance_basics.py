@@ -400,6 +400,24 @@ async def test_files_of_the_blocks_are_deleted_where_asked(kind: Kind, tmp_path:
     await executor.stop()
 
 
+@fresh_processes
+@pytest.mark.parametrize("kept", [False, True])
+async def test_files_of_the_blocks_stay_as_long_as_the_executor_runs_or_for_good(
+    kind: Kind, tmp_path: Path, *, kept: bool
+) -> None:
+    executor = kind.make(work_dir=tmp_path, **({"delete_tmp_files": False} if kept else {}))
+    (tmp_path / "helper.py").write_text("answer = 42\n")
+    result = await run(executor, "import helper, os\nprint(helper.answer, os.path.dirname(__file__) or '.')")
+    assert (result.output, result.code_file) == (
+        "42 .\n" if kind.name else "",
+        f"{tmp_path}/{files(tmp_path)[-1]}",
+    )
+    await executor.stop()
+    assert [name for name in files(tmp_path) if name.startswith("tmp_code_")] == (
+        [os.path.basename(result.code_file or "")] if kept else []
+    )
+
+
 @each_part_once
 async def test_a_directory_is_made_only_beside_what_is_there_and_told(
     kind: Kind, tmp_path: Path, caplog: pytest.LogCaptureFixture

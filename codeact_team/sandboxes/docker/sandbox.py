@@ -142,6 +142,15 @@ class DockerSandbox(Sandbox):
                 raise
         return process
 
+    async def spawn_beside(self, argv: Sequence[str]) -> Process:
+        """Start a program of ours beside what runs. Nobody waits for how it ends: ``wait`` is not for it."""
+        container = self._container
+        if container is None:
+            raise EngineError("the container is not running: it was stopped, or has never been started")
+        launch = partial(container.launch, argv, {})
+        exec_id, stream = await ask(launch, undo=lambda late: late[1].close())
+        return DockerProcess(container.client, container.id, exec_id, stream, None, self.kill)
+
     async def python_identity(self) -> str:
         client = await ask(partial(connect, engine_url()), undo=lambda late: late.close())
         try:

@@ -1,0 +1,97 @@
+"""The files in the workspace of an executor: those that a person gives, and those that code makes or changes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+from codeact_team.errors import SandboxError
+from codeact_team.executor_interface import DataFile
+from codeact_team.files.base import Files
+from codeact_team.files.given import GivenData
+from codeact_team.files.saving import save
+from codeact_team.files.snapshots import Snapshot, compare
+from codeact_team.workspace import ChangedFile, Changes, SavedFile
+
+_MIB = 1 << 20
+_LONG = 64 * _MIB
+"""Bytes whose copy takes its time."""
+
+
+class WorkFiles:
+    """What goes into a workspace before the first block, and what has changed there since.
+
+    Args:
+        data: What a person gives.
+        mib: How much may be copied out at once; ``None`` for any.
+    """
+
+    def __init__(self, data: GivenData, mib: int | None) -> None:
+        self._data = data
+        self._room = None if mib is None else mib * _MIB
+        self._files: Files | None = None
+        self._before = Snapshot()
+
+    def described(self) -> Sequence[DataFile]:
+        """What a person gives; see :meth:`codeact_team.StreamingCodeExecutor.data_files`."""
+        return self._data.describe()
+
+    async def check(self, files: Files | None) -> None:
+        """Find out whether what is given can be given.
+
+        Args:
+            files: The workspace, if it can be there already.
+
+        Raises:
+            SettingError: If not.
+        """
+        given = await self._data.found()
+        if files is not None:
+            await files.check(given)
+
+    async def begin(self, files: Files, tell: Callable[[str], None]) -> None:
+        """Put what is given into a workspace, unless that is done, and remember what is there.
+
+        Raises:
+            SettingError: If something cannot be given.
+            SandboxError: If it cannot be copied.
+        """
+        if self._files is not None:
+            return
+        given = await self._data.found()
+        if (size := sum(one.size for one in given)) > _LONG:
+            tell(f"copying {size // _MIB:,} MiB of data into the workspace")
+        await files.put(given)
+        self._before = Snapshot() if files.is_empty and not given else await files.snapshot()
+        self._files = files
+
+    def end(self) -> None:
+        """The workspace is there no more, or nobody knows what becomes of it."""
+        self._files = None
+
+    def sandbox_ended(self) -> None:
+        """The sandbox is there no more, and what was in it."""
+        if self._files is not None and not self._files.outlasts_sandbox:
+            self._files = None
+
+    async def changed(self) -> Changes:
+        """See :meth:`codeact_team.StreamingCodeExecutor.changed_files`."""
+        if self._files is None:
+            return Changes()
+        before, self._before = self._before, await self._files.snapshot()
+        return compare(before, self._before)
+
+    async def save(
+        self, wanted: Sequence[ChangedFile], directory: str | os.PathLike[str]
+    ) -> Sequence[SavedFile]:
+        """See :meth:`codeact_team.StreamingCodeExecutor.save_files`."""
+        return await save(self._reached(), wanted, directory, room=self._room)
+
+    async def add(self, name: str, data: bytes) -> str:
+        """See :meth:`codeact_team.StreamingCodeExecutor.add_file`."""
+        return await self._reached().add(name, data)
+
+    def _reached(self) -> Files:
+        if self._files is None:
+            raise SandboxError("there is no workspace: its executor has not started, or was stopped")
+        return self._files

@@ -1,0 +1,262 @@
+"""Writing files into a directory of this machine that others write to, too.
+
+Nothing is followed out of it, and nothing is overwritten but what was put there in this way before and nobody has changed
+since: each such file has a mark, an extended attribute with its size and time. Where the file system takes none, nothing is
+overwritten at all.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import chain, count
+from pathlib import PurePosixPath
+
+from codeact_team.system.trees import DIRECTORY
+
+_MARK = "user.codeact-team.put"
+_CHUNK = 1 << 20
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Taken(FileExistsError):
+    """There is something else of that name, which is not to be overwritten."""
+
+
+@contextmanager
+def opened(directory: str | os.PathLike[str]) -> Generator[int]:
+    """A directory, open."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def below(top: int, path: str) -> Generator[int]:
+    """The directory at a path below the one open as ``top``. Follows no link.
+
+    Raises:
+        OSError: If there is none.
+    """
+    descriptor = os.dup(top)
+    try:
+        for part in _parts(path):
+            inner = os.open(part, DIRECTORY, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = inner
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def opened_file(top: int, path: str) -> Generator[int]:
+    """The regular file at a path below the directory open as ``top``, to be read. Follows no link, waits for no pipe.
+
+    Raises:
+        OSError: If there is none.
+    """
+    above, _, name = path.rpartition("/")
+    with below(top, above) as directory:
+        descriptor = os.open(name, _READ, dir_fd=directory)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _parts(path: str) -> Sequence[str]:
+    """The names in a path below a directory, which may come from hostile code.
+
+    Raises:
+        OSError: If it leads elsewhere.
+    """
+    parts = path.split("/") if path else []
+    if {"", ".", ".."} & {*parts}:
+        raise OSError(errno.EINVAL, "it is no path below a directory")
+    return parts
+
+
+class Directory:
+    """A directory to write into.
+
+    Args:
+        top: It, open.
+        follows_owner: Whether what is made belongs to whom the directory belongs to, and may be written by whom it may be;
+            else it is this process's, as the umask says.
+    """
+
+    def __init__(self, top: int, *, follows_owner: bool = False) -> None:
+        self.top = top
+        self._owner: tuple[int, int] | None = None
+        self._more = 0
+        if follows_owner:
+            status = os.fstat(top)
+            self._more = status.st_mode & 0o022
+            if os.geteuid() == 0:
+                self._owner = status.st_uid, status.st_gid
+
+    def make(self, path: str) -> None:
+        """Make a directory, and those above it, that are not there.
+
+        Raises:
+            OSError: If something else is in its place.
+        """
+        descriptor = os.dup(self.top)
+        try:
+            for part in _parts(path):
+                with suppress(FileExistsError):
+                    os.mkdir(part, 0o777, dir_fd=descriptor)
+                    self._give(part, descriptor)
+                inner = os.open(part, DIRECTORY, dir_fd=descriptor)
+                os.close(descriptor)
+                descriptor = inner
+        finally:
+            os.close(descriptor)
+
+    def link(self, path: str, target: str) -> None:
+        """Make a symbolic link, unless it is there.
+
+        Raises:
+            Taken: If something else is.
+            OSError: If it cannot be made.
+        """
+        above, _, name = path.rpartition("/")
+        with below(self.top, above) as directory:
+            try:
+                os.symlink(target, name, dir_fd=directory)
+            except FileExistsError:
+                with suppress(OSError):
+                    if os.readlink(name, dir_fd=directory) == target:
+                        return
+                raise Taken(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
+            if self._owner is not None:
+                os.chown(name, *self._owner, dir_fd=directory, follow_symlinks=False)
+
+    def _give(self, name: str, directory: int) -> None:
+        """Let a directory that was made just now have its owner and its permissions."""
+        if self._owner is not None:
+            os.chown(name, *self._owner, dir_fd=directory, follow_symlinks=False)
+        if self._more:
+            with below(directory, name) as inner:
+                os.fchmod(inner, 0o755 | self._more)
+
+    @contextmanager
+    def new_file(self, path: str, *, mode: int = 0o666) -> Generator[NewFile]:
+        """A file that is there, under its name, once it is whole; else nothing is left of it.
+
+        Args:
+            path: Below the directory; the directories above it exist.
+            mode: Its permissions.
+        """
+        above, _, name = path.rpartition("/")
+        with below(self.top, above) as directory:
+            file = NewFile(directory, name, mode | self._more)
+            try:
+                if self._owner is not None:
+                    os.fchown(file.descriptor, *self._owner)
+                if self._more:
+                    os.fchmod(file.descriptor, mode | self._more)
+                yield file
+            finally:
+                file.close()
+
+
+class NewFile:
+    """A file that has no name yet, in an open directory."""
+
+    def __init__(self, directory: int, name: str, mode: int) -> None:
+        self._directory = directory
+        self._name = name
+        self._passing = f".put-{secrets.token_hex(8)}"
+        self.descriptor = os.open(self._passing, _NEW, mode, dir_fd=directory)
+
+    def write(self, data: bytes) -> None:
+        """Add to what is in it."""
+        left = memoryview(data)
+        while left:
+            left = left[os.write(self.descriptor, left) :]
+
+    def settle(self) -> None:
+        """Give it its name.
+
+        Raises:
+            Taken: If there is something else of that name.
+        """
+        if not self._settles_as(self._name):
+            raise Taken(errno.EEXIST, os.strerror(errno.EEXIST), self._name)
+
+    def settle_beside(self) -> str:
+        """Give it its name, or where that is taken, one with a number; the name that it has got."""
+        path = PurePosixPath(self._name)
+        others = (f"{path.stem}-{number}{path.suffix}" for number in count(2))
+        return next(name for name in chain([self._name], others) if self._settles_as(name))
+
+    def _settles_as(self, name: str) -> bool:
+        try:
+            os.close(os.open(name, _NEW, 0o600, dir_fd=self._directory))
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ELOOP):
+                raise
+            with suppress(OSError), opened_file(self._directory, name) as there:
+                if same_content(there, self.descriptor):
+                    return True
+                if is_unchanged(there):
+                    self._take(name)
+                    return True
+            return False
+        self._take(name)
+        return True
+
+    def _take(self, name: str) -> None:
+        mark(self.descriptor)
+        os.rename(self._passing, name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
+
+    def close(self) -> None:
+        """Let go of it, and remove it where it has no name."""
+        os.close(self.descriptor)
+        with suppress(FileNotFoundError):
+            os.unlink(self._passing, dir_fd=self._directory)
+
+
+def mark(file: int) -> None:
+    """Note in a file that it was put there by us, as it is now."""
+    # file systems without attributes, and machines without this call
+    with suppress(OSError, AttributeError):
+        os.setxattr(file, _MARK, _state(file))
+
+
+def is_unchanged(file: int) -> bool:
+    """Whether a file was put there by us, and has not been changed since."""
+    try:
+        return os.getxattr(file, _MARK) == _state(file)
+    except (OSError, AttributeError):
+        return False
+
+
+def _state(file: int) -> bytes:
+    status = os.fstat(file)
+    return f"{status.st_size} {status.st_mtime_ns}".encode()
+
+
+def same_content(one: int, other: int) -> bool:
+    """Whether two open files have the same content."""
+    if os.fstat(one).st_size != os.fstat(other).st_size:
+        return False
+    place = 0
+    while True:
+        pieces: Sequence[bytes] = [os.pread(file, _CHUNK, place) for file in (one, other)]
+        if pieces[0] != pieces[1]:
+            return False
+        if not pieces[0]:
+            return True
+        place += len(pieces[0])

@@ -1,0 +1,192 @@
+"""The files of a workspace that is a directory of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import stat
+import threading
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TypeVar
+
+from codeact_team.aio import to_the_end
+from codeact_team.errors import SandboxError, SettingError
+from codeact_team.files.base import Files
+from codeact_team.files.directories import (
+    Directory,
+    NewFile,
+    Taken,
+    below,
+    is_unchanged,
+    opened,
+    opened_file,
+    same_content,
+)
+from codeact_team.files.given import Given
+from codeact_team.files.snapshots import Snapshot, take
+
+T = TypeVar("T")
+
+_CHUNK = 1 << 20
+_MODE = 0o644
+
+
+class HostFiles(Files):
+    """The files of a directory.
+
+    Args:
+        directory: It, without a link at its end.
+        name: What a person calls it.
+    """
+
+    outlasts_sandbox = True
+    is_empty = False
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self._directory = directory
+        self._name = name
+
+    async def check(self, given: Sequence[Given]) -> None:
+        if given and self._directory.is_dir():
+            await _in_thread(lambda stop: self._check(given, stop))
+
+    async def put(self, given: Sequence[Given]) -> None:
+        if given:
+            await _in_thread(lambda stop: self._put(given, stop))
+
+    async def snapshot(self) -> Snapshot:
+        try:
+            return await asyncio.to_thread(self._snapshot)
+        except OSError as error:
+            raise SandboxError(
+                f"the files of the workspace {self._name} cannot be listed: {error.strerror}"
+            ) from error
+
+    async def read(self, path: str, size: int) -> AsyncGenerator[bytes]:
+        with ExitStack() as stack:
+            file = await asyncio.to_thread(self._open, path, stack)
+            while size and (data := await _read(file, min(size, _CHUNK))):
+                size -= len(data)
+                yield data
+
+    async def add(self, name: str, data: bytes) -> str:
+        return await to_the_end(asyncio.to_thread(self._add, name, data))
+
+    def _open(self, path: str, stack: ExitStack) -> int:
+        return stack.enter_context(opened_file(stack.enter_context(opened(self._directory)), path))
+
+    def _snapshot(self) -> Snapshot:
+        with opened(self._directory) as top:
+            return take(top)
+
+    def _add(self, name: str, data: bytes) -> str:
+        with (
+            opened(self._directory) as top,
+            Directory(top, follows_owner=True).new_file(name, mode=_MODE) as new,
+        ):
+            new.write(data)
+            return new.settle_beside()
+
+    def _check(self, given: Sequence[Given], stop: threading.Event) -> None:
+        with opened(self._directory) as top:
+            for one in given:
+                _raise_if(stop)
+                if _is_taken(one, top):
+                    raise self._taken(one)
+
+    def _put(self, given: Sequence[Given], stop: threading.Event) -> None:
+        with opened(self._directory) as top:
+            directory = Directory(top, follows_owner=True)
+            for one in given:
+                try:
+                    _put(one, directory, stop)
+                except (Taken, NotADirectoryError) as error:
+                    raise self._taken(one) from error
+                except OSError as error:
+                    if error.errno == errno.ELOOP:
+                        raise self._taken(one) from error
+                    raise SandboxError(
+                        f"data: {one.source} cannot be copied into the workspace: {error.strerror}"
+                    ) from error
+
+    def _taken(self, one: Given) -> SettingError:
+        return SettingError(
+            f"data: {one.source} would be {one.path} in the workspace {self._name}, where there is another one of that "
+            "name, which is not overwritten, as you or the code may need it: move it away, or rename one of them"
+        )
+
+
+async def _read(file: int, size: int) -> bytes:
+    # to the end: nobody may close it meanwhile
+    return await to_the_end(asyncio.to_thread(os.read, file, size))
+
+
+def _is_taken(one: Given, top: int) -> bool:
+    above, _, name = one.path.rpartition("/")
+    try:
+        with below(top, above) as directory:
+            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            if one.target:
+                return not stat.S_ISLNK(status.st_mode) or os.readlink(name, dir_fd=directory) != one.target
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    if not one.is_file or not stat.S_ISREG(status.st_mode):
+        return stat.S_IFMT(status.st_mode) != stat.S_IFMT(one.mode)
+    with opened_file(top, one.path) as there, _source(one) as source:
+        return not (same_content(there, source.fileno()) or is_unchanged(there))
+
+
+def _put(one: Given, directory: Directory, stop: threading.Event) -> None:
+    if one.target:
+        directory.link(one.path, one.target)
+    elif not one.is_file:
+        directory.make(one.path)
+    else:
+        with _source(one) as source, directory.new_file(one.path, mode=_MODE | (one.mode & 0o100)) as new:
+            _copy(source.fileno(), new, one.size, stop)
+            new.settle()
+
+
+def _source(one: Given):
+    def opener(path: str, flags: int) -> int:
+        # what is below a given directory was no link when it was looked at
+        nofollow = os.O_NOFOLLOW if "/" in one.path else 0
+        return os.open(path, flags | nofollow | os.O_NONBLOCK)
+
+    return open(one.source, "rb", buffering=0, opener=opener)
+
+
+def _copy(source: int, new: NewFile, size: int, stop: threading.Event) -> None:
+    """Copy as much as there was when it was looked at; what grows meanwhile would have no end."""
+    while size and (data := os.read(source, min(size, _CHUNK))):
+        _raise_if(stop)
+        new.write(data)
+        size -= len(data)
+
+
+class _Stopped(Exception):
+    pass
+
+
+def _raise_if(stop: threading.Event) -> None:
+    if stop.is_set():
+        raise _Stopped
+
+
+async def _in_thread(work: Callable[[threading.Event], T]) -> T:
+    """Do work in a thread, which is told to stop when whoever awaits it is cancelled."""
+    stop = threading.Event()
+    working = asyncio.ensure_future(asyncio.to_thread(work, stop))
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        stop.set()
+        await to_the_end(asyncio.wait({working}))
+        if not working.cancelled():
+            working.exception()
+        raise

@@ -1,0 +1,202 @@
+"""The files of a workspace that is in a container only: programs in it read and write them."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import re
+import tarfile
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from itertools import chain, count
+from pathlib import PurePosixPath
+from typing import Protocol
+
+from codeact_team.aio import to_the_end
+from codeact_team.errors import SandboxError
+from codeact_team.files.base import Files
+from codeact_team.files.given import Given
+from codeact_team.files.snapshots import MAX_SEEN, Seen, Snapshot, is_of_the_work
+from codeact_team.sandboxes.base import Process
+
+_CHUNK = 1 << 18
+_MAX_LIST = 32 << 20
+"""Bytes of a list."""
+_MAX_ANSWER = 4096
+_MAX_NAMES = 1000
+"""Numbers that are tried for a name that is taken."""
+_SILENCE = 30.0
+"""Seconds without a byte after which a program is given up: hostile code may have stopped it."""
+
+_END = b"\0"
+"""What a program of ours writes when it has done all."""
+_PUT = "tar -xof - && printf '\\0'"
+_LIST = "find . -xdev -type f -exec stat -c '%s|%i %y %z|%n' {} + 2>/dev/null; printf '\\0'"
+_READ = '[ -f "$1" ] && ! [ -L "$1" ] && exec cat -- "$1"'
+_ADD = """set -C
+if [ -e "$1" ] || [ -L "$1" ] || ! true >"$1"; then cat >/dev/null; printf taken
+else set +C; cat >"$1" && printf '\\0'; fi 2>/dev/null"""
+_LINE = re.compile(r"(\d{1,20})\|(.*?)\|\./(.*)")
+
+
+class Spawn(Protocol):
+    """Starts a program in the container, beside what runs there."""
+
+    def __call__(self, argv: Sequence[str], /) -> Awaitable[Process]: ...
+
+
+class ContainerFiles(Files):
+    """The files of a workspace in a container.
+
+    Args:
+        spawn: Starts a program there.
+        is_empty: Whether nothing is there at first.
+    """
+
+    outlasts_sandbox = False
+
+    def __init__(self, spawn: Spawn, *, is_empty: bool) -> None:
+        self._spawn = spawn
+        self.is_empty = is_empty
+
+    async def check(self, given: Sequence[Given]) -> None:
+        """There is nothing yet that could be in the way."""
+
+    async def put(self, given: Sequence[Given]) -> None:
+        if not given:
+            return
+        pieces = _archive(given)
+        try:
+            said = await self._run(_PUT, "", lambda: to_the_end(asyncio.to_thread(next, pieces, b"")))
+        except OSError as error:
+            raise SandboxError(f"data: it cannot be copied into the container: {error.strerror}") from error
+        finally:
+            pieces.close()
+        if said != _END:
+            why = said.decode(errors="replace").strip("\0\n") or "its program was killed"
+            raise SandboxError(f"data: it cannot be copied into the container: {why}")
+
+    async def snapshot(self) -> Snapshot:
+        said = await self._run(_LIST, "", _nothing, limit=_MAX_LIST)
+        if not said.endswith(_END):
+            raise SandboxError("the files in the container cannot be listed")
+        return _parsed(os.fsdecode(said[:-1]))
+
+    async def read(self, path: str, size: int) -> AsyncGenerator[bytes]:
+        process = await self._spawn(["/bin/sh", "-c", f"{_READ} 2>/dev/null", "read", f"./{path}"])
+        try:
+            await process.close_stdin()
+            left = size
+            while left and (data := await _next(process)):
+                yield data[:left]
+                left -= min(left, len(data))
+        finally:
+            await process.aclose()
+        if left:
+            raise OSError(errno.EIO, "it could not be read to its end")
+
+    async def add(self, name: str, data: bytes) -> str:
+        path = PurePosixPath(name)
+        others = (f"{path.stem}-{number}{path.suffix}" for number in count(2))
+        for _, candidate in zip(range(_MAX_NAMES), chain([name], others), strict=False):
+            pieces = iter([data])
+            said = await self._run(_ADD, f"./{candidate}", lambda pieces=pieces: _given(next(pieces, b"")))
+            if said == _END:
+                return candidate
+            if said != b"taken":
+                break
+        raise OSError(errno.EIO, "the container does not take it")
+
+    async def _run(
+        self, script: str, argument: str, give: Callable[[], Awaitable[bytes]], *, limit: int = _MAX_ANSWER
+    ) -> bytes:
+        """Give a program its input, and return what it says, at most so many bytes."""
+        process = await self._spawn(["/bin/sh", "-c", script, "sh", argument])
+        try:
+            while piece := await give():
+                async with asyncio.timeout(_SILENCE):
+                    await process.write(piece)
+            await process.close_stdin()
+            said = bytearray()
+            while (data := await _next(process)) and len(said) <= limit:
+                said += data
+            return bytes(said)
+        except TimeoutError as error:
+            raise SandboxError(
+                f"a program in the container does nothing for {_SILENCE:g} s: its files are out of reach"
+            ) from error
+        finally:
+            await process.aclose()
+
+
+async def _next(process: Process) -> bytes:
+    try:
+        async with asyncio.timeout(_SILENCE):
+            return await process.read()
+    except TimeoutError as error:
+        raise OSError(errno.ETIMEDOUT, "the container does not answer") from error
+
+
+async def _nothing() -> bytes:
+    return b""
+
+
+async def _given(data: bytes) -> bytes:
+    return data
+
+
+def _archive(given: Sequence[Given]) -> Generator[bytes]:
+    """What is given as a tar archive, piece by piece. Blocks."""
+    for one in given:
+        entry = tarfile.TarInfo(one.path)
+        entry.mode, entry.size = 0o644 | (one.mode & 0o100), one.size
+        if one.target:
+            entry.type, entry.linkname = tarfile.SYMTYPE, one.target
+        elif not one.is_file:
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+        yield entry.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+        if one.is_file and one.size:
+            yield from _content(one)
+    yield bytes(2 * tarfile.BLOCKSIZE)
+
+
+def _content(one: Given) -> Generator[bytes]:
+    flags = os.O_NOFOLLOW if "/" in one.path else 0
+    with open(one.source, "rb", buffering=0, opener=lambda path, mode: os.open(path, mode | flags)) as source:
+        left = one.size
+        while left and (data := source.read(min(left, _CHUNK))):
+            left -= len(data)
+            yield data
+    if left:
+        raise OSError(errno.EIO, f"{one.source} became shorter meanwhile")
+    yield bytes(-one.size % tarfile.BLOCKSIZE)
+
+
+def _parsed(text: str) -> Snapshot:
+    """The list of files that a program in the container has written; hostile code may have written it."""
+    snapshot = Snapshot()
+    path = None
+    for line in text.split("\n")[:-1]:
+        if (found := _LINE.fullmatch(line)) is None:
+            # the name before has more than one line
+            if path is not None:
+                seen = snapshot.files.pop(path)
+                path = f"{path}\n{line}"
+                snapshot.files[path] = seen
+            continue
+        if len(snapshot.files) == MAX_SEEN:
+            snapshot.is_whole = False
+            break
+        path = found[3]
+        snapshot.files[path] = Seen(int(found[1]), found[2])
+    snapshot.files = {
+        path: seen
+        for path, seen in snapshot.files.items()
+        if all(map(is_of_the_work, _prefixes(path))) and not {"", ".", ".."} & {*path.split("/")}
+    }
+    return snapshot
+
+
+def _prefixes(path: str) -> list[str]:
+    parts = path.split("/")
+    return ["/".join(parts[:length]) for length in range(1, len(parts) + 1)]

@@ -1,0 +1,74 @@
+"""Copies of what is in a workspace, in a directory of the person's."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Sequence
+from contextlib import aclosing
+from pathlib import Path
+
+from codeact_team.aio import to_the_end
+from codeact_team.errors import SandboxError
+from codeact_team.files.base import Files
+from codeact_team.files.directories import Directory, opened
+from codeact_team.visibility import all_visible
+from codeact_team.workspace import ChangedFile, SavedFile
+
+_LINE_BREAKS = str.maketrans({"\r": "\u240d", "\n": "\u2424", "\t": "\u2409"})
+
+
+def readable(path: str) -> str:
+    """A path that hostile code has made up, as a person can read it, and copies are called."""
+    return all_visible(path.translate(_LINE_BREAKS))
+
+
+async def save(
+    files: Files, wanted: Sequence[ChangedFile], directory: str | os.PathLike[str], *, room: int | None
+) -> Sequence[SavedFile]:
+    """Copy files of a workspace; see :meth:`codeact_team.StreamingCodeExecutor.save_files`.
+
+    Args:
+        files: The workspace.
+        wanted: Which.
+        directory: Where to.
+        room: How many bytes all together may have, as a file may claim any size; ``None`` for no limit.
+
+    Raises:
+        OSError: If the directory cannot be opened.
+    """
+    saved: list[SavedFile] = []
+    with opened(directory) as top:
+        target = Directory(top)
+        for file in wanted:
+            if room is not None and file.size > room:
+                saved.append(
+                    SavedFile(file.path, None, f"it has {file.size:,} bytes, and there is no room for them")
+                )
+                continue
+            try:
+                name = await _save(files, file, target)
+            except (OSError, SandboxError) as error:
+                why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+                saved.append(SavedFile(file.path, None, why))
+                continue
+            room = None if room is None else room - file.size
+            saved.append(SavedFile(file.path, Path(directory, name)))
+    return saved
+
+
+async def _save(files: Files, file: ChangedFile, target: Directory) -> str:
+    path = readable(file.path)
+    above, _, _ = path.rpartition("/")
+    target.make(above)
+    left = file.size
+    with target.new_file(path) as new:
+        async with aclosing(files.read(file.path, file.size)) as pieces:
+            async for piece in pieces:
+                left -= len(piece)
+                await to_the_end(asyncio.to_thread(new.write, piece))
+        if left:
+            raise OSError(errno.EIO, "it became shorter meanwhile")
+        name = await to_the_end(asyncio.to_thread(new.settle_beside))
+    return os.path.join(above, name)

@@ -1,0 +1,131 @@
+"""What is in a workspace at one time, and what code has made or changed there since."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from codeact_team.system.trees import DIRECTORY
+from codeact_team.workspace import Change, ChangedFile, Changes
+
+KEPT_APART = ".codeact-team"
+"""A directory of the workspace for what a team needs for itself, for as long as it runs."""
+MAX_SEEN = 200_000
+"""Entries of all kinds that are looked at; where a person's own directory has more, nothing can be told."""
+MAX_LISTED = 1000
+_MAX_DEPTH = 64
+"""Directories inside one another, each of which is held open."""
+
+_OURS = re.compile(rf"tmp_code_[0-9a-f]{{64}}\.[^/]*|{re.escape(KEPT_APART)}|\.put-[0-9a-f]+")
+_BY_PYTHON = "__pycache__"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A file as it was; two that are equal are taken for unchanged."""
+
+    size: int
+    stamp: Hashable
+    """Whatever differs when somebody has written to it: times, and the number of the file."""
+
+
+@dataclass
+class Snapshot:
+    """The regular files of a workspace by their paths, as :func:`os.fsdecode` has them.
+
+    Attributes:
+        files: Without those that a team needs for itself, and what Python keeps of modules.
+        unseen: How many directories were not looked into: too deep, or not to be read.
+        is_whole: Whether there were no more entries than are looked at.
+    """
+
+    files: dict[str, Seen] = field(default_factory=dict[str, Seen])
+    unseen: int = 0
+    is_whole: bool = True
+
+
+def is_of_the_work(path: str) -> bool:
+    """Whether a file or a directory with this path may be part of what a person wants from the code."""
+    parts = path.split("/")
+    return parts[-1] != _BY_PYTHON and _OURS.fullmatch(parts[0]) is None
+
+
+def compare(before: Snapshot, now: Snapshot) -> Changes:
+    """What has been made or changed between two snapshots, as much of it as is listed."""
+    if not before.is_whole:
+        remark = f"the workspace had more than {MAX_SEEN:,} files before, so what is new is not known"
+        return Changes(remark=remark)
+    changed = [
+        ChangedFile(path, seen.size, Change.MADE if path not in before.files else Change.CHANGED)
+        for path, seen in sorted(now.files.items())
+        if before.files.get(path) != seen
+    ]
+    remarks: list[str] = []
+    if (left_out := len(changed) - MAX_LISTED) > 0:
+        remarks.append(f"{left_out:,} more files were made or changed")
+    if not now.is_whole:
+        remarks.append(f"the workspace has more than {MAX_SEEN:,} files, and not all were looked at")
+    if (unseen := now.unseen - before.unseen) > 0:
+        remarks.append(f"directories that cannot be read, or are too deep, were not looked into: {unseen:,}")
+    return Changes(changed[:MAX_LISTED], "; ".join(remarks))
+
+
+def take(top: int) -> Snapshot:
+    """What is in the directory open as ``top``. Follows no links, leaves no file system, opens directories only. Blocks.
+
+    Raises:
+        OSError: If the directory itself cannot be read.
+    """
+    snapshot = Snapshot()
+    _Walk(snapshot, os.fstat(top).st_dev).directory(top, "", 0)
+    return snapshot
+
+
+class _Walk:
+    def __init__(self, snapshot: Snapshot, device: int) -> None:
+        self._snapshot = snapshot
+        self._device = device
+        self._left = MAX_SEEN
+
+    def directory(self, directory: int, above: str, depth: int) -> None:
+        below: list[str] = []
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if not self._left:
+                    self._snapshot.is_whole = False
+                    return
+                self._left -= 1
+                if not is_of_the_work(above + entry.name):
+                    continue
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                if stat.S_ISDIR(status.st_mode) and status.st_dev == self._device:
+                    below.append(entry.name)
+                elif stat.S_ISREG(status.st_mode):
+                    self._snapshot.files[above + entry.name] = _seen(status)
+        for name in below:
+            self._inner(directory, name, f"{above}{name}/", depth + 1)
+
+    def _inner(self, above: int, name: str, path: str, depth: int) -> None:
+        try:
+            if depth > _MAX_DEPTH:
+                raise RecursionError
+            inner = os.open(name, DIRECTORY, dir_fd=above)
+        except FileNotFoundError:
+            return
+        except (OSError, RecursionError):
+            self._snapshot.unseen += 1
+            return
+        try:
+            self.directory(inner, path, depth)
+        finally:
+            os.close(inner)
+
+
+def _seen(status: os.stat_result) -> Seen:
+    return Seen(status.st_size, (status.st_ino, status.st_mtime_ns, status.st_ctime_ns))

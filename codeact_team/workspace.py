@@ -1,0 +1,71 @@
+"""What is told of a workspace, the place where the files of the code are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+
+class Change(StrEnum):
+    """What has become of a file of the workspace."""
+
+    MADE = "made"
+    CHANGED = "changed"
+
+
+@dataclass(frozen=True)
+class ChangedFile:
+    """A file that code has made or changed.
+
+    Attributes:
+        path: Where in the workspace, as :func:`os.fsdecode` has it; hostile data.
+        size: In bytes.
+        change: What has become of it.
+    """
+
+    path: str
+    size: int
+    change: Change
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The files that code has made or changed.
+
+    Attributes:
+        files: In the order of their paths; a thousand at most.
+        remark: What else there is to say, such as how many more there are.
+    """
+
+    files: Sequence[ChangedFile] = ()
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class SavedFile:
+    """What became of a file that was to be copied out of the workspace.
+
+    Attributes:
+        path: As :attr:`ChangedFile.path` has it.
+        copy: The copy; ``None`` where there is none.
+        problem: Why not.
+    """
+
+    path: str
+    copy: Path | None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Where the files of the code are.
+
+    Attributes:
+        path: The directory of this machine; ``None`` where they are in a container, or the directory is yet to be made.
+        lasts: Whether it is there when the executor has stopped.
+    """
+
+    path: Path | None
+    lasts: bool

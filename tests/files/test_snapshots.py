@@ -1,0 +1,119 @@
+"""What code has made or changed in a directory, found by looking twice."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.deep_tree import make_deep_tree
+
+from codeact_team.files import snapshots
+from codeact_team.files.directories import opened
+from codeact_team.files.snapshots import Seen, Snapshot, compare, take
+from codeact_team.system import trees
+from codeact_team.workspace import Change, ChangedFile
+
+_FILES = st.dictionaries(
+    st.sampled_from([f"{above}{name}" for above in ("", "d/", "d/e/") for name in "abcde"]),
+    st.builds(Seen, st.integers(0, 2), st.integers(0, 2)),
+)
+
+
+def look(directory: Path) -> Snapshot:
+    with opened(directory) as top:
+        return take(top)
+
+
+@given(_FILES, _FILES)
+def test_what_is_there_now_is_new_changed_or_as_it_was(before: dict[str, Seen], now: dict[str, Seen]) -> None:
+    changes = compare(Snapshot(before), Snapshot(now))
+    told = {file.path: file for file in changes.files}
+    assert list(told) == sorted(told)
+    assert {path for path in told if told[path].change is Change.MADE} == {*now} - {*before}
+    assert all(told[path].size == now[path].size for path in told)
+    assert {path: seen for path, seen in now.items() if path not in told} == {
+        path: seen for path, seen in now.items() if before.get(path) == seen
+    }
+    assert changes.remark == ""
+
+
+def test_files_are_told_by_what_was_done_to_them(tmp_path: Path) -> None:
+    for name in ("kept", "longer", "same size", "old time", "removed"):
+        (tmp_path / name).write_text("1")
+    before = look(tmp_path)
+    (tmp_path / "longer").write_text("12")
+    (tmp_path / "same size").write_text("2")
+    status = (tmp_path / "old time").stat()
+    (tmp_path / "old time").write_text("2")
+    os.utime(tmp_path / "old time", ns=(status.st_atime_ns, status.st_mtime_ns))
+    (tmp_path / "removed").unlink()
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "deep" / "er" / "new").write_text("123")
+    assert compare(before, look(tmp_path)).files == [
+        ChangedFile("deep/er/new", 3, Change.MADE),
+        ChangedFile("longer", 2, Change.CHANGED),
+        ChangedFile("old time", 1, Change.CHANGED),
+        ChangedFile("same size", 1, Change.CHANGED),
+    ]
+
+
+def test_only_regular_files_are_told_and_no_link_is_followed(tmp_path: Path) -> None:
+    outside, workspace = tmp_path / "outside", tmp_path / "workspace"
+    outside.mkdir()
+    (outside / "secret").write_text("1")
+    workspace.mkdir()
+    (workspace / "link").symlink_to(outside / "secret")
+    (workspace / "directory").symlink_to(outside)
+    os.mkfifo(workspace / "fifo")
+    (workspace / "gone").mkdir(mode=0)
+    odd = os.fsdecode(b"new\n\x1b[31mline\xff")
+    (workspace / odd).touch()
+    seen = look(workspace)
+    assert list(seen.files) == [odd]
+    assert seen.unseen == (0 if os.geteuid() == 0 else 1)
+
+
+def test_what_a_team_needs_for_itself_is_not_told(tmp_path: Path) -> None:
+    for path in (
+        ".codeact-team/output-1.txt",
+        "__pycache__/m.pyc",
+        "d/__pycache__/m.pyc",
+        "d/.codeact-team/x",
+    ):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    (tmp_path / f"tmp_code_{'0' * 64}.python").touch()
+    (tmp_path / "tmp_code_mine.py").touch()
+    assert sorted(look(tmp_path).files) == ["d/.codeact-team/x", "tmp_code_mine.py"]
+
+
+def test_a_tree_without_end_is_left_at_some_depth(tmp_path: Path) -> None:
+    before = look(tmp_path)
+    make_deep_tree(tmp_path)
+    assert compare(before, look(tmp_path)).remark.endswith("were not looked into: 1")
+    trees.remove(str(tmp_path / "deep"))
+
+
+def test_more_files_than_can_be_looked_at_are_told_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "MAX_SEEN", 10)
+    before = look(tmp_path)
+    for number in range(20):
+        (tmp_path / str(number)).touch()
+    many = look(tmp_path)
+    told = compare(before, many)
+    assert len(told.files) == 10
+    assert told.remark == "the workspace has more than 10 files, and not all were looked at"
+    # what was there cannot be told from what is new
+    assert compare(many, look(tmp_path)).files == ()
+    assert "more than 10 files before" in compare(many, look(tmp_path)).remark
+
+
+def test_no_more_than_a_thousand_are_listed() -> None:
+    changes = compare(Snapshot(), Snapshot({f"{number:04}": Seen(0, 0) for number in range(1234)}))
+    assert len(changes.files) == 1000
+    assert changes.remark == "234 more files were made or changed"
