@@ -17,8 +17,7 @@ from autogen_core.code_executor import CodeBlock, CodeExecutor
 from codeact_team.aio import streamed
 from codeact_team.errors import SandboxError
 from codeact_team.execution import ExecutionResult, HostTools
-from codeact_team.sandbox_description import DataFile as DataFile
-from codeact_team.sandbox_description import SandboxDescription
+from codeact_team.sandbox_description import DataFile, SandboxDescription
 from codeact_team.workspace import ChangedFile, Changes, SavedFile, Workspace
 
 Emit: TypeAlias = Callable[[str], Awaitable[None]]

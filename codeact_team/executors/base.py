@@ -14,7 +14,7 @@ from autogen_core.code_executor import CodeBlock
 from codeact_team.aio import Turns
 from codeact_team.errors import SettingError
 from codeact_team.execution import ExecutionResult, HostTools, Outcome
-from codeact_team.executor_interface import DataFile, Emit, StreamingCodeExecutor
+from codeact_team.executor_interface import Emit, StreamingCodeExecutor
 from codeact_team.executors.block_results import (
     LOST_EXIT_CODE,
     BlockResult,
@@ -29,7 +29,7 @@ from codeact_team.executors.lifecycle import Lifecycle
 from codeact_team.executors.place import Place
 from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.executors.stopping import Call, first
-from codeact_team.sandbox_description import SandboxDescription
+from codeact_team.sandbox_description import DataFile, SandboxDescription
 from codeact_team.sandboxes.base import STOPPED, UNCLEARED, Exit
 from codeact_team.workspace import ChangedFile, Changes, SavedFile, Workspace
 

@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable, Sequence
 
 from codeact_team.errors import SandboxError
-from codeact_team.executor_interface import DataFile
 from codeact_team.files.base import Files
 from codeact_team.files.given import GivenData
 from codeact_team.files.saving import save
 from codeact_team.files.snapshots import Snapshot, compare
+from codeact_team.sandbox_description import DataFile
 from codeact_team.workspace import ChangedFile, Changes, SavedFile
 
 _MIB = 1 << 20

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from codeact_team.errors import SettingError
-from codeact_team.executor_interface import DataFile
+from codeact_team.sandbox_description import DataFile
 
 _TABLES = (".csv", ".tsv", ".tab", ".jsonl", ".ndjson")
 _MAX_HEADS = 20

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from codeact_team.errors import SettingError
-from codeact_team.executor_interface import DataFile
 from codeact_team.files.given import GivenData
+from codeact_team.sandbox_description import DataFile
 
 _MIB = 1 << 20
 
