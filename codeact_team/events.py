@@ -169,6 +169,7 @@ class BlockEnded(EffectEvent):
     Attributes:
         exit_code: ``None`` where they have no result, as something else went wrong.
         output: What the blocks wrote, bounded.
+        missing_module: The Python module whose absence ended them, by what they wrote last.
         names: What they have bound in a session.
         artifacts: What they have made beside text, without the bytes.
         answer: What the code called ``final_answer`` with.
@@ -180,6 +181,7 @@ class BlockEnded(EffectEvent):
     outcome: Outcome | None = None
     output: str = ""
     limit: str | None = None
+    missing_module: str | None = None
     omitted_bytes: int = 0
     seconds: float = 0.0
     code_file: str | None = None
@@ -206,6 +208,7 @@ def block_ended(
     if isinstance(result, ExecutionResult):
         event.outcome, event.limit, event.code_file = result.outcome, result.limit, result.code_file
         event.omitted_bytes, event.seconds = result.omitted_bytes, result.seconds
+        event.missing_module = result.missing_module
     if isinstance(result, SessionResult):
         event.state_lost, event.answer = result.state_lost, result.answer
         event.names, event.omitted_names = result.names, result.omitted_names

@@ -42,6 +42,7 @@ class ExecutionResult(CodeResult):
         limit: The limit that the code ran into, and the config field that sets it.
         omitted_bytes: How many bytes of output were dropped from the middle.
         seconds: Wall-clock time from the first block's start to the last block's end.
+        missing_module: The Python module whose absence ended the code, by what it wrote last.
     """
 
     outcome: Outcome = Outcome.COMPLETED
@@ -49,6 +50,7 @@ class ExecutionResult(CodeResult):
     limit: str | None = None
     omitted_bytes: int = 0
     seconds: float = 0.0
+    missing_module: str | None = None
 
 
 @dataclass(frozen=True)

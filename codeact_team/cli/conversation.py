@@ -34,6 +34,7 @@ from codeact_team.events import (
 )
 from codeact_team.execution import CallOutcome, ExecutionResult, Outcome
 from codeact_team.execution_records import Ending, ExecutionRecord
+from codeact_team.missing_modules import advice
 from codeact_team.reflection import Verdict
 from codeact_team.runs import RunEnding, RunResult, ToolUse
 from codeact_team.sandbox_description import without_note
@@ -89,8 +90,7 @@ class Conversation:
             case Words() | Output():
                 self._told_piece(event)
             case BlockBegan() | BlockEnded() | ToolCallBegan() | ToolCallEnded():
-                if (line := self._calls.line(event)) is not None:
-                    self._aside(event.agent, *line)
+                self._block(event)
             case MessageSent() | Said():
                 self._message(event.message)
             case RunResult():
@@ -106,6 +106,14 @@ class Conversation:
                 # in the words of executors when they start, so that it is told once
                 self._screen.notice("warning", f"the sandbox is looser than its default: {loosening}")
         self._screen.wait()
+
+    def _block(self, event: BlockBegan | BlockEnded | ToolCallBegan | ToolCallEnded) -> None:
+        if (line := self._calls.line(event)) is not None:
+            self._aside(event.agent, *line)
+        if isinstance(event, BlockEnded) and event.missing_module is not None:
+            module = event.missing_module
+            self._screen.notice("note", f"the code lacks the module {module!r}; to add it: {advice(module)}")
+            self._screen.wait()
 
     def _message(self, message: BaseAgentEvent | BaseChatMessage) -> None:
         if isinstance(message, ModelClientStreamingChunkEvent):

@@ -210,6 +210,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         await output.finish()
         whole = self._runner.result(ends, state_lost=state_lost)
         whole.exit_code, whole.outcome, whole.limit = result.exit_code, result.outcome, result.limit
+        whole.missing_module = result.missing_module
         whole.output, whole.omitted_bytes = output.text(), output.omitted_bytes
         whole.seconds = time.monotonic() - began
         return whole

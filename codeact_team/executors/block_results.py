@@ -8,6 +8,7 @@ from codeact_team.execution import Outcome
 from codeact_team.executors.bounded_output import BoundedOutput
 from codeact_team.executors.code_runner import BlockEnd
 from codeact_team.executors.stopping import Call
+from codeact_team.missing_modules import missing_module, remark
 from codeact_team.sandboxes.base import Exit, Sandbox
 from codeact_team.sandboxes.limits import Cause, diagnose, told
 
@@ -32,6 +33,8 @@ class BlockResult:
     """Whether what blocks leave behind is lost, or was before."""
     end: BlockEnd | None = None
     """How it ended; ``None`` where it never began."""
+    missing_module: str | None = None
+    """The Python module whose absence ended it."""
 
 
 def judge(
@@ -49,6 +52,10 @@ def judge(
         return BlockResult(ending.code, Outcome.LOST)
     if ending.code == 0:
         return BlockResult()
+    if not ending.oom_kills and (module := missing_module(output.end())) is not None:
+        has_network = sandbox is None or Cause.NETWORK not in sandbox.limits
+        words = remark(module, has_network=has_network)
+        return BlockResult(ending.code, missing_module=module, remark=words)
     limit = limit_behind(ending, sandbox, output)
     return BlockResult(ending.code, limit=limit, remark=limit)
 

@@ -15,47 +15,12 @@ from packaging.utils import canonicalize_name
 from codeact_team.executors.code_runner import AnyRunner
 from codeact_team.executors.place import Place
 from codeact_team.executors.settings import ExecutorConfig
+from codeact_team.missing_modules import WELL_KNOWN
 from codeact_team.packages import Interpreter
 from codeact_team.sandbox_description import DataFile, SandboxDescription
 
 _MAX_SEEN_FILES = 1000
 
-_WELL_KNOWN = (
-    *(
-        "numpy",
-        "pandas",
-        "polars",
-        "pyarrow",
-        "duckdb",
-        "scipy",
-        "statsmodels",
-        "sympy",
-        "scikit-learn",
-        "xgboost",
-    ),
-    *(
-        "lightgbm",
-        "torch",
-        "tensorflow",
-        "transformers",
-        "matplotlib",
-        "seaborn",
-        "plotly",
-        "pillow",
-        "networkx",
-    ),
-    *(
-        "opencv-python-headless",
-        "opencv-python",
-        "openpyxl",
-        "xlsxwriter",
-        "python-docx",
-        "pypdf",
-        "tabulate",
-    ),
-    *("beautifulsoup4", "lxml", "pyyaml", "requests", "httpx", "sqlalchemy", "pydantic", "pytest"),
-)
-"""What a model would use if it knew that it is there, told before the others."""
 _NAME = re.compile(r"[a-z0-9-]{1,60}")
 _VERSION = re.compile(r"[A-Za-z0-9.+!_-]{1,40}")
 _TOOLS = ("pip", "setuptools", "wheel")
@@ -113,7 +78,7 @@ class Describing:
         provided = dict(_told(self._place.packages.items()))
         # the code finds these first
         own = {} if python is None else dict(_told(python.packages))
-        order = {name: number for number, name in enumerate(_WELL_KNOWN)}
+        order = {name: number for number, name in enumerate(WELL_KNOWN)}
 
         def rank(package: tuple[str, str]) -> tuple[int, bool, str]:
             name, _ = package

@@ -221,3 +221,13 @@ def test_streams_that_are_closed_lead_nowhere(tmp_path: Path):
     )
     assert result.returncode == 0, result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_person_is_told_once_how_to_add_a_module_that_code_lacks(tmp_path: Path):
+    lacks = Text("```python\nimport sklearnish\n```")
+    replies = [lacks, Json(RETRY), lacks, Json({"reason": "No such module.", "retry": False}), Json(ACCEPT)]
+    with ScriptedServer.in_thread(replies) as server:
+        result = run_team(server.base_url, "Import it.", cwd=tmp_path)
+    assert "The sandbox has no module 'sklearnish'" in result.stdout
+    assert result.stderr.count("the code lacks the module 'sklearnish'; to add it: `packages`") == 1
+    assert "The sandbox has no module" in str(server.requests[1]["messages"])

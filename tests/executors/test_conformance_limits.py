@@ -366,3 +366,18 @@ async def test_a_block_gets_the_time_that_is_set_and_not_more(hasty: SandboxedCo
                 timer = asyncio.get_running_loop().call_later(1.2, late.touch)
     assert timer is not None
     timer.cancel()
+
+
+async def test_code_that_lacks_a_module_reads_what_to_do(executor: SandboxedCodeExecutor):
+    code = CodeBlock(code="print('first')\nimport sklearnish.svm", language="python")
+    result = await executor.execute_code_blocks([code], CancellationToken())
+    assert (result.exit_code, result.missing_module, result.limit) == (1, "sklearnish", None)
+    assert result.output.rstrip().endswith(
+        "by `packages` in the settings of the executor, or an image that has it."
+    )
+    assert "The sandbox has no module 'sklearnish', and nothing can be installed from inside" in result.output
+    handled = CodeBlock(
+        code="try:\n    import sklearnish\nexcept ImportError as e:\n    print(repr(e))", language="python"
+    )
+    result = await executor.execute_code_blocks([handled], CancellationToken())
+    assert (result.exit_code, result.missing_module) == (0, None)
