@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from support import fork_server
+from support.wheels import make_wheel, use_index
 
 from codeact_team.errors import EngineError
 from codeact_team.sandboxes.docker.container import LABEL, owner_label
@@ -66,6 +67,11 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if (worker := getattr(config, "workerinput", None)) is not None:
         fork_server.use(worker["fork_server"])
+    elif "benchmark" not in config.option.markexpr:
+        # one for all workers, and not the user's
+        cache = tempfile.TemporaryDirectory(prefix="codeact-team-tests-")
+        config.add_cleanup(cache.cleanup)
+        os.environ["XDG_CACHE_HOME"] = cache.name
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -89,6 +95,14 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
         report.outcome = "failed"
         report.longrepr = f"nothing may be skipped here, but: {report.longrepr}"
     return report
+
+
+@pytest.fixture
+def offline_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of an index, something by the names of the packages that the shipped configs ask for."""
+    index = use_index(tmp_path, monkeypatch)
+    for name in ("pandas", "matplotlib"):
+        make_wheel(index, name)
 
 
 @pytest.fixture

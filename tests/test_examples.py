@@ -42,6 +42,7 @@ def run_example(
     return output.decode()
 
 
+@pytest.mark.usefixtures("offline_packages")
 def test_team_from_yaml_repairs_and_accepts(tmp_path: Path) -> None:
     output = run_example(
         "team_from_yaml.py",

@@ -20,7 +20,10 @@ pytestmark = [pytest.mark.benchmark, pytest.mark.docker, pytest.mark.timeout(600
 
 ROUNDS = 15
 PACKAGES = ["pandas", "matplotlib>=3.8"]
-WAYS: dict[str, dict[str, Any]] = {"without, ms": {}, "with pandas and matplotlib, ms": {"packages": PACKAGES}}
+WAYS: dict[str, dict[str, Any]] = {
+    "without, ms": {},
+    "with pandas and matplotlib, ms": {"packages": PACKAGES},
+}
 
 
 async def test_a_start_with_packages() -> None:
