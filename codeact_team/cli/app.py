@@ -158,6 +158,7 @@ def run(
         Path | None,
         typer.Option("-o", "--output", metavar="FILE", help="Write the answer to a file, if it is accepted."),
     ] = None,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print the answer only.")] = False,
     as_json: _Json = False,
 ) -> None:
     """Run a team, or a single agent, on a task.
@@ -173,14 +174,17 @@ def run(
     and the same command may succeed later, 129 hung up, 130 interrupted, 143 terminated.
     """
     with _reported() as screen:
-        if not as_json and task != "-":
+        if not (as_json or quiet) and task != "-":
             # what is imported now takes a second or two
             screen.work()
         from codeact_team.cli.run import read_task, run_command
 
         wanted = read_task(task, file)
         runner = _runner(config, _overrides(overrides, model, base_url), _policy(allow, allow_unsafe))
-        raise typer.Exit(run_command(screen, runner, wanted, seconds=timeout, output=output, as_json=as_json))
+        code = run_command(
+            screen, runner, wanted, seconds=timeout, output=output, as_json=as_json, quiet=quiet
+        )
+        raise typer.Exit(code)
 
 
 @app.command()

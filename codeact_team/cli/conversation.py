@@ -15,6 +15,7 @@ from autogen_agentchat.messages import (
 )
 
 from codeact_team.cli.live_text import LiveText
+from codeact_team.cli.notices import tell_beside
 from codeact_team.cli.screen import Screen
 from codeact_team.cli.tool_call_lines import ToolCallLines
 from codeact_team.effects import Event
@@ -23,18 +24,15 @@ from codeact_team.events import (
     BlockEnded,
     MessageSent,
     ModelCallBegan,
-    Opened,
     Output,
     RunBegan,
     Said,
-    SandboxPreparing,
     ToolCallBegan,
     ToolCallEnded,
     Words,
 )
 from codeact_team.execution import CallOutcome, ExecutionResult, Outcome
 from codeact_team.execution_records import Ending, ExecutionRecord
-from codeact_team.missing_modules import advice
 from codeact_team.reflection import Verdict
 from codeact_team.runs import RunEnding, RunResult, ToolUse
 from codeact_team.sandbox_description import without_note
@@ -81,8 +79,6 @@ class Conversation:
     def __call__(self, event: Event) -> None:
         """Print an event."""
         match event:
-            case Opened() | SandboxPreparing():
-                self._sandbox(event)
             case RunBegan():
                 self._begun = False
             case ModelCallBegan():
@@ -90,29 +86,15 @@ class Conversation:
             case Words() | Output():
                 self._told_piece(event)
             case BlockBegan() | BlockEnded() | ToolCallBegan() | ToolCallEnded():
-                self._block(event)
+                if (line := self._calls.line(event)) is not None:
+                    self._aside(event.agent, *line)
             case MessageSent() | Said():
                 self._message(event.message)
             case RunResult():
                 self._result(event)
             case _:
                 pass
-
-    def _sandbox(self, event: Opened | SandboxPreparing) -> None:
-        if isinstance(event, SandboxPreparing):
-            self._screen.notice("note", event.doing)
-        else:
-            for loosening in event.loosenings:
-                # in the words of executors when they start, so that it is told once
-                self._screen.notice("warning", f"the sandbox is looser than its default: {loosening}")
-        self._screen.wait()
-
-    def _block(self, event: BlockBegan | BlockEnded | ToolCallBegan | ToolCallEnded) -> None:
-        if (line := self._calls.line(event)) is not None:
-            self._aside(event.agent, *line)
-        if isinstance(event, BlockEnded) and event.missing_module is not None:
-            module = event.missing_module
-            self._screen.notice("note", f"the code lacks the module {module!r}; to add it: {advice(module)}")
+        if tell_beside(self._screen, event):
             self._screen.wait()
 
     def _message(self, message: BaseAgentEvent | BaseChatMessage) -> None:
@@ -274,6 +256,12 @@ class Conversation:
         self._screen.text(f"{mark} exit code {exit_code}{how}", style)
 
 
+def reasons_of(result: RunResult) -> list[str]:
+    """Why a run ended as it did, each in a line."""
+    reasons = dict.fromkeys(reason for reason in (result.stop_reason, result.objection) if reason)
+    return [" ".join(reason.split()) for reason in reasons]
+
+
 def _tool_summary(tool: ToolUse) -> str:
     calls = sum(tool.outcomes.values())
     ways = ", ".join(
@@ -292,6 +280,4 @@ def _summary(result: RunResult) -> str:
             f"{tokens:,} tokens ({result.usage.prompt_tokens:,} in, {result.usage.completion_tokens:,} out)"
         )
     parts.append(f"{result.seconds:.1f} s")
-    reasons = dict.fromkeys(reason for reason in (result.stop_reason, result.objection) if reason)
-    parts += [" ".join(reason.split()) for reason in reasons]
-    return " · ".join(parts)
+    return " · ".join([*parts, *reasons_of(result)])

@@ -8,12 +8,14 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from codeact_team.cli.answer_file import answer_file
+from codeact_team.cli.answer_only import AnswerOnly
 from codeact_team.cli.approval_prompt import asking_the_person
 from codeact_team.cli.conversation import Conversation
 from codeact_team.cli.json_lines import JsonLines
 from codeact_team.cli.line_reader import decode
 from codeact_team.cli.screen import Screen
 from codeact_team.cli.signals import ENDED_BY, handling_signals
+from codeact_team.effects import Listener
 from codeact_team.errors import SettingError
 from codeact_team.runs import RunEnding, RunResult, TeamRunner
 
@@ -26,8 +28,12 @@ def run_command(
     seconds: float | None,
     output: Path | None,
     as_json: bool,
+    quiet: bool,
 ) -> int:
     """Run a team on a task, print what happens, write an accepted answer to ``output``, and return the exit code."""
+    if as_json and quiet:
+        raise SettingError("--json prints all events, and --quiet the answer only: leave one of them out")
+    runner.listen(_listener(screen, as_json=as_json, quiet=quiet), essential=True)
     with answer_file(output) if output is not None else nullcontext() as write:
         result = _run_and_print(screen, runner, task, seconds=seconds, as_json=as_json)
         if write is not None and result.answer is not None and result.ending is RunEnding.ACCEPTED:
@@ -40,7 +46,6 @@ def run_command(
 def _run_and_print(
     screen: Screen, runner: TeamRunner, task: str | None, *, seconds: float | None, as_json: bool
 ) -> RunResult:
-    runner.listen(JsonLines() if as_json else Conversation(screen, answer_last=True), essential=True)
     with asking_the_person(screen, as_json=as_json):
         result = asyncio.run(_run(runner, task, seconds))
     if result.signal is not None:
@@ -48,6 +53,12 @@ def _run_and_print(
     if result.error is not None:
         screen.notice("error", result.error)
     return result
+
+
+def _listener(screen: Screen, *, as_json: bool, quiet: bool) -> Listener:
+    if as_json:
+        return JsonLines()
+    return AnswerOnly(screen) if quiet else Conversation(screen, answer_last=True)
 
 
 async def _run(runner: TeamRunner, task: str | None, seconds: float | None) -> RunResult:

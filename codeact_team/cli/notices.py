@@ -1,0 +1,24 @@
+"""What is told of a run beside its output, to whoever does not read JSON."""
+
+from __future__ import annotations
+
+from codeact_team.cli.screen import Screen
+from codeact_team.effects import Event
+from codeact_team.events import BlockEnded, Opened, SandboxPreparing
+from codeact_team.missing_modules import advice
+
+
+def tell_beside(screen: Screen, event: Event) -> bool:
+    """Tell what a person has to know of an event, whatever else is shown of it; returns whether there was anything."""
+    match event:
+        case SandboxPreparing():
+            screen.notice("note", event.doing)
+        case Opened():
+            for loosening in event.loosenings:
+                # in the words of executors when they start, so that it is told once
+                screen.notice("warning", f"the sandbox is looser than its default: {loosening}")
+        case BlockEnded(missing_module=str() as module):
+            screen.notice("note", f"the code lacks the module {module!r}; to add it: {advice(module)}")
+        case _:
+            return False
+    return True

@@ -1,0 +1,71 @@
+"""``run --quiet``: the answer is all that is printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command_line import (
+    ACCEPT,
+    CODE,
+    CONFINED,
+    FAILS,
+    REJECT,
+    RETRY,
+    codeact_team,
+    local_model,
+    run_team,
+    talker,
+)
+from support.openai_server import HttpError, Json, ScriptedServer, Slow, Text
+
+ANSWER = {**ACCEPT, "answer": "It is 42."}
+MAX_MESSAGES = "config.termination_condition.config.conditions.1.config.max_messages"
+
+
+@pytest.mark.parametrize("option", ["-q", "--quiet"])
+def test_an_accepted_answer_is_all_of_the_output(option: str, tmp_path: Path):
+    with ScriptedServer.in_thread([Text(FAILS), Json(RETRY), Text(CODE), Json(ANSWER)]) as server:
+        result = run_team(server.base_url, "A task", option, "-o", "answer.txt", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "It is 42.\n"
+    assert (tmp_path / "answer.txt").read_text() == "It is 42.\n"
+    # what is loose, somebody has to know all the same
+    assert "confinement: best_effort" in result.stderr
+
+
+def test_an_answer_cannot_steer_the_terminal(tmp_path: Path):
+    answer = {**ACCEPT, "answer": "It is \x1b[2J42."}
+    with ScriptedServer.in_thread([Text(CODE), Json(answer)]) as server:
+        result = run_team(server.base_url, "A task", "-q", cwd=tmp_path)
+    assert result.stdout == "It is ␛[2J42.\n"
+
+
+def test_what_nobody_has_accepted_is_labelled_beside_the_output(tmp_path: Path):
+    with ScriptedServer.in_thread([Text(CODE), Json(REJECT)]) as server:
+        result = run_team(server.base_url, "A task", "-q", "-s", f"{MAX_MESSAGES}=4", cwd=tmp_path)
+    assert result.returncode == 1
+    assert result.stdout == "the answer is 42\n"
+    assert "warning: best answer so far, not accepted · " in result.stderr
+
+
+def test_without_an_answer_nothing_is_printed(tmp_path: Path):
+    with ScriptedServer.in_thread([Slow(60, Text("Too late."))]) as server:
+        command = ["run", talker(tmp_path), "A task", "-q", "--timeout", "0.3"]
+        result = codeact_team(*command, cwd=tmp_path, **local_model(server.base_url))
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "warning: there is no answer · the time limit of 0.3 seconds is reached" in result.stderr
+
+
+def test_errors_and_exit_codes_are_as_ever(tmp_path: Path):
+    with ScriptedServer.in_thread([HttpError(500, "down")]) as server:
+        result = run_team(server.base_url, "A task", "-q", cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (75, "")
+    assert "error: the model's server failed (500): down" in result.stderr
+    assert "there is no answer" not in result.stderr
+
+
+def test_quiet_and_json_exclude_each_other(tmp_path: Path):
+    result = codeact_team("run", talker(tmp_path), "Hello", "-q", "--json", "-s", CONFINED, cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "error: --json prints all events, and --quiet the answer only" in result.stderr
