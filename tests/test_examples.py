@@ -37,7 +37,7 @@ def run_example(
             stdin=subprocess.PIPE,
             executable=executable,
         ) as process:
-            output, errors = process.communicate(stdin.encode(), timeout=60)
+            output, errors = process.communicate(stdin.encode(), timeout=110)
     assert process.returncode == 0, errors.decode()
     return output.decode()
 
@@ -170,3 +170,25 @@ def test_a_listener_hears_of_tokens_and_blocks(tmp_path: Path) -> None:
 def test_every_example_is_tested() -> None:
     tested = Path(__file__).read_text()
     assert all(example.name in tested for example in EXAMPLES.glob("*.py"))
+
+
+_CHART = """```python
+import matplotlib.pyplot as plt
+import pandas as pd
+
+sales = pd.read_csv("sales.csv").pivot(index="region", columns="year", values="revenue")
+growth = (sales[2025] / sales[2024] - 1).mul(100).sort_values()
+growth.plot.barh(title="Growth of revenue in percent")
+plt.savefig("growth.png")
+growth
+```"""
+_GREW = "```python\nfinal_answer(f'{growth.idxmax()} grew most: by {growth.max():.1f} percent.')\n```"
+
+
+# packages of an index
+@pytest.mark.long
+@pytest.mark.parametrize("sandbox", ["docker", "confined"])
+def test_the_analyst_reads_a_table_and_answers_with_a_chart(sandbox: str, tmp_path: Path) -> None:
+    output = run_example("analyst.py", sandbox, replies=[Text(_CHART), Text(_GREW)], cwd=tmp_path)
+    assert output.endswith("East grew most: by 27.3 percent.\n")
+    assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
