@@ -20,7 +20,8 @@ SALES = Path(__file__).with_name("sales.csv")
 TASK = "Which region's revenue grew most, in percent? Save a chart of the growth as growth.png."
 
 
-async def main(sandbox: str) -> None:
+async def analyse(sandbox: str) -> tuple[str, bytes]:
+    """The answer, and the chart."""
     model = OpenAIChatCompletionClient(model=os.environ.get("OPENAI_MODEL", "gpt-4.1"))
     executor_class = ConfinedSessionCodeExecutor if sandbox == "confined" else DockerSessionCodeExecutor
     async with Scope():
@@ -31,10 +32,11 @@ async def main(sandbox: str) -> None:
         result = await agent.run(task=TASK)
         chart = await executor.get_file("growth.png")
     await model.close()
-    Path("growth.png").write_bytes(chart)
-    print(f"growth.png: {len(chart)} bytes")
-    print(result.messages[-1].to_text())
+    return result.messages[-1].to_text(), chart
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "docker"))
+    answer, chart = asyncio.run(analyse(sys.argv[1] if len(sys.argv) > 1 else "docker"))
+    Path("growth.png").write_bytes(chart)
+    print(f"growth.png: {len(chart)} bytes")
+    print(answer)
