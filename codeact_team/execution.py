@@ -93,6 +93,8 @@ class SessionResult(ExecutionResult):
         omitted_names: How many more there were.
         artifacts: Figures, pictures and tables, in order.
         answer: What the code called ``final_answer`` with, as text; the first call counts. ``None`` if it did not.
+        answer_is_json: Whether that text is the JSON of the value; if not, the value is that text, or there is a problem.
+        answer_problem: Why the value is none that JSON has, or is not whole in that text.
         denied: Whether what ended the code was a call of a tool that was not approved, by the code's own account.
         output_file: The file of the workspace that has the whole output, where an agent has kept it there.
     """
@@ -102,6 +104,8 @@ class SessionResult(ExecutionResult):
     omitted_names: int = 0
     artifacts: list[Artifact] = field(default_factory=list[Artifact])
     answer: str | None = None
+    answer_is_json: bool = False
+    answer_problem: str = ""
     denied: bool = False
     output_file: str | None = None
 

@@ -1,4 +1,4 @@
-"""Reads the JSON object that a model answers with, even in loose notation, and tells it from objects that the model quotes."""
+"""Reads the JSON that a model answers with, even in loose notation, and tells it from objects that the model quotes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
 import pyjson5
+from pydantic import JsonValue
 
 MARK_FIELD = "answer_mark"
 """The field by which a model marks an object as its answer."""
@@ -84,6 +85,19 @@ def read_answer(text: str, *, mark: str | None = None, material: str = "") -> di
     raise problem or UnreadableAnswer(_NOT_ALONE if "{" in stripped else _NO_OBJECT)
 
 
+def read_value(text: str) -> JsonValue:
+    """Read the value, of whatever kind, that a model answers with: alone, or in a code fence that ends the text.
+
+    Raises:
+        UnreadableAnswer: If there is none.
+    """
+    stripped = text.strip()
+    if len(stripped) > _MAX_CHARS:
+        raise UnreadableAnswer(_TOO_LONG)
+    fenced = _fenced_at_the_end(stripped)
+    return _decode(stripped if fenced is None else fenced.text)
+
+
 def _candidates(text: str, mark: str | None) -> Iterator[_Candidate]:
     if text.startswith("{"):
         yield _Candidate(text, is_alone=True)
@@ -118,15 +132,19 @@ def _fenced_at_the_end(text: str) -> _Candidate | None:
     return _Candidate("\n".join(held).strip(), begins) if ends else None
 
 
-def _load(text: str) -> dict[str, Any]:
-    """The object that ``text`` is, in JSON or a notation that can be mistaken for nothing else; nothing is made up."""
+def _decode(text: str) -> JsonValue:
+    """The value that ``text`` is, in JSON or a notation that can be mistaken for nothing else; nothing is made up."""
     try:
-        value = _STRICT.decode(text)
+        return _STRICT.decode(text)
     except (ValueError, RecursionError) as error:
         try:
-            value = pyjson5.decode(_NOTATION.sub(_as_json5, text))
+            return pyjson5.decode(_NOTATION.sub(_as_json5, text))
         except pyjson5.Json5Exception:
             raise UnreadableAnswer(_explain(text, error)) from None
+
+
+def _load(text: str) -> dict[str, Any]:
+    value = _decode(text)
     if not isinstance(value, dict):
         raise UnreadableAnswer(_NO_OBJECT)
     return cast("dict[str, Any]", value)

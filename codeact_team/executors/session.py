@@ -180,7 +180,9 @@ class LivingInterpreter(CodeRunner[tuple[str, str], _InterpreterEnd]):
                 if report.names:
                     result.names = _later(result.names, report)
                 result.omitted_names += report.omitted_names
-                result.answer = report.answer if result.answer is None else result.answer
+                if result.answer is None:
+                    result.answer, result.answer_is_json = report.answer, report.answer_is_json
+                    result.answer_problem = report.answer_problem
                 result.denied = report.denied
         if len(result.names) > MAX_NAMES:
             result.omitted_names += len(result.names) - MAX_NAMES

@@ -6,7 +6,7 @@ such as ``<execute>`` are read as well.
 
 from codeact_team.parsing.extraction import Extraction, extract_code, extract_from_reply
 from codeact_team.parsing.labels import language_of
-from codeact_team.parsing.quoting import as_data, make_inert
+from codeact_team.parsing.quoting import as_data, make_inert, make_json_inert
 from codeact_team.parsing.thoughts import Spoken, take_thoughts_off
 
 __all__ = [
@@ -17,5 +17,6 @@ __all__ = [
     "extract_from_reply",
     "language_of",
     "make_inert",
+    "make_json_inert",
     "take_thoughts_off",
 ]

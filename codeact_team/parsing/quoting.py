@@ -40,3 +40,13 @@ def as_data(text: str) -> str:
     """Text for a model's context: delimited, so that it is read as data and not as somebody's words."""
     inert = _END_OF_DATA.sub(f"<{_ZERO_WIDTH}", text)
     return f"<output>\n{inert}\n</output>"
+
+
+def make_json_inert(text: str) -> str:
+    """JSON on one line that means the same as ``text``, which is that, too, and in which nobody finds code either."""
+    text = _BACKTICKS.sub(lambda _: _escaped("`") * 2, text)
+    return _START_TAG.sub(lambda tag: _escaped(tag[0][0]) + tag[0][1:], text)
+
+
+def _escaped(character: str) -> str:
+    return f"\\u{ord(character):04x}"

@@ -94,8 +94,9 @@ class Kind(IntEnum):
     REPORT = 65
     """How a block ended, by the code's own account: the exit code (one byte), and, if there is more to say, ``names`` (a
     list of objects with ``name``, ``type``, ``size`` and ``preview``), ``omitted_names`` (how many more), ``answer``
-    (what ``final_answer`` was called with, as text, or null), ``denied`` (whether it ended with a call that was not
-    approved)."""
+    (what ``final_answer`` was called with, as text, or null), ``answer_is_json`` (whether that is the JSON of the value),
+    ``answer_problem`` (why JSON does not have the value, or why the text is cut), ``denied`` (whether it ended with a
+    call that was not approved)."""
     ARTIFACT = 66
     """A picture or the like: ``mime_type`` as a line of JSON, then its bytes. The supervisor passes it on, without the
     token."""

@@ -32,6 +32,8 @@ class Report(BaseModel):
     names: tuple[Name, ...] = Field(default=(), max_length=100)
     omitted_names: int = Field(default=0, ge=0)
     answer: str | None = None
+    answer_is_json: bool = False
+    answer_problem: str = Field(default="", max_length=10_000)
     denied: bool = False
 
 

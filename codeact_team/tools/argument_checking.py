@@ -1,4 +1,4 @@
-"""Check the arguments of a call, which may be anything, against the schema of the tool."""
+"""Check a value that may be anything, such as the arguments of a call, against a schema."""
 
 from __future__ import annotations
 
@@ -32,13 +32,22 @@ _MAX_PATH = 8
 _MASK = "it"
 
 
-class ArgumentChecker:
-    """Checks arguments against the schema of an object, in little time, and looks nothing up elsewhere.
+class ValueChecker:
+    """Checks values against a schema, in little time, and looks nothing up elsewhere.
 
     A ``ValueError`` says that the schema is broken, or refers to what it does not contain.
+
+    Args:
+        schema: A JSON Schema.
+        name: What a value is called in errors, such as ``answer``.
+        schema_name: What the schema is called there.
     """
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: Schema, *, name: str, schema_name: str) -> None:
+        self._name, self._schema_name = name, schema_name
+        self._is, self._holds, self._does = (
+            ("are", "hold", "do") if name.endswith("s") else ("is", "holds", "does")
+        )
         if _measure(schema, 10 * MAX_DEPTH) is None:
             raise ValueError("it is nested too deeply")
         self._expansion = Expansion(schema)
@@ -55,28 +64,45 @@ class ArgumentChecker:
         except jsonschema_rs.ReferencingError as error:
             raise ValueError(clean(str(error), _MAX_PROBLEM)) from None
 
-    def check(self, arguments: Mapping[str, JsonValue]) -> None:
-        """Check the arguments of a call; a ``ValueError`` says what is wrong and where."""
-        size = _measure(arguments, MAX_DEPTH)
+    def check_value(self, value: JsonValue) -> None:
+        """Check a value; a ``ValueError`` says what is wrong and where."""
+        size = _measure(value, MAX_DEPTH)
         if size is None:
-            raise ValueError(f"the arguments are nested too deeply; {MAX_DEPTH} levels are possible")
+            raise ValueError(
+                f"the {self._name} {self._is} nested too deeply; {MAX_DEPTH} levels are possible"
+            )
         if size.values * self._expansion.checks > MAX_WORK:
             raise ValueError(
-                f"the arguments hold {size.values:,} values, too many to be checked against the tool's schema"
+                f"the {self._name} {self._holds} {size.values:,} values, too many to be checked against "
+                f"{self._schema_name}"
             )
-        given = dict(arguments)
         try:
-            if self._validator.is_valid(given):
+            if self._validator.is_valid(value):
                 return
         except (ValueError, jsonschema_rs.ValidationError) as error:
             # such as half a character
-            raise ValueError(f"the arguments cannot be checked: {clean(str(error), _MAX_PROBLEM)}") from None
+            raise ValueError(
+                f"the {self._name} cannot be checked: {clean(str(error), _MAX_PROBLEM)}"
+            ) from None
         # what says why, unlike what says whether, remembers nothing in a recursion
         levels = size.depth if self._expansion.is_recursive else 1
         if size.values * self._expansion.checks**levels > _MAX_TOLD_WORK:
-            raise ValueError("the arguments do not fit the tool's schema")
-        errors = islice(self._validator.iter_errors(given), _MAX_PROBLEMS)
-        raise ValueError("; ".join(f"{_where(error.instance_path)}: {_say(error)}" for error in errors))
+            raise ValueError(f"the {self._name} {self._does} not fit {self._schema_name}")
+        errors = islice(self._validator.iter_errors(value), _MAX_PROBLEMS)
+        raise ValueError(
+            "; ".join(f"{_where(error.instance_path, self._name)}: {_say(error)}" for error in errors)
+        )
+
+
+class ArgumentChecker(ValueChecker):
+    """Checks the arguments of the calls of a tool against its schema, that of an object."""
+
+    def __init__(self, schema: Schema) -> None:
+        super().__init__(schema, name="arguments", schema_name="the tool's schema")
+
+    def check(self, arguments: Mapping[str, JsonValue]) -> None:
+        """Check the arguments of a call; a ``ValueError`` says what is wrong and where."""
+        self.check_value(dict(arguments))
 
 
 class _Size(NamedTuple):
@@ -96,7 +122,7 @@ def _measure(value: JsonValue | Schema, most: int) -> _Size | None:
     return None
 
 
-def _where(path: Iterable[Any], root: str = "arguments") -> str:
+def _where(path: Iterable[Any], root: str) -> str:
     steps = list(path)
     text = "".join(f"[{cut(repr(step), _MAX_VALUE)}]" for step in steps[:_MAX_PATH])
     return f"{root}{text}" + ("..." if len(steps) > _MAX_PATH else "")

@@ -53,6 +53,10 @@ def through_yaml(model: ComponentModel) -> ComponentModel:
         ({"max_retries_on_error": -1}, "max_retries_on_error is -1: it must be 0 or more"),
         ({"max_reflections": -1}, "max_reflections is -1"),
         ({"max_reflections": 1, "max_steps": 1}, "max_reflections has no effect with max_steps 1"),
+        ({"output_schema": {"type": "number!"}}, "output_schema: schema.*type.*number!"),
+        ({"output_schema": {"$ref": "#/$defs/none"}}, "output_schema: it refers to '#/\\$defs/none'"),
+        ({"output_schema": [1]}, "output_schema: a JSON Schema is expected"),
+        ({"output_schema": int}, "output_schema: a JSON Schema is expected"),
         ({"functions": ["os:getcwd"], "system_message": "Act."}, r"\$functions"),
         ({"handoffs": ["b", "b"]}, "handoffs: each must have a name of its own"),
         ({"handoffs": ["b"], "model_client": replay(function_calling=False)}, "cannot call tools"),
@@ -76,6 +80,8 @@ def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], text: s
         {"max_tokens": "many"},
         {"max_retries_on_error": -1},
         {"max_reflections": -1},
+        {"output_schema": "number"},
+        {"output_schema": {"type": "number!"}},
         {"functions": ["os.getcwd"]},
         {"functions": ["os:import"]},
         {"handoffs": [{"name": "b"}]},
@@ -101,6 +107,7 @@ FIELDS: dict[str, Any] = {
     "max_tokens": 10_000,
     "max_retries_on_error": 0,
     "max_reflections": 2,
+    "output_schema": {"type": "object", "properties": {"n": {"type": ["integer", "null"], "default": None}}},
     "approval_func": "codeact_team.providers:did_you_mean",
 }
 SAID: list[LLMMessage] = [UserMessage(content="What is it?", source="user")]

@@ -27,14 +27,13 @@ def test_a_team_writes_fails_repairs_is_sent_back_and_is_accepted(tmp_path: Path
         Text(REPAIRED),
         Json(REJECT),
         Text(BETTER),
-        Json(ACCEPT),
+        Json({**ACCEPT, "answer": "The sum is 6."}),
     ]
     with ScriptedServer.in_thread(replies) as server:
         result = codeact_team(
             "run",
             str(TEAM),
-            "Add the numbers.",
-            "--json",
+            *("Add the numbers.", "--json", "-o", "answer.txt"),
             cwd=tmp_path,
             OPENAI_API_KEY="a-key",
             OPENAI_BASE_URL=server.base_url,
@@ -53,6 +52,8 @@ def test_a_team_writes_fails_repairs_is_sent_back_and_is_accepted(tmp_path: Path
     ]
     assert verdicts == [False, True]
     assert (events[-1]["accepted"], events[-1]["usage"]["prompt_tokens"]) == (True, 600)
+    assert (said[-1]["content"], events[-1]["answer"]) == ("The sum is 6.", "The sum is 6.")
+    assert (tmp_path / "answer.txt").read_text() == "The sum is 6.\n"
     assert (tmp_path / "coding" / "numbers.txt").read_text() == "1 2 3"
     with closing(connect(engine_url())) as client:
         containers = client.containers(all=True, filters={"label": LABEL})

@@ -204,6 +204,32 @@ def test_a_recursive_final_answer_is_its_repr(interpreter: RunningInterpreter) -
     assert interpreter.run("x = []\nx.append(x)\nfinal_answer(x)").answer == "[[...]]"
 
 
+@pytest.mark.parametrize(
+    ("value", "is_json", "problem"),
+    [
+        ("'text'", False, ""),
+        ("{'a': [1, 2.5, None, True]}", True, ""),
+        ("(1, 2)", True, ""),
+        ("float('nan')", False, "not JSON compliant"),
+        ("{1: {'of': float('inf')}}", False, "not JSON compliant"),
+        ("[{1, 2}]", False, "set: JSON has dicts, lists, "),
+        ("type('int64', (), {'__module__': 'numpy'})()", False, "numpy.int64: JSON has dicts, "),
+        ("{(1, 2): 3}", False, "keys must be str"),
+        ("(lambda x: x.append(x) or x)([])", False, "Circular"),
+        ("'x' * 100_001", False, "it has 100001 characters; 100000 are possible"),
+        ("chr(0) * 90_000", False, "it has 90000 characters; 40000 are possible"),
+        ("type('A' * 1_000_000, (), {})()", False, "characters left out"),
+    ],
+)
+def test_it_is_told_whether_the_final_answer_is_json_and_why_not(
+    interpreter: RunningInterpreter, value: str, is_json: bool, problem: str
+) -> None:
+    ran = interpreter.run(f"final_answer({value})")
+    assert (ran.exit_code, ran.report["answer_is_json"]) == (0, is_json)
+    assert problem in ran.report["answer_problem"]
+    assert bool(problem) is bool(ran.report["answer_problem"])
+
+
 def test_the_first_final_answer_of_a_block_counts(interpreter: RunningInterpreter) -> None:
     assert interpreter.run("final_answer(1)\nfinal_answer(2)").answer == "1"
     assert interpreter.run("final_answer(3)").answer == "3"
@@ -275,7 +301,7 @@ def test_the_end_of_the_commands_ends_the_interpreter(interpreter: RunningInterp
         "import os; os.closerange(0, 4096)",
         "import os; os.closerange(3, 4096); fds = [open('/dev/zero') for _ in range(20)]",
         "import os; os.closerange(3, 4096); 1 / 0",
-        "import os\nfor fd in range(3, 20):\n    os.dup2(1, fd)",
+        "import os\nfor fd in range(3, 1000):\n    os.dup2(1, fd)",
     ],
 )
 def test_closed_pipes_end_the_interpreter_with_a_clear_status(

@@ -25,6 +25,7 @@ from codeact_team.agents.codeact.codeact_run import CodeActRun
 from codeact_team.agents.codeact.given_functions import import_paths, read_functions
 from codeact_team.agents.codeact.handoffs import Handoffs
 from codeact_team.agents.codeact.instructions import check_places, render
+from codeact_team.agents.codeact.output_schema import OutputSchema
 from codeact_team.agents.sandbox_knowledge import describe_sandbox
 from codeact_team.agents.turn import Emit
 from codeact_team.clients import wrap_client
@@ -56,7 +57,8 @@ class CodeActAgent(ExecutingAgent[CodeActAgentSettings], Component[CodeActAgentC
             hold Python functions, too, whose source is shipped, and ``tools`` functions; ``approval_func`` and
             ``approval_handler`` may be functions. Of all these, only import paths can be dumped. Where no
             ``approval_handler`` is given, the one of :func:`codeact_team.approval.asking` is asked; where there is
-            none, what would be asked is denied.
+            none, what would be asked is denied. ``output_schema`` may be the class of a Pydantic model, whose schema is
+            what is dumped: ``Model.model_validate_json(result.messages[-1].content)`` is the answer.
 
     Raises:
         ValueError: If the settings cannot work, or contradict each other.
@@ -75,6 +77,10 @@ class CodeActAgent(ExecutingAgent[CodeActAgentSettings], Component[CodeActAgentC
     ) -> None:
         client = wrap_client(model_client)
         given = {"name": name, "model_client": client, "code_executor": code_executor, **options}
+        schema = options.get("output_schema")
+        output = None if schema is None else OutputSchema(schema)
+        if output is not None:
+            given["output_schema"] = output.schema
         super().__init__(CodeActAgentSettings, given)
         self._settings.check()
         self._functions = read_functions(options.get("functions", ()))
@@ -88,6 +94,7 @@ class CodeActAgent(ExecutingAgent[CodeActAgentSettings], Component[CodeActAgentC
             executor=check_executor(self._code_executor),
             context=self._model_context,
             handoffs=Handoffs(options.get("handoffs") or (), client),
+            output=output,
             approve=self._approve,
         )
         for function in self._functions:
@@ -119,6 +126,8 @@ class CodeActAgent(ExecutingAgent[CodeActAgentSettings], Component[CodeActAgentC
         if instructions:
             sandbox = await describe_sandbox(self._loop.executor, self.name, self._door)
             instructions = render(instructions, self._functions, tools.describe(), sandbox)
+        if (output := self._loop.output) is not None:
+            instructions = f"{instructions}\n\n{output.describe()}".lstrip()
         run = CodeActRun(
             source=self.name,
             emit=emit,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from autogen_agentchat.base import Handoff
 from autogen_core import ComponentModel
 from autogen_core.code_executor import CodeExecutor
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from codeact_team.agents.agent_config import ExecutingConfig, ExecutingOptions, ExecutingSettings
 from codeact_team.agents.codeact.budget import Limits
@@ -31,6 +32,11 @@ class CodeActAgentSettings(Limits, ExecutingSettings):
     result like others."""
     max_reflections: int = Field(0, ge=0)
     """How often a reflection on the answer may send the agent back to work. Default: there is no reflection."""
+
+    output_schema: dict[str, Any] | None = None
+    """A JSON Schema that the answer has to fit: what the code calls `final_answer` with, or a reply that is nothing but
+    JSON. The message of the answer then is that JSON. What does not fit is told to the model, which goes on within its
+    limits; at the end of these nothing counts as an answer. Default: an answer is any text."""
 
     def check(self) -> None:
         """Refuse what cannot work together.
@@ -71,6 +77,7 @@ class CodeActAgentOptions(ExecutingOptions, total=False):
     max_tokens: int | None
     max_retries_on_error: int | None
     max_reflections: int
+    output_schema: Mapping[str, Any] | type[BaseModel] | None
 
 
 def check_executor(executor: CodeExecutor) -> SessionCodeExecutor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from autogen_agentchat.agents import ApprovalFuncType
@@ -18,12 +19,14 @@ from codeact_team.agents.codeact.codeact_reply import read_reply
 from codeact_team.agents.codeact.codeact_run import MAX_REMARKS, CodeActRun
 from codeact_team.agents.codeact.handoffs import Handoffs, HandoffTaken
 from codeact_team.agents.codeact.model_view import keep_in_view
+from codeact_team.agents.codeact.output_schema import Misfit, OutputSchema
 from codeact_team.clients import WrappedClient
 from codeact_team.errors import CodeActTeamError
 from codeact_team.events import HandedOff
-from codeact_team.execution import Outcome
+from codeact_team.execution import Outcome, SessionResult
 from codeact_team.execution_records import Ending
 from codeact_team.executor_interface import SessionCodeExecutor
+from codeact_team.observations import shorten
 from codeact_team.parsing import make_inert
 from codeact_team.reflection import REFLECTION_SYSTEM_MESSAGE, Verdict
 
@@ -43,6 +46,7 @@ class CodeActLoop:
     executor: SessionCodeExecutor
     context: ChatCompletionContext
     handoffs: Handoffs
+    output: OutputSchema | None
     approve: ApprovalFuncType | None
 
     @property
@@ -56,7 +60,7 @@ class CodeActLoop:
             with run.budget:
                 async with warming_up(self.executor):
                     await self._work(run)
-                if (question := run.last_question) is not None:
+                if (question := run.last_question(as_json=self.output is not None)) is not None:
                     await self._conclude(run, question)
         finally:
             if run.unanswered:
@@ -109,6 +113,8 @@ class CodeActLoop:
         elif reply.blocks:
             await self._execute(run)
             await self._draw_conclusions(run)
+        elif self.output is not None and not reply.is_empty:
+            await self._take_words(run, self.output)
         elif reply.remark is None or (run.remarks and reply.may_be_answer):
             await self._answer(run, reply.text, Ending.NO_ANSWER if reply.is_empty else Ending.ANSWERED)
         else:
@@ -142,13 +148,39 @@ class CodeActLoop:
         """What follows from a result, apart from what the model makes of it."""
         if run.result.outcome is Outcome.CANCELLED:
             return
-        if (answer := run.final_answer) is not None:
-            await self._remember(run, AssistantMessage(content=answer, source=self.name))
+        if (answer := await self._given_answer(run)) is not None:
+            await self._remember(run, AssistantMessage(content=shorten(answer), source=self.name))
             await self._answer(run, answer, Ending.ANSWERED)
         elif run.going_in_circles:
             run.ending = Ending.STUCK
         elif run.failed and self.settings.max_retries_on_error is not None:
             await self._decide_retry(run, self.settings.max_retries_on_error)
+
+    async def _given_answer(self, run: CodeActRun) -> str | None:
+        """What the code gave for the answer; why it is not taken is told to the model."""
+        if self.output is None or not isinstance(run.result, SessionResult) or run.result.answer is None:
+            return run.final_answer
+        try:
+            return self.output.of_code(run.result)
+        except Misfit as misfit:
+            remark = f"The answer is not taken: {misfit}."
+            await self._tell(run, remark)
+            await run.think(remark)
+            return None
+
+    async def _take_words(self, run: CodeActRun, output: OutputSchema) -> None:
+        """Take the reply for the answer if it is one as the schema wants it."""
+        if run.reply.remark is not None and (run.reply.is_broken or run.reply.calls):
+            await self._remark(run, run.reply.remark)
+            return
+        try:
+            text = output.of_words(run.reply.text)
+        except Misfit as misfit:
+            await self._remark(run, f"The answer is not taken: {misfit}.")
+            return
+        # what was streamed may be written otherwise
+        run.take_id()
+        await self._answer(run, text, Ending.ANSWERED)
 
     async def _decide_retry(self, run: CodeActRun, most: int) -> None:
         """Let the model decide whether an error is worth another attempt."""
@@ -229,6 +261,10 @@ class CodeActLoop:
             # nor is it run by another agent that reads it
             run.answer = make_inert(run.reply.text)
             await self._tell(run, _NOT_RUN)
+        elif self.output is not None:
+            with suppress(Misfit):
+                run.answer = self.output.of_words(run.reply.text)
+                run.take_id()
 
     async def _view(self, run: CodeActRun) -> list[LLMMessage]:
         kept = await self.context.get_messages()

@@ -31,11 +31,13 @@ class Reply:
     """What to tell the model, where what it wrote can be neither run nor taken for an answer at once."""
     is_empty: bool
     """Whether there are no words."""
+    is_broken: bool
+    """Whether they may have been cut off."""
     may_be_answer: bool
     """Whether it may be an answer all the same."""
 
 
-NOTHING = Reply("", None, [], [], [], remark=None, is_empty=True, may_be_answer=False)
+NOTHING = Reply("", None, [], [], [], remark=None, is_empty=True, is_broken=False, may_be_answer=False)
 """Before the model has written anything."""
 
 
@@ -54,6 +56,7 @@ def read_reply(result: CreateResult, languages: Sequence[str]) -> Reply:
         calls=calls,
         remark=_remark(result, text, found, broken, languages),
         is_empty=is_empty,
+        is_broken=broken is not None,
         may_be_answer=not (calls or found.blocks or found.unclosed),
     )
 

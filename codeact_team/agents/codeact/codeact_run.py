@@ -35,6 +35,10 @@ _LAST_QUESTION = (
     "Code is not run any more. Give the best answer to the task that the results so far allow, in plain words, and say "
     "what is missing."
 )
+_LAST_QUESTION_AS_JSON = (
+    "Code is not run any more. Reply with nothing but JSON: the best answer to the task that the results so far allow and "
+    "that fits the schema. If none can, say in plain words what is missing."
+)
 _CANCELLED = "The run was cancelled."
 _REPEATED = "The same code has had the same result before. Try something else, or answer with what you have."
 _TIME_IS_OVER = "The time for this task is over; the code was stopped."
@@ -108,12 +112,11 @@ class CodeActRun(CodeTurn):
         """Which limit is reached, if one is."""
         return Ending.MAX_CALLS if self.tools.used_up else self.budget.spent(self.usage)
 
-    @property
-    def last_question(self) -> str | None:
+    def last_question(self, *, as_json: bool) -> str | None:
         """What to ask the model where something else than an answer has ended the run."""
         if self.ending is None or self.ending not in _LIMITS:
             return None
-        return f"{_LIMITS[self.ending]} {_LAST_QUESTION}"
+        return f"{_LIMITS[self.ending]} {_LAST_QUESTION_AS_JSON if as_json else _LAST_QUESTION}"
 
     @property
     def final_text(self) -> str:

@@ -16,7 +16,7 @@ from codeact_team.sessions.runner.interpreter import artifact_capture
 from codeact_team.sessions.runner.interpreter.blocks import Blocks
 from codeact_team.sessions.runner.interpreter.bound_names import Names
 from codeact_team.sessions.runner.interpreter.channel import Channel, decode, encode, room
-from codeact_team.sessions.runner.interpreter.final_answer import Answer, cut
+from codeact_team.sessions.runner.interpreter.final_answer import Answer
 from codeact_team.sessions.runner.interpreter.interrupts import Interrupts
 from codeact_team.sessions.runner.interpreter.sources import Sources
 from codeact_team.sessions.runner.interpreter.stack_frames import interruptible, library_first
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 _FAILED = 1
 _INTERRUPTED = 130
-_SHORT_ANSWER = 40_000
-"""Characters of an answer that fits into a report however they have to be encoded."""
 
 _TOOLS = f"{__name__.rpartition('.')[0]}.tools_module"
 
@@ -159,10 +157,10 @@ class Interpreter:
         code = exit_code.to_bytes(1, "big")
         if not names and self._answer.text is None and not denied:
             return code
-        report = {"names": names, "omitted_names": omitted, "answer": self._answer.text, "denied": denied}
-        if len(data := code + _encoded(report)) > room(Kind.REPORT):
-            report["answer"] = cut(self._answer.text or "", _SHORT_ANSWER)
-            data = code + _encoded(report)
+        report = {"names": names, "omitted_names": omitted, "denied": denied}
+        if len(data := code + _encoded(report | self._answer.report())) > room(Kind.REPORT):
+            self._answer.shorten()
+            data = code + _encoded(report | self._answer.report())
         return data
 
 
