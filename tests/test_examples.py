@@ -106,6 +106,21 @@ def test_codeact_solves_the_notebook_tasks_with_variables_and_functions_that_liv
     assert answers == ["The sum is 55.", "The result is 16.", "The sum is 88.", "10945"]
 
 
+def test_a_typed_answer_is_corrected_and_read(tmp_path: Path) -> None:
+    count = (
+        "years = [year for year in range(1900, 2101) if year % 4 == 0 and (year % 100 or year % 400 == 0)]"
+    )
+    output = run_example(
+        "typed_answer.py",
+        replies=[
+            Text(f"```python\n{count}\nfinal_answer({{'count': len(years)}})\n```"),
+            Text("```python\nfinal_answer({'count': len(years), 'last': years[-1]})\n```"),
+        ],
+        cwd=tmp_path,
+    )
+    assert output == "LeapYears(count=49, last=2096)\n"
+
+
 def test_sqlite_tools_answer_from_a_database_that_the_sandbox_has_not(tmp_path: Path) -> None:
     output = run_example(
         "sqlite_tools.py",

@@ -116,6 +116,8 @@ class Conversation:
         self._header(message.source)
         match message:
             case CodeGenerationEvent():
+                # what the model thought before it wrote has been told
+                self._aloud.discard(message.source)
                 self._generation(message, was_shown)
             case CodeExecutionEvent():
                 self._execution(message, was_shown)

@@ -22,6 +22,9 @@ async def open_team(
 ) -> AsyncGenerator[Team | ChatAgent]:
     """Load a team, or a single agent, and stop at the end whatever it started; its model clients are closed.
 
+    The answer to a task is the last message of a run, where the work was accepted:
+    ``(await team.run(task=…)).messages[-1].to_text()``.
+
     What its sandboxes need is there, such as packages; the sandboxes themselves start in the background.
 
     Its arguments are those of :func:`load_config`.

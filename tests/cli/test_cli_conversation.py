@@ -397,3 +397,12 @@ async def test_thoughts_among_words_that_came_in_pieces_are_not_repeated(capsys:
     for said in (generated, say(code, id="1")):
         out = await told(capsys, words(f"<think>Hm.</think>\n{code}"), thought, said)
         assert out == f"── coder\n<think>Hm.</think>\n{code}\n"
+
+
+async def test_what_is_told_after_the_words_that_came_in_pieces_is_shown(capsys: pytest.CaptureFixture[str]):
+    generated = CodeGenerationEvent(
+        id="1", retry_attempt=0, content="It is 42.", code_blocks=[], source="coder"
+    )
+    remark = ThoughtEvent(content="The answer is not taken.", source="coder")
+    out = await told(capsys, words("It is 42."), generated, remark)
+    assert out == "── coder\nIt is 42.\nThe answer is not taken.\n"

@@ -175,3 +175,21 @@ def test_what_a_server_quotes_of_a_key_is_in_no_line(tmp_path: Path):
     failed = [event for event in lines(result.stdout) if event["type"] == "model_call_ended"]
     assert "Incorrect API key provided: (a key)" in failed[0]["error"]
     assert "abcdefgh" not in result.stdout + result.stderr
+
+
+def test_a_typed_answer_is_json_in_the_result(tmp_path: Path):
+    command = agent(tmp_path)
+    config = json.loads((tmp_path / "agent.json").read_text())
+    config["config"]["output_schema"] = {"type": "object", "required": ["total"]}
+    (tmp_path / "agent.json").write_text(json.dumps(config))
+    wrong, right = (Text(f"```python\nfinal_answer({{{name!r}: 42}})\n```") for name in ("sum", "total"))
+    with ScriptedServer.in_thread([wrong, right]) as server:
+        result = codeact_team(*command, cwd=tmp_path, **variables(server, tmp_path))
+    assert result.returncode == 0, result.stderr
+    events = lines(result.stdout)
+    assert json.loads(events[-1]["answer"]) == {"total": 42}
+    [thought] = [event for event in events if event["type"] == "thought"]
+    assert (
+        thought["text"]
+        == """The answer is not taken: answer: "total" is a required property (it is a mapping of 1)."""
+    )

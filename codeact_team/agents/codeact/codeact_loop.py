@@ -19,7 +19,7 @@ from codeact_team.agents.codeact.codeact_reply import read_reply
 from codeact_team.agents.codeact.codeact_run import MAX_REMARKS, CodeActRun
 from codeact_team.agents.codeact.handoffs import Handoffs, HandoffTaken
 from codeact_team.agents.codeact.model_view import keep_in_view
-from codeact_team.agents.codeact.output_schema import Misfit, OutputSchema
+from codeact_team.agents.codeact.output_schema import HOW_TO_ANSWER, Misfit, OutputSchema
 from codeact_team.clients import WrappedClient
 from codeact_team.errors import CodeActTeamError
 from codeact_team.events import HandedOff
@@ -176,7 +176,8 @@ class CodeActLoop:
         try:
             text = output.of_words(run.reply.text)
         except Misfit as misfit:
-            await self._remark(run, f"The answer is not taken: {misfit}.")
+            await self._remark(run, remark := f"The answer is not taken: {misfit}. {HOW_TO_ANSWER}")
+            await run.think(remark)
             return
         # what was streamed may be written otherwise
         run.take_id()

@@ -21,6 +21,11 @@ _INSTRUCTIONS = (
     "with nothing but the value as JSON.\n\n"
     "{}"
 )
+HOW_TO_ANSWER = (
+    "Reply with nothing but the value as JSON, without other words, or call final_answer(value) in the code."
+)
+"""What the model is told of words that are no answer."""
+
 _MAX_PROBLEM = 2_000
 _MAX_ERRORS = 3
 
