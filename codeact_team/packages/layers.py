@@ -22,7 +22,14 @@ from codeact_team.aio import Turns, to_the_end
 from codeact_team.errors import SandboxError
 from codeact_team.packages.installer import install
 from codeact_team.packages.interpreters import Interpreter
-from codeact_team.packages.manifests import Manifest, differences, digest_of, files_in, make_manifest
+from codeact_team.packages.manifests import (
+    Manifest,
+    differences,
+    digest_of,
+    files_in,
+    make_manifest,
+    stamp_of,
+)
 from codeact_team.packages.requests import Requested
 from codeact_team.sandboxes.base import PACKAGES_START
 from codeact_team.system import trees
@@ -45,12 +52,14 @@ class Layer(BaseModel):
         packages: Version by name.
         interpreter: What they fit, in words.
         size: In bytes.
+        stamp: Of its files, when they were made.
     """
 
     path: Path
     packages: dict[str, str]
     interpreter: str
     size: int
+    stamp: str
 
     @contextmanager
     def held(self) -> Generator[None]:
@@ -128,6 +137,8 @@ class Layers:
             layer: The layer.
             thorough: Whether to read every file, and not only those that look changed.
         """
+        if not thorough and stamp_of(layer.path) == layer.stamp:
+            return []
         try:
             manifest: Manifest = json.loads(self._manifest_path(layer.path.name).read_bytes())
             return differences(layer.path, manifest, thorough=thorough)
@@ -191,6 +202,7 @@ class Layers:
             packages=dict(sorted(packages.items())),
             interpreter=str(interpreter),
             size=sum(file.size for file in manifest.values()),
+            stamp=stamp_of(building),
         )
         layer.path.parent.mkdir(mode=0o700, exist_ok=True)
         if not self.remove(layer):
