@@ -75,8 +75,8 @@ class Describing:
         return [*given, *(file for file in there if file.path not in paths)]
 
     def _packages(self, python: Interpreter | None) -> Mapping[str, str]:
-        provided = dict(_told(self._place.packages.items()))
         # the code finds these first
+        provided = dict(_told(self._place.packages.items()))
         own = {} if python is None else dict(_told(python.packages))
         order = {name: number for number, name in enumerate(WELL_KNOWN)}
 
@@ -84,7 +84,7 @@ class Describing:
             name, _ = package
             return order.get(name, len(order)), name not in provided, name
 
-        return dict(sorted({**provided, **own}.items(), key=rank))
+        return dict(sorted({**own, **provided}.items(), key=rank))
 
 
 def _told(packages: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:

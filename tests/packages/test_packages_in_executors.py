@@ -117,6 +117,16 @@ async def test_packages_that_were_changed_are_made_anew(layers: Layers) -> None:
         await executor.stop()
 
 
+@pytest.mark.usefixtures("layers")
+async def test_a_package_that_the_sandbox_has_too_is_found_and_told_in_the_version_asked_for(
+    index: Path,
+) -> None:
+    make_wheel(index, "pydantic", "9.9")
+    async with ConfinedSessionCodeExecutor(packages=["pydantic"]) as executor:
+        assert (await executor.describe()).packages["pydantic"] == "9.9"
+        assert await output(executor, "import pydantic; print(pydantic.version)") == "9.9\n"
+
+
 async def test_a_restart_and_a_second_executor_have_them_too(layers: Layers) -> None:
     first, second = (ConfinedSessionCodeExecutor(packages=["shapes"]) for _ in range(2))
     try:
