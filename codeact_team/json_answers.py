@@ -25,11 +25,13 @@ _NOTATION = re.compile(
     r"|(?P<comment>\#[^\n]*|//[^\n]*|/\*.*?(?:\*/|\Z))",
     re.DOTALL,
 )
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 _WORDS = {"True": "true", "False": "false", "None": "null"}
 _NOISE = str.maketrans(dict.fromkeys("\"'\\“”‘’\u200b"))
 
 _EMPTY = "The model gave no answer, or declined to."
 _TOO_LONG = f"The model's answer has more than {_MAX_CHARS:,} characters."
+_NOT_WRITABLE = "The model's answer holds half a character, and too much besides."
 _NO_OBJECT = "The model's answer holds no JSON object."
 _NOT_ALONE = "The JSON object in the model's answer may be a quotation: it neither stands alone nor in a code fence at the end."
 _QUOTED = (
@@ -135,12 +137,21 @@ def _fenced_at_the_end(text: str) -> _Candidate | None:
 def _decode(text: str) -> JsonValue:
     """The value that ``text`` is, in JSON or a notation that can be mistaken for nothing else; nothing is made up."""
     try:
-        return _STRICT.decode(text)
+        value = _STRICT.decode(text)
     except (ValueError, RecursionError) as error:
         try:
-            return pyjson5.decode(_NOTATION.sub(_as_json5, text))
+            value = pyjson5.decode(_NOTATION.sub(_as_json5, text))
         except pyjson5.Json5Exception:
             raise UnreadableAnswer(_explain(text, error)) from None
+    return _writable(value) if _SURROGATE.search(text) else value
+
+
+def _writable(value: JsonValue) -> JsonValue:
+    """The same without halves of characters, which JSON can escape and no encoding can write."""
+    try:
+        return json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
+    except (ValueError, RecursionError):
+        raise UnreadableAnswer(_NOT_WRITABLE) from None
 
 
 def _load(text: str) -> dict[str, Any]:

@@ -94,7 +94,8 @@ def round_robin_team(
         approval_func: Asked before each execution.
 
     Returns:
-        An AutoGen team. The executor starts on first use; whoever opened a scope, or calls its ``stop``, stops it.
+        An AutoGen team. Its last message is the answer where the reviewer accepts. The executor starts on first use;
+        whoever opened a scope, or calls its ``stop``, stops it.
 
     Raises:
         ValueError: If a limit leaves no room for any work.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeact_team.json_answers import UnreadableAnswer, read_answer
+from codeact_team.json_answers import UnreadableAnswer, read_answer, read_value
 
 GOOD = {"passed": True, "comment": "fine"}
 GOOD_JSON = '{"passed": true, "comment": "fine"}'
@@ -74,6 +74,29 @@ def test_an_object_in_the_last_fence_is_the_answer(value: dict[str, Any], before
 )
 def test_loose_notations_are_read(text: str):
     assert read(text) in (GOOD, {**GOOD, "hints": None})
+
+
+@pytest.mark.parametrize("half", ["\\ud83d", "\\uDFFF", "\ud83d"])
+def test_half_a_character_is_none(half: str):
+    # a verdict with one ended the run with a traceback
+    assert read(f'{{"a{half}": ["b {half}"], "c": "\\ud83d\\ude00"}}') == {"a?": ["b ?"], "c": "\U0001f600"}
+    deep = "[" * 900 + "]" * 900
+    read(f'{{"a": "{half}", "b": {deep}}}')
+
+
+@given(json_values)
+def test_a_value_of_any_kind_is_read(value: Any):
+    text = json.dumps(value, ensure_ascii=False)
+    assert read_value(f" {text}\n") == value
+    assert read_value(f"It is:\n```json\n{text}\n```") == value
+
+
+@pytest.mark.parametrize(
+    "text", ["", "It is 42.", "42 it is", "1 2", "[1", "```json\n1\n```\nor 2", "1" * 300_000]
+)
+def test_words_are_no_value(text: str):
+    with pytest.raises(UnreadableAnswer):
+        read_value(text)
 
 
 def test_what_a_string_holds_is_left_alone():

@@ -17,7 +17,7 @@ MAX_CHECKS = 100_000
 _MAX_NESTING = 250
 _UNDER_WAY = 0
 _TOO_MANY = (
-    "its parts refer to each other so often that to check arguments could take for ever; write it with fewer references "
+    "its parts refer to each other so often that a check could take for ever; write it with fewer references "
     "in allOf, anyOf, oneOf and the like"
 )
 _Order = Callable[[list[Any]], Iterator[Any]]
