@@ -32,6 +32,70 @@ def test_showing_a_figure_warns_of_nothing(interpreter: RunningInterpreter) -> N
     assert (ran.output, len(ran.artifacts)) == ("", 1)
 
 
+PLOT = "import matplotlib.pyplot as plt\n"
+
+
+def test_a_figure_that_is_closed_after_it_was_shown_is_sent(interpreter: RunningInterpreter) -> None:
+    ran = interpreter.run(f"{PLOT}_ = plt.plot([1, 2])\nplt.show()\nplt.close()")
+    assert (ran.output, len(ran.artifacts)) == ("", 1)
+    assert interpreter.run("plt.get_fignums()").artifacts == []
+
+
+def test_each_picture_that_is_shown_is_sent_once_and_in_order(interpreter: RunningInterpreter) -> None:
+    ran = interpreter.run(
+        f"{PLOT}from matplotlib.pyplot import show\n"
+        "for width in (2, 3, 4):\n"
+        "    plt.clf()\n"
+        "    plt.gcf().set_size_inches(width, 2)\n"
+        "    plt.plot([1, width])\n"
+        "    show()\n"
+        "    show()\n"
+        "plt.figure(2, figsize=(5, 2))\n"
+        "_ = plt.plot([3, 1])"
+    )
+    widths = [size_of(data)[0] for _, data in ran.artifacts]
+    assert (ran.output, len(widths), widths) == ("", 4, sorted(widths))
+
+
+def test_what_is_drawn_after_it_was_shown_is_sent_as_well(interpreter: RunningInterpreter) -> None:
+    ran = interpreter.run(f"{PLOT}_ = plt.plot([1, 2])\nplt.show()\n_ = plt.title('more')")
+    assert len(ran.artifacts) == 2
+
+
+def test_figures_that_were_shown_before_an_interrupt_are_not_those_of_the_next_block(
+    interpreter: RunningInterpreter,
+) -> None:
+    interpreter.start(
+        f"{PLOT}_ = plt.plot([1, 2])\nplt.show()\nplt.close()\nprint('shown', flush=True)\nwhile True: pass"
+    )
+    assert interpreter.interrupt_when("shown").exit_code == 130
+    assert interpreter.run("1").artifacts == []
+
+
+def test_what_cannot_be_drawn_is_no_error_of_show(interpreter: RunningInterpreter) -> None:
+    ran = interpreter.run(f"{PLOT}_ = plt.title('$\\\\frac{{$')\nplt.show()\nprint('on')")
+    assert ran.exit_code == 0
+    assert ran.output.startswith("on\nan artifact (image/png) was left out: ValueError: ")
+
+
+def test_very_many_figures_that_are_shown_are_counted(interpreter: RunningInterpreter) -> None:
+    ran = interpreter.run(
+        f"{PLOT}for n in range({MAX_ARTIFACTS + 3}):\n"
+        "    plt.figure(figsize=(0.5, 0.5)).text(0, 0, n)\n    plt.show()\n    plt.close()"
+    )
+    assert len(ran.artifacts) == MAX_ARTIFACTS
+    assert ran.output == f"3 more artifacts were left out: there are {MAX_ARTIFACTS} already\n"
+
+
+def test_the_library_is_what_it_is_without_the_interpreter(interpreter: RunningInterpreter) -> None:
+    ran = interpreter.run(
+        f"{PLOT}import inspect, sys\n"
+        "print(type(plt.__loader__).__name__, plt.__spec__.loader is plt.__loader__, plt.show.__name__)\n"
+        "print('def show' in inspect.getsource(plt))"
+    )
+    assert ran.output == "SourceFileLoader True show\nTrue\n"
+
+
 def test_a_figure_as_the_last_value_is_sent_once(interpreter: RunningInterpreter) -> None:
     ran = interpreter.run("import matplotlib.pyplot as plt\nfigure = plt.figure()\nfigure")
     assert ran.output == "<Figure size 640x480 with 0 Axes>\n"

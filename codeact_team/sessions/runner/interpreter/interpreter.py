@@ -62,7 +62,7 @@ class Interpreter:
         self._shown: object = None
         self._denied = False
         sys.displayhook = self._displayhook
-        artifact_capture.prepare()
+        self._figures = artifact_capture.ShownFigures()
         # nothing of what there is now will ever be garbage
         gc.freeze()
 
@@ -93,6 +93,7 @@ class Interpreter:
     def _run(self, code: str, name: str, token: bytes) -> bytes:
         self._answer.begin()
         self._parts, self._names, self._denied = (), None, False
+        self._figures.drawn.clear()
         if self._tools is not None:
             self._tools.calls.begin(token)
         self._interrupts.arm()
@@ -149,7 +150,7 @@ class Interpreter:
 
     def _send_artifacts(self, token: bytes) -> None:
         send = partial(self._channel.send, Kind.ARTIFACT, token)
-        artifact_capture.Artifacts(send, self._streams.write_error).collect(self._shown)
+        artifact_capture.Artifacts(send, self._streams.write_error, self._figures).collect(self._shown)
 
     def _report(self, exit_code: int, interrupted: bool) -> bytes:
         names, omitted = self._names.describe() if self._names else ([], 0)
