@@ -13,7 +13,7 @@ from autogen_core.memory import Memory
 from autogen_core.model_context import ChatCompletionContext
 from autogen_core.models import ChatCompletionClient
 from autogen_core.tools import BaseTool, Workbench
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from codeact_team.agents.tool_settings import ToolOptions, ToolSettings, ToolUserConfig
 from codeact_team.autogen_internals import load_context
@@ -31,6 +31,8 @@ class AgentSettings(BaseModel):
 
     name: str
     """Name of the agent: unique in its team, and a Python identifier."""
+    max_pictures: int = Field(4, ge=0)
+    """How many pictures that code has drawn, the latest, a model that sees gets to see at a time."""
 
 
 class AgentConfig(AgentSettings):
@@ -47,6 +49,7 @@ class AgentOptions(TypedDict, total=False):
 
     model_context: ChatCompletionContext | None
     memory: Sequence[Memory] | None
+    max_pictures: int
 
 
 class ExecutingSettings(AgentSettings, ToolSettings):

@@ -19,6 +19,7 @@ from autogen_core.models import ChatCompletionClient
 
 from codeact_team.agents.agent_config import ExecutingSettings, Settings, dumped, loaded, settings_of
 from codeact_team.agents.agent_tools import AgentTools
+from codeact_team.agents.sight import Sight
 from codeact_team.agents.turn import Emit, Item, Turn
 from codeact_team.aio import aclosing, streamed, until_cancelled
 from codeact_team.autogen_parts import unwrap, wrap
@@ -56,6 +57,7 @@ class RememberingAgent(BaseChatAgent, Generic[Settings]):
         self._memory = None if memory is None else [wrap(one) for one in memory]
         client: ChatCompletionClient | None = given.get("model_client")
         self._model_client = None if client is None else wrap_client(client)
+        self._sight = Sight(plain["max_pictures"], self._model_client)
         self._door = current_door()
         self._model_context: ChatCompletionContext = (
             given.get("model_context") or UnboundedChatCompletionContext()
@@ -116,18 +118,21 @@ class RememberingAgent(BaseChatAgent, Generic[Settings]):
     async def on_reset(self, cancellation_token: CancellationToken) -> None:
         """Forget the conversation."""
         await self._model_context.clear()
+        self._sight.forget()
 
     async def save_state(self) -> Mapping[str, Any]:
         """The conversation."""
         return {
             "type": f"{type(self).__name__}State",
             "model_context": await self._model_context.save_state(),
+            **self._sight.save_state(),
         }
 
     async def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on with a saved conversation."""
         if "model_context" in state:
             await self._model_context.load_state(state["model_context"])
+        self._sight.load_state(state)
 
     def _parts(self) -> dict[str, Any]:
         """The live settings by field."""

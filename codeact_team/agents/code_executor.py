@@ -152,6 +152,7 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentSettings], Component[Cod
             cancellation_token=cancellation_token,
             tools=await self._tools.begin_turn(cancellation_token),
             stream_output=self._settings.stream_output,
+            max_pictures=self._settings.max_pictures,
         )
         try:
             text = await self._work(messages, turn)
@@ -248,7 +249,8 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentSettings], Component[Cod
             raise
         turn.result = result if isinstance(result, ExecutionResult) else observe(result)
         turn.executed.append(turn.blocks)
-        await self._remember(turn.with_left_out(as_data(turn.result.output)))
+        await turn.look()
+        await self._remember(self._sight.tell(turn.with_left_out(as_data(turn.result.output)), turn.drawn))
 
     async def _conversation(self, client: WrappedClient) -> list[LLMMessage]:
         turn = self._turn
@@ -257,7 +259,7 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentSettings], Component[Cod
             filter(None, [self._settings.system_message, await self._sandbox(turn), described])
         )
         system = [SystemMessage(content=instructions)] if instructions else []
-        return visible_to(client, [*system, *await self._model_context.get_messages()])
+        return self._sight.show(visible_to(client, [*system, *await self._model_context.get_messages()]))
 
     @property
     def _describes_sandbox(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Unpack
@@ -19,6 +20,7 @@ from codeact_team.clients import wrap_client
 from codeact_team.execution_records import ExecutionRecord
 from codeact_team.observations import as_data, shorten
 from codeact_team.parsing import make_inert
+from codeact_team.pictures import Drawn, pictures_from_metadata
 from codeact_team.reflection import REFLECTION_SYSTEM_MESSAGE
 
 
@@ -81,11 +83,14 @@ class ReflectionAgent(RememberingAgent[ReflectionAgentSettings], Component[Refle
             if record is None:
                 await add_to_context(self._model_context, [message])
             else:
-                await self._model_context.add_message(_execution_report(message, record))
+                drawn = Drawn(await asyncio.to_thread(pictures_from_metadata, message.metadata))
+                report = self._sight.tell(_execution_report(message, record), drawn)
+                await self._model_context.add_message(UserMessage(content=report, source=message.source))
         await self._recall(turn)
         instructions = self._settings.system_message
         system = [SystemMessage(content=instructions)] if instructions else []
-        conversation = visible_to(self._judge, [*system, *await self._model_context.get_messages()])
+        messages_so_far = await self._model_context.get_messages()
+        conversation = self._sight.show(visible_to(self._judge, [*system, *messages_so_far]))
         given = next(filter(None, map(given_answer, reversed(messages))), None)
         judged = await turn.reflect(self._judge, conversation, cancellation_token, answered=given is not None)
         if given is not None and judged.value.accepted:
@@ -99,7 +104,7 @@ class ReflectionAgent(RememberingAgent[ReflectionAgentSettings], Component[Refle
         return turn.respond(TextMessage(content=answer or said, source=self.name, metadata=metadata))
 
 
-def _execution_report(message: BaseChatMessage, record: ExecutionRecord) -> UserMessage:
+def _execution_report(message: BaseChatMessage, record: ExecutionRecord) -> str:
     """What another agent ran and what came of it, for the model: the code it may not have seen, the output as data."""
     code = "\n\n".join(f"[{block.language}]\n{block.code}" for block in record.blocks)
     text = (
@@ -111,4 +116,4 @@ def _execution_report(message: BaseChatMessage, record: ExecutionRecord) -> User
         text += f"\n\n{message.source} says:\n{remark}"
     if record.answer is not None and record.remark is not None:
         text += f"\n\nThe code gave this as its final answer:\n{as_data(make_inert(shorten(record.answer)))}"
-    return UserMessage(content=text, source=message.source)
+    return text

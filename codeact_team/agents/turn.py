@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,6 +31,7 @@ from codeact_team.execution import ExecutionResult, Outcome, SessionResult
 from codeact_team.execution_records import CodeRecord, ExecutionRecord, result_to_metadata
 from codeact_team.observations import encodable
 from codeact_team.parsing import make_inert, take_thoughts_off
+from codeact_team.pictures import Drawn, Picture, pictures_to_metadata, read_drawn
 from codeact_team.reflection import Verdict, reflect
 from codeact_team.retry import RetryDecision, decide_retry
 from codeact_team.structured import Answer
@@ -199,6 +201,12 @@ class CodeTurn(Turn):
     """Whose code beside them is not run, because its end is missing."""
     executed: list[list[CodeBlock]] = field(default_factory=list[list[CodeBlock]])
     result: ExecutionResult = field(default_factory=partial(ExecutionResult, exit_code=0, output=""))
+    drawn: Drawn = field(default_factory=Drawn)
+    """What the blocks of the result have drawn."""
+    max_pictures: int
+    """How many pictures the response passes on."""
+    pictures: Sequence[Picture] = ()
+    """The latest pictures of the turn."""
     decisions: list[RetryDecision] = field(default_factory=list[RetryDecision])
     remark: str | None = None
     """What the response adds to the result, if it passes that on."""
@@ -248,6 +256,14 @@ class CodeTurn(Turn):
         )
         await self.send(message)
 
+    async def look(self) -> None:
+        """Take up what the blocks of the result have drawn."""
+        self.drawn = Drawn()
+        if isinstance(self.result, SessionResult) and self.result.artifacts:
+            self.drawn = await asyncio.to_thread(read_drawn, self.result.artifacts)
+        if self.max_pictures:
+            self.pictures = [*self.pictures, *self.drawn.pictures][-self.max_pictures :]
+
     async def ran(self, attempt: int) -> None:
         """Yield AutoGen's message of the result; its field for it drops on its way what ours has more."""
         await self.send(
@@ -284,7 +300,8 @@ class CodeTurn(Turn):
             omitted_approvals=omitted_approvals,
         )
         told = any(isinstance(message, CodeExecutionEvent) for message in self.inner_messages)
-        return record.to_metadata() | ({} if told else result_to_metadata(self.result))
+        result = {} if told else result_to_metadata(self.result)
+        return {**record.to_metadata(), **result, **pictures_to_metadata(self.pictures)}
 
     def respond(self, message: BaseChatMessage) -> Response:
         return super().respond(message.model_copy(update={"metadata": self.metadata()}))

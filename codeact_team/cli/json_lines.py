@@ -17,6 +17,7 @@ from codeact_team.effects import Event
 from codeact_team.events import VERSION, ArtifactReference, MessageSent, Output, Said, Words, dump
 from codeact_team.execution import Artifact
 from codeact_team.execution_records import RESULT_KEY
+from codeact_team.pictures import PICTURES_KEY
 from codeact_team.runs import RunEnding, RunResult, without_secrets
 
 _SOURCE = "codeact-team"
@@ -87,7 +88,7 @@ def _result(result: RunResult) -> dict[str, Any]:
 
 
 def _without_bytes(value: JsonValue) -> JsonValue:
-    """A message with references in place of pictures, and without the result of code, of which an event tells."""
+    """A message with references in place of pictures, and without what an event tells of the code's result."""
     if isinstance(value, list):
         return [_without_bytes(item) for item in value]
     if not isinstance(value, dict):
@@ -95,7 +96,7 @@ def _without_bytes(value: JsonValue) -> JsonValue:
     data = value.get("data")
     if len(value) == 1 and isinstance(data, str) and (picture := _decoded(data)).startswith(_PNG):
         return asdict(ArtifactReference.of(Artifact("image/png", picture)))
-    return {key: _without_bytes(item) for key, item in value.items() if key != RESULT_KEY}
+    return {key: _without_bytes(item) for key, item in value.items() if key not in (RESULT_KEY, PICTURES_KEY)}
 
 
 def _decoded(data: str) -> bytes:

@@ -125,6 +125,7 @@ def test_sandboxed_or_approved_execution_is_not():
 
 FIELDS: dict[str, Any] = {
     "model_client_stream": True,
+    "max_pictures": 2,
     "max_retries_on_error": 3,
     "description": "Runs things.",
     "system_message": "You write code.",

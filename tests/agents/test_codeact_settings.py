@@ -106,6 +106,7 @@ FIELDS: dict[str, Any] = {
     "max_seconds": 90.5,
     "max_tokens": 10_000,
     "max_retries_on_error": 0,
+    "max_pictures": 2,
     "max_reflections": 2,
     "output_schema": {"type": "object", "properties": {"n": {"type": ["integer", "null"], "default": None}}},
     "approval_func": "codeact_team.providers:did_you_mean",

@@ -20,6 +20,7 @@ from codeact_team.agents.codeact.codeact_run import MAX_REMARKS, CodeActRun
 from codeact_team.agents.codeact.handoffs import Handoffs, HandoffTaken
 from codeact_team.agents.codeact.model_view import keep_in_view
 from codeact_team.agents.codeact.output_schema import HOW_TO_ANSWER, Misfit, OutputSchema
+from codeact_team.agents.sight import Sight
 from codeact_team.clients import WrappedClient
 from codeact_team.errors import CodeActTeamError
 from codeact_team.events import HandedOff
@@ -45,6 +46,7 @@ class CodeActLoop:
     model_client: WrappedClient
     executor: SessionCodeExecutor
     context: ChatCompletionContext
+    sight: Sight
     handoffs: Handoffs
     output: OutputSchema | None
     approve: ApprovalFuncType | None
@@ -141,7 +143,7 @@ class CodeActLoop:
             await self._tell(run, f"The code could not be run: {error}")
             raise
         await run.take(result)
-        await self._tell(run, run.observation())
+        await self._tell(run, self.sight.tell(run.observation(), run.drawn))
         await run.ran(run.budget.steps - 1)
 
     async def _draw_conclusions(self, run: CodeActRun) -> None:
@@ -276,7 +278,7 @@ class CodeActLoop:
     ) -> list[LLMMessage]:
         system = [SystemMessage(content=instructions)] if instructions else []
         asked = [UserMessage(content=prompt, source="user")] if prompt else []
-        return visible_to(self.model_client, [*system, *await self._view(run), *asked])
+        return self.sight.show(visible_to(self.model_client, [*system, *await self._view(run), *asked]))
 
     async def _remember(self, run: CodeActRun, message: LLMMessage) -> None:
         run.said.append(message)

@@ -102,6 +102,7 @@ class CodeActRun(CodeTurn):
             self.omitted_artifacts = len(observed.artifacts) - len(kept)
             observed = replace(observed, artifacts=kept)
         self.result, self.unsupported = observed, self.reply.unsupported
+        await self.look()
         self.executed.append(self.reply.blocks)
         self.repetition.note(self.reply.blocks, observed)
         self.errors = self.errors + 1 if self.failed else 0
