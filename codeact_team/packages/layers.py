@@ -71,6 +71,8 @@ class Layer(BaseModel):
         descriptor = os.open(self.path, trees.DIRECTORY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
+            if not os.path.samestat(os.fstat(descriptor), os.stat(self.path)):
+                raise FileNotFoundError(self.path)
             yield
         finally:
             os.close(descriptor)
@@ -195,8 +197,6 @@ class Layers:
         _make_readable(building)
         manifest = make_manifest(building)
         name = digest_of(manifest)[:32]
-        if (same := self._load(name)) is not None and not self.changes(same, thorough=True):
-            return same
         layer = Layer(
             path=self.root / "layers" / name,
             packages=dict(sorted(packages.items())),
@@ -204,6 +204,13 @@ class Layers:
             size=sum(file.size for file in manifest.values()),
             stamp=stamp_of(building),
         )
+        with _locked(self.root / "lock"):
+            return self._put_in_place(building, layer, manifest)
+
+    def _put_in_place(self, building: Path, layer: Layer, manifest: Manifest) -> Layer:
+        name = layer.path.name
+        if (same := self._load(name)) is not None and not self.changes(same, thorough=True):
+            return same
         layer.path.parent.mkdir(mode=0o700, exist_ok=True)
         if not self.remove(layer):
             raise SandboxError(
@@ -225,14 +232,26 @@ class Layers:
             layer = Layer.model_validate_json(self._record_path(name).read_bytes())
         except (FileNotFoundError, ValidationError):
             return None
-        # the cache may have been moved
-        return layer.model_copy(update={"path": self.root / "layers" / name})
+        path = self.root / "layers" / name
+        # the cache may have been moved, or tidied by hand
+        return layer.model_copy(update={"path": path}) if path.is_dir() else None
 
     def _record_path(self, name: str) -> Path:
         return self.root / "layers" / f"{name}.json"
 
     def _manifest_path(self, name: str) -> Path:
         return self.root / "manifests" / f"{name}.json"
+
+
+@contextmanager
+def _locked(file: Path) -> Generator[None]:
+    """Within it, no other process is within it. Blocks."""
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _tidy(building: Path) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -77,9 +77,12 @@ class Provision:
             self._refuse_what_code_could_change()
             interpreter = await self.interpreter()
             compiling = partial(self._compile, interpreter.cache_tag)
-            layer = await self._layers.provide(self._requested, interpreter, compiling, tell)
-            self._held.enter_context(layer.held())
-            self.layer = layer
+            while self.layer is None:
+                layer = await self._layers.provide(self._requested, interpreter, compiling, tell)
+                # somebody may just have removed it
+                with suppress(FileNotFoundError):
+                    self._held.enter_context(layer.held())
+                    self.layer = layer
         return None if self.layer is None else self.layer.path
 
     async def interpreter(self) -> Interpreter:

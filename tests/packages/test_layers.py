@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -178,3 +180,24 @@ def test_a_requirement_that_is_none_is_refused(requirement: str) -> None:
 def test_a_file_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="does not exist"):
         Requested(file=tmp_path / "requirements.txt")
+
+
+async def test_packages_that_somebody_has_removed_by_hand_are_made_anew(provide: Provide) -> None:
+    layer, _ = await made(provide, "shapes")
+    shutil.rmtree(layer.path)
+    again, said = await made(provide, "shapes")
+    assert (again.path, bool(said)) == (layer.path, True)
+    assert again.path.is_dir()
+
+
+async def test_many_that_make_the_same_at_once_share_it(provide: Provide, layers: Layers) -> None:
+    await made(provide, "colours")
+    program = (
+        "import asyncio; from codeact_team import ConfinedCommandLineCodeExecutor as Executor\n"
+        "executor = Executor(packages=['shapes'])\n"
+        "asyncio.run(executor.prepare())\n"
+    )
+    processes = [await asyncio.create_subprocess_exec(sys.executable, "-c", program) for _ in range(3)]
+    assert [await process.wait() for process in processes] == [0, 0, 0]
+    assert sorted(len(layer.packages) for layer in layers.all()) == [1, 2]
+    assert not list(layers.root.glob("building-*"))
