@@ -23,7 +23,7 @@ from autogen_core._component_config import ComponentFromConfig, _ConcreteCompone
 from autogen_core.code_executor._func_with_reqs import import_to_str as import_to_str
 from autogen_core.model_context import BufferedChatCompletionContext, ChatCompletionContext
 from autogen_core.model_context._buffered_chat_completion_context import BufferedChatCompletionContextConfig
-from autogen_core.models import ChatCompletionClient
+from autogen_core.models import ChatCompletionClient, ModelInfo
 from autogen_core.tools import FunctionTool, ToolOverride
 from autogen_ext.code_executors._common import build_python_functions_file as build_python_functions_file
 from autogen_ext.code_executors._common import to_stub as to_stub
@@ -72,6 +72,23 @@ def model_table(component: type) -> Any:
         if issubclass(base, ChatCompletionClient) and package in _WITH_MODEL_TABLE:
             return importlib.import_module(f"{package}._model_info")
     return None
+
+
+def listed_model(component: type, model: str) -> ModelInfo | None:
+    """What the table of a model client says of a model; ``None`` where it has no table, or the model is not in it."""
+    table = model_table(component)
+    try:
+        return None if table is None or _is_any_claude(table, model) else table.get_info(model)
+    except (KeyError, ValueError):
+        return None
+
+
+def _is_any_claude(table: Any, model: str) -> bool:
+    """Whether a table takes a model for the one that it takes all models for whose names begin with "claude"."""
+    if not table.__name__.startswith("autogen_ext.models.anthropic.") or model.startswith("claude-2"):
+        return False
+    # what it has for "claude-2.0" it has for any name that begins so up to "-2"
+    return table.get_info(model) is table.get_info("claude-2.0")
 
 
 def function_of(tool: FunctionTool) -> Callable[..., Any]:

@@ -6,7 +6,7 @@ They are applied to what the document says once its references are resolved, bef
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -70,8 +70,10 @@ def apply_for_every(
     references: dict[Path, Resolved] = {}
     for override in overrides:
         for part, setting in _taking(override, parts, document):
-            for key, reference in _set(part, setting, override).items():
-                place = (*part.path, "config", key)
+            place_of = (*part.path, "config")
+            said = {key for key in part.config if _is_said((*place_of, key), [*document.overrides, *origins])}
+            for key, reference in _set(part, setting, override, said).items():
+                place = (*place_of, key)
                 origins[place] = override.name
                 if reference is not None:
                     references[place] = reference
@@ -88,11 +90,22 @@ def apply_for_every(
     return document, [problem for problem in unresolved if stays(problem.path)]
 
 
-def _set(part: PlacedComponent, setting: str, override: ForEvery) -> Mapping[str, Resolved | None]:
-    """Change a config; returns the keys that are not as before, each with the reference that it stands for, if any."""
+def _is_said(path: Path, places: Iterable[Path]) -> bool:
+    """Whether an override is about what is at ``path``, or a part of that."""
+    return any(is_in(path, place) or is_in(place, path) for place in places)
+
+
+def _set(
+    part: PlacedComponent, setting: str, override: ForEvery, said: Container[str]
+) -> Mapping[str, Resolved | None]:
+    """Change a config, but for keys that were ``said``.
+
+    Returns:
+        The keys that are not as before, each with the reference that it stands for, if any.
+    """
     part.config[setting] = copy.deepcopy(override.value)
     if issubclass(part.component, ChatCompletionClient):
-        return {setting: None, **change_client(part.component, part.config, override.setting)}
+        return {setting: None, **change_client(part.component, part.config, override.setting, said)}
     return {setting: None}
 
 

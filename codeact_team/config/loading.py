@@ -15,6 +15,7 @@ from codeact_team.config.document import ConfigSource, Document, Problem, read_d
 from codeact_team.config.environment import resolve_references
 from codeact_team.config.for_every import ForEvery, apply_for_every
 from codeact_team.config.making import Failure, failures_in_trial, make
+from codeact_team.config.model_settings import missing_key
 from codeact_team.config.origins import remember
 from codeact_team.config.overrides import apply_overrides
 from codeact_team.config.validation import check_components, check_text
@@ -118,7 +119,7 @@ def _refuse_mistakes(document: Document, failures: Sequence[Failure]) -> None:
 
 
 def _problem(part: PlacedComponent, error: Exception) -> Problem:
-    message = f"{part.component.__name__} cannot be made: {_reason(error)}"
+    message = f"{part.component.__name__} cannot be made: {_reason(part, error)}"
     return Problem(part.path, message, isinstance(error, NotAllowedError))
 
 
@@ -128,7 +129,7 @@ def _quotes(document: Document, error: Exception) -> bool:
     return with_references(trace, document.values) != trace
 
 
-def _reason(error: Exception) -> str:
+def _reason(part: PlacedComponent, error: Exception) -> str:
     match error:
         case ConfigError():
             return error.message
@@ -139,4 +140,6 @@ def _reason(error: Exception) -> str:
         case ValueError() | TypeError() | NotImplementedError():
             return str(error)
         case _:
-            return f"{type(error).__name__}: {error}"
+            # clients read their keys in this process's environment, whatever references are looked up in
+            missing = missing_key(part.component, part.config, os.environ)
+            return missing or f"{type(error).__name__}: {error}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from autogen_core.models import ModelFamily, ModelInfo
 
-from codeact_team.autogen_internals import ComponentClass, model_table
+from codeact_team.autogen_internals import ComponentClass, listed_model, model_table
 
 _ABILITIES = ("vision", "function_calling", "json_output", "structured_output")
 
@@ -43,11 +43,8 @@ def needs_info(component: ComponentClass, config: Mapping[str, Any]) -> bool:
 
 def listed_info(component: ComponentClass, config: Mapping[str, Any]) -> ModelInfo | None:
     """What the table of a client says of its model."""
-    table = model_table(component)
-    try:
-        return None if table is None else table.get_info(config["model"])
-    except (KeyError, ValueError):
-        return None
+    model = config.get("model")
+    return listed_model(component, model) if isinstance(model, str) else None
 
 
 def assumed_info(component: ComponentClass, config: Mapping[str, Any]) -> ModelInfo | None:

@@ -10,15 +10,16 @@ from urllib.parse import urlsplit
 
 from codeact_team.autogen_internals import ComponentClass
 from codeact_team.config.document import Resolved
-from codeact_team.config.environment import resolve_text
 from codeact_team.config.model_info import info_by_name, listed_info
+from codeact_team.providers import schema_of
 
 _SERVER = ("base_url", "host", "azure_endpoint", "endpoint")
 """What the clients of AutoGen call the URL of their server."""
-_URL = re.compile(r"https?://\S+", re.IGNORECASE)
+_BLANK = re.compile(r"\s")
 _ABOUT_THE_MODEL = ("model_info", "model_capabilities")
 _REPLAY = "autogen_ext.models.replay."
 
+NO_URL = "the URL of a server begins with http:// or https://, and goes on with its name"
 NO_KEY = "none"
 """Stands for a key where a server wants none, as clients insist on one."""
 
@@ -45,14 +46,22 @@ def asks_no_model(component: ComponentClass) -> bool:
 
 
 def server_of(component: ComponentClass, config: Mapping[str, Any], environ: Mapping[str, str]) -> str | None:
-    """The address of the server that a client is told to ask, without credentials in it; ``None`` where it is not told."""
+    """The address of the server that a client is told to ask; ``None`` where it is not told."""
     given = next((config[name] for name in _SERVER if config.get(name)), None)
     if given is None and component.__name__ == _OPENAI:
         given = environ.get("OPENAI_BASE_URL")
-    if not given:
+    return str(given) if given else None
+
+
+def without_credentials(url: str) -> str | None:
+    """The URL of a server, fit to be shown; ``None`` where it is none."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
         return None
-    url = urlsplit(str(given))
-    return f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}"
+    if parts.scheme.lower() not in ("http", "https") or not parts.hostname or _BLANK.search(url):
+        return None
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def key_variables(component: ComponentClass, config: Mapping[str, Any]) -> Sequence[str]:
@@ -66,6 +75,23 @@ def key_variables(component: ComponentClass, config: Mapping[str, Any]) -> Seque
     return names
 
 
+def missing_key(
+    component: ComponentClass, config: Mapping[str, Any], environ: Mapping[str, str]
+) -> str | None:
+    """Why a client has no key although it needs one, and what to do; ``None`` where it has, or nothing is known."""
+    variables = key_variables(component, config)
+    if not variables or config.get("api_key") or any(environ.get(name) for name in variables):
+        return None
+    several = len(variables) > 1
+    lacking = (
+        f"{' and '.join(variables)} {'are' if several else 'is'} not set: set {'one' if several else 'it'}"
+    )
+    # Azure's servers all want one
+    can_do_without = "base_url" in schema_of(component).model_fields
+    instead = ", or give a server that wants none by --base-url" if can_do_without else ""
+    return f"the model needs a key, and {lacking} to your key{instead}"
+
+
 def objection_of_client(
     component: ComponentClass, config: Mapping[str, Any], setting: str, value: object
 ) -> str | None:
@@ -75,15 +101,15 @@ def objection_of_client(
     if setting == "model" and config.get("azure_deployment"):
         return "its `azure_deployment` decides which model is asked; set that by -s"
     # the value stays out of the message: a URL may hold a password
-    if setting == "base_url" and not (isinstance(value, str) and _URL.fullmatch(value)):
-        return "the URL of a server begins with http:// or https://"
+    if setting == "base_url" and without_credentials(str(value)) is None:
+        return NO_URL
     return None
 
 
 def change_client(
-    component: ComponentClass, config: dict[str, Any], setting: str
+    component: ComponentClass, config: dict[str, Any], setting: str, said: Container[str]
 ) -> Mapping[str, Resolved | None]:
-    """Let the rest of a client's config fit a setting that has been changed.
+    """Let the rest of a client's config, but what was ``said`` by an override, fit a setting that has been changed.
 
     Returns:
         The other keys that are not as before, each with the reference that it stands for, if any.
@@ -92,12 +118,13 @@ def change_client(
         # what a config says of one model holds for another one on its server, unless that is known better
         without = {key: value for key, value in config.items() if key not in _ABOUT_THE_MODEL}
         if listed_info(component, without) or info_by_name(config["model"]):
-            removed = [key for key in _ABOUT_THE_MODEL if config.pop(key, None)]
-            return dict.fromkeys(removed)
-    if setting == "base_url" and component.__name__ == _OPENAI:
-        key = resolve_text(f"${{OPENAI_API_KEY:-{NO_KEY}}}", os.environ)
+            outdated = [key for key in _ABOUT_THE_MODEL if key in config and key not in said]
+            for key in outdated:
+                del config[key]
+            return dict.fromkeys(outdated)
+    variables = key_variables(component, config)
+    if setting == "base_url" and "base_url" in config and missing_key(component, config, os.environ):
         # most servers of one's own want no key, and the client insists on one
-        if not key.values and not config.get("api_key"):
-            config["api_key"] = key.text
-            return {"api_key": key}
+        config["api_key"] = NO_KEY
+        return {"api_key": Resolved(NO_KEY, f"${{{variables[-1]}:-{NO_KEY}}}", {})}
     return {}

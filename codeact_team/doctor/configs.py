@@ -11,7 +11,15 @@ from pydantic import BaseModel
 
 from codeact_team.config.components import PlacedComponent
 from codeact_team.config.model_info import abilities, listed_info
-from codeact_team.config.model_settings import NO_KEY, asks_no_model, key_variables, server_of
+from codeact_team.config.model_settings import (
+    NO_KEY,
+    NO_URL,
+    asks_no_model,
+    key_variables,
+    missing_key,
+    server_of,
+    without_credentials,
+)
 from codeact_team.doctor.checks import Check, Report, State
 from codeact_team.doctor.confinement import examine_confinement
 from codeact_team.doctor.engine import examine_engine
@@ -76,22 +84,25 @@ def _model(part: PlacedComponent, environ: Mapping[str, str]) -> Iterator[Check]
         yield Check("model", State.WORKS, "none is asked: the answers are recorded")
     # what only wraps another client has none
     elif isinstance(model := part.config.get("model"), str):
-        server = server_of(part.component, part.config, environ)
-        info = part.config.get("model_info") or listed_info(part.component, part.config)
-        able = f", with {abilities(info) or 'text alone'}" if info else ""
-        yield Check("model", State.WORKS, f"{model}{f' at {server}' if server else ''}{able}")
+        yield _named_model(model, part, environ)
+
+
+def _named_model(model: str, part: PlacedComponent, environ: Mapping[str, str]) -> Check:
+    at = ""
+    if (server := server_of(part.component, part.config, environ)) is not None:
+        if (url := without_credentials(server)) is None:
+            return Check("model", State.MISSING, f"{model} has no server: {NO_URL}")
+        at = f" at {url}"
+    info = part.config.get("model_info") or listed_info(part.component, part.config)
+    able = f", with {abilities(info) or 'text alone'}" if info else ""
+    return Check("model", State.WORKS, f"{model}{at}{able}")
 
 
 def _key(part: PlacedComponent, environ: Mapping[str, str]) -> Iterator[Check]:
     variables = key_variables(part.component, part.config)
-    if not variables:
-        return
-    if given := part.config.get("api_key"):
-        told = "none is sent" if given == NO_KEY else "the config gives it"
-        yield Check("key", State.WORKS, told)
-    elif present := [name for name in variables if environ.get(name)]:
-        yield Check("key", State.WORKS, f"{present[0]} is set")
-    else:
-        advice = "set one to your key, or give a server that wants none by --base-url"
-        lacking = " and ".join(variables) + (" is not set" if len(variables) == 1 else " are not set")
-        yield Check("key", State.MISSING, f"the model needs a key, and {lacking}: {advice}")
+    if missing := missing_key(part.component, part.config, environ):
+        yield Check("key", State.MISSING, missing)
+    elif given := part.config.get("api_key"):
+        yield Check("key", State.WORKS, "none is sent" if given == NO_KEY else "the config gives it")
+    elif variables:
+        yield Check("key", State.WORKS, f"{next(name for name in variables if environ.get(name))} is set")

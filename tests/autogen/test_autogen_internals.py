@@ -6,8 +6,10 @@ A test of a repair looks at AutoGen's defect first. Once that is gone the repair
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -26,6 +28,7 @@ from autogen_core.model_context import (
 )
 from autogen_core.models import LLMMessage, UserMessage
 from autogen_core.tools import FunctionTool, StaticWorkbench
+from autogen_ext.models import openai
 from autogen_ext.models.openai import AzureOpenAIChatCompletionClient, OpenAIChatCompletionClient
 from autogen_ext.models.replay import ReplayChatCompletionClient
 from pydantic import BaseModel
@@ -37,6 +40,7 @@ from codeact_team.autogen_internals import (
     components_in,
     function_of,
     import_to_str,
+    listed_model,
     load_context,
     model_table,
     reads_past_versions,
@@ -221,3 +225,21 @@ def test_a_model_client_has_a_table_of_the_models_it_knows() -> None:
     with pytest.raises((KeyError, ValueError)):
         model_table(OpenAIChatCompletionClient).get_info("no-such-model")
     assert model_table(ReplayChatCompletionClient) is None
+    assert listed_model(OpenAIChatCompletionClient, "gpt-4o") == model_table(
+        OpenAIChatCompletionClient
+    ).get_info("gpt-4o")
+    assert listed_model(OpenAIChatCompletionClient, "no-such-model") is None
+    assert listed_model(ReplayChatCompletionClient, "gpt-4o") is None
+
+
+def test_a_new_model_of_anthropic_s_is_not_taken_for_its_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    # the package itself imports what is not installed here; its table does not
+    package = ModuleType("autogen_ext.models.anthropic")
+    package.__path__ = [str(Path(openai.__file__).parents[1] / "anthropic")]
+    monkeypatch.setitem(sys.modules, package.__name__, package)
+    client = type("Client", (ReplayChatCompletionClient,), {"__module__": f"{package.__name__}._client"})
+    assert not model_table(client).get_info("claude-haiku-4-5")["function_calling"]
+    assert listed_model(client, "claude-haiku-4-5") is None
+    assert listed_model(client, "no-such-model") is None
+    for known in ("claude-2.1", "claude-sonnet-4-5"):
+        assert listed_model(client, known) is model_table(client).get_info(known)

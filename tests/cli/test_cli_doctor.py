@@ -157,6 +157,13 @@ def test_doctor_refuses_what_it_cannot_examine(arguments: list[str], said: str, 
     assert result.stdout == ""
 
 
+@pytest.mark.parametrize("url", ["localhost:11434/v1", "http://[::1/v1", "http:///v1"])
+def test_doctor_tells_that_a_server_has_no_url(url: str, tmp_path: Path):
+    result = codeact_team("doctor", "team-confined", "-s", CONFINED, cwd=tmp_path, OPENAI_BASE_URL=url)
+    assert result.returncode == 2
+    assert "✗ model       gpt-4.1 has no server: the URL of a server begins with http://" in result.stdout
+
+
 def test_validate_tells_beside_its_verdict_what_a_config_lacks_here(tmp_path: Path):
     command = ("validate", "team", "quickstart", "--json")
     result = codeact_team(*command, cwd=tmp_path, DOCKER_HOST="unix:///nowhere")

@@ -157,6 +157,10 @@ def test_what_a_config_says_of_its_model_goes_when_another_one_is_known(write: W
     for known in ("gpt-4o", "gpt-5.1"):
         assert all_of("structured_output", loaded(source, [model(known)])) in ([True], [])
     assert all_of("function_calling", loaded(source, [model("theirs")])) == [False]
+    said = f"config.model_info={json.dumps(info)}"
+    assert all_of("function_calling", loaded(source, [said, model("gpt-4o")])) == [False]
+    of_all = ForEvery(ChatCompletionClient, "model_info", info)
+    assert all_of("function_calling", loaded(source, [of_all, model("gpt-4o")])) == [False]
 
 
 def test_a_model_that_is_not_known_is_an_error_that_names_the_override(write: Write) -> None:
@@ -165,3 +169,13 @@ def test_a_model_that_is_not_known_is_an_error_that_names_the_override(write: Wr
         "--model: AutoGen does not know the model 'qwen3': say what it can do by model_info, or where it is by base_url"
     )
     validate_config(write(TEAM), overrides=[model("qwen3"), server("http://localhost:1/v1")], environ={})
+
+
+def test_a_server_of_ones_own_needs_no_key_and_a_dump_holds_none(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    overrides = [model("qwen3"), server("http://localhost:1/v1")]
+    assert all_of("api_key", loaded(write(TEAM), overrides)) == ["${OPENAI_API_KEY:-none}"] * 3
+    monkeypatch.setenv("OPENAI_API_KEY", "key-of-a-test")
+    assert all_of("api_key", loaded(write(TEAM), overrides)) == []
