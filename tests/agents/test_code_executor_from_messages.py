@@ -263,3 +263,11 @@ async def test_executing_blocks_directly_is_the_same_step():
         "Its output was:\nZeroDivisionError: division by zero\n"
     )
     assert calls_of(client) == 0
+
+
+async def test_an_answer_that_the_code_gives_is_in_the_record(session: ConfinedSessionCodeExecutor):
+    agent = CodeExecutorAgent("executor", session)
+    message = await answer(agent, user("```python\nprint('some lines')\nfinal_answer({'n': [42]})\n```"))
+    assert (message.content, record_of(message).answer) == ("some lines\n", '{"n": [42]}')
+    message = await answer(agent, user("```python\nprint('more')\n```"))
+    assert record_of(message).answer is None

@@ -133,10 +133,11 @@ async def test_any_value_can_be_the_answer(session: Session, value: str, text: s
     assert (await answer(agent_of(replay(py(f"final_answer({value})")), session))).content == text
 
 
-async def test_a_huge_answer_is_cut(session: Session):
+async def test_a_huge_answer_is_cut_for_other_agents_only(session: Session):
     message = await answer(agent_of(replay(py("final_answer('x' * 100_000)")), session))
     assert len(message.content) < 17_000
     assert "characters omitted" in message.content
+    assert record_of(message).answer == "x" * 100_000
 
 
 async def test_the_answer_is_part_of_the_conversation(session: Session):

@@ -8,7 +8,7 @@ from autogen_agentchat.base import Response
 from autogen_agentchat.conditions import MaxMessageTermination
 from autogen_agentchat.messages import ThoughtEvent
 from autogen_agentchat.teams import RoundRobinGroupChat
-from support.agents import TASK, answer, contents, replay, turn
+from support.agents import TASK, answer, contents, record_of, replay, turn
 from support.codeact import agent_of, py
 from support.openai_server import Json, ScriptedServer, Text
 
@@ -66,6 +66,13 @@ async def test_a_value_given_to_final_answer_is_judged_as_well(session: Session)
         message = await answer(agent_of(server, session, max_reflections=1))
     assert message.content == "42"
     assert contents(server.requests[1])[-2] == "41"
+
+
+async def test_an_answer_in_words_takes_the_place_of_one_given_by_code(session: Session):
+    replies = [Text(py("final_answer(41)")), NOT_YET, Text("It is 42."), FINE]
+    async with ScriptedServer(replies) as server:
+        message = await answer(agent_of(server, session, max_reflections=1))
+    assert (message.content, record_of(message).answer) == ("It is 42.", None)
 
 
 async def test_it_goes_back_no_more_often_than_allowed_and_then_says_that_it_was_not_accepted(
