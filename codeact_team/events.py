@@ -43,9 +43,15 @@ class EffectEvent(Event):
 
 @dataclass(kw_only=True)
 class Opened(Event):
-    """A team is loaded; ``loosenings`` are the settings of its sandboxes weaker than the default, in words."""
+    """A team is loaded.
+
+    Attributes:
+        loosenings: The settings of its sandboxes weaker than the default, in words.
+        workspaces: The directories of this machine in which its code works and that stay there.
+    """
 
     loosenings: Sequence[str] = ()
+    workspaces: Sequence[str] = ()
 
 
 @dataclass(kw_only=True)
@@ -192,6 +198,20 @@ class BlockEnded(EffectEvent):
     answer: str | None = None
     message_id: str | None = None
     error: str | None = None
+
+
+@dataclass(kw_only=True)
+class ArtifactKept(AgentEvent):
+    """A picture or a table that code has shown was added to the files of the workspace.
+
+    Attributes:
+        file: Its name there.
+        path: Where that is on this machine; ``None`` where it does not stay there.
+    """
+
+    file: str
+    path: str | None
+    artifact: ArtifactReference
 
 
 def block_ended(

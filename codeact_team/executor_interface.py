@@ -49,7 +49,7 @@ class StreamingCodeExecutor(CodeExecutor):
         return Changes()
 
     async def save_files(
-        self, files: Sequence[ChangedFile], directory: str | os.PathLike[str]
+        self, files: Sequence[ChangedFile], directory: str | os.PathLike[str] | int
     ) -> Sequence[SavedFile]:
         """Copy files of the workspace. Nothing is overwritten but copies made so before that nobody has changed since.
 
@@ -57,7 +57,7 @@ class StreamingCodeExecutor(CodeExecutor):
 
         Args:
             files: Which, as :meth:`changed_files` tells them.
-            directory: Where to, a directory of this machine that exists.
+            directory: Where to, a directory of this machine that exists: its path, or an open descriptor of it.
         """
         return [SavedFile(file.path, None, "there is no workspace to copy it from") for file in files]
 

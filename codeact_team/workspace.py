@@ -49,12 +49,12 @@ class SavedFile:
 
     Attributes:
         path: As :attr:`ChangedFile.path` has it.
-        copy: The copy; ``None`` where there is none.
+        copy: The path of the copy below the directory that it was copied to; ``None`` where there is none.
         problem: Why not.
     """
 
     path: str
-    copy: Path | None
+    copy: str | None
     problem: str = ""
 
 

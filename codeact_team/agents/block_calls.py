@@ -37,10 +37,21 @@ CANCELLED = "Code execution was cancelled."
 
 
 class Block(Effect[ExecutionResult]):
-    """Code blocks run; the message of that id tells what came of them."""
+    """Code blocks run; the message of that id tells what came of them.
 
-    def __init__(self, source: str, blocks: Sequence[CodeBlock], message_id: str | None) -> None:
+    Attributes:
+        executor: What runs them.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        blocks: Sequence[CodeBlock],
+        message_id: str | None,
+        executor: CodeExecutor | None = None,
+    ) -> None:
         self.source = source
+        self.executor = executor
         self._blocks = [Code(block.language, block.code) for block in blocks]
         self._message_id = message_id
 
@@ -104,7 +115,7 @@ async def run_blocks(
     try:
         _raise_if_cancelled(cancellation_token)
         denial = await _denial(tools, approval, blocks, context, cancellation_token, door)
-        return await perform(Block(tools.source, blocks, message_id), work, door)
+        return await perform(Block(tools.source, blocks, message_id, executor), work, door)
     except asyncio.CancelledError:
         # the token cancels what it is linked to; a task that was itself cancelled has to stay so
         task = asyncio.current_task()

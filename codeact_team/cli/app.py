@@ -62,6 +62,12 @@ _BaseUrl = Annotated[
     str | None,
     typer.Option(metavar="URL", help="The server of every model client, such as http://localhost:11434/v1."),
 ]
+_Data = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATH", help="Put a copy of a file or a directory into the workspace of the code. Repeatable."
+    ),
+]
 _Allow = Annotated[
     list[str] | None,
     typer.Option(metavar="NAMESPACE", help="Allow components of another Python package. Repeatable."),
@@ -85,16 +91,20 @@ def _policy(allow: list[str] | None, allow_unsafe: bool) -> Policy:
     return Policy.from_environment(allow=allow or (), allow_unsafe=allow_unsafe)
 
 
-def _overrides(single: list[str] | None, model: str | None, base_url: str | None) -> list[str | ForEvery]:
+def _overrides(
+    single: list[str] | None, model: str | None, base_url: str | None, data: list[str] | None = None
+) -> list[str | ForEvery]:
     from codeact_team.cli.overrides import overrides_of
 
-    return overrides_of(single, model=model, base_url=base_url)
+    return overrides_of(single, model=model, base_url=base_url, data=data)
 
 
-def _runner(config: str, overrides: list[str | ForEvery], policy: Policy) -> TeamRunner:
+def _runner(
+    config: str, overrides: list[str | ForEvery], policy: Policy, out: Path | None = None
+) -> TeamRunner:
     from codeact_team.runs import TeamRunner
 
-    return TeamRunner(config, overrides=overrides, policy=policy)
+    return TeamRunner(config, overrides=overrides, policy=policy, out=out)
 
 
 def main() -> None:
@@ -148,6 +158,7 @@ def run(
     overrides: _Overrides = None,
     model: _Model = None,
     base_url: _BaseUrl = None,
+    data: _Data = None,
     allow: _Allow = None,
     allow_unsafe: _AllowUnsafe = False,
     timeout: Annotated[
@@ -157,6 +168,13 @@ def run(
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", metavar="FILE", help="Write the answer to a file, if it is accepted."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Copy the files that the code makes or changes to a directory; made if missing.",
+        ),
     ] = None,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print the answer only.")] = False,
     as_json: _Json = False,
@@ -180,7 +198,8 @@ def run(
         from codeact_team.cli.run import read_task, run_command
 
         wanted = read_task(task, file)
-        runner = _runner(config, _overrides(overrides, model, base_url), _policy(allow, allow_unsafe))
+        changes = _overrides(overrides, model, base_url, data)
+        runner = _runner(config, changes, _policy(allow, allow_unsafe), out)
         code = run_command(
             screen, runner, wanted, seconds=timeout, output=output, as_json=as_json, quiet=quiet
         )
@@ -193,6 +212,7 @@ def chat(
     overrides: _Overrides = None,
     model: _Model = None,
     base_url: _BaseUrl = None,
+    data: _Data = None,
     allow: _Allow = None,
     allow_unsafe: _AllowUnsafe = False,
     as_json: _Json = False,
@@ -209,7 +229,8 @@ def chat(
             screen.work()
         from codeact_team.cli.chat import chat_command
 
-        runner = _runner(config, _overrides(overrides, model, base_url), _policy(allow, allow_unsafe))
+        changes = _overrides(overrides, model, base_url, data)
+        runner = _runner(config, changes, _policy(allow, allow_unsafe))
         raise typer.Exit(chat_command(screen, runner, as_json=as_json))
 
 

@@ -14,12 +14,14 @@ from autogen_agentchat.messages import (
     UserInputRequestedEvent,
 )
 
+from codeact_team.cli.file_lines import artifact_line, file_lines
 from codeact_team.cli.live_text import LiveText
 from codeact_team.cli.notices import tell_beside
 from codeact_team.cli.screen import Screen
 from codeact_team.cli.tool_call_lines import ToolCallLines
 from codeact_team.effects import Event
 from codeact_team.events import (
+    ArtifactKept,
     BlockBegan,
     BlockEnded,
     MessageSent,
@@ -86,15 +88,16 @@ class Conversation:
             case Words() | Output():
                 self._told_piece(event)
             case BlockBegan() | BlockEnded() | ToolCallBegan() | ToolCallEnded():
-                if (line := self._calls.line(event)) is not None:
-                    self._aside(event.agent, *line)
+                self._aside(event.agent, self._calls.line(event))
+            case ArtifactKept():
+                self._aside(event.agent, (artifact_line(event), "dim"))
             case MessageSent() | Said():
                 self._message(event.message)
             case RunResult():
                 self._result(event)
             case _:
                 pass
-        if tell_beside(self._screen, event):
+        if tell_beside(self._screen, event, places=True):
             self._screen.wait()
 
     def _message(self, message: BaseAgentEvent | BaseChatMessage) -> None:
@@ -146,6 +149,8 @@ class Conversation:
         self._screen.text(f"· {_summary(result)}", "dim")
         for tool in result.tools:
             self._screen.text(f"   {_tool_summary(tool)}", "dim")
+        for line in file_lines(result):
+            self._screen.text(f"   {line}", "dim")
         if self._answer_last and result.answer is not None:
             self._answer(result.answer, is_accepted=result.ending is RunEnding.ACCEPTED)
 
@@ -195,13 +200,15 @@ class Conversation:
                 self._screen.text(f"[... {live.left_out} more characters are not shown ...]", "dim")
         return live
 
-    def _aside(self, agent: str, text: str, style: str) -> None:
-        """Print a line between those of a text that comes in pieces."""
+    def _aside(self, agent: str, line: tuple[str, str] | None) -> None:
+        """Print a line, if there is one, between those of a text that comes in pieces."""
+        if line is None:
+            return
         self._header(agent)
         self._screen.begin_line()
         if self._live is not None:
             self._live.at_line_start = True
-        self._screen.text(text, style)
+        self._screen.text(*line)
         self._screen.wait()
 
     def _generation(self, message: CodeGenerationEvent, was_shown: bool) -> None:

@@ -83,6 +83,8 @@ def _result(result: RunResult) -> dict[str, Any]:
         "stop_reason": result.stop_reason,
         "objection": result.objection,
         "error": result.error,
+        "files": [asdict(file) for file in result.files],
+        "file_notes": list(result.file_notes),
         "tools": [{**asdict(tool), "seconds": round(tool.seconds, 3)} for tool in result.tools],
     }
 

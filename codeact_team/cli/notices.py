@@ -6,10 +6,17 @@ from codeact_team.cli.screen import Screen
 from codeact_team.effects import Event
 from codeact_team.events import BlockEnded, Opened, SandboxPreparing
 from codeact_team.missing_modules import advice
+from codeact_team.runs import RunResult
 
 
-def tell_beside(screen: Screen, event: Event) -> bool:
-    """Tell what a person has to know of an event, whatever else is shown of it; returns whether there was anything."""
+def tell_beside(screen: Screen, event: Event, *, places: bool = False) -> bool:
+    """Tell what a person has to know of an event, whatever else is shown of it; returns whether there was anything.
+
+    Args:
+        screen: Where.
+        event: What happens.
+        places: Whether that includes where the code works.
+    """
     match event:
         case SandboxPreparing():
             screen.notice("note", event.doing)
@@ -17,6 +24,12 @@ def tell_beside(screen: Screen, event: Event) -> bool:
             for loosening in event.loosenings:
                 # in the words of executors when they start, so that it is told once
                 screen.notice("warning", f"the sandbox is looser than its default: {loosening}")
+            for workspace in event.workspaces if places else ():
+                screen.notice("note", f"the workspace is {workspace}")
+        case RunResult():
+            for file in event.files:
+                if file.problem:
+                    screen.notice("warning", f"{file.path} is not copied: {file.problem}", again=True)
         case BlockEnded(missing_module=str() as module):
             screen.notice("note", f"the code lacks the module {module!r}; to add it: {advice(module)}")
         case _:

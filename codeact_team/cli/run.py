@@ -33,6 +33,8 @@ def run_command(
     """Run a team on a task, print what happens, write an accepted answer to ``output``, and return the exit code."""
     if as_json and quiet:
         raise SettingError("--json prints all events, and --quiet the answer only: leave one of them out")
+    # before the answer, which may be written there, too
+    runner.make_out()
     runner.listen(_listener(screen, as_json=as_json, quiet=quiet), essential=True)
     with answer_file(output) if output is not None else nullcontext() as write:
         result = _run_and_print(screen, runner, task, seconds=seconds, as_json=as_json)

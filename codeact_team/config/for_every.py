@@ -130,7 +130,7 @@ def _taking(
         setting = _field(part.component, override.setting)
         if setting is None and any(other is not part and is_in(other.path, part.path) for other in meant):
             continue
-        if any(is_in((*part.path, "config", setting or ""), said) for said in document.overrides):
+        if _goes_before(part, setting, document):
             continue
         if (objection := _objection(part, override)) or setting is None:
             provider = at(document.data, (*part.path, "provider"))
@@ -139,6 +139,13 @@ def _taking(
             raise ConfigError(message, file=override.name, path=dotted(part.path) or None)
         taking.append((part, setting))
     return taking
+
+
+def _goes_before(part: PlacedComponent, setting: str | None, document: Document) -> bool:
+    """Whether another override says the setting, by itself or within what it sets."""
+    if setting is not None and setting not in part.config:
+        return False
+    return any(is_in((*part.path, "config", setting or ""), said) for said in document.overrides)
 
 
 def _field(component: ComponentClass, setting: str) -> str | None:

@@ -87,7 +87,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
             return await self._place.files.changed()
 
     async def save_files(
-        self, files: Sequence[ChangedFile], directory: str | os.PathLike[str]
+        self, files: Sequence[ChangedFile], directory: str | os.PathLike[str] | int
     ) -> Sequence[SavedFile]:
         async with self._turns:
             return await self._place.files.save(files, directory)

@@ -82,7 +82,7 @@ class WorkFiles:
         return compare(before, self._before)
 
     async def save(
-        self, wanted: Sequence[ChangedFile], directory: str | os.PathLike[str]
+        self, wanted: Sequence[ChangedFile], directory: str | os.PathLike[str] | int
     ) -> Sequence[SavedFile]:
         """See :meth:`codeact_team.StreamingCodeExecutor.save_files`."""
         return await save(self._reached(), wanted, directory, room=self._room)

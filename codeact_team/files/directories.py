@@ -29,9 +29,12 @@ class Taken(FileExistsError):
 
 
 @contextmanager
-def opened(directory: str | os.PathLike[str]) -> Generator[int]:
-    """A directory, open."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def opened(directory: str | os.PathLike[str] | int) -> Generator[int]:
+    """A directory, open, by its path or by the descriptor that somebody else has of it."""
+    if isinstance(directory, int):
+        descriptor = os.dup(directory)
+    else:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield descriptor
     finally:

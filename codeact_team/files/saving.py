@@ -7,7 +7,6 @@ import errno
 import os
 from collections.abc import Sequence
 from contextlib import aclosing
-from pathlib import Path
 
 from codeact_team.aio import to_the_end
 from codeact_team.errors import SandboxError
@@ -25,7 +24,7 @@ def readable(path: str) -> str:
 
 
 async def save(
-    files: Files, wanted: Sequence[ChangedFile], directory: str | os.PathLike[str], *, room: int | None
+    files: Files, wanted: Sequence[ChangedFile], directory: str | os.PathLike[str] | int, *, room: int | None
 ) -> Sequence[SavedFile]:
     """Copy files of a workspace; see :meth:`codeact_team.StreamingCodeExecutor.save_files`.
 
@@ -54,7 +53,7 @@ async def save(
                 saved.append(SavedFile(file.path, None, why))
                 continue
             room = None if room is None else room - file.size
-            saved.append(SavedFile(file.path, Path(directory, name)))
+            saved.append(SavedFile(file.path, name))
     return saved
 
 

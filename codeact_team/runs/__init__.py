@@ -2,6 +2,16 @@
 
 from codeact_team.runs.failures import explain, without_secrets
 from codeact_team.runs.result import RunEnding, RunResult, ToolUse
+from codeact_team.runs.run_files import RunFile
 from codeact_team.runs.team_runner import TeamRunner, WorkEnd
 
-__all__ = ["RunEnding", "RunResult", "TeamRunner", "ToolUse", "WorkEnd", "explain", "without_secrets"]
+__all__ = [
+    "RunEnding",
+    "RunFile",
+    "RunResult",
+    "TeamRunner",
+    "ToolUse",
+    "WorkEnd",
+    "explain",
+    "without_secrets",
+]

@@ -12,6 +12,7 @@ from autogen_core.models import RequestUsage
 
 from codeact_team.effects import Event
 from codeact_team.execution import CallOutcome
+from codeact_team.runs.run_files import RunFile
 
 
 class RunEnding(StrEnum):
@@ -50,6 +51,8 @@ class RunResult(Event, type="result"):
         tools: In the order of the first calls.
         answer: What the person asked for, in words, or as JSON where an agent has an ``output_schema``. It is accepted
             if the ending is; else it is the best so far. ``None`` where there is nothing like an answer. Hostile data.
+        files: What it has made or changed in its workspaces.
+        file_notes: What else there is to say of them, in words, such as how many more there are.
     """
 
     ending: RunEnding
@@ -63,6 +66,8 @@ class RunResult(Event, type="result"):
     signal: Signals | None = None
     tools: Sequence[ToolUse] = ()
     answer: str | None = None
+    files: Sequence[RunFile] = ()
+    file_notes: Sequence[str] = ()
 
     @property
     def exit_code(self) -> int:

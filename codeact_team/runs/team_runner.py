@@ -33,6 +33,7 @@ from codeact_team.runs.answers import Answers
 from codeact_team.runs.costs import Costs
 from codeact_team.runs.failures import explain, is_transient
 from codeact_team.runs.result import RunEnding, RunResult
+from codeact_team.runs.run_files import RunFiles
 from codeact_team.runs.task_stream import TimeLimitReached, stream
 from codeact_team.runs.tasks import given_task
 from codeact_team.sandbox_description import noted_task
@@ -62,8 +63,11 @@ class TeamRunner:
     """Loads a team, or a single agent, and runs it on tasks.
 
     Either :meth:`run_once` does all of it, or :meth:`open` opens the team for any number of calls of :meth:`run`. What
-    happens is told to listeners, at last a :class:`RunResult` for each run. The arguments are those of
-    :func:`codeact_team.open_team`.
+    happens is told to listeners, at last a :class:`RunResult` for each run.
+
+    Args:
+        source: As of :func:`codeact_team.open_team`, and so are ``overrides`` and ``policy``.
+        out: A directory that gets copies of the files that each run has made or changed; made if it is missing.
     """
 
     def __init__(
@@ -72,11 +76,13 @@ class TeamRunner:
         *,
         overrides: Sequence[str | ForEvery] = (),
         policy: Policy | None = None,
+        out: str | os.PathLike[str] | None = None,
     ) -> None:
         self._source = source
         self._overrides = overrides
         self._policy = policy
-        self._door = Door()
+        self._files = RunFiles(out)
+        self._door = Door(self._files.keep)
         self._acceptance, self._answers, self._costs = Acceptance(), Answers(), Costs()
         for listener in (self._acceptance, self._answers, self._costs):
             self.listen(listener, essential=True)
@@ -91,6 +97,14 @@ class TeamRunner:
         """Tell ``listener`` what happens. If it is essential and raises, the run stops at once with its error."""
         told = partial(self._tell_essential, listener) if essential else listener
         self._door.listen(told, essential=essential)
+
+    def make_out(self) -> None:
+        """Make the directory for copies now, if there is to be one.
+
+        Raises:
+            SettingError: If it cannot be made, or not be written.
+        """
+        self._files.make()
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[None]:
@@ -110,7 +124,7 @@ class TeamRunner:
 
     async def run(self, task: str) -> RunResult:
         """Run the open team, which remembers the tasks before. Whatever goes wrong is told by the result."""
-        return await self._result_of(self._stream(task))
+        return await self._result_of(self._stream(task, stays_open=True))
 
     async def run_once(self, task: str | None, *, seconds: float | None = None) -> RunResult:
         """Open the team, run it on one task, and stop what it has started. Whatever goes wrong is told by the result.
@@ -137,22 +151,30 @@ class TeamRunner:
 
     @asynccontextmanager
     async def _loaded(self) -> AsyncGenerator[None]:
-        async with Scope() as self._scope:
-            self._team = load_runnable(self._source, overrides=self._overrides, policy=self._policy)
-            self._acceptance.reviewed = _is_reviewed(self._team)
-            self._must_note = any(map(_needs_note, components_in(self._team)))
-            loosenings = [said for executor in executors_of(self._scope) for said in executor.loosenings]
-            self._door.tell(Opened(loosenings=loosenings))
-            self._door.check()
-            await make_ready(self._scope)
-            yield
+        with self._files.opened():
+            async with Scope() as self._scope:
+                await self._load()
+                yield
+
+    async def _load(self) -> None:
+        self._team = load_runnable(self._source, overrides=self._overrides, policy=self._policy)
+        self._acceptance.reviewed = _is_reviewed(self._team)
+        self._must_note = any(map(_needs_note, components_in(self._team)))
+        loosenings = [said for executor in executors_of(self._scope) for said in executor.loosenings]
+        places = [executor.workspace for executor in executors_of(self._scope)]
+        lasting = [str(place.path) for place in places if place is not None and place.lasts]
+        self._door.tell(Opened(loosenings=loosenings, workspaces=list(dict.fromkeys(lasting))))
+        self._door.check()
+        await make_ready(self._scope)
 
     async def _load_and_stream(self, task: str | None, seconds: float | None) -> str | None:
         wanted = given_task(self._source, task)
         async with self._loaded():
             return await self._stream(wanted, seconds)
 
-    async def _stream(self, task: str, seconds: float | None = None) -> str | None:
+    async def _stream(
+        self, task: str, seconds: float | None = None, *, stays_open: bool = False
+    ) -> str | None:
         team = self._team
         assert team is not None, "the team is not open"
         past = past_the_door(team)
@@ -160,7 +182,8 @@ class TeamRunner:
             lambda span: RunBegan(span=span, task=task, past_the_door=past),
             lambda span: RunEnded(span=span),
         ):
-            return await stream(team, await self._noted(task), self._door, seconds=seconds)
+            async with self._files.found_after(partial(executors_of, self._scope), stays=stays_open):
+                return await stream(team, await self._noted(task), self._door, seconds=seconds)
 
     async def _noted(self, task: str) -> str | TextMessage:
         """The task, with what is new to know of the sandboxes where not all agents ask for that themselves."""
@@ -210,6 +233,8 @@ class TeamRunner:
             signal=end.signal,
             tools=costs.tools,
             answer=self._answers.best,
+            files=self._files.found,
+            file_notes=self._files.notes,
         )
         self._door.tell(result)
         self._door.check()

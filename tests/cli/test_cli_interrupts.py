@@ -170,7 +170,8 @@ def test_ctrl_c_during_execution_leaves_no_container(tmp_path: Path):
         os.killpg(process.pid, signal.SIGINT)
         _, stderr = end(process)
         assert process.returncode == 130
-        assert stderr == f"made the work_dir {tmp_path / 'coding'}\nerror: interrupted\n"
+        place = tmp_path / "coding"
+        assert stderr == f"the workspace is {place}\nmade the work_dir {place}\nerror: interrupted\n"
         assert (len(before), containers_of(process)) == (1, [])
 
 

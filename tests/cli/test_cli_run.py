@@ -118,6 +118,8 @@ def test_json_begins_with_its_version_and_ends_with_the_result(tmp_path: Path):
         "stop_reason": "reflection accepted the work",
         "objection": None,
         "error": None,
+        "files": [],
+        "file_notes": [],
         "tools": [],
     }
 

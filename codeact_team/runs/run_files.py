@@ -1,0 +1,243 @@
+"""The files that a run makes or changes: told, and copied to where the person wants them; its pictures among them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from codeact_team.agents.block_calls import Block
+from codeact_team.effects import Effect, Perform, tell
+from codeact_team.errors import CodeActTeamError, SettingError
+from codeact_team.events import ArtifactKept, ArtifactReference
+from codeact_team.execution import Artifact, SessionResult
+from codeact_team.executor_interface import StreamingCodeExecutor
+from codeact_team.files.directories import Directory, below, opened
+from codeact_team.files.saving import readable
+from codeact_team.workspace import Change, ChangedFile, Workspace
+
+logger = logging.getLogger(__name__)
+
+_MAX_ARTIFACTS = 200
+"""Artifacts that are kept as files, as long as a team is open."""
+_GRACE = 10.0
+"""Seconds for the files of a run that was interrupted."""
+_ENDINGS = {
+    "application/json": ".json",
+    "image/gif": ".gif",
+    "image/jpeg": ".jpg",
+    "image/png": ".png",
+    "image/svg+xml": ".svg",
+    "image/webp": ".webp",
+    "text/html": ".html",
+    "text/latex": ".tex",
+    "text/markdown": ".md",
+    "text/plain": ".txt",
+}
+
+_GONE = (
+    "the workspace was temporary, and these files are gone with it: `--out DIR` copies them, and a `work_dir` of the code "
+    "executor keeps them"
+)
+_TEMPORARY = "the workspace is temporary, and goes with these files at the end: a `work_dir` of the code executor keeps them"
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """A file that a run has made or changed.
+
+    Attributes:
+        path: Where in the workspace. What cannot be seen in its name is replaced; hostile data.
+        size: In bytes.
+        change: What has become of it.
+        found_at: Where on this machine it is found now; ``None`` where it is gone, or only in a container.
+        problem: Why there is no copy, where one was wanted.
+    """
+
+    path: str
+    size: int
+    change: Change
+    found_at: str | None = None
+    problem: str = ""
+
+
+class RunFiles:
+    """Keeps what sessions show, as a handler in the door, and finds what a run has made or changed.
+
+    Args:
+        out: The directory that gets copies; made if it is missing, beside what is there.
+
+    Attributes:
+        found: The files of the last run.
+        notes: What else there is to say of them, in words.
+    """
+
+    def __init__(self, out: str | os.PathLike[str] | None) -> None:
+        self._out = None if out is None else os.fspath(out)
+        self._target: int | None = None
+        self._blocks = 0
+        self._artifacts = 0
+        self._has_warned = False
+        """Whether it is told that a workspace is temporary."""
+        self.found: Sequence[RunFile] = ()
+        self.notes: Sequence[str] = ()
+
+    def make(self) -> None:
+        """Make sure that there is a directory that copies can be written to, if there is to be one.
+
+        Raises:
+            SettingError: If there is none, and none can be made.
+        """
+        if (out := self._out) is None:
+            return
+        try:
+            os.mkdir(out)
+        except FileExistsError:
+            pass
+        except FileNotFoundError:
+            raise SettingError(
+                f"the directory {out} for files cannot be made: there is no directory {Path(out).parent}; make it, or check "
+                "the path"
+            ) from None
+        except OSError as error:
+            raise SettingError(f"the directory {out} for files cannot be made: {error.strerror}") from error
+        if not os.path.isdir(out):
+            raise SettingError(f"files cannot be copied to {out}: it is no directory")
+        if not os.access(out, os.W_OK | os.X_OK):
+            raise SettingError(f"files cannot be copied to {out}: it cannot be written")
+
+    @contextmanager
+    def opened(self) -> Generator[None]:
+        """Within it, copies can be made; code that may change the directory meanwhile leads them nowhere else.
+
+        Raises:
+            SettingError: If they cannot.
+        """
+        if self._out is None:
+            yield
+            return
+        self.make()
+        with opened(self._out) as self._target:
+            yield
+        self._target = None
+
+    async def keep(self, effect: Effect[object], do: Perform) -> object:
+        """A handler: add what a block has made beside text to the files of the workspace, named by step."""
+        outcome = await do()
+        if isinstance(effect, Block):
+            self._blocks += 1
+            if isinstance(outcome, SessionResult) and isinstance(effect.executor, StreamingCodeExecutor):
+                for number, artifact in enumerate(outcome.artifacts, 1):
+                    await self._keep(artifact, f"step-{self._blocks}-{number}", effect)
+        return outcome
+
+    async def _keep(self, artifact: Artifact, stem: str, block: Block) -> None:
+        if self._artifacts == _MAX_ARTIFACTS:
+            logger.warning(
+                "more than %d pictures and tables are shown: no more are kept as files", _MAX_ARTIFACTS
+            )
+        self._artifacts += 1
+        if self._artifacts > _MAX_ARTIFACTS:
+            return
+        executor = block.executor
+        assert isinstance(executor, StreamingCodeExecutor), "it was looked at"
+        name = stem + _ENDINGS.get(artifact.mime_type.partition(";")[0].strip().lower(), ".bin")
+        try:
+            name = await executor.add_file(name, artifact.data)
+        except (OSError, CodeActTeamError) as error:
+            logger.warning("%s could not be kept in the workspace: %s", name, error)
+            return
+        place = executor.workspace
+        path = None if place is None or place.path is None or not place.lasts else str(place.path / name)
+        told = ArtifactReference.of(artifact)
+        tell(ArtifactKept(agent=block.source, file=name, path=path, artifact=told))
+
+    @asynccontextmanager
+    async def found_after(
+        self, executors: Callable[[], Sequence[StreamingCodeExecutor]], *, stays: bool
+    ) -> AsyncGenerator[None]:
+        """Whatever happens within it, afterwards it is known what has been made or changed, and copied if that is wanted.
+
+        Args:
+            executors: Where, asked at the end.
+            stays: Whether temporary workspaces stay for now.
+        """
+        self.found, self.notes = (), ()
+        try:
+            yield
+        except asyncio.CancelledError:
+            try:
+                async with asyncio.timeout(_GRACE):
+                    await self._find(executors(), stays=stays)
+            except TimeoutError:
+                self.notes = [f"what was made or changed could not be found out within {_GRACE:g} s"]
+            raise
+        except Exception:
+            await self._find(executors(), stays=stays)
+            raise
+        await self._find(executors(), stays=stays)
+
+    async def _find(self, executors: Sequence[StreamingCodeExecutor], *, stays: bool) -> None:
+        found: list[RunFile] = []
+        notes: list[str] = []
+        seen: set[tuple[Path, str]] = set()
+        for number, executor in enumerate(executors, 1):
+            try:
+                changes = await executor.changed_files()
+                place = executor.workspace or Workspace(None, lasts=False)
+                # two executors may have the same directory
+                key = place.path or Path(f"/{number}")
+                new = [file for file in changes.files if (key, file.path) not in seen]
+                seen |= {(key, file.path) for file in new}
+                found += await self._told(executor, new, place, number, stays=stays)
+            except (OSError, CodeActTeamError) as error:
+                notes.append(f"the files of {type(executor).__name__} are not known: {error}")
+                continue
+            notes += [changes.remark] if changes.remark else []
+            if new and self._target is None and not (place.lasts or self._has_warned):
+                notes.append(_TEMPORARY if stays else _GONE)
+        self.found, self.notes = found, list(dict.fromkeys(notes))
+        self._has_warned = self._has_warned or {_TEMPORARY, _GONE} & {*notes} != set()
+
+    async def _told(
+        self,
+        executor: StreamingCodeExecutor,
+        files: Sequence[ChangedFile],
+        place: Workspace,
+        number: int,
+        *,
+        stays: bool,
+    ) -> list[RunFile]:
+        if self._target is not None and self._out is not None:
+            copies = await self._copies(executor, files, self._target, number)
+            return [
+                RunFile(readable(file.path), file.size, file.change, *copy)
+                for file, copy in zip(files, copies, strict=True)
+            ]
+        top = place.path if place.lasts or stays else None
+        return [
+            RunFile(path, file.size, file.change, None if top is None else str(top / path))
+            for file in files
+            for path in [readable(file.path)]
+        ]
+
+    async def _copies(
+        self, executor: StreamingCodeExecutor, files: Sequence[ChangedFile], target: int, number: int
+    ) -> Sequence[tuple[str | None, str]]:
+        """For each file where its copy is, and else why there is none."""
+        if not files:
+            return []
+        assert self._out is not None, "there is a directory for them"
+        # the files of each sandbox stay together, and none takes the name of another's
+        inner = "" if number == 1 else f"sandbox-{number}"
+        Directory(target).make(inner)
+        with below(target, inner) as directory:
+            saved = await executor.save_files(files, directory)
+        return [
+            (None if one.copy is None else os.path.join(self._out, inner, one.copy), one.problem)
+            for one in saved
+        ]

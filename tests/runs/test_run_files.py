@@ -1,0 +1,211 @@
+"""What a run makes and changes: told at its end, and copied to where the person wants it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recording import Recording, runner
+
+from codeact_team.effects import Event
+from codeact_team.events import ArtifactKept, Opened, Output
+from codeact_team.runs import RunEnding, RunResult
+
+SHOWS = """```python
+class Chart:
+    def _repr_png_(self): return b'\\x89PNG\\r\\n\\x1a\\n'
+    def _repr_html_(self): return '<table>'
+open('report.txt', 'w').write('East')
+Chart()
+```"""
+
+
+def analyst(name: str, replies: Sequence[str], **settings: Any) -> dict[str, Any]:
+    client = "autogen_ext.models.replay.ReplayChatCompletionClient"
+    return {
+        "provider": "codeact_team.CodeActAgent",
+        "config": {
+            "name": name,
+            "model_client": {"provider": client, "config": {"chat_completions": [*replies]}},
+            "code_executor": {
+                "provider": "codeact_team.ConfinedSessionCodeExecutor",
+                "config": {"confinement": "best_effort", **settings},
+            },
+        },
+    }
+
+
+def saved(folder: Path, config: dict[str, Any]) -> Path:
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder / "config.json"
+
+
+async def run_one(
+    folder: Path, replies: Sequence[str], out: Path | None = None, **settings: Any
+) -> RunResult:
+    source = saved(folder, analyst("analyst", replies, **settings))
+    return await runner(source, Recording(), out=out).run_once("A task")
+
+
+def told(result: RunResult) -> dict[str, tuple[str, str | None]]:
+    return {file.path: (file.change.value, file.found_at) for file in result.files}
+
+
+async def test_what_is_made_or_shown_is_told_and_copied(tmp_path: Path) -> None:
+    recording, out = Recording(), tmp_path / "out"
+    source = saved(tmp_path, analyst("analyst", [SHOWS, "East."]))
+    result = await runner(source, recording, out=out).run_once("A task")
+    assert (result.ending, result.file_notes) == (RunEnding.ACCEPTED, [])
+    assert told(result) == {name: ("made", str(out / name)) for name in os.listdir(out)}
+    assert sorted(os.listdir(out)) == ["report.txt", "step-1-1.png", "step-1-2.html"]
+    assert (out / "step-1-1.png").read_bytes() == b"\x89PNG\r\n\x1a\n"
+    kept = [event for event in recording.events if isinstance(event, ArtifactKept)]
+    assert [(event.agent, event.file, event.path, event.artifact.mime_type) for event in kept] == [
+        ("analyst", "step-1-1.png", None, "image/png"),
+        ("analyst", "step-1-2.html", None, "text/html"),
+    ]
+
+
+async def test_a_workspace_that_stays_is_told_at_the_beginning_and_has_the_files(tmp_path: Path) -> None:
+    recording, work_dir = Recording(), tmp_path / "coding"
+    source = saved(tmp_path, analyst("analyst", [SHOWS, "East."], work_dir=str(work_dir)))
+    result = await runner(source, recording).run_once("A task")
+    [opened] = [event for event in recording.events if isinstance(event, Opened)]
+    assert opened.workspaces == [str(work_dir)]
+    assert told(result) == {name: ("made", str(work_dir / name)) for name in os.listdir(work_dir)}
+    assert len(result.files) == 3
+    # the same command again
+    again = await run_one(tmp_path, [SHOWS, "East."], work_dir=str(work_dir))
+    assert told(again) == {"report.txt": ("changed", str(work_dir / "report.txt"))}
+    assert len(os.listdir(work_dir)) == 3
+
+
+async def test_files_of_a_temporary_workspace_are_told_to_be_gone(tmp_path: Path) -> None:
+    result = await run_one(tmp_path, [SHOWS, "East."])
+    assert told(result)["report.txt"] == ("made", None)
+    [note] = result.file_notes
+    assert note.startswith("the workspace was temporary, and these files are gone with it: `--out DIR`")
+
+
+async def test_a_second_run_replaces_the_results_of_the_first_and_nothing_else(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    code = "```python\nopen('a', 'w').write('{0}'); open('b', 'w').write('{0}')\n```"
+    await run_one(tmp_path, [code.format("1"), "Done."], out)
+    (out / "b").write_text("mine")
+    result = await run_one(tmp_path, [code.format("22"), "Done."], out)
+    assert told(result) == {"a": ("made", str(out / "a")), "b": ("made", str(out / "b-2"))}
+    assert {name: (out / name).read_text() for name in os.listdir(out)} == {
+        "a": "22",
+        "b": "mine",
+        "b-2": "22",
+    }
+
+
+async def test_originals_stay_also_where_the_copies_go_beside_them(tmp_path: Path) -> None:
+    (tmp_path / "sales.csv").write_text("a\n")
+    code = "```python\nopen('sales.csv', 'a').write('b')\n```"
+    result = await run_one(tmp_path, [code, "Done."], tmp_path, data=[str(tmp_path / "sales.csv")])
+    assert told(result) == {"sales.csv": ("changed", str(tmp_path / "sales-2.csv"))}
+    assert (tmp_path / "sales.csv").read_text() == "a\n"
+
+
+async def test_a_run_that_fails_or_is_not_accepted_has_its_files(tmp_path: Path) -> None:
+    failed = await run_one(tmp_path, ["```python\nopen('a', 'w')\n1 / 0\n```"], tmp_path / "failed")
+    assert (failed.ending, list(told(failed))) == (RunEnding.FAILED, ["a"])
+    assert os.listdir(tmp_path / "failed") == ["a"]
+
+
+async def test_a_run_that_is_interrupted_has_what_was_there(tmp_path: Path) -> None:
+    code = "```python\nimport time\nopen('a', 'w').write('1')\nprint('up', flush=True)\ntime.sleep(600)\n```"
+    source = saved(tmp_path, analyst("analyst", [code]))
+
+    def interrupt(event: Event) -> None:
+        if isinstance(event, Output):
+            running.stop(signal.SIGINT)
+
+    running = runner(source, Recording(), out=tmp_path / "out")
+    running.listen(interrupt)
+    result = await running.run_once("A task")
+    assert (result.ending, list(told(result))) == (RunEnding.STOPPED, ["a"])
+    assert (tmp_path / "out" / "a").read_text() == "1"
+
+
+async def test_each_message_of_a_chat_has_its_own_files(tmp_path: Path) -> None:
+    two = "```python\nopen('two', 'w'); open('report.txt', 'a').write('!'); Chart()\n```"
+    source = saved(tmp_path, analyst("analyst", [SHOWS, "East.", two, "Done.", "Nothing."]))
+    chat = runner(source, Recording())
+    async with chat.open():
+        first, second, third = [await chat.run(task) for task in ("one", "two", "three")]
+        there = {name for file in (*first.files, *second.files) for name in [Path(file.found_at or "")]}
+        assert {name.name for name in there} <= {*os.listdir(there.pop().parent)}
+    assert list(told(first)) == ["report.txt", "step-1-1.png", "step-1-2.html"]
+    changes = {path: change for path, (change, _) in told(second).items()}
+    made = dict.fromkeys(("step-2-1.png", "step-2-2.html", "two"), "made")
+    assert changes == {"report.txt": "changed", **made}
+    assert third.files == []
+    assert [len(result.file_notes) for result in (first, second, third)] == [1, 0, 0]
+
+
+@pytest.mark.parametrize("out", ["no/such", "file", "/proc/1/x"])
+async def test_where_no_copies_can_be_written_nothing_is_opened(tmp_path: Path, out: str) -> None:
+    (tmp_path / "file").touch()
+    recording = Recording()
+    source = saved(tmp_path, analyst("analyst", [SHOWS, "East."]))
+    result = await runner(source, recording, out=tmp_path / out).run_once("A task")
+    assert result.ending is RunEnding.FAILED
+    assert str(tmp_path / out if out != "/proc/1/x" else out) in (result.error or "")
+    assert recording.events == [result]
+
+
+async def test_data_that_is_not_there_is_told_before_a_model_is_asked(tmp_path: Path) -> None:
+    recording = Recording()
+    source = saved(tmp_path, analyst("analyst", [SHOWS], data=[str(tmp_path / "salse.csv")]))
+    result = await runner(source, recording).run_once("A task")
+    assert result.error is not None
+    assert result.error.startswith(f"data: there is no {tmp_path}/salse.csv")
+    assert [type(event) for event in recording.events] == [Opened, RunResult]
+
+
+async def test_code_leads_the_copies_nowhere_else(tmp_path: Path) -> None:
+    victim, out = tmp_path / "victim", tmp_path / "coding" / "out"
+    victim.mkdir()
+    out.mkdir(parents=True)
+    code = (
+        "```python\nimport os\nos.rename('out', 'moved')\nos.symlink('../victim', 'out')\nopen('a', 'w')\n```"
+    )
+    result = await run_one(tmp_path, [code, "Done."], out, work_dir=str(tmp_path / "coding"))
+    assert "a" in told(result)
+    assert os.listdir(victim) == []
+    assert os.listdir(tmp_path / "coding" / "moved") == ["a"]
+
+
+async def test_the_files_of_each_sandbox_stay_together(tmp_path: Path) -> None:
+    team = {
+        "provider": "autogen_agentchat.teams.RoundRobinGroupChat",
+        "config": {
+            "participants": [analyst("one", [SHOWS, "East."]), analyst("two", [SHOWS, "East."])],
+            "max_turns": 2,
+        },
+    }
+    out = tmp_path / "out"
+    result = await runner(saved(tmp_path, team), Recording(), out=out).run_once("A task")
+    assert [file.found_at for file in result.files if file.path == "report.txt"] == [
+        str(out / "report.txt"),
+        str(out / "sandbox-2" / "report.txt"),
+    ]
+    assert sorted(os.listdir(out / "sandbox-2")) == ["report.txt", "step-2-1.png", "step-2-2.html"]
+
+
+async def test_what_cannot_be_copied_is_told_file_by_file(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "a").write_text("a file, and no directory")
+    code = "```python\nimport os\nos.mkdir('a'); open('a/b', 'w'); open('c', 'w')\n```"
+    result = await run_one(tmp_path, [code, "Done."], out)
+    assert told(result) == {"a/b": ("made", None), "c": ("made", str(out / "c"))}
+    assert [file.problem for file in result.files] == ["Not a directory", ""]
