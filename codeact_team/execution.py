@@ -29,6 +29,19 @@ class Outcome(StrEnum):
     """The sandbox ended under it; the next call gets a fresh one."""
 
 
+@dataclass(frozen=True)
+class Artifact:
+    """What a block has made beside text, such as a figure; hostile data.
+
+    Attributes:
+        mime_type: Such as ``image/png`` or ``text/html``.
+        data: The bytes, as the code made them.
+    """
+
+    mime_type: str
+    data: bytes
+
+
 @dataclass
 class ExecutionResult(CodeResult):
     """AutoGen's ``CodeResult`` with what else is known.
@@ -43,6 +56,7 @@ class ExecutionResult(CodeResult):
         omitted_bytes: How many bytes of output were dropped from the middle.
         seconds: Wall-clock time from the first block's start to the last block's end.
         missing_module: The Python module whose absence ended the code, by what it wrote last.
+        saved_pictures: Pictures that the code has saved in the workspace, where an agent has read them there.
     """
 
     outcome: Outcome = Outcome.COMPLETED
@@ -51,6 +65,7 @@ class ExecutionResult(CodeResult):
     omitted_bytes: int = 0
     seconds: float = 0.0
     missing_module: str | None = None
+    saved_pictures: list[Artifact] = field(default_factory=list[Artifact])
 
 
 @dataclass(frozen=True)
@@ -68,19 +83,6 @@ class BoundName:
     type: str
     size: str | None = None
     preview: str | None = None
-
-
-@dataclass(frozen=True)
-class Artifact:
-    """What a block has made beside text, such as a figure; hostile data.
-
-    Attributes:
-        mime_type: Such as ``image/png`` or ``text/html``.
-        data: The bytes, as the code made them.
-    """
-
-    mime_type: str
-    data: bytes
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
@@ -135,11 +136,11 @@ class _Kept(BaseModel):
 
 
 def result_to_metadata(result: ExecutionResult) -> dict[str, str]:
-    """A result as an entry for a message's metadata.
+    """A result as an entry for a message's metadata, without pictures in files.
 
     AutoGen's ``CodeExecutionEvent`` keeps exit code and output only, once it has been JSON.
     """
-    return {RESULT_KEY: _kept(result).model_dump_json(exclude_none=True)}
+    return {RESULT_KEY: _kept(replace(result, saved_pictures=[])).model_dump_json(exclude_none=True)}
 
 
 def result_from_metadata(metadata: Mapping[str, str]) -> ExecutionResult | None:

@@ -16,7 +16,7 @@ from autogen_core.code_executor import CodeBlock, CodeExecutor
 
 from codeact_team.aio import streamed
 from codeact_team.errors import SandboxError
-from codeact_team.execution import ExecutionResult, HostTools
+from codeact_team.execution import Artifact, ExecutionResult, HostTools
 from codeact_team.sandbox_description import DataFile, SandboxDescription
 from codeact_team.workspace import ChangedFile, Changes, SavedFile, Workspace
 
@@ -47,6 +47,19 @@ class StreamingCodeExecutor(CodeExecutor):
             SandboxError: If that cannot be found out.
         """
         return Changes()
+
+    async def saved_pictures(self, most: int) -> Sequence[Artifact]:
+        """PNG files that code has made or changed since the start, or since this was asked last; none that is too large.
+
+        Waits for a block to end.
+
+        Args:
+            most: How many.
+
+        Raises:
+            SandboxError: If what has changed cannot be found out.
+        """
+        return ()
 
     async def save_files(
         self, files: Sequence[ChangedFile], directory: str | os.PathLike[str] | int

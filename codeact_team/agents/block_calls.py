@@ -22,9 +22,9 @@ from codeact_team.aio import until_cancelled
 from codeact_team.approval import Answer, Question
 from codeact_team.approval.asked_question import AskedQuestion
 from codeact_team.effects import Door, Effect, perform
-from codeact_team.errors import CodeActTeamError
+from codeact_team.errors import CodeActTeamError, SandboxError
 from codeact_team.events import BlockBegan, BlockEnded, Code, block_ended
-from codeact_team.execution import ExecutionResult, Outcome, SessionResult
+from codeact_team.execution import Artifact, ExecutionResult, Outcome, SessionResult
 from codeact_team.execution_records import dump_result, load_result
 from codeact_team.executor_interface import Emit, SessionCodeExecutor, StreamingCodeExecutor
 from codeact_team.observations import full_result
@@ -83,6 +83,7 @@ async def run_blocks(
     message_id: str | None = None,
     door: Door | None = None,
     keeps_output: bool = False,
+    max_pictures: int = 0,
 ) -> ExecutionResult:
     """Ask for approval, and run the blocks.
 
@@ -97,6 +98,7 @@ async def run_blocks(
         message_id: The id of the message that tells of the result.
         door: The door that the agent remembers.
         keeps_output: Whether output that is too long for a model is kept in the workspace.
+        max_pictures: How many pictures are read that the code has saved in the workspace, where it has shown none.
 
     Raises:
         SandboxError: If no code can run here at all.
@@ -110,6 +112,9 @@ async def run_blocks(
         result = await _execute(executor, blocks, tools, cancellation_token, emit)
         if keeps_output and isinstance(executor, SessionCodeExecutor) and isinstance(result, SessionResult):
             result.output_file = await keep_output(executor, result)
+        if max_pictures and result.outcome is Outcome.COMPLETED and any(".png" in one.code for one in blocks):
+            # code that saves a picture names it; one that it has shown as well is known already
+            result.saved_pictures = await _saved_pictures(executor, 0 if _shows(result) else max_pictures)
         return result
 
     try:
@@ -137,6 +142,20 @@ async def warming_up(executor: CodeExecutor) -> AsyncGenerator[None]:
         # whatever went wrong with it was raised by the first execution
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
+
+
+def _shows(result: ExecutionResult) -> bool:
+    return isinstance(result, SessionResult) and any(one.mime_type == "image/png" for one in result.artifacts)
+
+
+async def _saved_pictures(executor: CodeExecutor, most: int) -> list[Artifact]:
+    if not isinstance(executor, StreamingCodeExecutor):
+        return []
+    try:
+        return list(await executor.saved_pictures(most))
+    except SandboxError as error:
+        logger.warning("pictures that the code may have saved are not looked at: %s", error)
+        return []
 
 
 def _raise_if_cancelled(cancellation_token: CancellationToken) -> None:

@@ -139,6 +139,7 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentSettings], Component[Cod
             emit=turn and turn.output,
             message_id=turn and turn.message_id,
             door=self._door,
+            max_pictures=self._settings.max_pictures,
         )
         return observe(result)
 

@@ -258,9 +258,9 @@ class CodeTurn(Turn):
 
     async def look(self) -> None:
         """Take up what the blocks of the result have drawn."""
-        self.drawn = Drawn()
-        if isinstance(self.result, SessionResult) and self.result.artifacts:
-            self.drawn = await asyncio.to_thread(read_drawn, self.result.artifacts)
+        shown = self.result.artifacts if isinstance(self.result, SessionResult) else ()
+        artifacts = [*shown, *self.result.saved_pictures]
+        self.drawn = await asyncio.to_thread(read_drawn, artifacts) if artifacts else Drawn()
         if self.max_pictures:
             self.pictures = [*self.pictures, *self.drawn.pictures][-self.max_pictures :]
 

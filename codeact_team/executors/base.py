@@ -13,7 +13,7 @@ from autogen_core.code_executor import CodeBlock
 
 from codeact_team.aio import Turns
 from codeact_team.errors import SettingError
-from codeact_team.execution import ExecutionResult, HostTools, Outcome
+from codeact_team.execution import Artifact, ExecutionResult, HostTools, Outcome
 from codeact_team.executor_interface import Emit, StreamingCodeExecutor
 from codeact_team.executors.block_results import (
     LOST_EXIT_CODE,
@@ -85,6 +85,10 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
     async def changed_files(self) -> Changes:
         async with self._turns:
             return await self._place.files.changed()
+
+    async def saved_pictures(self, most: int) -> Sequence[Artifact]:
+        async with self._turns:
+            return await self._place.files.saved_pictures(most)
 
     async def save_files(
         self, files: Sequence[ChangedFile], directory: str | os.PathLike[str] | int

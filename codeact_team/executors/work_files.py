@@ -6,10 +6,12 @@ import os
 from collections.abc import Callable, Sequence
 
 from codeact_team.errors import SandboxError
+from codeact_team.execution import Artifact
 from codeact_team.files.base import Files
 from codeact_team.files.given import GivenData
 from codeact_team.files.saving import save
 from codeact_team.files.snapshots import Snapshot, compare
+from codeact_team.pictures import MAX_BYTES
 from codeact_team.sandbox_description import DataFile
 from codeact_team.workspace import ChangedFile, Changes, SavedFile
 
@@ -30,7 +32,7 @@ class WorkFiles:
         self._data = data
         self._room = None if mib is None else mib * _MIB
         self._files: Files | None = None
-        self._before = Snapshot()
+        self._before = self._before_pictures = Snapshot()
 
     def described(self) -> Sequence[DataFile]:
         """What a person gives; see :meth:`codeact_team.StreamingCodeExecutor.data_files`."""
@@ -63,6 +65,7 @@ class WorkFiles:
             tell(f"copying {size // _MIB:,} MiB of data into the workspace")
         await files.put(given)
         self._before = Snapshot() if files.is_empty and not given else await files.snapshot()
+        self._before_pictures = self._before
         self._files = files
 
     def end(self) -> None:
@@ -81,6 +84,19 @@ class WorkFiles:
         before, self._before = self._before, await self._files.snapshot()
         return compare(before, self._before)
 
+    async def saved_pictures(self, most: int) -> Sequence[Artifact]:
+        """See :meth:`codeact_team.StreamingCodeExecutor.saved_pictures`."""
+        if (files := self._files) is None:
+            return ()
+        before, self._before_pictures = self._before_pictures, await files.snapshot()
+        saved = [
+            file
+            for file in compare(before, self._before_pictures).files
+            if file.path.lower().endswith(".png") and file.size <= MAX_BYTES
+        ]
+        read = [await _read(files, file) for file in saved[:most]]
+        return [Artifact("image/png", data) for data in read if data]
+
     async def save(
         self, wanted: Sequence[ChangedFile], directory: str | os.PathLike[str] | int
     ) -> Sequence[SavedFile]:
@@ -95,3 +111,11 @@ class WorkFiles:
         if self._files is None:
             raise SandboxError("there is no workspace: its executor has not started, or was stopped")
         return self._files
+
+
+async def _read(files: Files, file: ChangedFile) -> bytes:
+    """The content of a file; nothing if it cannot be read any more."""
+    try:
+        return b"".join([piece async for piece in files.read(file.path, file.size)])
+    except OSError:
+        return b""

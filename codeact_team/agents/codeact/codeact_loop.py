@@ -138,6 +138,7 @@ class CodeActLoop:
                 message_id=run.message_id,
                 door=run.door,
                 keeps_output=True,
+                max_pictures=self.settings.max_pictures,
             )
         except CodeActTeamError as error:
             await self._tell(run, f"The code could not be run: {error}")
