@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -15,6 +12,8 @@ from packaging.utils import canonicalize_name
 from codeact_team.executors.code_runner import AnyRunner
 from codeact_team.executors.place import Place
 from codeact_team.executors.settings import ExecutorConfig
+from codeact_team.files.directories import opened
+from codeact_team.files.snapshots import take
 from codeact_team.missing_modules import WELL_KNOWN
 from codeact_team.packages import Interpreter
 from codeact_team.sandbox_description import DataFile, SandboxDescription
@@ -101,23 +100,13 @@ def _name_of(python: Interpreter) -> str:
 
 
 def _files_in(directory: Path) -> list[DataFile]:
-    """The files in a directory, at most one more than are looked at; those nearest to its top first."""
+    """The files in a directory, at most one more than are told; those nearest to its top first."""
     try:
-        seen = list(islice(_walk(directory), _MAX_SEEN_FILES + 1))
+        with opened(directory) as top:
+            seen = take(top).files
     except OSError:
         # it is made with the start, or that tells what is wrong with it
         return []
-    return sorted(seen, key=lambda file: (file.path.count("/"), file.path))
-
-
-def _walk(directory: Path) -> Iterator[DataFile]:
-    # by descriptors: what earlier code has left there may be links
-    for path, directories, files, descriptor in os.fwalk(directory):
-        directories[:] = sorted(name for name in directories if not name.startswith("."))
-        for name in sorted(files):
-            try:
-                status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-            except OSError:
-                continue
-            if stat.S_ISREG(status.st_mode) and not name.startswith((".", "tmp_code_")):
-                yield DataFile(os.path.relpath(os.path.join(path, name), directory), status.st_size)
+    paths = [path for path in seen if not any(part.startswith(".") for part in path.split("/"))]
+    paths.sort(key=lambda path: (path.count("/"), path))
+    return [DataFile(path, seen[path].size) for path in paths[: _MAX_SEEN_FILES + 1]]

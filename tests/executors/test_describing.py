@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
+from support.deep_tree import make_deep_tree
 
 from codeact_team import ConfinedCommandLineCodeExecutor, DockerCommandLineCodeExecutor
 from codeact_team.errors import SettingError
 from codeact_team.executors.base import SandboxedCodeExecutor
+from codeact_team.system import trees
 
 ASKED = """
 import platform
@@ -47,7 +49,7 @@ async def test_files_of_the_start_are_told_and_what_is_no_file_is_not(tmp_path: 
     (tmp_path / "data" / "more.csv").write_text("1")
     (tmp_path / "sales.csv").write_text("12345")
     (tmp_path / ".hidden").write_text("")
-    (tmp_path / "tmp_code_1.py").write_text("")
+    (tmp_path / f"tmp_code_{'0' * 64}.python").write_text("")
     (tmp_path / "link").symlink_to("/etc/passwd")
     (tmp_path / "loop").symlink_to(tmp_path)
     os.mkfifo(tmp_path / "pipe")
@@ -70,6 +72,14 @@ async def test_of_very_many_files_the_first_are_told(tmp_path: Path):
         (tmp_path / f"{number:04}").touch()
     description = await ConfinedCommandLineCodeExecutor(work_dir=tmp_path).describe()
     assert (len(description.files), description.omitted_files) == (1000, None)
+
+
+async def test_a_tree_without_end_that_code_has_left_ends_nothing(tmp_path: Path):
+    make_deep_tree(tmp_path)
+    (tmp_path / "sales.csv").touch()
+    described = await ConfinedCommandLineCodeExecutor(work_dir=tmp_path).describe()
+    assert [file.path for file in described.files] == ["sales.csv"]
+    trees.remove(str(tmp_path / "deep"))
 
 
 async def test_a_network_is_told_and_nothing_is_promised_that_may_not_hold():
