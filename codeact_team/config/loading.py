@@ -15,7 +15,7 @@ from codeact_team.config.document import ConfigSource, Document, Problem, read_d
 from codeact_team.config.environment import resolve_references
 from codeact_team.config.for_every import ForEvery, apply_for_every
 from codeact_team.config.making import Failure, failures_in_trial, make
-from codeact_team.config.model_settings import missing_key
+from codeact_team.config.model_access import missing_key
 from codeact_team.config.origins import remember
 from codeact_team.config.overrides import apply_overrides
 from codeact_team.config.validation import check_components, check_text

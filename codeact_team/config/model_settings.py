@@ -3,93 +3,29 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from codeact_team.autogen_internals import ComponentClass
 from codeact_team.config.document import Resolved
+from codeact_team.config.model_access import (
+    NO_KEY,
+    NO_URL,
+    SERVER_FIELDS,
+    asks_no_model,
+    key_variables,
+    missing_key,
+    without_credentials,
+)
 from codeact_team.config.model_info import info_by_name, listed_info
-from codeact_team.providers import schema_of
 
-_SERVER = ("base_url", "host", "azure_endpoint", "endpoint")
-"""What the clients of AutoGen call the URL of their server."""
-_BLANK = re.compile(r"\s")
 _ABOUT_THE_MODEL = ("model_info", "model_capabilities")
-_REPLAY = "autogen_ext.models.replay."
-
-NO_URL = "the URL of a server begins with http:// or https://, and goes on with its name"
-NO_KEY = "none"
-"""Stands for a key where a server wants none, as clients insist on one."""
-
-_OPENAI = "OpenAIChatCompletionClient"
-_KEYS: Mapping[str, tuple[str, ...]] = {
-    _OPENAI: ("OPENAI_API_KEY",),
-    "AzureOpenAIChatCompletionClient": ("AZURE_OPENAI_API_KEY", "AZURE_OPENAI_AD_TOKEN"),
-    "AnthropicChatCompletionClient": ("ANTHROPIC_API_KEY",),
-}
-"""The variables of which a client, by the name of its class, reads its key."""
-_KEYS_BY_MODEL = {"gemini-": "GEMINI_API_KEY", "claude-": "ANTHROPIC_API_KEY", "Llama-": "LLAMA_API_KEY"}
-"""Which variables AutoGen's client for OpenAI reads first for the models of others, by the beginnings of their names."""
 
 
 def field_of_client(fields: Container[str], setting: str) -> str | None:
     """What a client with these fields calls a setting; ``None`` where it has none."""
-    names = _SERVER if setting == "base_url" else (setting,)
+    names = SERVER_FIELDS if setting == "base_url" else (setting,)
     return next((name for name in names if name in fields), None)
-
-
-def asks_no_model(component: ComponentClass) -> bool:
-    """Whether a client's answers are recorded."""
-    return component.__module__.startswith(_REPLAY)
-
-
-def server_of(component: ComponentClass, config: Mapping[str, Any], environ: Mapping[str, str]) -> str | None:
-    """The address of the server that a client is told to ask; ``None`` where it is not told."""
-    given = next((config[name] for name in _SERVER if config.get(name)), None)
-    if given is None and component.__name__ == _OPENAI:
-        given = environ.get("OPENAI_BASE_URL")
-    return str(given) if given else None
-
-
-def without_credentials(url: str) -> str | None:
-    """The URL of a server, fit to be shown; ``None`` where it is none."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return None
-    if parts.scheme.lower() not in ("http", "https") or not parts.hostname or _BLANK.search(url):
-        return None
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-
-
-def key_variables(component: ComponentClass, config: Mapping[str, Any]) -> Sequence[str]:
-    """The variables of the environment of which a client needs one, unless it is given a key; none where not known."""
-    if config.get("azure_ad_token") or config.get("azure_ad_token_provider"):
-        return ()
-    names = _KEYS.get(component.__name__, ())
-    if component.__name__ == _OPENAI:
-        model = str(config.get("model"))
-        return [*(key for begin, key in _KEYS_BY_MODEL.items() if model.startswith(begin)), *names]
-    return names
-
-
-def missing_key(
-    component: ComponentClass, config: Mapping[str, Any], environ: Mapping[str, str]
-) -> str | None:
-    """Why a client has no key although it needs one, and what to do; ``None`` where it has, or nothing is known."""
-    variables = key_variables(component, config)
-    if not variables or config.get("api_key") or any(environ.get(name) for name in variables):
-        return None
-    several = len(variables) > 1
-    lacking = (
-        f"{' and '.join(variables)} {'are' if several else 'is'} not set: set {'one' if several else 'it'}"
-    )
-    # Azure's servers all want one
-    can_do_without = "base_url" in schema_of(component).model_fields
-    instead = ", or give a server that wants none by --base-url" if can_do_without else ""
-    return f"the model needs a key, and {lacking} to your key{instead}"
 
 
 def objection_of_client(

@@ -10,8 +10,7 @@ from autogen_core.models import ChatCompletionClient
 from pydantic import BaseModel
 
 from codeact_team.config.components import PlacedComponent
-from codeact_team.config.model_info import abilities, listed_info
-from codeact_team.config.model_settings import (
+from codeact_team.config.model_access import (
     NO_KEY,
     NO_URL,
     asks_no_model,
@@ -20,6 +19,7 @@ from codeact_team.config.model_settings import (
     server_of,
     without_credentials,
 )
+from codeact_team.config.model_info import abilities, listed_info
 from codeact_team.doctor.checks import Check, Report, State
 from codeact_team.doctor.confinement import examine_confinement
 from codeact_team.doctor.engine import examine_engine

@@ -179,3 +179,26 @@ def test_a_server_of_ones_own_needs_no_key_and_a_dump_holds_none(
     assert all_of("api_key", loaded(write(TEAM), overrides)) == ["${OPENAI_API_KEY:-none}"] * 3
     monkeypatch.setenv("OPENAI_API_KEY", "key-of-a-test")
     assert all_of("api_key", loaded(write(TEAM), overrides)) == []
+
+
+def test_a_client_without_a_key_is_told_in_one_sentence(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENAI_API_KEY", "GEMINI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+
+    def told(**config: str) -> str:
+        with pytest.raises(ConfigError) as caught:
+            load_config(write(client("OpenAIChatCompletionClient", **config)))
+        return caught.value.message.removeprefix("OpenAIChatCompletionClient cannot be made: ")
+
+    assert told(model="gpt-4o") == (
+        "the model needs a key, and OPENAI_API_KEY is not set: set it to your key, or give a server that wants none by "
+        "--base-url"
+    )
+    assert told(model="gemini-2.5-pro").startswith(
+        "the model needs a key, and GEMINI_API_KEY and OPENAI_API_KEY are not set: set one to your key"
+    )
+    assert told(model="gpt-4o", base_url="http://localhost:1/v1").endswith(
+        "set it to your key, or to anything if the server wants none"
+    )
