@@ -33,6 +33,8 @@ class WorkFiles:
         self._room = None if mib is None else mib * _MIB
         self._files: Files | None = None
         self._before = self._before_pictures = Snapshot()
+        self._added: set[str] = set()
+        """Names of files that are not of the code's making."""
 
     def described(self) -> Sequence[DataFile]:
         """What a person gives; see :meth:`codeact_team.StreamingCodeExecutor.data_files`."""
@@ -92,7 +94,7 @@ class WorkFiles:
         saved = [
             file
             for file in compare(before, self._before_pictures).files
-            if file.path.lower().endswith(".png") and file.size <= MAX_BYTES
+            if file.path.lower().endswith(".png") and file.size <= MAX_BYTES and file.path not in self._added
         ]
         read = [await _read(files, file) for file in saved[:most]]
         return [Artifact("image/png", data) for data in read if data]
@@ -105,7 +107,9 @@ class WorkFiles:
 
     async def add(self, name: str, data: bytes) -> str:
         """See :meth:`codeact_team.StreamingCodeExecutor.add_file`."""
-        return await self._reached().add(name, data)
+        added = await self._reached().add(name, data)
+        self._added.add(added)
+        return added
 
     def _reached(self) -> Files:
         if self._files is None:
