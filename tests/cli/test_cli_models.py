@@ -8,13 +8,14 @@ import pytest
 from command_line import ACCEPT, CODE, FAILS, RETRY, codeact_team, lines, talker
 from support.openai_server import Json, ScriptedServer, Text
 
-ANY_MACHINE = ("-s", "config.participants.executor.config.code_executor.config.confinement=best_effort")
+SANDBOX = "config.participants.executor.config.code_executor.config"
+QUICKLY = ("-s", f"{SANDBOX}.confinement=best_effort", "-s", f"{SANDBOX}.packages=[]")
 
 
 def test_one_model_behind_one_url_works_for_all_of_a_team_without_a_key(tmp_path: Path):
     with ScriptedServer.in_thread([Text(FAILS), Json(RETRY), Text(CODE), Json(ACCEPT)]) as server:
         options = ("--model", "qwen3", "--base-url", server.base_url, "--json")
-        result = codeact_team("run", "team-confined", "6 * 7?", *options, *ANY_MACHINE, cwd=tmp_path)
+        result = codeact_team("run", "team-confined", "6 * 7?", *options, *QUICKLY, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert [request["model"] for request in server.requests] == ["qwen3"] * 4
     assert {event["model"] for event in lines(result.stdout) if event["type"] == "model_call_began"} == {

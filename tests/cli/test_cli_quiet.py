@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from command_line import (
     ACCEPT,
     CODE,
@@ -23,10 +22,9 @@ ANSWER = {**ACCEPT, "answer": "It is 42."}
 MAX_MESSAGES = "config.termination_condition.config.conditions.1.config.max_messages"
 
 
-@pytest.mark.parametrize("option", ["-q", "--quiet"])
-def test_an_accepted_answer_is_all_of_the_output(option: str, tmp_path: Path):
+def test_an_accepted_answer_is_all_of_the_output(tmp_path: Path):
     with ScriptedServer.in_thread([Text(FAILS), Json(RETRY), Text(CODE), Json(ANSWER)]) as server:
-        result = run_team(server.base_url, "A task", option, "-o", "answer.txt", cwd=tmp_path)
+        result = run_team(server.base_url, "A task", "--quiet", "-o", "answer.txt", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert result.stdout == "It is 42.\n"
     assert (tmp_path / "answer.txt").read_text() == "It is 42.\n"
