@@ -117,7 +117,8 @@ class HostWorkspace:
 
     def remove_at_end(self, path: str) -> None:
         """Let the file at this path be removed with what is temporary, and the directory around it, if it is empty then."""
-        self._passing.add(path)
+        if self._work_dir is not None:
+            self._passing.add(path)
 
     async def remove(self) -> None:
         """Remove what is temporary: the directory, or the files that are not to stay. Nothing may run there any more."""

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import re
+import stat
 import tarfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from itertools import chain, count
@@ -31,12 +32,12 @@ _SILENCE = 30.0
 _END = b"\0"
 """What a program of ours writes when it has done all."""
 _PUT = "tar -xof - && printf '\\0'"
-_LIST = "find . -xdev -type f -exec stat -c '%s|%i %y %z|%n' {} + 2>/dev/null; printf '\\0'"
+_LIST = "find . -xdev ! -type d -exec stat -c '%s|%f|%i %y %z|%n' {} + 2>/dev/null; printf '\\0'"
 _READ = '[ -f "$1" ] && ! [ -L "$1" ] && exec cat -- "$1"'
 _ADD = """set -C
 if [ -e "$1" ] || [ -L "$1" ] || ! true >"$1"; then cat >/dev/null; printf taken
 else set +C; cat >"$1" && printf '\\0'; fi 2>/dev/null"""
-_LINE = re.compile(r"(\d{1,20})\|(.*?)\|\./(.*)")
+_LINE = re.compile(r"(\d{1,20})\|([0-9a-f]{1,8})\|(.*?)\|\./(.*)")
 
 
 class Spawn(Protocol):
@@ -175,25 +176,25 @@ def _content(one: Given) -> Generator[bytes]:
 def _parsed(text: str) -> Snapshot:
     """The list of files that a program in the container has written; hostile code may have written it."""
     snapshot = Snapshot()
-    path = None
+    found: list[tuple[str, Seen, int]] = []
     for line in text.split("\n")[:-1]:
-        if (found := _LINE.fullmatch(line)) is None:
+        if (match := _LINE.fullmatch(line)) is None:
             # the name before has more than one line
-            if path is not None:
-                seen = snapshot.files.pop(path)
-                path = f"{path}\n{line}"
-                snapshot.files[path] = seen
-            continue
-        if len(snapshot.files) == MAX_SEEN:
+            if found:
+                path, seen, mode = found.pop()
+                found.append((f"{path}\n{line}", seen, mode))
+        elif len(found) == MAX_SEEN:
             snapshot.is_whole = False
             break
-        path = found[3]
-        snapshot.files[path] = Seen(int(found[1]), found[2])
-    snapshot.files = {
-        path: seen
-        for path, seen in snapshot.files.items()
-        if all(map(is_of_the_work, _prefixes(path))) and not {"", ".", ".."} & {*path.split("/")}
-    }
+        else:
+            found.append((match[4], Seen(int(match[1]), match[3]), int(match[2], 16)))
+    for path, seen, mode in found:
+        if not all(map(is_of_the_work, _prefixes(path))) or {"", ".", ".."} & {*path.split("/")}:
+            continue
+        if stat.S_ISREG(mode):
+            snapshot.files[path] = seen
+        else:
+            snapshot.others += 1
     return snapshot
 
 

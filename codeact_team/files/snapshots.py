@@ -38,11 +38,13 @@ class Snapshot:
 
     Attributes:
         files: Without those that a team needs for itself, and what Python keeps of modules.
+        others: How many there are that are neither files nor directories, such as links.
         unseen: How many directories were not looked into: too deep, or not to be read.
         is_whole: Whether there were no more entries than are looked at.
     """
 
     files: dict[str, Seen] = field(default_factory=dict[str, Seen])
+    others: int = 0
     unseen: int = 0
     is_whole: bool = True
 
@@ -66,6 +68,8 @@ def compare(before: Snapshot, now: Snapshot) -> Changes:
     remarks: list[str] = []
     if (left_out := len(changed) - MAX_LISTED) > 0:
         remarks.append(f"{left_out:,} more files were made or changed")
+    if (others := now.others - before.others) > 0:
+        remarks.append(f"links and the like are not listed: {others:,}")
     if not now.is_whole:
         remarks.append(f"the workspace has more than {MAX_SEEN:,} files, and not all were looked at")
     if (unseen := now.unseen - before.unseen) > 0:
@@ -108,6 +112,8 @@ class _Walk:
                     below.append(entry.name)
                 elif stat.S_ISREG(status.st_mode):
                     self._snapshot.files[above + entry.name] = _seen(status)
+                elif not stat.S_ISDIR(status.st_mode):
+                    self._snapshot.others += 1
         for name in below:
             self._inner(directory, name, f"{above}{name}/", depth + 1)
 

@@ -72,7 +72,8 @@ def test_only_regular_files_are_told_and_no_link_is_followed(tmp_path: Path) -> 
     odd = os.fsdecode(b"new\n\x1b[31mline\xff")
     (workspace / odd).touch()
     seen = look(workspace)
-    assert list(seen.files) == [odd]
+    assert (list(seen.files), seen.others) == ([odd], 3)
+    assert compare(Snapshot(), seen).remark.startswith("links and the like are not listed: 3")
     assert seen.unseen == (0 if os.geteuid() == 0 else 1)
 
 
