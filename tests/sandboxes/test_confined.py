@@ -488,6 +488,19 @@ class TestLifeCycle:
             await confined(tmp_path / "missing").start()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="as root, to be two users")
+async def test_a_workspace_that_root_has_made_for_a_container_is_refused_with_what_to_do(
+    tmp_path: Path,
+) -> None:
+    made = tmp_path / "made"
+    os.mkdir(made, 0o700)
+    os.chown(made, 65534, 65534)
+    with pytest.raises(
+        ConfinementError, match=r"belongs to user 65534.* name another `work_dir`, or give this one"
+    ):
+        await confined(made).start()
+
+
 async def test_a_supervising_process_that_is_killed_with_something_unread_is_known_to_be_gone() -> None:
     # the other side is told of it by an error, and not by the end of the stream
     control = Control({})

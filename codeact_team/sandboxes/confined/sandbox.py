@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import stat
 import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
@@ -170,6 +171,11 @@ class ConfinedSandbox(Sandbox):
         workspace = self._workspace.resolve()
         if not workspace.is_dir() or not os.access(workspace, os.W_OK):
             raise ConfinementError(f"The work_dir {str(workspace)!r} is not a directory that can be written.")
+        if os.geteuid() == 0 and (status := workspace.stat()).st_uid != 0 and ~status.st_mode & stat.S_IRWXO:
+            raise ConfinementError(
+                f"The work_dir {str(workspace)!r} belongs to user {status.st_uid}, as those do that are made for a container, "
+                "and code that root runs confined may not do what root may: name another `work_dir`, or give this one to root"
+            )
         self._private = TemporaryDirectory()
         return Control(
             {
