@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from autogen_core.models import ChatCompletionClient
@@ -22,11 +23,14 @@ from codeact_team.config.model_access import (
 from codeact_team.config.model_info import abilities, listed_info
 from codeact_team.doctor.checks import Check, Report, State
 from codeact_team.doctor.confinement import examine_confinement
-from codeact_team.doctor.engine import examine_engine
+from codeact_team.doctor.engine import examine_engine, trial_container
 from codeact_team.doctor.machine import host_python
+from codeact_team.doctor.packages import examine_packages
+from codeact_team.executors.confined import ConfinedExecutorConfig
+from codeact_team.executors.docker import DockerExecutorConfig
 from codeact_team.providers import schema_of
-from codeact_team.sandboxes.confined import ConfinedSandboxConfig
-from codeact_team.sandboxes.docker import DockerSandboxConfig
+from codeact_team.sandboxes.base import Sandbox
+from codeact_team.sandboxes.confined import ConfinedSandbox
 
 _Settings = TypeVar("_Settings", bound=BaseModel)
 
@@ -44,10 +48,22 @@ async def examine_config(
     report(host_python())
     for check in _clients(parts, environ):
         report(check)
-    for config in _settings(parts, ConfinedSandboxConfig):
-        report(await examine_confinement(config))
-    if containers := _settings(parts, DockerSandboxConfig):
-        await examine_engine(report, containers, start=True)
+    confined = _settings(parts, ConfinedExecutorConfig)
+    contained = _settings(parts, DockerExecutorConfig)
+    for settings in confined:
+        report(await examine_confinement(settings))
+    if contained:
+        await examine_engine(report, contained, start=True)
+    for settings in (*confined, *contained):
+        if (packages := await examine_packages(settings, _trial(settings))) is not None:
+            report(packages)
+
+
+def _trial(settings: ConfinedExecutorConfig | DockerExecutorConfig) -> Callable[[Path], Sandbox]:
+    """What makes a sandbox with these settings, to look what its Python is."""
+    if isinstance(settings, DockerExecutorConfig):
+        return lambda _: trial_container(settings)
+    return lambda workspace: ConfinedSandbox(settings, workspace=workspace)
 
 
 async def missing_for(
@@ -55,7 +71,7 @@ async def missing_for(
 ) -> list[Check]:
     """Find what a config lacks here; nothing is started, but a container engine is asked for its images."""
     found = list(_clients(parts, environ))
-    if containers := _settings(parts, DockerSandboxConfig):
+    if containers := _settings(parts, DockerExecutorConfig):
         await examine_engine(found.append, containers, start=False)
     return [check for check in found if check.state is not State.WORKS]
 

@@ -53,6 +53,12 @@ async def examine_engine(report: Report, configs: Iterable[DockerSandboxConfig],
     return True
 
 
+def trial_container(config: DockerSandboxConfig) -> DockerSandbox:
+    """A container with these settings, but for what has effects."""
+    harmless = {"pull": "never", "init_command": None, "auto_remove": True, "stop_container": True}
+    return DockerSandbox(config.model_copy(update=harmless))
+
+
 def _engine(url: str, info: Mapping[str, Any]) -> Check:
     options: list[str] = info.get("SecurityOptions") or []
     kind = "rootless" if any(option.startswith("name=rootless") for option in options) else "not rootless"
@@ -84,9 +90,8 @@ async def _image(client: Client, config: DockerSandboxConfig, *, start: bool) ->
 
 
 async def _inside(config: DockerSandboxConfig) -> Check:
-    """Start a container with these settings, which runs nothing of the config's, and look what its Python has."""
-    only_looking = {"pull": "never", "init_command": None, "auto_remove": True, "stop_container": True}
-    sandbox = DockerSandbox(config.model_copy(update=only_looking))
+    """Start a container with these settings, and look what its Python has."""
+    sandbox = trial_container(config)
     try:
         async with sandbox, asyncio.timeout(_ANSWER_TIMEOUT):
             try:

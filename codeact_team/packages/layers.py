@@ -104,6 +104,14 @@ class Layers:
         """Keep what a Python says of itself."""
         _write(self.root / "interpreters" / identity, interpreter.model_dump_json())
 
+    def find(self, requested: Requested, interpreter: Interpreter) -> Layer | None:
+        """The layer for this, if it is there.
+
+        Raises:
+            SandboxError: If there can be none for such an interpreter.
+        """
+        return self._requested(self._request_path(requested, interpreter))
+
     async def provide(
         self,
         requested: Requested,
@@ -122,7 +130,7 @@ class Layers:
         Raises:
             SandboxError: If they cannot be had.
         """
-        request = self.root / "requests" / requested.digest(interpreter)
+        request = self._request_path(requested, interpreter)
         if (layer := self._requested(request)) is not None:
             return layer
         # two processes may make the same one; in this one, whoever comes second finds it
@@ -235,6 +243,9 @@ class Layers:
         path = self.root / "layers" / name
         # the cache may have been moved, or tidied by hand
         return layer.model_copy(update={"path": path}) if path.is_dir() else None
+
+    def _request_path(self, requested: Requested, interpreter: Interpreter) -> Path:
+        return self.root / "requests" / requested.digest(interpreter)
 
     def _record_path(self, name: str) -> Path:
         return self.root / "layers" / f"{name}.json"

@@ -85,6 +85,14 @@ class Provision:
                     self.layer = layer
         return None if self.layer is None else self.layer.path
 
+    async def found(self) -> Layer | None:
+        """The layer with the packages, if it is there already; nothing is made.
+
+        Raises:
+            SandboxError: If the sandbox has no Python that packages can be chosen for.
+        """
+        return self._layers.find(self._requested, await self.interpreter())
+
     async def interpreter(self) -> Interpreter:
         """The sandbox's Python. It is asked once, by a sandbox that is thrown away, and remembered below the cache directory.
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 from contextlib import ExitStack, closing
@@ -11,6 +12,7 @@ from support.executing import wait_until
 from support.openai_server import ScriptedServer
 from test_cli_interrupts import end, running, sleepers, sleeps
 
+from codeact_team import ConfinedSessionCodeExecutor
 from codeact_team.sandboxes.docker.container import LABEL, owner_label
 from codeact_team.sandboxes.docker.engine import connect, engine_url
 
@@ -111,7 +113,7 @@ def test_doctor_tells_of_a_config_whether_its_model_its_key_and_its_image_are_th
     result = in_this_process("doctor", "codeact", "--json")
     assert result.returncode == 0, result.stdout
     checks = {check["name"]: check for check in lines(result.stdout)}
-    assert list(checks) == ["python", "model", "key", "engine", "limits", "image"]
+    assert list(checks) == ["python", "model", "key", "engine", "limits", "image", "packages"]
     assert checks["model"]["detail"].startswith("gpt-4.1, with vision, function_calling")
     assert checks["key"]["detail"] == "OPENAI_API_KEY is set"
     # of its packages a person reads a line, and a program all
@@ -162,6 +164,28 @@ def test_doctor_tells_that_a_server_has_no_url(url: str, tmp_path: Path):
     result = codeact_team("doctor", "team-confined", "-s", CONFINED, cwd=tmp_path, OPENAI_BASE_URL=url)
     assert result.returncode == 2
     assert "✗ model       gpt-4.1 has no server: the URL of a server begins with http://" in result.stdout
+
+
+@pytest.mark.usefixtures("offline_packages")
+def test_doctor_tells_whether_the_packages_of_a_config_are_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    command = ("doctor", "codeact-confined", "-s", f"{CONTAINER}.confinement=best_effort", "--json")
+
+    def told() -> tuple[str, dict[str, str]]:
+        result = in_this_process(*command)
+        assert result.returncode == 0, result.stderr
+        check = lines(result.stdout)[-1]
+        assert check["name"] == "packages"
+        return check["state"], check.get("packages", {})
+
+    # looking gets nothing
+    assert told() == told() == ("limited", {})
+    executor = ConfinedSessionCodeExecutor(packages=["pandas", "matplotlib"], confinement="best_effort")
+    asyncio.run(executor.prepare())
+    assert told() == ("works", {"matplotlib": "1.0", "pandas": "1.0"})
 
 
 def test_validate_tells_beside_its_verdict_what_a_config_lacks_here(tmp_path: Path):
