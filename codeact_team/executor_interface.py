@@ -66,7 +66,8 @@ class StreamingCodeExecutor(CodeExecutor):
     ) -> Sequence[SavedFile]:
         """Copy files of the workspace. Nothing is overwritten but copies made so before that nobody has changed since.
 
-        Where a name is taken, the copy gets one with a number. No link is followed or copied, no copy is executable.
+        Where a name is taken, the copy gets one with a number. No link is followed or copied, no hidden file is copied, and
+        no copy is executable.
 
         Args:
             files: Which, as :meth:`changed_files` tells them.

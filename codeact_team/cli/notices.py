@@ -8,6 +8,9 @@ from codeact_team.events import BlockEnded, Opened, SandboxPreparing
 from codeact_team.missing_modules import advice
 from codeact_team.runs import RunResult
 
+_MAX_PROBLEMS = 10
+"""How many files are named that could not be copied."""
+
 
 def tell_beside(screen: Screen, event: Event, *, places: bool = False) -> bool:
     """Tell what a person has to know of an event, whatever else is shown of it; returns whether there was anything.
@@ -27,9 +30,11 @@ def tell_beside(screen: Screen, event: Event, *, places: bool = False) -> bool:
             for workspace in event.workspaces if places else ():
                 screen.notice("note", f"the workspace is {workspace}")
         case RunResult():
-            for file in event.files:
-                if file.problem:
-                    screen.notice("warning", f"{file.path} is not copied: {file.problem}", again=True)
+            problems = [f"{file.path} is not copied: {file.problem}" for file in event.files if file.problem]
+            if (more := len(problems) - _MAX_PROBLEMS) > 0:
+                problems[_MAX_PROBLEMS:] = [f"{more:,} more files are not copied"]
+            for problem in problems:
+                screen.notice("warning", problem, again=True)
         case BlockEnded(missing_module=str() as module):
             screen.notice("note", f"the code lacks the module {module!r}; to add it: {advice(module)}")
         case _:

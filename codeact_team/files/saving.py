@@ -41,6 +41,10 @@ async def save(
     with opened(directory) as top:
         target = Directory(top)
         for file in wanted:
+            if any(part.startswith(".") for part in file.path.split("/")):
+                # programs of the person's look for such files, and do what these say
+                saved.append(SavedFile(file.path, None, "it is hidden"))
+                continue
             if room is not None and file.size > room:
                 saved.append(
                     SavedFile(file.path, None, f"it has {file.size:,} bytes, and there is no room for them")

@@ -205,7 +205,7 @@ async def test_what_cannot_be_copied_is_told_file_by_file(tmp_path: Path) -> Non
     out = tmp_path / "out"
     out.mkdir()
     (out / "a").write_text("a file, and no directory")
-    code = "```python\nimport os\nos.mkdir('a'); open('a/b', 'w'); open('c', 'w')\n```"
+    code = "```python\nimport os\nos.mkdir('a'); [open(name, 'w') for name in ('a/b', 'c', '.profile')]\n```"
     result = await run_one(tmp_path, [code, "Done."], out)
-    assert told(result) == {"a/b": ("made", None), "c": ("made", str(out / "c"))}
-    assert [file.problem for file in result.files] == ["Not a directory", ""]
+    assert told(result) == {".profile": ("made", None), "a/b": ("made", None), "c": ("made", str(out / "c"))}
+    assert [file.problem for file in result.files] == ["it is hidden", "Not a directory", ""]
