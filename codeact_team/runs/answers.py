@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from autogen_agentchat.messages import (
     BaseChatMessage,
+    CodeExecutionEvent,
     HandoffMessage,
     StopMessage,
     ToolCallSummaryMessage,
@@ -58,6 +59,8 @@ class Answers:
                 self._printed[event.agent] = event.output.rstrip() if event.exit_code == 0 else ""
             case MessageSent(message=UserInputRequestedEvent(source=person)):
                 self._people.add(person)
+            case MessageSent(message=CodeExecutionEvent(source=agent)):
+                self._take_output(agent)
             case MessageSent(message=BaseChatMessage() as message) if message.source not in self._people:
                 self._take(message)
             case _:
@@ -75,12 +78,15 @@ class Answers:
         elif ending is not None:
             self._given = text_of(message) if ending.has_answer else self._given
         elif record is not None and record.remark is not None:
-            # the message's own output says in words where there was none
-            printed = self._printed.get(message.source, "")
-            self._found = encodable(shorten(printed)) if printed else self._found
+            self._take_output(message.source)
         elif not isinstance(message, _NOT_SAID):
             said = take_thoughts_off(text_of(message)).text.strip()
             self._found = said if said and not _is_program(said) else self._found
+
+    def _take_output(self, agent: str) -> None:
+        # that of a message says in words where there was none
+        if printed := self._printed.get(agent):
+            self._found = encodable(shorten(printed))
 
 
 def _is_program(text: str) -> bool:

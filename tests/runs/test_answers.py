@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from autogen_agentchat.messages import HandoffMessage, TextMessage, UserInputRequestedEvent
+from autogen_agentchat.messages import (
+    CodeExecutionEvent,
+    HandoffMessage,
+    TextMessage,
+    UserInputRequestedEvent,
+)
+from autogen_core.code_executor import CodeResult
 
 from codeact_team import Outcome, Verdict
 from codeact_team.effects import Event
@@ -27,6 +33,16 @@ def ran(output: str, exit_code: int = 0, answer: str | None = None) -> list[Even
     )
     ended = BlockEnded(span=1, agent="executor", exit_code=exit_code, output=output)
     return [ended, say(output or "no output", "executor", **record.to_metadata())]
+
+
+def executed(output: str, exit_code: int = 0) -> list[Event]:
+    """What an agent that acts by code tells of a block amid its work."""
+    result = CodeResult(exit_code=exit_code, output=output)
+    told = CodeExecutionEvent(retry_attempt=0, result=result, source="coder")
+    return [
+        BlockEnded(span=1, agent="coder", exit_code=exit_code, output=output),
+        MessageSent(message=told),
+    ]
 
 
 def judged(answer: str = "", accepted: bool = True) -> MessageSent:
@@ -58,6 +74,9 @@ def came_to(text: str, ending: Ending = Ending.ANSWERED) -> MessageSent:
         ([TASK, came_to("It may be 41.", Ending.MAX_STEPS)], "It may be 41."),
         ([TASK, came_to("It is 41."), came_to("The run was cancelled.", Ending.CANCELLED)], "It is 41."),
         ([TASK, came_to("", Ending.NO_ANSWER)], None),
+        ([TASK, *executed("41\n"), *executed("Traceback", 1)], "41"),
+        ([TASK, *executed("41\n"), came_to("The run was cancelled.", Ending.CANCELLED)], "41"),
+        ([TASK, *executed("41\n"), came_to("It is 41.")], "It is 41."),
     ],
 )
 def test_an_accepted_answer_counts_then_one_that_was_given_then_what_comes_nearest(
