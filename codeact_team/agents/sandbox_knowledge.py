@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 
 from autogen_core.code_executor import CodeExecutor
 from pydantic import JsonValue, TypeAdapter
 
 from codeact_team.effects import Door, Effect, perform
-from codeact_team.errors import SandboxError
 from codeact_team.events import SandboxDescribed
 from codeact_team.executor_interface import StreamingCodeExecutor
-
-logger = logging.getLogger(__name__)
 
 
 class Description(Effect[str]):
@@ -42,6 +38,10 @@ async def describe_sandbox(executor: CodeExecutor, source: str = "", door: Door 
         executor: Any of AutoGen's.
         source: The agent that asks.
         door: The one that the agent remembers.
+
+    Raises:
+        ValueError: If there is data that cannot be given to the code.
+        SandboxError: If what the sandbox needs cannot be had, such as packages.
     """
     if not isinstance(executor, StreamingCodeExecutor):
         return ""
@@ -50,10 +50,5 @@ async def describe_sandbox(executor: CodeExecutor, source: str = "", door: Door 
 
 
 async def _ask(executor: StreamingCodeExecutor) -> str:
-    try:
-        description = await executor.describe()
-    except SandboxError as error:
-        # who runs code there is told of it
-        logger.debug("the sandbox cannot be described: %s", error)
-        return ""
+    description = await executor.describe()
     return "" if description is None else description.to_text()

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.agents import FAILS, PRINTS_42, RETRY, Foreign, Streaming, answer, contents, replay, turn, yes
+from autogen_core import CancellationToken
+from support.agents import (
+    FAILS,
+    PRINTS_42,
+    RETRY,
+    Foreign,
+    Streaming,
+    answer,
+    calls_of,
+    contents,
+    replay,
+    turn,
+    yes,
+)
 from support.codeact import agent_of, py
 from support.openai_server import Json, ScriptedServer, Text
 from support.wheels import use_index
 
 from codeact_team import CodeExecutorAgent, describe_sandbox
 from codeact_team.effects import Door, Event
+from codeact_team.errors import SandboxError
 from codeact_team.events import SandboxDescribed
 from codeact_team.execution import ExecutionResult
 from codeact_team.executors import ConfinedCommandLineCodeExecutor, ConfinedSessionCodeExecutor
-from codeact_team.sandbox_description import noted_task
+from codeact_team.sandbox_description import SandboxDescription, noted_task
 
 TOLD = "The sandbox in which the code runs:\n- Python 3."
 
@@ -65,14 +80,15 @@ async def test_an_executor_of_others_is_not_described():
         assert call["messages"][0].content == CodeExecutorAgent.DEFAULT_SYSTEM_MESSAGE
 
 
-async def test_packages_that_cannot_be_had_hinder_no_answer_without_code(
+async def test_packages_that_cannot_be_had_are_an_error_before_a_model_is_paid(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     use_index(tmp_path, monkeypatch)
-    executor = ConfinedSessionCodeExecutor(packages=["nowhere"])
-    assert await describe_sandbox(executor) == ""
-    assert (await answer(agent_of(replay("42"), executor))).content == "42"
+    model = replay("42")
+    with pytest.raises(SandboxError, match="nowhere"):
+        await turn(agent_of(model, ConfinedSessionCodeExecutor(packages=["nowhere"])))
+    assert calls_of(model) == 0
 
 
 async def test_an_agent_that_is_told_by_its_instructions_does_not_read_it_in_the_task_again(
@@ -108,3 +124,19 @@ async def test_it_passes_the_door_and_is_told(session: ConfinedSessionCodeExecut
     told = [event for event in heard if isinstance(event, SandboxDescribed)]
     assert [(event.agent, event.text) for event in told] == [("coder", None), ("coder", "As recorded.")]
     assert json.dumps(asked)
+
+
+async def test_a_turn_can_be_cancelled_while_a_sandbox_does_not_answer():
+    asked, token = asyncio.Event(), CancellationToken()
+
+    class Hanging(Streaming):
+        async def describe(self) -> SandboxDescription | None:
+            asked.set()
+            await asyncio.Event().wait()
+
+    agent = CodeExecutorAgent("e", Hanging(ExecutionResult(0, "")), model_client=replay("Hello."))
+    working = asyncio.ensure_future(turn(agent, token=token))
+    await asked.wait()
+    token.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
