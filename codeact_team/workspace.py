@@ -35,7 +35,7 @@ class Changes:
     """The files that code has made or changed.
 
     Attributes:
-        files: In the order of their paths; a thousand at most.
+        files: In the order of their paths; ten thousand at most.
         remark: What else there is to say, such as how many more there are.
     """
 

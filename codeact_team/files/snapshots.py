@@ -15,7 +15,7 @@ KEPT_APART = ".codeact-team"
 """A directory of the workspace for what a team needs for itself, for as long as it runs."""
 MAX_SEEN = 200_000
 """Entries of all kinds that are looked at; where a person's own directory has more, nothing can be told."""
-MAX_LISTED = 1000
+_MAX_CHANGES = 10_000
 _MAX_DEPTH = 64
 """Directories inside one another, each of which is held open."""
 
@@ -66,15 +66,15 @@ def compare(before: Snapshot, now: Snapshot) -> Changes:
         if before.files.get(path) != seen
     ]
     remarks: list[str] = []
-    if (left_out := len(changed) - MAX_LISTED) > 0:
-        remarks.append(f"{left_out:,} more files were made or changed")
+    if (left_out := len(changed) - _MAX_CHANGES) > 0:
+        remarks.append(f"{left_out:,} more files were made or changed, and are left out")
     if (others := now.others - before.others) > 0:
         remarks.append(f"links and the like are not listed: {others:,}")
     if not now.is_whole:
         remarks.append(f"the workspace has more than {MAX_SEEN:,} files, and not all were looked at")
     if (unseen := now.unseen - before.unseen) > 0:
         remarks.append(f"directories that cannot be read, or are too deep, were not looked into: {unseen:,}")
-    return Changes(changed[:MAX_LISTED], "; ".join(remarks))
+    return Changes(changed[:_MAX_CHANGES], "; ".join(remarks))
 
 
 def take(top: int) -> Snapshot:

@@ -51,7 +51,7 @@ class RunResult(Event, type="result"):
         tools: In the order of the first calls.
         answer: What the person asked for, in words, or as JSON where an agent has an ``output_schema``. It is accepted
             if the ending is; else it is the best so far. ``None`` where there is nothing like an answer. Hostile data.
-        files: What it has made or changed in its workspaces.
+        files: What it has made or changed in its workspaces; a thousand at most.
         file_notes: What else there is to say of them, in words, such as how many more there are.
     """
 

@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 _MAX_ARTIFACTS = 200
 """Artifacts that are kept as files, as long as a team is open."""
+_MAX_TOLD = 1000
+"""Files of a run that its result tells; more are copied."""
 _GRACE = 10.0
 """Seconds for the files of a run that was interrupted."""
 _ENDINGS = {
@@ -200,7 +202,9 @@ class RunFiles:
             notes += [changes.remark] if changes.remark else []
             if new and self._target is None and not (place.lasts or self._has_warned):
                 notes.append(_TEMPORARY if stays else _GONE)
-        self.found, self.notes = found, list(dict.fromkeys(notes))
+        if (more := len(found) - _MAX_TOLD) > 0:
+            notes.append(f"{more:,} more files are not listed here")
+        self.found, self.notes = found[:_MAX_TOLD], list(dict.fromkeys(notes))
         self._has_warned = self._has_warned or {_TEMPORARY, _GONE} & {*notes} != set()
 
     async def _told(

@@ -14,7 +14,7 @@ from recording import Recording, runner
 
 from codeact_team.effects import Event
 from codeact_team.events import ArtifactKept, Opened, Output
-from codeact_team.runs import RunEnding, RunResult
+from codeact_team.runs import RunEnding, RunResult, run_files
 
 SHOWS = """```python
 class Chart:
@@ -199,6 +199,15 @@ async def test_the_files_of_each_sandbox_stay_together(tmp_path: Path) -> None:
         str(out / "sandbox-2" / "report.txt"),
     ]
     assert sorted(os.listdir(out / "sandbox-2")) == ["report.txt", "step-2-1.png", "step-2-2.html"]
+
+
+async def test_more_files_are_copied_than_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_files, "_MAX_TOLD", 3)
+    out = tmp_path / "out"
+    code = "```python\nfor number in range(5): open(str(number), 'w')\n```"
+    result = await run_one(tmp_path, [code, "Done."], out)
+    assert (len(result.files), result.file_notes) == (3, ["2 more files are not listed here"])
+    assert len(os.listdir(out)) == 5
 
 
 async def test_what_cannot_be_copied_is_told_file_by_file(tmp_path: Path) -> None:
