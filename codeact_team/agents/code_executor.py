@@ -29,9 +29,8 @@ from codeact_team.agents.code_executor_config import (
     CodeExecutorAgentSettings,
 )
 from codeact_team.agents.model_replies import NOT_RUN, text_of_result, why_not_run
-from codeact_team.agents.sandbox_knowledge import describe_sandbox
+from codeact_team.agents.sandbox_knowledge import describe_for_turn
 from codeact_team.agents.turn import CodeTurn, Emit
-from codeact_team.aio import until_cancelled
 from codeact_team.clients import WrappedClient
 from codeact_team.errors import CodeActTeamError, SettingError
 from codeact_team.execution import ExecutionResult, Outcome
@@ -272,8 +271,9 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentSettings], Component[Cod
         if turn is None or not self._describes_sandbox:
             return ""
         if turn.sandbox is None:
-            asking = describe_sandbox(self._code_executor, self.name, self._door)
-            turn.sandbox = await until_cancelled(asking, turn.cancellation_token)
+            turn.sandbox = await describe_for_turn(
+                self._code_executor, self.name, self._door, turn.cancellation_token
+            )
         return turn.sandbox
 
     async def _remember(self, text: str) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 
+from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeExecutor
 from pydantic import JsonValue, TypeAdapter
 
+from codeact_team.aio import until_cancelled
 from codeact_team.effects import Door, Effect, perform
 from codeact_team.events import SandboxDescribed
 from codeact_team.executor_interface import StreamingCodeExecutor
@@ -47,6 +50,19 @@ async def describe_sandbox(executor: CodeExecutor, source: str = "", door: Door 
         return ""
     effect = Description(source, type(executor).__name__)
     return await perform(effect, partial(_ask, executor), door)
+
+
+async def describe_for_turn(
+    executor: CodeExecutor, source: str, door: Door | None, cancellation_token: CancellationToken
+) -> str:
+    """The same for an agent's turn; nothing if that is cancelled meanwhile, as whatever comes next notices."""
+    try:
+        return await until_cancelled(describe_sandbox(executor, source, door), cancellation_token)
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if not cancellation_token.is_cancelled() or (task is not None and task.cancelling()):
+            raise
+        return ""
 
 
 async def _ask(executor: StreamingCodeExecutor) -> str:

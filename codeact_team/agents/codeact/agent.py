@@ -26,9 +26,8 @@ from codeact_team.agents.codeact.given_functions import import_paths, read_funct
 from codeact_team.agents.codeact.handoffs import Handoffs
 from codeact_team.agents.codeact.instructions import check_places, render
 from codeact_team.agents.codeact.output_schema import OutputSchema
-from codeact_team.agents.sandbox_knowledge import describe_sandbox
+from codeact_team.agents.sandbox_knowledge import describe_for_turn
 from codeact_team.agents.turn import Emit
-from codeact_team.aio import until_cancelled
 from codeact_team.clients import wrap_client
 from codeact_team.sandbox_description import without_note
 
@@ -126,8 +125,7 @@ class CodeActAgent(ExecutingAgent[CodeActAgentSettings], Component[CodeActAgentC
         tools = await self._tools.begin_turn(cancellation_token)
         instructions = self._settings.system_message
         if instructions:
-            asking = describe_sandbox(self._loop.executor, self.name, self._door)
-            sandbox = await until_cancelled(asking, cancellation_token)
+            sandbox = await describe_for_turn(self._loop.executor, self.name, self._door, cancellation_token)
             instructions = render(instructions, self._functions, tools.describe(), sandbox)
         if (output := self._loop.output) is not None:
             instructions = f"{instructions}\n\n{output.describe()}".lstrip()
