@@ -258,13 +258,14 @@ async def test_the_response_carries_code_result_and_decisions_for_programs(tmp_p
     replies = [Text(FAILS), Json(RETRY), Text(PRINTS_42), Text("It is 42.")]
     async with ScriptedServer(replies) as server, confined(tmp_path) as executor:
         message = await answer(agent_of(server, executor, approval_func=None))
-    record = record_of(message)
+        record = record_of(message)
+        assert record.code_file is not None
+        # it goes with the executor
+        assert (tmp_path / record.code_file).read_text() == "print(42)\n"
     assert [(block.language, block.code) for block in record.blocks] == [("python", "print(42)\n")]
     assert [block.code for block in record.superseded] == ["1 / 0\n"]
     assert (record.exit_code, record.outcome, record.output) == (0, "completed", "42\n")
     assert (record.attempts, record.retry_decisions) == (2, [RetryDecision.model_validate(RETRY)])
-    assert record.code_file is not None
-    assert (tmp_path / record.code_file).read_text() == "print(42)\n"
 
 
 async def test_a_time_out_is_an_error_that_can_be_mended(tmp_path: Path):
