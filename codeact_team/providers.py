@@ -51,7 +51,11 @@ _UNSAFE_CLASSES = {
 UNSAFE_TYPES: Mapping[str, str] = {"StdioServerParams": _STARTS_PROGRAM}
 """Values of a ``type`` key that turn a harmless component (an MCP workbench over HTTP) into an unsafe one."""
 
-_PROGRAMS = ("codeact_team.sandboxes.confined.supervisor", "codeact_team.sessions.runner")
+_PROGRAMS = (
+    "codeact_team.packages.inside",
+    "codeact_team.sandboxes.confined.supervisor",
+    "codeact_team.sessions.runner",
+)
 """Programs that run in a process of their own: as modules, they would do so here, or import what lies about."""
 
 _OF_AN_EXTRA = re.compile(r"(?P<name>[\w.-]+).*\bextra == ['\"](?P<extra>[\w-]+)['\"]")

@@ -197,6 +197,7 @@ def test_no_module_that_a_config_may_name_imports_by_the_bare_name_of_a_file_bes
         "codeact_team.sandboxes.confined.supervisor.programs.X",
         "codeact_team.sandboxes.confined.supervisor.X",
         "codeact_team.sessions.runner.bootstrap.X",
+        "codeact_team.packages.inside.compile.X",
     ],
 )
 def test_what_runs_in_a_sandbox_is_not_imported_here(

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,6 +81,7 @@ class RunFiles:
     def __init__(self, out: str | os.PathLike[str] | None) -> None:
         self._out = None if out is None else os.fspath(out)
         self._target: int | None = None
+        self._has_made_out = False
         self._blocks = 0
         self._artifacts = 0
         self._has_warned = False
@@ -98,6 +99,7 @@ class RunFiles:
             return
         try:
             os.mkdir(out)
+            self._has_made_out = True
         except FileExistsError:
             pass
         except FileNotFoundError:
@@ -123,9 +125,15 @@ class RunFiles:
             yield
             return
         self.make()
-        with opened(self._out) as self._target:
-            yield
-        self._target = None
+        try:
+            with opened(self._out) as self._target:
+                yield
+        finally:
+            self._target = None
+            if self._has_made_out:
+                # nothing may have come of the run
+                with suppress(OSError):
+                    os.rmdir(self._out)
 
     async def keep(self, effect: Effect[object], do: Perform) -> object:
         """A handler: add what a block has made beside text to the files of the workspace, named by step."""

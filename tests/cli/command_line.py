@@ -53,8 +53,8 @@ def codeact_team(
     with fork_server.start(
         [*COMMAND[1:], *arguments], cwd=cwd, environment=environment(**variables), stdin=subprocess.PIPE
     ) as process:
-        stdout, stderr = process.communicate(stdin.encode() if isinstance(stdin, str) else stdin, timeout=60)
-        code = process.wait(60)
+        stdout, stderr = process.communicate(stdin.encode() if isinstance(stdin, str) else stdin, timeout=110)
+        code = process.wait(110)
     return subprocess.CompletedProcess(arguments, code, stdout.decode(), stderr.decode())
 
 

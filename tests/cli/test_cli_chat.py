@@ -64,7 +64,9 @@ def agent(folder: Path) -> list[str]:
 def codeact(server: ScriptedServer, *, confined: bool = True) -> tuple[list[str], dict[str, str]]:
     """The command for the shipped agent that acts by code, and its environment."""
     executor = "{provider: codeact_team.ConfinedSessionCodeExecutor, config: {confinement: best_effort}}"
-    overrides = [f"config.code_executor={executor}" if confined else "config.code_executor.config.packages=[]"]
+    overrides = [
+        f"config.code_executor={executor}" if confined else "config.code_executor.config.packages=[]"
+    ]
     variables = {"OPENAI_API_KEY": "a-key", "OPENAI_BASE_URL": server.base_url}
     return ["chat", "codeact", *set_all(overrides)], variables
 

@@ -71,7 +71,7 @@ async def test_agents_that_ask_themselves_get_the_task_as_it_is(monkeypatch: pyt
         monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
         monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
         recording = Recording()
-        overrides = ["config.code_executor.config.work_dir=null"]
+        overrides = [f"config.code_executor.config.{setting}" for setting in ("work_dir=null", "packages=[]")]
         await runner("codeact-confined", recording, overrides=overrides).run_once("A task")
     assert recording.messages[0].to_text() == "A task"
     assert server.requests[0]["messages"][-1]["content"] == "A task"

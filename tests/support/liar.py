@@ -76,6 +76,9 @@ class Liar(Sandbox):
     def python(self) -> str:
         return "python3"
 
+    async def python_identity(self) -> str:
+        return "nobody's"
+
     @property
     def limits(self) -> Limits:
         return {}
