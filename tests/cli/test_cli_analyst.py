@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_line import codeact_team, lines
@@ -21,7 +22,7 @@ plt.savefig("growth.png")
 print(growth)
 ```"""
 ANSWER = "East grew most: by 27.3 percent. The chart is growth.png."
-ACCEPT = {"problems": [], "accepted": True, "next_step": "", "answer": ANSWER}
+ACCEPT: dict[str, Any] = {"problems": [], "accepted": True, "next_step": "", "answer": ANSWER}
 
 
 # packages of an index
