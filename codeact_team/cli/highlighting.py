@@ -12,7 +12,8 @@ _FENCE = re.compile(r"[ \t]*(?P<run>`{3,}|~{3,})[ \t]*(?P<label>[\w+#.-]*)")
 
 def highlighted(code: str, language: str) -> Text:
     """``code`` in the colours of its language."""
-    text = Syntax("", language, theme="ansi_dark", background_color="default").highlight(code)
+    # tabs stay: the terminal knows how wide they are
+    text = Syntax("", language, theme="ansi_dark", background_color="default", tab_size=0).highlight(code)
     # the lexer ends its text with a line break, and the code may not
     if (surplus := len(text) - len(code)) > 0:
         text.right_crop(surplus)

@@ -157,7 +157,7 @@ async def test_waiting_for_approval_counts_as_well(session: Session):
 
 async def test_a_reflection_that_takes_too_long_leaves_the_answer(session: Session):
     async with ScriptedServer([Text("It is 42."), Slow(30, Text("never said"))]) as server:
-        message = await answer(agent_of(server, session, max_seconds=1.5, max_reflections=1))
+        message = await answer(agent_of(server, session, max_seconds=3, max_reflections=1))
     assert (message.content, Ending.from_metadata(message.metadata)) == ("It is 42.", Ending.ANSWERED)
     verdict = Verdict.from_metadata(message.metadata)
     assert verdict is not None

@@ -11,6 +11,11 @@ def test_nothing_is_left_out(text: str):
     assert highlighted_prose(text).plain == text
 
 
+def test_code_with_tabs_is_shown_to_its_end():
+    code = "```python\ndef f():\n\treturn 1\t# one\n```\n"
+    assert highlighted_prose(code).plain == code
+
+
 def test_only_code_has_colours():
     text = "import a\n````py\nimport b\n```\nimport c\n````\nimport d\n~~~py\nimport e\n"
     told = highlighted_prose(text)
