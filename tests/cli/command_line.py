@@ -26,6 +26,8 @@ CONFINED = (
     "{provider: codeact_team.ConfinedCommandLineCodeExecutor, config: {confinement: best_effort}}"
 )
 """An override that lets the code of a shipped team run without Docker, on any machine."""
+NO_PACKAGES = "config.participants.executor.config.code_executor.config.packages=[]"
+"""An override that lets a shipped team start without a package index."""
 NO_HTTP_RETRIES = "config.participants.coder.config.model_client.config.max_retries=0"
 
 CODE = "Here:\n```python\nprint('the answer is', 6 * 7)\n```\n"

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from command_line import ACCEPT, REJECT, RETRY, codeact_team, lines, messages
+from command_line import ACCEPT, NO_PACKAGES, REJECT, RETRY, codeact_team, lines, messages
 from support.openai_server import Json, ScriptedServer, Text
 
 from codeact_team.sandboxes.docker.container import LABEL
@@ -33,7 +33,7 @@ def test_a_team_writes_fails_repairs_is_sent_back_and_is_accepted(tmp_path: Path
         result = codeact_team(
             "run",
             str(TEAM),
-            *("Add the numbers.", "--json", "-o", "answer.txt"),
+            *("Add the numbers.", "--json", "-o", "answer.txt", "-s", NO_PACKAGES),
             cwd=tmp_path,
             OPENAI_API_KEY="a-key",
             OPENAI_BASE_URL=server.base_url,

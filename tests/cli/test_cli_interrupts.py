@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from command_line import COMMAND, CONFINED, environment, lines, local_model, set_all, talker
+from command_line import COMMAND, CONFINED, NO_PACKAGES, environment, lines, local_model, set_all, talker
 from support.fork_server import Forked, start
 from support.openai_server import ScriptedServer, Slow, Text
 from terminal import on_a_terminal
@@ -163,7 +163,7 @@ def test_what_is_to_outlive_its_terminal_does(tmp_path: Path):
 def test_ctrl_c_during_execution_leaves_no_container(tmp_path: Path):
     with (
         ScriptedServer.in_thread([sleeps("62.25")]) as server,
-        running(server.base_url, cwd=tmp_path) as process,
+        running(server.base_url, cwd=tmp_path, overrides=[NO_PACKAGES]) as process,
     ):
         wait_for_output(process, SLEEPS)
         before = containers_of(process)
