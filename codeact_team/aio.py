@@ -78,6 +78,12 @@ async def until_cancelled(work: Awaitable[T], cancellation_token: CancellationTo
     return await waiting
 
 
+def is_being_cancelled() -> bool:
+    """Whether somebody cancels the task that runs this, and not only what it waits for: then it has to end as cancelled."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 class Turns:
     """First come, first served: so many holders at a time, whatever event loop or thread each comes from.
 

@@ -18,7 +18,7 @@ from pydantic import JsonValue
 
 from codeact_team.agents.host_tool_calls import TurnTools
 from codeact_team.agents.kept_output import keep_output
-from codeact_team.aio import until_cancelled
+from codeact_team.aio import is_being_cancelled, until_cancelled
 from codeact_team.approval import Answer, Question
 from codeact_team.approval.asked_question import AskedQuestion
 from codeact_team.effects import Door, Effect, perform
@@ -123,8 +123,7 @@ async def run_blocks(
         return await perform(Block(tools.source, blocks, message_id, executor), work, door)
     except asyncio.CancelledError:
         # the token cancels what it is linked to; a task that was itself cancelled has to stay so
-        task = asyncio.current_task()
-        if not cancellation_token.is_cancelled() or (task is not None and task.cancelling()):
+        if not cancellation_token.is_cancelled() or is_being_cancelled():
             raise
         return ExecutionResult(exit_code=1, output=CANCELLED, outcome=Outcome.CANCELLED)
 

@@ -9,7 +9,7 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeExecutor
 from pydantic import JsonValue, TypeAdapter
 
-from codeact_team.aio import until_cancelled
+from codeact_team.aio import is_being_cancelled, until_cancelled
 from codeact_team.effects import Door, Effect, perform
 from codeact_team.events import SandboxDescribed
 from codeact_team.executor_interface import StreamingCodeExecutor
@@ -59,8 +59,7 @@ async def describe_for_turn(
     try:
         return await until_cancelled(describe_sandbox(executor, source, door), cancellation_token)
     except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if not cancellation_token.is_cancelled() or (task is not None and task.cancelling()):
+        if not cancellation_token.is_cancelled() or is_being_cancelled():
             raise
         return ""
 

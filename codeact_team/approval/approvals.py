@@ -12,7 +12,7 @@ from functools import partial
 
 from pydantic import JsonValue
 
-from codeact_team.aio import Turns
+from codeact_team.aio import Turns, is_being_cancelled
 from codeact_team.approval.approval_records import HANDLER, ApprovalRecord, Records, record_of
 from codeact_team.approval.asked_question import AskedQuestion
 from codeact_team.approval.handlers import Answer, Handler, current_handler
@@ -144,8 +144,7 @@ async def _answer(handler: Handler, question: Question) -> Answer:
     try:
         answer: object = await handler(question)
     except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
+        if is_being_cancelled():
             raise
         return Answer(False, "the question was cancelled")
     except Exception as error:

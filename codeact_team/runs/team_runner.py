@@ -21,6 +21,7 @@ from autogen_core.models import ChatCompletionClient
 from codeact_team.agents import ReflectionAgent
 from codeact_team.agents.base import RememberingAgent
 from codeact_team.agents.sandbox_knowledge import describe_sandbox
+from codeact_team.aio import is_being_cancelled
 from codeact_team.autogen_internals import components_in, recover
 from codeact_team.autogen_parts import past_the_door
 from codeact_team.config.for_every import ForEvery
@@ -250,8 +251,7 @@ class TeamRunner:
             end = WorkEnd(str(reason), time_is_over=True)
         except asyncio.CancelledError:
             self._door.check()
-            task = asyncio.current_task()
-            if self._stopped_by is None or (task is not None and task.cancelling()):
+            if self._stopped_by is None or is_being_cancelled():
                 raise
         except Exception as failure:
             self._door.check()

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from autogen_core import CancellationToken
 from pydantic import JsonValue
 
-from codeact_team.aio import until_cancelled
+from codeact_team.aio import is_being_cancelled, until_cancelled
 from codeact_team.parsing import make_inert
 from codeact_team.suggestions import did_you_mean
 from codeact_team.tools.argument_checking import ArgumentChecker
@@ -95,8 +95,7 @@ class OfferedTool:
 
 def _asked_for(cancellation_token: CancellationToken) -> bool:
     """Tell whether the token or the current task was cancelled, and not something within the tool."""
-    task = asyncio.current_task()
-    return cancellation_token.is_cancelled() or (task is not None and task.cancelling() > 0)
+    return cancellation_token.is_cancelled() or is_being_cancelled()
 
 
 class Offer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field, replace
 
 from autogen_core.models import LLMMessage
@@ -12,6 +11,7 @@ from codeact_team.agents.codeact.codeact_reply import NOTHING, Reply
 from codeact_team.agents.codeact.handoffs import HandoffTaken
 from codeact_team.agents.codeact.stuck import MAX_REPETITIONS, Repetition
 from codeact_team.agents.turn import CodeTurn
+from codeact_team.aio import is_being_cancelled
 from codeact_team.execution import Artifact, ExecutionResult, Outcome, SessionResult
 from codeact_team.execution_records import Ending
 from codeact_team.observations import as_data, observe, shorten, summarize
@@ -134,8 +134,7 @@ class CodeActRun(CodeTurn):
     async def only_time_is_over(self) -> bool:
         """Whether a cancellation is due to the time limit alone."""
         await self.budget.look()
-        task = asyncio.current_task()
-        return self.budget.time_is_over and not self.cancelled and not (task and task.cancelling())
+        return self.budget.time_is_over and not self.cancelled and not is_being_cancelled()
 
     @property
     def failed(self) -> bool:
