@@ -11,7 +11,7 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, count
 from pathlib import PurePosixPath
@@ -200,9 +200,7 @@ class NewFile:
 
     def settle_beside(self) -> str:
         """Give it its name, or where that is taken, one with a number; the name that it has got."""
-        path = PurePosixPath(self._name)
-        others = (f"{path.stem}-{number}{path.suffix}" for number in count(2))
-        return next(name for name in chain([self._name], others) if self._settles_as(name))
+        return next(name for name in numbered(self._name) if self._settles_as(name))
 
     def _settles_as(self, name: str) -> bool:
         try:
@@ -229,6 +227,12 @@ class NewFile:
         os.close(self.descriptor)
         with suppress(FileNotFoundError):
             os.unlink(self._passing, dir_fd=self._directory)
+
+
+def numbered(name: str) -> Iterator[str]:
+    """The name of a file, and those with numbers that it gets where that is taken."""
+    path = PurePosixPath(name)
+    return chain([name], (f"{path.stem}-{number}{path.suffix}" for number in count(2)))
 
 
 def mark(file: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -44,6 +45,19 @@ class Given:
     def is_file(self) -> bool:
         """Whether it is a file."""
         return stat.S_ISREG(self.mode)
+
+    def open(self) -> io.FileIO:
+        """Open the file on this machine, to be read without a buffer.
+
+        Raises:
+            OSError: If it cannot be read, or a link is in its place now.
+        """
+        return open(self.source, "rb", buffering=0, opener=self._open)
+
+    def _open(self, path: str, flags: int) -> int:
+        # what is below a given directory was no link when it was looked at
+        nofollow = os.O_NOFOLLOW if "/" in self.path else 0
+        return os.open(path, flags | nofollow | os.O_NONBLOCK)
 
 
 class GivenData:
@@ -101,7 +115,7 @@ class GivenData:
         names: dict[str, str] = {}
         size = 0
         for path in self._paths:
-            name = Path(path).name or Path(path).resolve().name
+            name = Path(path).name
             if name in ("", ".."):
                 name = Path(path).resolve().name
             if not name:

@@ -137,7 +137,7 @@ def _is_taken(one: Given, top: int) -> bool:
         return True
     if not one.is_file or not stat.S_ISREG(status.st_mode):
         return stat.S_IFMT(status.st_mode) != stat.S_IFMT(one.mode)
-    with opened_file(top, one.path) as there, _source(one) as source:
+    with opened_file(top, one.path) as there, one.open() as source:
         return not (same_content(there, source.fileno()) or is_unchanged(there))
 
 
@@ -147,18 +147,9 @@ def _put(one: Given, directory: Directory, stop: threading.Event) -> None:
     elif not one.is_file:
         directory.make(one.path)
     else:
-        with _source(one) as source, directory.new_file(one.path, mode=_MODE | (one.mode & 0o100)) as new:
+        with one.open() as source, directory.new_file(one.path, mode=_MODE | (one.mode & 0o100)) as new:
             _copy(source.fileno(), new, one.size, stop)
             new.settle()
-
-
-def _source(one: Given):
-    def opener(path: str, flags: int) -> int:
-        # what is below a given directory was no link when it was looked at
-        nofollow = os.O_NOFOLLOW if "/" in one.path else 0
-        return os.open(path, flags | nofollow | os.O_NONBLOCK)
-
-    return open(one.source, "rb", buffering=0, opener=opener)
 
 
 def _copy(source: int, new: NewFile, size: int, stop: threading.Event) -> None:

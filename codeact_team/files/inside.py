@@ -9,18 +9,18 @@ import re
 import stat
 import tarfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
-from itertools import chain, count
-from pathlib import PurePosixPath
+from itertools import islice
 from typing import Protocol
 
 from codeact_team.aio import to_the_end
 from codeact_team.errors import SandboxError
 from codeact_team.files.base import Files
+from codeact_team.files.directories import numbered
 from codeact_team.files.given import Given
 from codeact_team.files.snapshots import MAX_SEEN, Seen, Snapshot, is_of_the_work
+from codeact_team.sandboxes.archives import END, file_member, head
 from codeact_team.sandboxes.base import Process
 
-_CHUNK = 1 << 18
 _MAX_LIST = 32 << 20
 """Bytes of a list."""
 _MAX_ANSWER = 4096
@@ -29,7 +29,7 @@ _MAX_NAMES = 1000
 _SILENCE = 30.0
 """Seconds without a byte after which a program is given up: hostile code may have stopped it."""
 
-_END = b"\0"
+_DONE = b"\0"
 """What a program of ours writes when it has done all."""
 _PUT = "tar -xof - && printf '\\0'"
 _LIST = "find . -xdev ! -type d -exec stat -c '%s|%f|%i %y %z|%n' {} + 2>/dev/null; printf '\\0'"
@@ -73,13 +73,13 @@ class ContainerFiles(Files):
             raise SandboxError(f"data: it cannot be copied into the container: {error.strerror}") from error
         finally:
             pieces.close()
-        if said != _END:
+        if said != _DONE:
             why = said.decode(errors="replace").strip("\0\n") or "its program was killed"
             raise SandboxError(f"data: it cannot be copied into the container: {why}")
 
     async def snapshot(self) -> Snapshot:
         said = await self._run(_LIST, "", _nothing, limit=_MAX_LIST)
-        if not said.endswith(_END):
+        if not said.endswith(_DONE):
             raise SandboxError("the files in the container cannot be listed")
         return _parsed(os.fsdecode(said[:-1]))
 
@@ -97,12 +97,10 @@ class ContainerFiles(Files):
             raise OSError(errno.EIO, "it could not be read to its end")
 
     async def add(self, name: str, data: bytes) -> str:
-        path = PurePosixPath(name)
-        others = (f"{path.stem}-{number}{path.suffix}" for number in count(2))
-        for _, candidate in zip(range(_MAX_NAMES), chain([name], others), strict=False):
+        for candidate in islice(numbered(name), _MAX_NAMES):
             pieces = iter([data])
             said = await self._run(_ADD, f"./{candidate}", lambda pieces=pieces: _given(next(pieces, b"")))
-            if said == _END:
+            if said == _DONE:
                 return candidate
             if said != b"taken":
                 break
@@ -155,22 +153,12 @@ def _archive(given: Sequence[Given]) -> Generator[bytes]:
             entry.type, entry.linkname = tarfile.SYMTYPE, one.target
         elif not one.is_file:
             entry.type, entry.mode = tarfile.DIRTYPE, 0o755
-        yield entry.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
         if one.is_file and one.size:
-            yield from _content(one)
-    yield bytes(2 * tarfile.BLOCKSIZE)
-
-
-def _content(one: Given) -> Generator[bytes]:
-    flags = os.O_NOFOLLOW if "/" in one.path else 0
-    with open(one.source, "rb", buffering=0, opener=lambda path, mode: os.open(path, mode | flags)) as source:
-        left = one.size
-        while left and (data := source.read(min(left, _CHUNK))):
-            left -= len(data)
-            yield data
-    if left:
-        raise OSError(errno.EIO, f"{one.source} became shorter meanwhile")
-    yield bytes(-one.size % tarfile.BLOCKSIZE)
+            with one.open() as source:
+                yield from file_member(entry, source)
+        else:
+            yield head(entry)
+    yield END
 
 
 def _parsed(text: str) -> Snapshot:

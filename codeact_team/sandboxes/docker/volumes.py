@@ -11,6 +11,7 @@ from pathlib import Path
 from docker.errors import APIError, NotFound
 from docker.types import Mount
 
+from codeact_team.sandboxes.archives import END, file_member, head
 from codeact_team.sandboxes.docker.container import CONFLICT, labels
 from codeact_team.sandboxes.docker.creation import PACKAGES
 from codeact_team.sandboxes.docker.engine import Client, translated
@@ -18,7 +19,6 @@ from codeact_team.sandboxes.docker.engine import Client, translated
 _LABEL = "codeact-team.packages"
 _COMPLETE = ".complete"
 """The last file that is put into a volume."""
-_CHUNK = 1024 * 1024
 
 _filling = threading.Lock()
 
@@ -80,20 +80,12 @@ def _archive(layer: Path) -> Iterator[bytes]:
             member = tarfile.TarInfo(os.path.relpath(path, layer))
             if name in directories:
                 member.type, member.mode = tarfile.DIRTYPE, 0o755
-                yield member.tobuf()
-            else:
-                yield from _file(member, path)
-    yield tarfile.TarInfo(_COMPLETE).tobuf()
-    yield bytes(2 * tarfile.BLOCKSIZE)
-
-
-def _file(member: tarfile.TarInfo, path: str) -> Iterator[bytes]:
-    with open(path, "rb") as file:
-        status = os.fstat(file.fileno())
-        member.size, member.mode, member.mtime = status.st_size, status.st_mode & 0o777, int(status.st_mtime)
-        yield member.tobuf()
-        left = member.size
-        while left > 0 and (piece := file.read(min(left, _CHUNK))):
-            left -= len(piece)
-            yield piece
-    yield bytes(left + -member.size % tarfile.BLOCKSIZE)
+                yield head(member)
+                continue
+            with open(path, "rb") as file:
+                status = os.fstat(file.fileno())
+                member.size, member.mode = status.st_size, status.st_mode & 0o777
+                member.mtime = int(status.st_mtime)
+                yield from file_member(member, file)
+    yield head(tarfile.TarInfo(_COMPLETE))
+    yield END

@@ -1,0 +1,35 @@
+"""Tar archives that are written piece by piece, however large what is in them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tarfile
+from collections.abc import Iterator
+from typing import BinaryIO
+
+_CHUNK = 1 << 18
+
+END = bytes(2 * tarfile.BLOCKSIZE)
+"""The end of an archive."""
+
+
+def head(member: tarfile.TarInfo) -> bytes:
+    """What comes before the content of a member; all there is of a directory or a link."""
+    return member.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+
+
+def file_member(member: tarfile.TarInfo, source: BinaryIO) -> Iterator[bytes]:
+    """A file in an archive, as large as the member says. Blocks.
+
+    Raises:
+        OSError: If there is less of it.
+    """
+    yield head(member)
+    left = member.size
+    while left and (data := source.read(min(left, _CHUNK))):
+        left -= len(data)
+        yield data
+    if left:
+        raise OSError(errno.EIO, f"{os.fsdecode(source.name)} became shorter meanwhile")
+    yield bytes(-member.size % tarfile.BLOCKSIZE)
