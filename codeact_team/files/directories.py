@@ -218,8 +218,15 @@ class NewFile:
         self._take(name)
         return True
 
+    def replace(self) -> None:
+        """Give it its name, whatever has that now; a link is replaced, not followed."""
+        self._rename(self._name)
+
     def _take(self, name: str) -> None:
         mark(self.descriptor)
+        self._rename(name)
+
+    def _rename(self, name: str) -> None:
         os.rename(self._passing, name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
 
     def close(self) -> None:
