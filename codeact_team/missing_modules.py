@@ -5,40 +5,12 @@ from __future__ import annotations
 import re
 import sys
 
-WELL_KNOWN = (
-    *(
-        "numpy",
-        "pandas",
-        "polars",
-        "pyarrow",
-        "duckdb",
-        "scipy",
-        "statsmodels",
-        "sympy",
-        "scikit-learn",
-        "xgboost",
-    ),
-    *(
-        "lightgbm",
-        "torch",
-        "tensorflow",
-        "transformers",
-        "matplotlib",
-        "seaborn",
-        "plotly",
-        "pillow",
-        "networkx",
-    ),
-    *(
-        "opencv-python-headless",
-        "opencv-python",
-        "openpyxl",
-        "xlsxwriter",
-        "python-docx",
-        "pypdf",
-        "tabulate",
-    ),
-    *("beautifulsoup4", "lxml", "pyyaml", "requests", "httpx", "sqlalchemy", "pydantic", "pytest"),
+WELL_KNOWN = tuple(
+    """
+    numpy pandas polars pyarrow duckdb scipy statsmodels sympy scikit-learn xgboost lightgbm torch tensorflow
+    transformers matplotlib seaborn plotly pillow networkx opencv-python-headless opencv-python openpyxl
+    xlsxwriter python-docx pypdf tabulate beautifulsoup4 lxml pyyaml requests httpx sqlalchemy pydantic pytest
+    """.split()
 )
 """Packages that models use when they are there."""
 

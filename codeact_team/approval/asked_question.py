@@ -11,11 +11,11 @@ from codeact_team.approval.question import Question
 from codeact_team.effects import Effect
 from codeact_team.events import QuestionAnswered, QuestionAsked
 
-_ANSWER = TypeAdapter(Answer)
-
 
 class AskedQuestion(Effect[Answer]):
     """A person is asked whether code may run, or a tool may be called."""
+
+    form = TypeAdapter(Answer)
 
     def __init__(self, question: Question) -> None:
         self.source = question.source
@@ -23,12 +23,6 @@ class AskedQuestion(Effect[Answer]):
 
     def request(self) -> JsonValue:
         return {"approval": asdict(self.question)}
-
-    def dump(self, outcome: Answer) -> JsonValue:
-        return asdict(outcome)
-
-    def load(self, data: JsonValue) -> Answer:
-        return _ANSWER.validate_python(data)
 
     def began(self, span: int) -> QuestionAsked:
         return QuestionAsked(span=span, agent=self.source, text=self.question.to_text())

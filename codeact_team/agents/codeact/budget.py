@@ -9,7 +9,7 @@ from typing import Self
 
 from autogen_core import CancellationToken
 from autogen_core.models import RequestUsage
-from pydantic import BaseModel, Field, JsonValue
+from pydantic import BaseModel, Field, JsonValue, TypeAdapter
 
 from codeact_team.aio import Timer
 from codeact_team.effects import Door, Effect, perform
@@ -35,17 +35,13 @@ class Limits(BaseModel):
 class Clock(Effect[bool]):
     """An agent looks whether its time is over; the outcome says so."""
 
+    form = TypeAdapter(bool)
+
     def __init__(self, source: str) -> None:
         self.source = source
 
     def request(self) -> JsonValue:
         return {"clock": "max_seconds"}
-
-    def dump(self, outcome: bool) -> JsonValue:
-        return outcome
-
-    def load(self, data: JsonValue) -> bool:
-        return bool(data)
 
     def began(self, span: int) -> ClockRead:
         return ClockRead(span=span, agent=self.source)
