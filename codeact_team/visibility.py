@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterator
 
@@ -31,6 +32,7 @@ _BLANK = frozenset(
     }
 )
 _TAB = 4
+_USER_INFO = re.compile(r"://[^/\s]*@")
 
 EDGE = "| "
 """Stands before each line of foreign text, so that none can pass for a line of ours."""
@@ -96,6 +98,11 @@ def _leaves_no_mark(char: str) -> bool:
 def _escaped(char: str) -> str:
     code = ord(char)
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def without_user_info(text: str) -> str:
+    """Leave out of URLs what comes before the name of the server."""
+    return _USER_INFO.sub("://", text)
 
 
 def excerpt(text: str, *, chars: int, lines: int) -> str:

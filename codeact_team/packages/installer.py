@@ -17,11 +17,11 @@ from codeact_team.errors import SandboxError
 from codeact_team.packages.interpreters import Interpreter
 from codeact_team.packages.pip_settings import settings_for_uv
 from codeact_team.packages.requests import Requested
+from codeact_team.visibility import without_user_info
 
 _MAX_WORDS = 4000
 _PROGRESS = re.compile(r"\s*(?:Resolved|Downloading|Downloaded|Prepared|Installed) ")
 _NOT_ASKED = "Using CPython"
-_CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@")
 
 
 async def install(
@@ -95,7 +95,7 @@ async def _listen(process: asyncio.subprocess.Process, tell: Callable[[str], Non
     assert process.stderr is not None
     said = ""
     async for line in process.stderr:
-        text = _CREDENTIALS.sub("***@", line.decode(errors="replace")).rstrip()
+        text = without_user_info(line.decode(errors="replace")).rstrip()
         if _PROGRESS.match(text):
             tell(text.strip())
         elif not text.startswith(_NOT_ASKED):

@@ -24,6 +24,7 @@ from docker.tls import TLSConfig
 from urllib3.exceptions import HTTPError
 
 from codeact_team.errors import EngineError
+from codeact_team.visibility import without_user_info
 
 Client: TypeAlias = Any
 """A ``docker.APIClient``, whose own annotations are partial."""
@@ -58,13 +59,13 @@ def engine_url() -> str:
     tls = scheme == "https" or (tls and scheme != "unix")
     if tls or scheme in ("ssh", "npipe"):
         raise EngineError(
-            f"the container engine at {_without_credentials(host)} is reached over {'TLS' if tls else scheme}, which is "
+            f"the container engine at {without_user_info(host)} is reached over {'TLS' if tls else scheme}, which is "
             "not supported yet: use a unix socket or plain tcp:// on a trusted network, by DOCKER_HOST or `docker "
             "context use`"
         )
     if scheme not in ("unix", "tcp", "http"):
         raise EngineError(
-            f"{_without_credentials(host)!r} is not an engine's address: set DOCKER_HOST to something like "
+            f"{without_user_info(host)!r} is not an engine's address: set DOCKER_HOST to something like "
             "unix:///var/run/docker.sock or tcp://localhost:2375"
         )
     return host
@@ -211,7 +212,7 @@ def translated(subject: str) -> Generator[None]:
         yield
     except _RAISED as error:
         text = str(error.explanation or error) if isinstance(error, APIError) else str(error)
-        reason = " ".join(_without_credentials(text).split())[:500]
+        reason = " ".join(without_user_info(text).split())[:500]
         if isinstance(error, ImageNotFound):
             message = (
                 f"the image {subject!r} is not on this engine and could not be pulled: `docker pull` or build it, or "
@@ -222,7 +223,7 @@ def translated(subject: str) -> Generator[None]:
         elif isinstance(error, DockerException) and type(error) is not DockerException:
             message = f"the container engine cannot be asked for this: {reason}"
         else:
-            place = f" at {_without_credentials(subject)}" if "://" in subject else ""
+            place = f" at {without_user_info(subject)}" if "://" in subject else ""
             message = f"{_unanswered(error, place)} ({reason})"
         raise EngineError(message) from error
 
@@ -243,7 +244,3 @@ def _unanswered(error: Exception, place: str) -> str:
         f"no container engine answers{place}: start Docker (`systemctl start docker`, Docker Desktop, or `dockerd`), or "
         "point DOCKER_HOST at a running one; `codeact-team doctor` shows what works here"
     )
-
-
-def _without_credentials(text: str) -> str:
-    return re.sub(r"://[^/\s]*@", "://", text)
