@@ -178,7 +178,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
                 self._turns.pass_on()
 
     async def _get_ready(self, call: Call) -> None:
-        await first(self.start(), call.stop)
+        await first(self._life.start(for_use=True), call.stop)
         generation, setup = self._users.generation, self._runner.setup
         while generation.setup_done < len(setup) and not call.stop.done():
             one, output = setup[generation.setup_done], BoundedOutput()

@@ -39,6 +39,7 @@ class Lifecycle:
             generation.interpreter == runner.interpreter is not None
             and generation.setup_done == len(runner.setup)
             and self._place.running
+            and self._place.is_checked
             and not self._place.workspace.is_gone
         )
 
@@ -51,8 +52,11 @@ class Lifecycle:
         async with self._turns:
             await self._place.prepare(self._tell_preparing)
 
-    async def start(self) -> None:
+    async def start(self, *, for_use: bool = False) -> None:
         """Start what does not run. Idempotent.
+
+        Args:
+            for_use: Whether code runs or files are written next, which waits until the packages are known to be sound.
 
         Raises:
             SandboxError: If it cannot start.
@@ -61,6 +65,9 @@ class Lifecycle:
             is_new = self._place.sandbox is None
             try:
                 await self._open()
+                while for_use and not await self._place.is_sound():
+                    self.lose("its packages were changed")
+                    await self._open()
             except BaseException:
                 if is_new:
                     # nothing has run yet, so a temporary workspace holds nothing

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from codeact_team.aio import to_the_end
 from codeact_team.errors import SandboxError
 from codeact_team.executors.growth import Growth
 from codeact_team.executors.settings import ExecutorConfig
@@ -111,6 +109,11 @@ class Place(ABC):
         return self.sandbox is not None and self.sandbox.running
 
     @property
+    def is_checked(self) -> bool:
+        """Whether nobody has to ask if it :meth:`is_sound`."""
+        return self._packages.is_checked
+
+    @property
     def packages(self) -> Mapping[str, str]:
         """The packages that were provided: version by name."""
         return {} if self._packages.layer is None else self._packages.layer.packages
@@ -157,20 +160,24 @@ class Place(ABC):
             self.sandbox = self._make_sandbox(await self._packages.provide(tell))
         if not self.sandbox.running:
             self.files.sandbox_ended()
-            await self._start_sandbox(self.sandbox, tell)
+            await self.sandbox.start()
+            # after the start, which it would slow down, and mostly while a model is asked for the first block
+            self._packages.begin_check()
         await self.files.begin(self._reached(), tell)
         await self.growth.begin(self.sandbox.directories)
 
-    async def _start_sandbox(self, sandbox: Sandbox, tell: Callable[[str], None]) -> None:
-        checking = asyncio.ensure_future(self._packages.are_whole())
-        try:
-            await sandbox.start()
-        finally:
-            are_whole = await to_the_end(checking)
-        if not are_whole:
-            await sandbox.stop()
-            self.sandbox = self._make_sandbox(await self._packages.replace(tell))
-            await self.sandbox.start()
+    async def is_sound(self) -> bool:
+        """Whether code may run in the sandbox, which runs: its packages are what was made.
+
+        If not, the sandbox is stopped, and a start gets a fresh one and fresh packages.
+        """
+        if await self._packages.is_whole():
+            return True
+        assert self.sandbox is not None, "it runs"
+        await self.sandbox.stop()
+        self.sandbox = None
+        await self._packages.discard()
+        return False
 
     async def stop(self) -> None:
         """Stop the sandbox, and remove what is temporary."""
@@ -179,7 +186,7 @@ class Place(ABC):
             if sandbox is not None:
                 await sandbox.stop()
         finally:
-            self._packages.release()
+            await self._packages.release()
             self.files.end()
             self.growth = self._nothing_grown()
             await self.workspace.remove()

@@ -240,7 +240,7 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
             return await (await self._running_session()).list_files()
 
     async def _running_session(self) -> Session:
-        await self.start()
+        await self._life.start(for_use=True)
         assert self._interpreter.session is not None, "it has just started"
         return self._interpreter.session
 

@@ -147,13 +147,15 @@ class Layers:
             layer: The layer.
             thorough: Whether to read every file, and not only those that look changed.
         """
-        if not thorough and stamp_of(layer.path) == layer.stamp:
-            return []
         try:
+            if not thorough and stamp_of(layer.path) == layer.stamp:
+                return []
             manifest: Manifest = json.loads(self._manifest_path(layer.path.name).read_bytes())
             return differences(layer.path, manifest, thorough=thorough)
         except (FileNotFoundError, ValueError):
             return ["its manifest"]
+        except OSError as error:
+            return [f"what cannot be read: {error}"]
 
     def remove(self, layer: Layer) -> bool:
         """Remove a layer, unless a sandbox has it; whether it is gone. Blocks."""

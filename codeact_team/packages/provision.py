@@ -55,6 +55,7 @@ class Provision:
         self._held = ExitStack()
         self._interpreter: Interpreter | None = None
         self._asking = Turns()
+        self._checking: asyncio.Future[list[str]] | None = None
         self.layer: Layer | None = None
 
     @property
@@ -114,27 +115,42 @@ class Provision:
                     f"to {path}. Give it another directory, or set XDG_CACHE_HOME to another one"
                 )
 
-    async def are_whole(self) -> bool:
-        """Whether the layer is still what was made."""
-        if self.layer is None:
-            return True
-        return not await asyncio.to_thread(self._layers.changes, self.layer, thorough=False)
+    def begin_check(self) -> None:
+        """Begin to compare the layer with what was made, beside whatever is done next."""
+        if self.layer is not None and (self._checking is None or self._checking.done()):
+            looking = asyncio.to_thread(self._layers.changes, self.layer, thorough=False)
+            self._checking = asyncio.ensure_future(looking)
 
-    async def replace(self, tell: Callable[[str], None]) -> Path | None:
-        """Make the layer anew, as it was changed; see :meth:`provide`."""
+    @property
+    def is_checked(self) -> bool:
+        """Whether there is nothing to learn from :meth:`is_whole`."""
+        return self._checking is None
+
+    async def is_whole(self) -> bool:
+        """Whether the check that was begun, if any, finds the layer as it was made."""
+        if self._checking is not None:
+            if await asyncio.shield(self._checking):
+                return False
+            self._checking = None
+        return True
+
+    async def discard(self) -> None:
+        """Remove the layer, as it was changed; the next :meth:`provide` makes it anew."""
         assert self.layer is not None, "it has been looked at"
-        logger.warning(
-            "the packages in %s were changed since they were made: they are made anew", self.layer.path
-        )
         layer = self.layer
-        self.release()
+        logger.warning("the packages in %s were changed since they were made: they are made anew", layer.path)
+        await self.release()
         await asyncio.to_thread(self._layers.remove, layer)
-        return await self.provide(tell)
 
-    def release(self) -> None:
-        """Let others remove the layer."""
-        self.layer = self._interpreter = None
-        self._held.close()
+    async def release(self) -> None:
+        """Let others remove the layer, and wait for the end of a check."""
+        checking, self._checking = self._checking, None
+        try:
+            if checking is not None:
+                await to_the_end(asyncio.wait({checking}))
+        finally:
+            self.layer = self._interpreter = None
+            self._held.close()
 
     async def _ask(self) -> Interpreter:
         async with self._throw_away_sandbox() as sandbox:

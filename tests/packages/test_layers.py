@@ -24,7 +24,7 @@ async def made(provide: Provide, *requirements: str, file: Path | None = None) -
     await packages.provide(said.append)
     layer = packages.layer
     assert layer is not None
-    packages.release()
+    await packages.release()
     return layer, said
 
 

@@ -103,18 +103,39 @@ async def test_a_package_that_cannot_be_had_is_told_when_the_executor_is_prepare
         await executor.prepare()
 
 
-async def test_packages_that_were_changed_are_made_anew(layers: Layers) -> None:
-    executor = ConfinedSessionCodeExecutor(packages=["shapes"])
+async def test_packages_that_were_changed_are_made_anew_before_code_runs(
+    executor: SandboxedCodeExecutor, layers: Layers
+) -> None:
     await executor.prepare()
     await executor.stop()
     [layer] = layers.all()
     module = layer.path / "site-packages" / "shapes.py"
     module.chmod(0o644)
     module.write_text("version = 'forged'\n")
+    await executor.start()
+    assert await output(executor, "import shapes; print(shapes.version)") == "2.0\n"
+
+
+async def test_packages_that_cannot_be_read_are_made_anew(layers: Layers) -> None:
+    executor = ConfinedSessionCodeExecutor(packages=["shapes"])
+    await executor.prepare()
+    await executor.stop()
+    [layer] = layers.all()
+    module = layer.path / "site-packages" / "shapes.py"
+    module.unlink()
+    module.symlink_to(module)
     try:
         assert await output(executor, "import shapes; print(shapes.version)") == "2.0\n"
     finally:
         await executor.stop()
+
+
+async def test_an_executor_that_is_stopped_at_once_lets_go_of_its_packages(layers: Layers) -> None:
+    executor = ConfinedSessionCodeExecutor(packages=["shapes"])
+    await executor.start()
+    await executor.stop()
+    [layer] = layers.all()
+    assert layers.remove(layer)
 
 
 @pytest.mark.usefixtures("layers")

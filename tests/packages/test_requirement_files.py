@@ -95,7 +95,7 @@ async def test_a_lock_is_kept_to(provide: Provide, index: Path, tmp_path: Path) 
     await packages.provide(lambda _: None)
     assert packages.layer is not None
     assert packages.layer.packages == {"locked": "1.5"}
-    packages.release()
+    await packages.release()
 
 
 def digest(file: Path) -> str:
