@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from codeact_team.config import validate_config as validate_config
     from codeact_team.effects import Door as Door
     from codeact_team.effects import Event as Event
+    from codeact_team.errors import BudgetError as BudgetError
     from codeact_team.errors import CodeActTeamError as CodeActTeamError
     from codeact_team.errors import ConfigError as ConfigError
     from codeact_team.errors import ConfinementError as ConfinementError
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from codeact_team.executors import ConfinedSessionCodeExecutor as ConfinedSessionCodeExecutor
     from codeact_team.executors import DockerCommandLineCodeExecutor as DockerCommandLineCodeExecutor
     from codeact_team.executors import DockerSessionCodeExecutor as DockerSessionCodeExecutor
+    from codeact_team.ledger import BudgetTermination as BudgetTermination
     from codeact_team.scope import Scope as Scope
     from codeact_team.teams import ReflectionTermination as ReflectionTermination
     from codeact_team.teams import round_robin_team as round_robin_team
@@ -66,6 +68,7 @@ _HOME = {
     "config": ("ForEvery", "dump_config", "load_config", "open_team", "validate_config"),
     "effects": ("Door", "Event"),
     "errors": (
+        "BudgetError",
         "CodeActTeamError",
         "ConfigError",
         "ConfinementError",
@@ -91,6 +94,7 @@ _HOME = {
         "DockerCommandLineCodeExecutor",
         "DockerSessionCodeExecutor",
     ),
+    "ledger": ("BudgetTermination",),
     "scope": ("Scope",),
     "teams": ("ReflectionTermination", "round_robin_team"),
 }

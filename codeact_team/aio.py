@@ -257,6 +257,23 @@ class Timer:
         """When its time has come; what it was before, within a pause."""
         return self._handle.when()
 
+    @property
+    def closed(self) -> bool:
+        """Whether it calls back no more: its time has come, or it was closed."""
+        return self._closed
+
+    @property
+    def left(self) -> float:
+        """Seconds until its time comes, pauses apart; negative where it has come."""
+        return self._left if self._pauses else self._handle.when() - self._loop.time()
+
+    @left.setter
+    def left(self, seconds: float) -> None:
+        self._handle.cancel()
+        self._left = seconds
+        if not (self._pauses or self._closed):
+            self._handle = self._loop.call_later(seconds, self._fire)
+
     @contextmanager
     def paused(self) -> Generator[None]:
         """Within it, or several of it, the deadline moves on with the clock."""

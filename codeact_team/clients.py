@@ -40,32 +40,32 @@ Emit = Callable[[str], Awaitable[None]]
 
 
 class ModelCall(Effect[CreateResult]):
-    """A model is asked to go on with a conversation; ``options`` are further arguments of AutoGen's ``create``."""
+    """A model, by its name, is asked to go on with a conversation; ``options`` are further arguments of ``create``."""
 
     form = TypeAdapter(CreateResult)
 
     def __init__(self, model: str, messages: Sequence[LLMMessage], options: Mapping[str, Any]) -> None:
-        self._model = model
+        self.model = model
         self._messages = messages
         self._options = options
 
     def request(self) -> JsonValue:
         return {
-            "model": self._model,
+            "model": self.model,
             "messages": [message.model_dump(mode="json") for message in self._messages],
             **to_jsonable_python(dict(self._options), fallback=_as_json),
         }
 
     def began(self, span: int) -> ModelCallBegan:
-        return ModelCallBegan(span=span, agent=self.source, model=self._model)
+        return ModelCallBegan(span=span, agent=self.source, model=self.model)
 
     def ended(self, span: int, outcome: CreateResult | None, error: BaseException | None) -> ModelCallEnded:
-        event = ModelCallEnded(span=span, agent=self.source, model=self._model, error=error_text(error))
+        event = ModelCallEnded(span=span, agent=self.source, model=self.model, error=error_text(error))
         if outcome is not None:
             event.usage, event.cached = outcome.usage, outcome.cached
             event.finish_reason = outcome.finish_reason
         elif error is not None:
-            event.usage = _usage_of(error)
+            event.usage = usage_of(error)
         return event
 
 
@@ -229,7 +229,7 @@ def _is_nothing(result: CreateResult) -> bool:
     return result.finish_reason == "unknown" and not said
 
 
-def _usage_of(error: BaseException) -> RequestUsage | None:
+def usage_of(error: BaseException | None) -> RequestUsage | None:
     """The tokens of a call that has failed, where the error tells them, as OpenAI's do of an answer that is cut off."""
     usage = getattr(getattr(error, "completion", None), "usage", None)
     return None if usage is None else RequestUsage(usage.prompt_tokens, usage.completion_tokens)

@@ -125,6 +125,19 @@ class Door:
         self._failures: list[BaseException] = []
         self._broken: BaseException | None = None
 
+    @property
+    def handlers(self) -> tuple[Handler, ...]:
+        """What stands in it; the first is the outermost."""
+        return self._handlers
+
+    def put_outside(self, handler: Handler) -> None:
+        """Let ``handler`` stand before all others, for the effects that are asked for from now on."""
+        self._handlers = (handler, *self._handlers)
+
+    def take_out(self, handler: Handler) -> None:
+        """Let ``handler``, if it is there, stand in it no more."""
+        self._handlers = tuple(other for other in self._handlers if other is not handler)
+
     def listen(self, listener: Listener, *, essential: bool = False) -> None:
         """Tell ``listener`` what happens from now on.
 
@@ -229,6 +242,16 @@ class Door:
         self._listeners.clear()
         self._handlers = ()
         self._failures.clear()
+
+
+@contextmanager
+def remembered(door: Door) -> Generator[None]:
+    """Within it, components that are made remember this door, which goes on afterwards."""
+    token = _door.set(door)
+    try:
+        yield
+    finally:
+        _door.reset(token)
 
 
 def current_door() -> Door | None:

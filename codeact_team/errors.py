@@ -4,6 +4,7 @@
     ├── SettingError            an argument is wrong, or cannot be written to a config
     ├── ConfigError             a config document is wrong: file, line and path in the document
     │   └── NotAllowedError     a component that the allow-list, or safety, keeps out
+    ├── BudgetError             a limit of a team is reached, before more was spent
     ├── ModelError              a model's server answers with what is no answer
     ├── WorkbenchError          tools cannot be had, such as those of an MCP server that does not start
     └── SandboxError            code cannot run on this machine as asked
@@ -57,6 +58,10 @@ class ConfigError(CodeActTeamError):
 
 class NotAllowedError(ConfigError):
     """A component or a dotted path that may not be loaded unless asked for."""
+
+
+class BudgetError(CodeActTeamError):
+    """A team has used up what it may spend, and its work was broken off before it spent more."""
 
 
 class ModelError(CodeActTeamError, RuntimeError):

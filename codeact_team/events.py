@@ -175,6 +175,7 @@ class BlockEnded(EffectEvent):
     Attributes:
         exit_code: ``None`` where they have no result, as something else went wrong.
         output: What the blocks wrote, bounded.
+        processor_seconds: Processor time that their sandbox has used since the call before; ``None`` if not known.
         missing_module: The Python module whose absence ended them, by what they wrote last.
         names: What they have bound in a session.
         artifacts: What they have made beside text, without the bytes.
@@ -190,6 +191,7 @@ class BlockEnded(EffectEvent):
     missing_module: str | None = None
     omitted_bytes: int = 0
     seconds: float = 0.0
+    processor_seconds: float | None = None
     code_file: str | None = None
     state_lost: bool = False
     names: Sequence[BoundName] = ()
@@ -228,7 +230,7 @@ def block_ended(
     if isinstance(result, ExecutionResult):
         event.outcome, event.limit, event.code_file = result.outcome, result.limit, result.code_file
         event.omitted_bytes, event.seconds = result.omitted_bytes, result.seconds
-        event.missing_module = result.missing_module
+        event.missing_module, event.processor_seconds = result.missing_module, result.processor_seconds
     if isinstance(result, SessionResult):
         event.state_lost, event.answer = result.state_lost, result.answer
         event.names, event.omitted_names = result.names, result.omitted_names
@@ -276,9 +278,40 @@ class QuestionAnswered(EffectEvent):
 
 @dataclass(kw_only=True)
 class ClockRead(EffectEvent):
-    """An agent looks whether its time is ``over``; ``None`` where it begins to look, and where that failed."""
+    """It is looked whether the time is ``over`` of an agent, or of a team with a budget.
+
+    Both are ``None`` where the look begins, and where it failed.
+
+    Attributes:
+        seconds: How long a team has worked.
+    """
 
     over: bool | None = None
+    seconds: float | None = None
+
+
+@dataclass(kw_only=True)
+class BudgetSpent(Event):
+    """A team that has a budget has spent something, or may spend no more.
+
+    Attributes:
+        spent: How much since its task: ``model_calls``, ``tokens``, ``tool_calls``, ``processor_seconds``; ``cost`` where
+            there are prices, and ``seconds`` where these are limited.
+        left: The same, of what is limited.
+        currency: Of money.
+        unpriced: Models that were asked and have no price: what they cost is in no number.
+        uncounted: How many calls of models have an unknown number of tokens: they are in no number, either.
+        used_up: Why it may spend no more, in words.
+        is_outermost: Whether its team is not part of another one that has a budget.
+    """
+
+    spent: dict[str, float]
+    left: dict[str, float]
+    currency: str | None = None
+    unpriced: Sequence[str] = ()
+    uncounted: int = 0
+    used_up: str | None = None
+    is_outermost: bool = True
 
 
 @dataclass(kw_only=True)

@@ -55,6 +55,7 @@ class ExecutionResult(CodeResult):
         limit: The limit that the code ran into, and the config field that sets it.
         omitted_bytes: How many bytes of output were dropped from the middle.
         seconds: Wall-clock time from the first block's start to the last block's end.
+        processor_seconds: Processor time that the sandbox has used since the call before; ``None`` where that is not known.
         missing_module: The Python module whose absence ended the code, by what it wrote last.
         saved_pictures: Pictures that the code has saved in the workspace, where an agent has read them there.
     """
@@ -64,6 +65,7 @@ class ExecutionResult(CodeResult):
     limit: str | None = None
     omitted_bytes: int = 0
     seconds: float = 0.0
+    processor_seconds: float | None = None
     missing_module: str | None = None
     saved_pictures: list[Artifact] = field(default_factory=list[Artifact])
 

@@ -184,6 +184,19 @@ async def test_a_closed_timer_stays_closed_after_a_pause() -> None:
     assert not called
 
 
+async def test_a_timer_can_be_told_how_much_is_left_also_in_a_pause() -> None:
+    fired = asyncio.Event()
+    timer = Timer(asyncio.get_running_loop().time() + 3600, fired.set)
+    with timer.paused():
+        timer.left = 0.01
+        await asyncio.sleep(0.05)
+        assert (fired.is_set(), timer.left) == (False, 0.01)
+    await fired.wait()
+    assert timer.closed
+    timer.left = 0.01
+    assert timer.left <= 0.01
+
+
 async def test_a_timer_that_has_fired_does_so_once() -> None:
     called: list[None] = []
     timer = Timer(asyncio.get_running_loop().time(), lambda: called.append(None))

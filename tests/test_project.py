@@ -17,6 +17,8 @@ PUBLIC = {
     "ApprovalRule",
     "Artifact",
     "BoundName",
+    "BudgetError",
+    "BudgetTermination",
     "CallOutcome",
     "CodeActAgent",
     "CodeActTeamError",

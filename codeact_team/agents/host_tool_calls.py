@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 from codeact_team.agents.tool_settings import ToolLimits
 from codeact_team.approval import ApprovalRecord, Approvals
 from codeact_team.effects import Door, Effect, perform
+from codeact_team.errors import BudgetError
 from codeact_team.events import ToolCallBegan, ToolCallEnded
 from codeact_team.execution import Artifact, CallAnswer, CallOutcome, HostTools
 from codeact_team.execution_records import ToolCallRecord
@@ -28,6 +29,7 @@ MAX_RECORDS = 1000
 """How many calls of a turn are recorded one by one."""
 _MAX_ARGUMENTS = 300
 _MAX_ERROR = 1000
+_NOT_ANSWERED = CallAnswer(CallOutcome.CANCELLED)
 
 
 class _Piece(BaseModel):
@@ -92,7 +94,9 @@ class ToolCall(Effect[CallAnswer]):
         )
 
     def ended(self, span: int, outcome: CallAnswer | None, error: BaseException | None) -> ToolCallEnded:
-        record = self.record(outcome or CallAnswer(CallOutcome.CANCELLED))
+        if outcome is None:
+            outcome = _refused(str(error)) if isinstance(error, BudgetError) else _NOT_ANSWERED
+        record = self.record(outcome)
         return ToolCallEnded(
             span=span,
             agent=self.source,
@@ -191,10 +195,12 @@ class TurnTools(HostTools):
         *,
         pause: Pause,
     ) -> CallAnswer:
-        call, answer = ToolCall(self.source, name, arguments), CallAnswer(CallOutcome.CANCELLED)
+        call, answer = ToolCall(self.source, name, arguments), _NOT_ANSWERED
         work = partial(self._answer, name, arguments, pause)
         try:
             answer = await perform(call, work, self._door)
+        except BudgetError as error:
+            answer = _refused(str(error))
         finally:
             if len(self.records) < MAX_RECORDS:
                 self.records.append(call.record(answer))

@@ -33,7 +33,7 @@ _MAX_SHOWN = 300
 
 
 class PartCall(Effect[T]):
-    """A tool is called, or a memory asked."""
+    """A tool is called."""
 
     def __init__(self, name: str, arguments: Mapping[str, Any] | None, form: TypeAdapter[T]) -> None:
         self.form = form
@@ -59,6 +59,10 @@ class PartCall(Effect[T]):
         elif isinstance(outcome, ToolResult) and outcome.is_error:
             event.outcome, event.error = CallOutcome.FAILED, cut(outcome.to_text(), _MAX_SHOWN)
         return event
+
+
+class MemoryCall(PartCall[T]):
+    """A memory is asked, as if it was a tool."""
 
 
 class PartBlock(Effect[CodeResult]):

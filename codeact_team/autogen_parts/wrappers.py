@@ -16,7 +16,7 @@ from pydantic import BaseModel, JsonValue, TypeAdapter
 
 from codeact_team.aio import aclosing, streamed
 from codeact_team.approval.input_function import enter
-from codeact_team.autogen_parts.part_effects import PartBlock, PartCall, PersonInput
+from codeact_team.autogen_parts.part_effects import MemoryCall, PartBlock, PartCall, PersonInput
 from codeact_team.effects import Door, Effect, current_door, perform
 from codeact_team.wrapper import Wrapper
 
@@ -168,7 +168,7 @@ class WrappedMemory(Wrapper):
         self, what: str, arguments: Mapping[str, Any], do: Callable[[], Awaitable[T]], form: TypeAdapter[T]
     ) -> T:
         name = f"{type(self.wrapped).__name__}.{what}"
-        return await perform(PartCall(name, arguments, form), do, self._door)
+        return await perform(MemoryCall(name, arguments, form), do, self._door)
 
 
 class WrappedInput:

@@ -78,6 +78,7 @@ def _result(result: RunResult) -> dict[str, Any]:
         "answer": result.answer,
         "exit_code": result.exit_code,
         "usage": asdict(result.usage),
+        "cost": None if result.cost is None else asdict(result.cost),
         "messages": result.messages,
         "seconds": round(result.seconds, 3),
         "stop_reason": result.stop_reason,

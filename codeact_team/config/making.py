@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import Context
 from typing import Any
 
@@ -25,7 +25,9 @@ from codeact_team.clients import wrap_client
 from codeact_team.config.components import PlacedComponent
 from codeact_team.config.document import Document, Path, at, is_in
 from codeact_team.config.model_info import EVERYTHING, listed_info
+from codeact_team.effects import Door, current_door, remembered
 from codeact_team.executor_interface import StreamingCodeExecutor
+from codeact_team.ledger import BudgetTermination
 from codeact_team.providers import NAMESPACES_VARIABLE, Policy, unsafe_reason, using
 
 Failure = tuple[PlacedComponent, Exception]
@@ -74,7 +76,14 @@ class Made(ComponentBase[BaseModel], Component[MadeConfig]):
 def make(document: Document, parts: Sequence[PlacedComponent], policy: Policy) -> tuple[Any, list[Failure]]:
     """Make what a document describes. Returns that, if nothing has failed, and what has failed."""
     wrapped = {part.path for part in _to_be_wrapped(parts)}
-    return _make(parts, _models(document, parts), policy, wrapped=wrapped)
+    with _door_for_budgets(parts):
+        return _make(parts, _models(document, parts), policy, wrapped=wrapped)
+
+
+def _door_for_budgets(parts: Sequence[PlacedComponent]) -> AbstractContextManager[object]:
+    """Within it, parts get a door to remember where one of them counts what passes it, and whoever loads them has none."""
+    counts = any(issubclass(part.component, BudgetTermination) for part in parts)
+    return remembered(Door()) if counts and current_door() is None else nullcontext()
 
 
 def failures_in_trial(document: Document, parts: Sequence[PlacedComponent], policy: Policy) -> list[Failure]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from autogen_agentchat.messages import BaseChatMessage, CodeExecutionEvent
 
 from codeact_team.effects import Event
-from codeact_team.events import MessageSent, RunBegan
+from codeact_team.events import BudgetSpent, MessageSent, RunBegan
 from codeact_team.execution_records import Ending, ExecutionRecord
 from codeact_team.reflection import Verdict
 
@@ -29,10 +29,13 @@ class Acceptance:
         """Of an agent on its own answer."""
         self._exit_code: int | None = None
         self._ending: tuple[str, Ending] | None = None
+        self._used_up: set[str] = set()
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, RunBegan):
             self._begin()
+        elif isinstance(event, BudgetSpent):
+            self._used_up.update(filter(None, [event.used_up]))
         elif isinstance(event, MessageSent):
             if isinstance(event.message, CodeExecutionEvent):
                 self._exit_code = event.message.result.exit_code
@@ -67,8 +70,15 @@ class Acceptance:
             return self.cut_short
         if self._exit_code is not None:
             return None if self._exit_code == 0 else "the last code failed"
-        answered = self._ending is not None and self._ending[1] is Ending.ANSWERED
-        return None if answered else "no code has run, and nobody has reviewed the work"
+        return None if self._is_answered else "no code has run, and nobody has reviewed the work"
+
+    def is_broken_off_by(self, stop_reason: str | None) -> bool:
+        """Whether that is the budget's reason, and no agent had come to its answer just then."""
+        return stop_reason in self._used_up and not self._is_answered
+
+    @property
+    def _is_answered(self) -> bool:
+        return self._ending is not None and self._ending[1] is Ending.ANSWERED
 
     @property
     def cut_short(self) -> str | None:

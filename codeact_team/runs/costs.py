@@ -8,13 +8,14 @@ from autogen_core.models import RequestUsage
 from codeact_team.effects import Event
 from codeact_team.events import (
     BlockBegan,
+    BudgetSpent,
     MessageSent,
     ModelCallEnded,
     RunBegan,
     ToolCallBegan,
     ToolCallEnded,
 )
-from codeact_team.runs.result import ToolUse
+from codeact_team.runs.result import Cost, ToolUse
 
 
 class Costs:
@@ -30,6 +31,8 @@ class Costs:
         self._tools: dict[str, ToolUse] = {}
         self.messages = 0
         """How many there were, the task included and chunks not."""
+        self.cost: Cost | None = None
+        """In money, where a budget has prices."""
 
     @property
     def usage(self) -> RequestUsage:
@@ -50,6 +53,8 @@ class Costs:
             case ModelCallEnded(usage=RequestUsage() as usage, cached=False):
                 self._prompt_tokens += usage.prompt_tokens
                 self._completion_tokens += usage.completion_tokens
+            case BudgetSpent(is_outermost=True, currency=str() as currency):
+                self.cost = Cost(event.spent["cost"], currency, event.unpriced, event.uncounted)
             case BlockBegan():
                 self._blocks.add(event.span)
             case ToolCallBegan(parent=int() as block, span=span) if block in self._blocks:

@@ -37,11 +37,29 @@ class ToolUse:
     """Wall-clock time; calls side by side count each."""
 
 
+@dataclass
+class Cost:
+    """What a run has cost in money, by the prices of its budget.
+
+    Attributes:
+        amount: For all calls of models whose tokens and price are known.
+        currency: As the config has it.
+        unpriced: Models that were asked and have no price.
+        uncounted: How many calls of models have an unknown number of tokens.
+    """
+
+    amount: float
+    currency: str
+    unpriced: Sequence[str] = ()
+    uncounted: int = 0
+
+
 @dataclass(kw_only=True)
 class RunResult(Event, type="result"):
     """What came of a run; the last thing told of it.
 
     Attributes:
+        cost: ``None`` where no prices are known.
         messages: How many there were, the task included.
         seconds: Wall-clock time, from the config to the last thing stopped.
         stop_reason: Why the team stopped, in its own words; of a single agent, which limit has cut its work short.
@@ -68,6 +86,7 @@ class RunResult(Event, type="result"):
     answer: str | None = None
     files: Sequence[RunFile] = ()
     file_notes: Sequence[str] = ()
+    cost: Cost | None = None
 
     @property
     def exit_code(self) -> int:

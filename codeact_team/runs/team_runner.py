@@ -27,7 +27,9 @@ from codeact_team.autogen_parts import past_the_door
 from codeact_team.config.for_every import ForEvery
 from codeact_team.config.open import executors_of, load_runnable, make_ready
 from codeact_team.effects import Door, Event, Listener
+from codeact_team.errors import BudgetError
 from codeact_team.events import Opened, RunBegan, RunEnded
+from codeact_team.ledger import BudgetTermination
 from codeact_team.providers import Policy
 from codeact_team.runs.acceptance import Acceptance
 from codeact_team.runs.answers import Answers
@@ -49,7 +51,7 @@ class WorkEnd:
     """How a run, or a reset, ended; fields as in :class:`RunResult`."""
 
     stop_reason: str | None = None
-    time_is_over: bool = False
+    is_broken_off: bool = False
     error: str | None = None
     is_transient: bool = False
     signal: Signals | None = None
@@ -57,7 +59,7 @@ class WorkEnd:
     @property
     def came_by_itself(self) -> bool:
         """Whether the team ended its work, well or not."""
-        return self.error is None and self.signal is None and not self.time_is_over
+        return self.error is None and self.signal is None and not self.is_broken_off
 
 
 class TeamRunner:
@@ -215,7 +217,7 @@ class TeamRunner:
         began = time.monotonic()
         end = await self._end_of(work)
         acceptance, costs = self._acceptance, self._costs
-        acceptance.broken_off = end.time_is_over
+        acceptance.broken_off = end.is_broken_off or acceptance.is_broken_off_by(end.stop_reason)
         if end.signal is not None:
             ending = RunEnding.STOPPED
         elif end.error is not None:
@@ -236,6 +238,7 @@ class TeamRunner:
             answer=self._answers.best,
             files=self._files.found,
             file_notes=self._files.notes,
+            cost=costs.cost,
         )
         self._door.tell(result)
         self._door.check()
@@ -248,7 +251,7 @@ class TeamRunner:
         try:
             end = WorkEnd(await self._work)
         except TimeLimitReached as reason:
-            end = WorkEnd(str(reason), time_is_over=True)
+            end = WorkEnd(str(reason), is_broken_off=True)
         except asyncio.CancelledError:
             self._door.check()
             if self._stopped_by is None or is_being_cancelled():
@@ -257,7 +260,10 @@ class TeamRunner:
             self._door.check()
             failure = self._door.original_of(failure)
             logger.debug("the run failed", exc_info=failure)
-            end = WorkEnd(error=explain(failure), is_transient=is_transient(failure))
+            if isinstance(failure, BudgetError):
+                end = WorkEnd(str(failure), is_broken_off=True)
+            else:
+                end = WorkEnd(error=explain(failure), is_transient=is_transient(failure))
         finally:
             self._work = None
         end = replace(end, signal=self._stopped_by)
@@ -265,6 +271,10 @@ class TeamRunner:
             # some may not have read it
             self._note = ""
             await recover(self._team)
+            for part in components_in(self._team):
+                if isinstance(part, BudgetTermination):
+                    # also that of a team inside a tool, which nothing else resets
+                    await part.reset()
         return end
 
 

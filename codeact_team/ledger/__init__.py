@@ -1,0 +1,5 @@
+"""The ledger of a team: what its work spends, and limits to that."""
+
+from codeact_team.ledger.budget_termination import BudgetTermination
+
+__all__ = ["BudgetTermination"]

@@ -1,0 +1,251 @@
+"""What the work of a team has spent: a handler that stands outermost in the door, counts, and refuses what is too much."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from autogen_core.models import CreateResult
+from pydantic import JsonValue, TypeAdapter
+
+from codeact_team.agents.block_calls import Block
+from codeact_team.agents.host_tool_calls import ToolCall
+from codeact_team.aio import Timer
+from codeact_team.approval.asked_question import AskedQuestion
+from codeact_team.autogen_parts.part_effects import MemoryCall, PartBlock, PartCall, PersonInput
+from codeact_team.clients import ModelCall, usage_of
+from codeact_team.effects import Door, Effect, Perform
+from codeact_team.errors import BudgetError, SettingError
+from codeact_team.events import BudgetSpent, ClockRead
+from codeact_team.execution import ExecutionResult
+from codeact_team.ledger.budget_config import BudgetTerminationConfig, Item
+
+_QUESTIONS = (AskedQuestion, PersonInput)
+_OF_MODELS = (Item.MODEL_CALLS, Item.TOKENS, Item.COST, Item.SECONDS)
+_SPENDING: Sequence[tuple[type[Effect[Any]] | tuple[type[Effect[Any]], ...], Sequence[Item]]] = (
+    (ModelCall, _OF_MODELS),
+    (MemoryCall, (Item.SECONDS,)),
+    ((Block, PartBlock), (Item.PROCESSOR_SECONDS, Item.SECONDS)),
+    ((ToolCall, PartCall), (Item.TOOL_CALLS, Item.SECONDS)),
+)
+"""By the kind of an effect: what there has to be something left of."""
+_CALLS = {Item.MODEL_CALLS, Item.TOOL_CALLS}
+
+
+class Reading(Effect[float]):
+    """It is read how many seconds the work has taken so far."""
+
+    form = TypeAdapter(float)
+
+    def __init__(self, source: str, limit: float) -> None:
+        self.source = source
+        self._limit = limit
+
+    def request(self) -> JsonValue:
+        return {"clock": "max_seconds of the budget"}
+
+    def began(self, span: int) -> ClockRead:
+        return ClockRead(span=span, agent=self.source)
+
+    def ended(self, span: int, outcome: float | None, error: BaseException | None) -> ClockRead:
+        over = None if outcome is None else outcome >= self._limit
+        return ClockRead(span=span, agent=self.source, over=over, seconds=outcome)
+
+
+class Ledger:
+    """What was spent since it was opened, of what; a handler, once it is in a door.
+
+    Args:
+        config: The limits, and the prices.
+        door: Where the effects pass that it counts.
+
+    Attributes:
+        spent: How much; money only where there are prices, and time only where it is limited.
+        unpriced: Models that were asked and have no price.
+        uncounted: How many calls of models may have cost something of which nobody told.
+        used_up: Why nothing is spent any more, in words.
+    """
+
+    def __init__(self, config: BudgetTerminationConfig, door: Door) -> None:
+        self._config = config
+        self._door = door
+        self._limits = config.limits
+        self._is_outermost = not any(isinstance(handler, Ledger) for handler in door.handlers)
+        self._timer: Timer | None = None
+        self._under_way: set[asyncio.Timeout] = set()
+        self.spent: dict[Item, float] = {Item.MODEL_CALLS: 0, Item.TOKENS: 0, Item.TOOL_CALLS: 0}
+        self.spent[Item.PROCESSOR_SECONDS] = 0.0
+        if config.prices:
+            self.spent[Item.COST] = 0.0
+        self.unpriced: list[str] = []
+        self.uncounted = 0
+        self.used_up: str | None = None
+
+    def open(self) -> None:
+        """Stand in the door from now on. Needs a running event loop."""
+        if (seconds := self._limits.get(Item.SECONDS)) is not None:
+            self.spent[Item.SECONDS] = 0.0
+            self._timer = Timer(asyncio.get_running_loop().time() + seconds, self._end_time)
+        self._door.put_outside(self)
+
+    def close(self) -> None:
+        """Leave the door."""
+        self._door.take_out(self)
+        if self._timer is not None:
+            self._timer.close()
+
+    async def __call__(self, effect: Effect[Any], do: Perform) -> Any:
+        """Let an effect pass if there is something left for it, and enter what it has spent.
+
+        Raises:
+            BudgetError: If there is nothing left.
+            SettingError: If money is limited, and there is no price for a model.
+        """
+        if isinstance(effect, _QUESTIONS):
+            with self._paused():
+                return await do()
+        items = next((items for kinds, items in _SPENDING if isinstance(effect, kinds)), None)
+        if items is None:
+            return await do()
+        await self.look(effect.source)
+        self._require_price(effect)
+        self._require_left(items)
+        for item in _CALLS.intersection(items):
+            # before, so that those side by side cannot be too many
+            self.spent[item] += 1
+        outcome, failure = None, None
+        try:
+            outcome = await self._in_time(effect, do)
+            return outcome
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            self._enter(effect, outcome, failure)
+
+    async def look(self, source: str = "") -> None:
+        """Look at the clock, where time is limited."""
+        if self._timer is not None:
+            limit = self._limits[Item.SECONDS]
+            seconds = await self._door.perform(Reading(source, limit), self._read)
+            # a journal may have answered: what is recorded counts, and time goes on from there
+            self.spent[Item.SECONDS] = seconds
+            self._timer.left = limit - seconds
+
+    def is_used_up(self) -> bool:
+        """Whether models may not be asked any more; tells of it."""
+        return self._use_up(_OF_MODELS)
+
+    async def _read(self) -> float:
+        assert self._timer is not None, "time is limited"
+        limit = self._limits[Item.SECONDS]
+        return max(limit, limit - self._timer.left) if self._timer.closed else limit - self._timer.left
+
+    def _paused(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._timer is None else self._timer.paused()
+
+    def _end_time(self) -> None:
+        for timeout in self._under_way:
+            timeout.reschedule(asyncio.get_running_loop().time())
+
+    async def _in_time(self, effect: Effect[Any], do: Perform) -> Any:
+        """Perform an effect, and stop it when the time is over."""
+        if self._timer is None:
+            return await do()
+        timeout = asyncio.timeout(None)
+        try:
+            async with timeout:
+                self._under_way.add(timeout)
+                try:
+                    return await do()
+                finally:
+                    self._under_way.remove(timeout)
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+            await self.look(effect.source)
+            self._require_left([Item.SECONDS])
+            raise
+
+    def _require_price(self, effect: Effect[Any]) -> None:
+        if (
+            Item.COST in self._limits
+            and isinstance(effect, ModelCall)
+            and effect.model not in self._config.prices
+        ):
+            raise SettingError(
+                f"max_cost of BudgetTermination cannot be kept: there is no price for the model {effect.model!r}, so it was "
+                "not asked; add it to `prices`, or leave out `max_cost`"
+            )
+
+    def _require_left(self, items: Sequence[Item]) -> None:
+        if self._use_up(items):
+            raise BudgetError(self.used_up)
+
+    def _use_up(self, items: Sequence[Item]) -> bool:
+        """Whether nothing more is to be spent: nothing is left of one of these, or something was refused before."""
+        if self.used_up is None:
+            gone = next((item for item in items if self._left.get(item, 1) <= 0), None)
+            if gone is not None:
+                self.used_up = self._in_words(gone)
+                self._tell()
+        return self.used_up is not None
+
+    @property
+    def _left(self) -> Mapping[Item, float]:
+        return {item: limit - self.spent[item] for item, limit in self._limits.items()}
+
+    def _enter(self, effect: Effect[Any], outcome: object, failure: BaseException | None) -> None:
+        if isinstance(effect, ModelCall):
+            self._enter_tokens(effect.model, outcome, failure)
+        elif isinstance(effect, Block | PartBlock):
+            self.spent[Item.PROCESSOR_SECONDS] += _processor_seconds(outcome)
+        self._tell()
+
+    def _enter_tokens(self, model: str, outcome: object, failure: BaseException | None) -> None:
+        usage = outcome.usage if isinstance(outcome, CreateResult) else usage_of(failure)
+        if isinstance(outcome, CreateResult) and outcome.cached:
+            # no model was asked
+            self.spent[Item.MODEL_CALLS] -= 1
+            return
+        if usage is None or not (usage.prompt_tokens or usage.completion_tokens):
+            # what a server refuses costs nothing; whether it told of what it did is another question
+            self.uncounted += not isinstance(failure, Exception)
+            return
+        self.spent[Item.TOKENS] += usage.prompt_tokens + usage.completion_tokens
+        if (price := self._config.prices.get(model)) is not None:
+            self.spent[Item.COST] += price.of(usage)
+        elif self._config.prices and model not in self.unpriced:
+            self.unpriced.append(model)
+
+    def _tell(self) -> None:
+        self._door.tell(
+            BudgetSpent(
+                spent={item.value: round(spent, 9) for item, spent in self.spent.items()},
+                left={item.value: round(max(0, left), 9) for item, left in self._left.items()},
+                currency=self._config.currency if self._config.prices else None,
+                unpriced=[*self.unpriced],
+                uncounted=self.uncounted,
+                used_up=self.used_up,
+                is_outermost=self._is_outermost,
+            )
+        )
+
+    def _in_words(self, item: Item) -> str:
+        what = self._config.currency if item is Item.COST else item.replace("_", " ")
+        return (
+            f"the budget is used up: {_number(self.spent[item])} of {_number(self._limits[item])} {what}; a higher "
+            f"max_{item} of BudgetTermination would let it go on"
+        )
+
+
+def _processor_seconds(outcome: object) -> float:
+    if not isinstance(outcome, ExecutionResult):
+        return 0.0
+    return outcome.seconds if outcome.processor_seconds is None else outcome.processor_seconds
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4f}".rstrip("0").rstrip(".")

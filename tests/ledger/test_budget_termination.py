@@ -1,0 +1,263 @@
+"""A budget in teams of AutoGen's that are built in Python: what it counts, when it refuses, and how the team ends."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+from autogen_agentchat.agents import AssistantAgent
+from autogen_agentchat.base import TerminationCondition
+from autogen_agentchat.conditions import MaxMessageTermination
+from autogen_agentchat.teams import RoundRobinGroupChat
+from autogen_agentchat.tools import AgentTool
+from autogen_core import FunctionCall
+from autogen_core.models import CreateResult, RequestUsage
+from autogen_core.tools import FunctionTool
+from autogen_ext.models.replay import ReplayChatCompletionClient
+from support.agents import TASK, calls_of, replay
+
+from codeact_team import BudgetError, BudgetTermination, Door, SettingError, wrap
+from codeact_team.clients import wrap_client
+from codeact_team.effects import Effect, Event
+from codeact_team.events import BudgetSpent
+from codeact_team.ledger.ledger import Reading
+
+PRICES = {"clever": {"prompt": 2.0, "completion": 8.0}}
+
+
+@pytest.fixture
+def told() -> list[Event]:
+    return []
+
+
+@pytest.fixture
+def door(told: list[Event]) -> Iterator[Door]:
+    with Door() as door:
+        door.listen(told.append, essential=True)
+        yield door
+
+
+def says(text: str, *, tokens: tuple[int, int] = (100, 10), cached: bool = False) -> CreateResult:
+    usage = RequestUsage(*tokens)
+    return CreateResult(finish_reason="stop", content=text, usage=usage, cached=cached)
+
+
+def calls(name: str, **arguments: str) -> CreateResult:
+    text = "{" + ", ".join(f'"{key}": "{value}"' for key, value in arguments.items()) + "}"
+    call = FunctionCall(id="1", name=name, arguments=text)
+    return CreateResult(
+        finish_reason="function_calls", content=[call], usage=RequestUsage(100, 10), cached=False
+    )
+
+
+def talker(
+    client: ReplayChatCompletionClient, name: str = "ann", model: str = "clever", **options: Any
+) -> AssistantAgent:
+    return AssistantAgent(name, wrap_client(client, model), description="Talks.", **options)
+
+
+def talking(
+    client: ReplayChatCompletionClient, budget: TerminationCondition, **options: Any
+) -> RoundRobinGroupChat:
+    return RoundRobinGroupChat(
+        [talker(client, **options)], termination_condition=budget | MaxMessageTermination(9)
+    )
+
+
+def last(told: list[Event]) -> BudgetSpent:
+    return [event for event in told if isinstance(event, BudgetSpent)][-1]
+
+
+@pytest.mark.parametrize(
+    ("setting", "spent"),
+    [
+        ({"max_model_calls": 2}, "2 of 2 model calls"),
+        ({"max_tokens": 150}, "220 of 150 tokens"),
+        ({"max_cost": 0.0005, "prices": PRICES}, "0.0006 of 0.0005 USD"),
+    ],
+)
+async def test_a_team_that_may_ask_no_more_ends_between_two_turns(
+    setting: Any, spent: str, door: Door, told: list[Event]
+) -> None:
+    client = replay(*[says("Let me see.")] * 3)
+    result = await talking(client, BudgetTermination(**setting)).run(task=TASK)
+    [name, *_] = setting
+    assert result.stop_reason == (
+        f"the budget is used up: {spent}; a higher {name} of BudgetTermination would let it go on"
+    )
+    assert (len(result.messages), calls_of(client)) == (3, 2)
+    assert last(told).used_up == result.stop_reason
+    assert last(told).left == {name.removeprefix("max_"): 0}
+
+
+async def test_within_a_turn_what_is_too_much_is_refused_before_it_is_spent(
+    door: Door, told: list[Event]
+) -> None:
+    client = replay(calls("look", at="it"), says("Done."))
+    looked: list[str] = []
+
+    def look(at: str) -> str:
+        looked.append(at)
+        return "nothing"
+
+    team = talking(
+        client,
+        BudgetTermination(max_model_calls=1),
+        tools=[wrap(FunctionTool(look, "Looks."))],
+        reflect_on_tool_use=True,
+    )
+    with pytest.raises(
+        RuntimeError, match="BudgetError: the budget is used up: 1 of 1 model calls"
+    ) as raised:
+        await team.run(task=TASK)
+    assert isinstance(door.original_of(raised.value), BudgetError)
+    assert (looked, calls_of(client)) == (["it"], 1)
+    assert last(told).spent["tool_calls"] == 1
+
+
+async def test_calls_of_tools_are_counted_and_refused_and_then_models_are_asked_no_more(
+    door: Door, told: list[Event]
+) -> None:
+    looked: list[str] = []
+
+    def look(at: str) -> str:
+        looked.append(at)
+        return "nothing"
+
+    client = replay(calls("look", at="this"), calls("look", at="that"), says("Done."))
+    team = talking(client, BudgetTermination(max_tool_calls=1), tools=[wrap(FunctionTool(look, "Looks."))])
+    result = await team.run(task=TASK)
+    assert looked == ["this"]
+    assert result.stop_reason is not None
+    assert result.stop_reason.startswith("the budget is used up: 1 of 1 tool calls; a higher max_tool_calls ")
+    assert calls_of(client) == 2
+
+
+async def test_an_agent_inside_a_tool_spends_from_the_same_budget(door: Door, told: list[Event]) -> None:
+    inner = talker(replay(says("Inner.")), "helper", model="small")
+    agent = talker(
+        replay(calls("helper", task="Help."), says("Done.")), tools=[AgentTool(inner)], max_tool_iterations=2
+    )
+    budget = BudgetTermination(max_model_calls=9) | MaxMessageTermination(2)
+    await RoundRobinGroupChat([agent], termination_condition=budget).run(task=TASK)
+    assert last(told).spent["model_calls"] == 3
+    assert last(told).spent["tokens"] == 330
+
+
+async def test_a_nested_team_spends_from_the_outer_budget_and_has_its_own_from_task_to_end(
+    door: Door, told: list[Event]
+) -> None:
+    small = replay(*[says("Inner.")] * 9)
+    inner = RoundRobinGroupChat(
+        [talker(small, "bob")], termination_condition=BudgetTermination(max_model_calls=2), name="inner"
+    )
+    outer = RoundRobinGroupChat(
+        [talker(replay(*[says("Outer.")] * 9)), inner],
+        termination_condition=BudgetTermination(max_model_calls=6),
+    )
+    result = await outer.run(task=TASK)
+    assert result.stop_reason is not None
+    assert "6 of 6 model calls" in result.stop_reason
+    # each of its tasks has the inner budget anew
+    assert calls_of(small) == 4
+    assert {event.is_outermost for event in told if isinstance(event, BudgetSpent)} == {True, False}
+    assert door.handlers == ()
+
+
+async def test_answers_from_a_cache_cost_nothing(door: Door, told: list[Event]) -> None:
+    client = replay(*[says("Again.", cached=True)] * 2, says("New."), says("More."))
+    await talking(client, BudgetTermination(max_model_calls=2, prices=PRICES)).run(task=TASK)
+    assert calls_of(client) == 4
+    assert last(told).spent == {
+        "model_calls": 2,
+        "tokens": 220,
+        "tool_calls": 0,
+        "processor_seconds": 0.0,
+        "cost": 0.00056,
+    }
+
+
+async def test_an_unknown_price_is_said_and_tokens_that_nobody_told_are_too(
+    door: Door, told: list[Event]
+) -> None:
+    client = replay(says("Known."), says("Who knows?", tokens=(0, 0)))
+    budget = BudgetTermination(prices=PRICES, currency="EUR") | MaxMessageTermination(3)
+    await RoundRobinGroupChat([talker(client, model="other")], termination_condition=budget).run(task=TASK)
+    event = last(told)
+    assert (event.spent["cost"], event.currency, event.unpriced, event.uncounted) == (0, "EUR", ["other"], 1)
+
+
+async def test_where_money_is_limited_a_model_without_a_price_is_not_asked(door: Door) -> None:
+    client = replay(says("Yes."))
+    with pytest.raises(RuntimeError, match="there is no price for the model 'other'") as raised:
+        await talking(client, BudgetTermination(max_cost=1, prices=PRICES), model="other").run(task=TASK)
+    assert isinstance(door.original_of(raised.value), SettingError)
+    assert calls_of(client) == 0
+
+
+async def test_time_counts_as_it_was_read_through_the_door_and_goes_on_from_there(told: list[Event]) -> None:
+    recorded = [5.0, 59.0]
+    read: list[float] = []
+
+    async def answer_readings(effect: Effect[Any], do: Callable[[], Awaitable[Any]]) -> Any:
+        if isinstance(effect, Reading):
+            read.append(recorded.pop(0) if recorded else await do())
+            return read[-1]
+        return await do()
+
+    with Door(answer_readings) as door:
+        door.listen(told.append, essential=True)
+        client = replay(says("One."), says("Two."))
+        budget = BudgetTermination(max_seconds=60) | MaxMessageTermination(3)
+        await RoundRobinGroupChat([talker(client)], termination_condition=budget).run(task=TASK)
+        assert read[:2] == [5, 59]
+        assert read[2] >= 59
+        recorded.append(60.0)
+        result = await RoundRobinGroupChat([talker(client)], termination_condition=budget).run(task=TASK)
+    assert result.stop_reason is not None
+    assert "60 of 60 seconds" in result.stop_reason
+
+
+async def test_the_next_task_has_the_budget_anew(door: Door) -> None:
+    client = replay(*[says("Well.")] * 4)
+    team = talking(client, BudgetTermination(max_model_calls=2))
+    for _ in range(2):
+        await team.run(task=TASK)
+    assert calls_of(client) == 4
+
+
+async def test_without_a_door_there_is_nothing_that_counts() -> None:
+    with pytest.raises(SettingError, match="inside `with Door"):
+        await talking(replay(says("Yes.")), BudgetTermination(max_tokens=5)).run(task=TASK)
+
+
+def test_the_settings_are_all_in_the_dump() -> None:
+    settings: dict[str, Any] = {
+        "max_model_calls": 1,
+        "max_tokens": 2,
+        "max_cost": 3.5,
+        "max_seconds": 4.5,
+        "max_tool_calls": 0,
+        "max_processor_seconds": 6.5,
+        "prices": PRICES,
+        "currency": "EUR",
+    }
+    dumped = BudgetTermination(**settings).dump_component()
+    assert dumped.provider == "codeact_team.BudgetTermination"
+    assert dumped.config == settings
+    assert TerminationCondition.load_component(dumped).dump_component() == dumped
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"max_cost": 1}, "give `prices`"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokenz": 1}, "max_tokenz"),
+        ({"prices": {"m": {"prompt": -1, "completion": 1}}}, "prices.m.prompt"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings: Any, problem: str) -> None:
+    with pytest.raises(SettingError, match=problem):
+        BudgetTermination(**settings)

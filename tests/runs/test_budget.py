@@ -1,0 +1,130 @@
+"""A budget in whole runs: the real client over real HTTP, code that really runs, and what the result tells."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recording import Recording, run_local, runner, use_model_at
+from support.openai_server import AnyReply, Json, ScriptedServer, Slow, Text
+
+from codeact_team import open_team
+from codeact_team.events import BudgetSpent, ClockRead
+from codeact_team.runs import RunEnding, RunResult
+
+CODE = Text("```python\nprint('the answer is', 6 * 7)\n```")
+REJECT = Json({"problems": ["Too short."], "accepted": False, "next_step": "Again."})
+ACCEPT = Json({"problems": [], "accepted": True, "next_step": ""})
+PRICES = {"scripted-model": {"prompt": 1000, "completion": 5000}}
+
+
+def with_budget(**settings: Any) -> str:
+    conditions: list[Any] = [
+        {"provider": "codeact_team.ReflectionTermination", "config": {}},
+        {"provider": "codeact_team.BudgetTermination", "config": settings},
+    ]
+    either: dict[str, Any] = {
+        "provider": "autogen_agentchat.base.OrTerminationCondition",
+        "component_type": "termination",
+        "config": {"conditions": conditions},
+    }
+    return f"config.termination_condition={json.dumps(either)}"
+
+
+async def run(
+    replies: list[AnyReply], monkeypatch: pytest.MonkeyPatch, **settings: Any
+) -> tuple[RunResult, Recording, ScriptedServer]:
+    async with ScriptedServer(replies) as server:
+        use_model_at(server.base_url, monkeypatch)
+        result = await run_local(recording := Recording(), with_budget(**settings))
+    return result, recording, server
+
+
+async def test_a_team_that_has_spent_all_gives_its_best_answer_and_is_not_accepted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    result, recording, server = await run([CODE], monkeypatch, max_tokens=110, prices=PRICES)
+    assert (result.ending, result.exit_code, result.error) == (RunEnding.NOT_ACCEPTED, 1, None)
+    assert result.stop_reason is not None
+    assert result.stop_reason.startswith("the budget is used up: 110 of 110 tokens; a higher max_tokens ")
+    assert result.cost is not None
+    assert (result.cost.amount, result.cost.currency, result.cost.unpriced) == (0.15, "USD", [])
+    assert len(server.requests) == 1
+    last = [event for event in recording.events if isinstance(event, BudgetSpent)][-1]
+    assert (last.spent["tokens"], last.left, last.used_up) == (110, {"tokens": 0}, result.stop_reason)
+
+
+async def test_work_that_is_broken_off_within_a_turn_ends_in_the_same_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fails = Text("```python\nprint('so far')\n1 / 0\n```")
+    result, _, server = await run(
+        [fails, Json({"reason": "Mend it.", "retry": True})], monkeypatch, max_model_calls=2
+    )
+    assert (result.ending, result.exit_code, result.error) == (RunEnding.NOT_ACCEPTED, 1, None)
+    assert result.stop_reason is not None
+    assert result.stop_reason.startswith("the budget is used up: 2 of 2 model calls")
+    assert result.objection == "nobody has reviewed the work"
+    assert len(server.requests) == 2
+
+
+async def test_work_that_is_accepted_with_the_last_call_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    result, _, _ = await run([CODE, REJECT, CODE, ACCEPT], monkeypatch, max_model_calls=4)
+    assert (result.ending, result.exit_code) == (RunEnding.ACCEPTED, 0)
+
+
+async def test_time_stops_a_call_that_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    result, recording, server = await run([Slow(3600, CODE)], monkeypatch, max_seconds=0.5)
+    assert (result.ending, result.exit_code) == (RunEnding.NOT_ACCEPTED, 1)
+    assert result.stop_reason is not None
+    assert "of 0.5 seconds; a higher max_seconds" in result.stop_reason
+    readings = [event.over for event in recording.events if isinstance(event, ClockRead)]
+    assert readings[-1] is True
+    assert len(server.requests) <= 1
+
+
+async def test_processor_time_of_code_is_counted_and_the_next_block_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spins = Text("```python\nimport time\nwhile time.process_time() < 0.2: pass\nprint('spun')\n```")
+    result, _, server = await run([spins, REJECT, CODE], monkeypatch, max_processor_seconds=0.1)
+    assert (result.ending, result.answer) == (RunEnding.NOT_ACCEPTED, "spun")
+    assert result.stop_reason is not None
+    assert "of 0.1 processor seconds; a higher max_processor_seconds" in result.stop_reason
+    assert len(server.requests) == 3
+
+
+async def test_each_task_of_a_team_that_stays_open_has_the_budget(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "a-key")
+    model = {
+        "provider": "autogen_ext.models.openai.OpenAIChatCompletionClient",
+        "config": {"model": "gpt-4.1-2025-04-14"},
+    }
+    settings = {"name": "ann", "reflect_on_tool_use": False, "tool_call_summary_format": "{result}"}
+    agent = {
+        "provider": "autogen_agentchat.agents.AssistantAgent",
+        "config": {**settings, "description": "Talks.", "model_client": model},
+    }
+    budget = {"provider": "codeact_team.BudgetTermination", "config": {"max_model_calls": 2}}
+    team = {
+        "provider": "autogen_agentchat.teams.RoundRobinGroupChat",
+        "component_type": "team",
+        "config": {"participants": [agent], "termination_condition": budget},
+    }
+    (file := tmp_path / "team.json").write_text(json.dumps(team))
+    async with ScriptedServer([Text(f"Answer {number}.") for number in range(6)]) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        opened = runner(file, Recording())
+        async with opened.open():
+            results = [await opened.run("A task") for _ in range(2)]
+        # also where nobody has opened a door
+        async with open_team(file) as alone:
+            result = await alone.run(task="A task")
+    assert [result.answer for result in results] == ["Answer 1.", "Answer 3."]
+    assert {result.ending for result in results} == {RunEnding.NOT_ACCEPTED}
+    assert result.stop_reason is not None
+    assert "2 of 2 model calls" in result.stop_reason
