@@ -36,7 +36,7 @@ from codeact_team.events import (
 from codeact_team.execution import CallOutcome, ExecutionResult, Outcome
 from codeact_team.execution_records import Ending, ExecutionRecord
 from codeact_team.reflection import Verdict
-from codeact_team.runs import Cost, RunEnding, RunResult, ToolUse
+from codeact_team.runs import RunEnding, RunResult, ToolUse
 from codeact_team.sandbox_description import without_note
 
 _CORRECTION = re.compile(r"Attempt number: (\d+)\nProposed correction: (.*)", re.DOTALL)
@@ -282,15 +282,6 @@ def _tool_summary(tool: ToolUse) -> str:
     return f"{told}, {ways}" if ways else told
 
 
-def _money(cost: Cost) -> str:
-    amount = "<0.0001" if 0 < cost.amount < 0.0001 else f"{cost.amount:,.4f}"
-    unknown = [f"no price for {model}" for model in cost.unpriced]
-    if cost.uncounted:
-        unknown.append(f"unknown tokens of {cost.uncounted} call{'' if cost.uncounted == 1 else 's'}")
-    told = f"{amount} {cost.currency}"
-    return f"at least {told} ({', '.join(unknown)})" if unknown else told
-
-
 def _summary(result: RunResult) -> str:
     parts = [f"{result.messages} message{'' if result.messages == 1 else 's'}"]
     if tokens := result.usage.prompt_tokens + result.usage.completion_tokens:
@@ -298,6 +289,6 @@ def _summary(result: RunResult) -> str:
             f"{tokens:,} tokens ({result.usage.prompt_tokens:,} in, {result.usage.completion_tokens:,} out)"
         )
     if result.cost is not None:
-        parts.append(_money(result.cost))
+        parts.append(result.cost.to_text())
     parts.append(f"{result.seconds:.1f} s")
     return " · ".join([*parts, *reasons_of(result)])

@@ -53,6 +53,15 @@ class Cost:
     unpriced: Sequence[str] = ()
     uncounted: int = 0
 
+    def to_text(self) -> str:
+        """The cost for a person, with what is not known of it."""
+        amount = "<0.0001" if 0 < self.amount < 0.0001 else f"{self.amount:,.4f}"
+        unknown = [f"no price for {model}" for model in self.unpriced]
+        if self.uncounted:
+            unknown.append(f"unknown tokens of {self.uncounted} call{'' if self.uncounted == 1 else 's'}")
+        told = f"{amount} {self.currency}"
+        return f"at least {told} ({', '.join(unknown)})" if unknown else told
+
 
 @dataclass(kw_only=True)
 class RunResult(Event, type="result"):

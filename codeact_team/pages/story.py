@@ -1,0 +1,197 @@
+"""What happens in a run, told in HTML, one event after the other."""
+
+from __future__ import annotations
+
+from typing import Any, TextIO
+
+from autogen_agentchat.messages import (
+    BaseAgentEvent,
+    BaseChatMessage,
+    CodeExecutionEvent,
+    ModelClientStreamingChunkEvent,
+    UserInputRequestedEvent,
+)
+from jinja2 import Template
+
+from codeact_team.effects import Event, ListenerFailed
+from codeact_team.events import (
+    Approval,
+    ArtifactKept,
+    BlockBegan,
+    BlockEnded,
+    BudgetSpent,
+    CodeWritten,
+    Decision,
+    Judged,
+    MessageSent,
+    ModelCallBegan,
+    ModelCallEnded,
+    Opened,
+    QuestionAnswered,
+    QuestionAsked,
+    RunBegan,
+    Said,
+    SandboxLost,
+    SandboxPreparing,
+    SandboxStarted,
+    Thought,
+    ToolCallBegan,
+    ToolCallEnded,
+)
+from codeact_team.execution_records import ExecutionRecord
+from codeact_team.pages.artifacts import Bytes, shown
+from codeact_team.runs import RunResult
+from codeact_team.sandbox_description import without_note
+
+_Began = ModelCallBegan | BlockBegan | ToolCallBegan | QuestionAsked
+
+
+class Story:
+    """A listener that writes HTML. Nothing is held back that may become large.
+
+    Args:
+        file: What to write to.
+        items: The template with a macro for each kind of thing that is told.
+        artifact: Where the bytes of artifacts are.
+
+    Attributes:
+        result: Of the last run that has ended.
+    """
+
+    def __init__(self, file: TextIO, items: Template, artifact: Bytes) -> None:
+        self._file = file
+        self._items: Any = items.module
+        self._artifact = artifact
+        self._speaker: str | None = None
+        """Whose section is open."""
+        self._under_way: dict[int, _Began] = {}
+        self._task: str | None = None
+        """The task, until its message has come."""
+        self._written = ""
+        """What a model wrote last."""
+        self._reason: str | None = None
+        """Why a model wants another attempt, until its proposal has come."""
+        self._executed: set[str] = set()
+        """Agents whose last execution is shown, and whose message on it has not come."""
+        self._kept: dict[str, str] = {}
+        """The names of artifacts that are files, by their digests."""
+        self._told: set[str | None] = set()
+        """Ids of the messages that need not be shown any more."""
+        self.result: RunResult | None = None
+
+    def __call__(self, event: Event) -> None:
+        """Write an event."""
+        match event:
+            case RunBegan():
+                self._section(None)
+                self._task, self.result = event.task, None
+                self._file.write(self._items.task(event))
+            case ModelCallBegan() | ToolCallBegan() | QuestionAsked():
+                self._under_way[event.span] = event
+            case ModelCallEnded() | ToolCallEnded() | QuestionAnswered():
+                self._effect(event)
+            case BlockBegan() | BlockEnded():
+                self._block(event)
+            case MessageSent() | Said():
+                self._message(event.message)
+            case CodeWritten() | Decision() | Thought() | Judged():
+                self._model(event)
+            case RunResult():
+                self.close()
+                self.result = event
+                self._file.write(self._items.ending(event))
+            case _:
+                self._beside(event)
+
+    def close(self) -> None:
+        """Tell what has not ended, and end the last section."""
+        for began in self._under_way.values():
+            self._tell(began.agent, "unfinished", began)
+        self._under_way.clear()
+        self._section(None)
+
+    def _effect(self, event: ModelCallEnded | ToolCallEnded | QuestionAnswered) -> None:
+        began = self._under_way.pop(event.span, None)
+        if began is not None:
+            self._tell(event.agent, event.type, began, event)
+
+    def _block(self, event: BlockBegan | BlockEnded) -> None:
+        if isinstance(event, BlockBegan):
+            self._under_way[event.span] = event
+            is_above = all(block.code.strip() in self._written for block in event.blocks)
+            self._tell(event.agent, event.type, event, is_above=is_above)
+            return
+        self._under_way.pop(event.span, None)
+        self._told.add(event.message_id)
+        self._executed.add(event.agent)
+        self._tell(event.agent, event.type, event)
+        for artifact in event.artifacts:
+            data = self._artifact(artifact.sha256)
+            self._tell(
+                event.agent, "artifact", artifact, self._kept.get(artifact.sha256), shown(artifact, data)
+            )
+
+    def _model(self, event: CodeWritten | Decision | Thought | Judged) -> None:
+        match event:
+            case Decision():
+                self._reason = event.reason if event.retry else None
+            case CodeWritten() if not event.blocks and self._reason and event.text.endswith(self._reason):
+                # it says again what was decided
+                self._reason = None
+                self._told.add(event.message_id)
+                return
+            case CodeWritten():
+                self._written = event.text
+                self._told.add(event.message_id)
+            case Thought() | Judged():
+                self._told.add(event.message_id)
+        self._tell(event.agent, event.type, event)
+
+    def _beside(self, event: Event) -> None:
+        match event:
+            case ArtifactKept():
+                self._kept[event.artifact.sha256] = event.path or event.file
+            case Approval():
+                self._tell(event.agent, event.type, event)
+            case BudgetSpent(used_up=str()):
+                self._file.write(self._items.budget_spent(event))
+            case Opened() | SandboxPreparing() | SandboxStarted() | SandboxLost() | ListenerFailed():
+                self._file.write(getattr(self._items, event.type)(event))
+            case _:
+                pass
+
+    def _message(self, message: BaseAgentEvent | BaseChatMessage) -> None:
+        if isinstance(message, ModelClientStreamingChunkEvent | UserInputRequestedEvent):
+            return
+        if message.id in self._told:
+            return
+        self._told.add(message.id)
+        executed = message.source in self._executed
+        if isinstance(message, CodeExecutionEvent) and executed:
+            return
+        text = message.to_text()
+        if isinstance(message, BaseChatMessage):
+            self._executed.discard(message.source)
+            text = without_note(message).to_text()
+            record = ExecutionRecord.from_metadata(message.metadata)
+            if record is not None and record.remark is not None:
+                text = record.remark if executed else f"{record.output}\n{record.remark}"
+        if text == self._task:
+            self._task = None
+        elif text:
+            self._written = text
+            self._tell(message.source, "words", text)
+
+    def _tell(self, agent: str, kind: str, *told: object, **more: object) -> None:
+        if agent:
+            self._section(agent)
+        self._file.write(getattr(self._items, kind)(*told, **more))
+
+    def _section(self, speaker: str | None) -> None:
+        if speaker == self._speaker:
+            return
+        if self._speaker is not None:
+            self._file.write(self._items.turn_end())
+        if speaker is not None:
+            self._file.write(self._items.turn_begin(speaker))
+        self._speaker = speaker

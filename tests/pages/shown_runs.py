@@ -1,0 +1,118 @@
+"""Events of a run in which every text of a model, of code, of a tool or of a person is the same one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import sha256
+
+from autogen_agentchat.messages import TextMessage
+from autogen_core.models import RequestUsage
+
+from codeact_team.effects import Event
+from codeact_team.events import (
+    Approval,
+    ArtifactKept,
+    ArtifactReference,
+    BlockBegan,
+    BlockEnded,
+    BudgetSpent,
+    Code,
+    CodeWritten,
+    Decision,
+    Judged,
+    MessageSent,
+    ModelCallBegan,
+    ModelCallEnded,
+    Opened,
+    QuestionAnswered,
+    QuestionAsked,
+    RunBegan,
+    RunEnded,
+    Said,
+    SandboxLost,
+    SandboxPreparing,
+    SandboxStarted,
+    Thought,
+    ToolCallBegan,
+    ToolCallEnded,
+)
+from codeact_team.execution import Artifact, BoundName, CallOutcome, Outcome
+from codeact_team.runs import RunEnding, RunFile, RunResult, ToolUse
+from codeact_team.workspace import Change
+
+USAGE = RequestUsage(1234, 56)
+
+
+class Shown:
+    """What code has shown, by its digest."""
+
+    def __init__(self, *artifacts: Artifact) -> None:
+        self._data = {sha256(artifact.data).hexdigest(): artifact.data for artifact in artifacts}
+        self.references = [ArtifactReference.of(artifact) for artifact in artifacts]
+
+    def __call__(self, digest: str) -> bytes | None:
+        return self._data.get(digest)
+
+
+def everywhere(text: str, shown: Shown) -> Iterator[Event]:
+    """One of each thing that is told of a run, with ``text`` wherever there is a text."""
+    agent = text
+    yield Opened(loosenings=[text], workspaces=[text])
+    yield RunBegan(span=1, task=text, past_the_door=[text])
+    yield SandboxPreparing(sandbox=text, doing=text)
+    yield SandboxStarted(sandbox=text, packages={text: text})
+    yield ModelCallBegan(span=2, agent=agent, model=text)
+    yield ModelCallEnded(span=2, agent=agent, model=text, usage=USAGE, error=text)
+    yield Thought(agent=agent, text=text, message_id="0")
+    yield CodeWritten(agent=agent, text=text, blocks=[Code("python", "1")], attempt=0, message_id="1")
+    yield QuestionAsked(span=3, agent=agent, text=text)
+    yield QuestionAnswered(span=3, agent=agent, text=text, error=text)
+    yield Approval(agent=agent, what="code", name=text, allowed=True, by=text, reason=text)
+    for language in ("python", "bash", "json", text):
+        yield BlockBegan(span=4, agent=agent, blocks=[Code(language, f"{text}\nprint(1)")])
+    yield ToolCallBegan(span=5, agent=agent, name=text, arguments=text)
+    yield ToolCallEnded(span=5, agent=agent, name=text, outcome=CallOutcome.FAILED, error=text)
+    for reference in shown.references:
+        yield ArtifactKept(agent=agent, file=text, path=text, artifact=reference)
+    yield BlockEnded(
+        span=4,
+        agent=agent,
+        exit_code=1,
+        outcome=Outcome.COMPLETED,
+        output=text,
+        limit=text,
+        names=[BoundName(text, text, text, text)],
+        artifacts=shown.references,
+        error=text,
+    )
+    yield Decision(agent=agent, retry=True, reason=text)
+    yield Said(message=TextMessage(source=agent, content=f"Again: {text}"))
+    yield MessageSent(message=TextMessage(source=agent, content=text))
+    yield Judged(agent=agent, accepted=False, problems=[text], next_step=text, answer=text)
+    yield BudgetSpent(spent={"cost": 0.5}, left={}, currency=text, unpriced=[text], used_up=text)
+    yield SandboxLost(sandbox=text, reason=text)
+    yield ToolCallBegan(span=6, agent=agent, name=text, arguments=text)
+    yield QuestionAsked(span=7, agent=agent, text=text)
+    yield RunEnded(span=1)
+    yield RunResult(
+        ending=RunEnding.NOT_ACCEPTED,
+        usage=USAGE,
+        messages=2,
+        seconds=1.5,
+        stop_reason=text,
+        objection=f"No: {text}",
+        error=text,
+        answer=text,
+        tools=[ToolUse(text, {CallOutcome.OK: 1})],
+        files=[RunFile(text, 10, Change.MADE, text, text)],
+        file_notes=[text],
+    )
+
+
+def session(code: str, output: str, *shown: ArtifactReference, answer: str = "Done.") -> Iterator[Event]:
+    """A run with one block."""
+    yield RunBegan(span=1, task="Look.")
+    yield BlockBegan(span=2, agent="coder", blocks=[Code("python", code)])
+    yield BlockEnded(span=2, agent="coder", exit_code=0, output=output, artifacts=shown)
+    yield RunEnded(span=1)
+    yield RunResult(ending=RunEnding.ACCEPTED, usage=USAGE, messages=2, seconds=1.5, answer=answer)

@@ -1,0 +1,100 @@
+"""Pages as files: what is in them, and what it takes to write them."""
+
+from __future__ import annotations
+
+import io
+import tracemalloc
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+import pytest
+from shown_runs import Shown, session
+
+from codeact_team.effects import Event
+from codeact_team.events import BlockBegan, BlockEnded, Code, CodeWritten, RunBegan, ToolCallBegan
+from codeact_team.execution import Artifact
+from codeact_team.pages import write_page
+
+
+def page(events: Iterable[Event], shown: Shown | None = None) -> str:
+    file = io.StringIO()
+    write_page(file, events, shown or Shown(), title="a run")
+    return file.getvalue()
+
+
+def test_a_long_run_is_written_without_being_held_in_memory():
+    def blocks() -> Iterator[Event]:
+        yield RunBegan(span=1, task="Go on.")
+        for number in range(40):
+            yield BlockBegan(span=number, agent="coder", blocks=[Code("python", "go_on()")])
+            yield BlockEnded(span=number, agent="coder", exit_code=0, output=f"{number} " * 100_000)
+
+    class Size(io.StringIO):
+        total = 0
+
+        def write(self, text: str) -> int:
+            self.total += len(text)
+            return len(text)
+
+    file = Size()
+    tracemalloc.start()
+    try:
+        write_page(file, blocks(), Shown(), title="a run")
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert file.total > 9_000_000
+    assert most < 5_000_000
+
+
+def test_the_last_answer_is_on_top_of_a_conversation():
+    told = page(chain(session("1", "", answer="First."), session("2", "", answer="Second.")))
+    top, _, below = told.partition("<main>")
+    assert "Second." in top
+    assert "First." not in top
+    assert below.count("<h2>Task</h2>") == 2
+
+
+def test_a_run_that_was_killed_says_what_has_no_end():
+    told = page(
+        [
+            RunBegan(span=1, task="Look."),
+            BlockBegan(span=2, agent="coder", blocks=[Code("python", "tools.buy(1)")]),
+            ToolCallBegan(span=3, parent=2, agent="coder", name="buy", arguments='{"pieces": 1}'),
+        ]
+    )
+    assert "no end" in told.partition("<main>")[0]
+    assert "No end is recorded of this code" in told
+    assert "No end is recorded of a call of a tool: <code>tools.buy {&#34;pieces&#34;: 1}</code>" in told
+
+
+def test_code_is_folded_where_the_model_has_just_written_it():
+    block = BlockBegan(span=1, agent="coder", blocks=[Code("python", "print(1)")])
+    told = CodeWritten(
+        agent="coder", text="```python\nprint(1)\n```", blocks=block.blocks, attempt=0, message_id="1"
+    )
+    assert '<details class="ran" open>' in page([block])
+    assert '<details class="ran"><summary>Ran python, as written above' in page([told, block])
+
+
+@pytest.mark.parametrize("language", ["python", "bash", "json", "diff", "yaml"])
+def test_code_that_takes_a_lexer_a_minute_has_no_colours(language: str):
+    hostile = " \n" * 25_000 + "@" * 25_000
+    told = page([BlockBegan(span=1, agent="coder", blocks=[Code(language, hostile)])])
+    assert "@" * 4_000 in told
+    assert '<span class="' not in told.partition("<main>")[2]
+
+
+@pytest.mark.parametrize(
+    "html",
+    [b"<div>" * 20_000 + b"<table><tr><td>1", b"<table><tr><td>" + bytes(300_000), b"<p>no table</p>"],
+)
+def test_html_that_is_no_table_of_a_usual_size_is_shown_as_text(html: bytes):
+    shown = Shown(Artifact("text/html", html))
+    told = page(session("table", "", *shown.references), shown)
+    assert "<figure>\n<pre class=output>" in told
+
+
+def test_what_was_not_kept_is_told():
+    gone = Shown(Artifact("image/png", b"gone"))
+    assert "This was not kept." in page(session("1", "", *gone.references))
