@@ -43,6 +43,8 @@ class ModelCall(Effect[CreateResult]):
     """A model, by its name, is asked to go on with a conversation; ``options`` are further arguments of ``create``."""
 
     form = TypeAdapter(CreateResult)
+    client = ""
+    """The name of the client's class."""
 
     def __init__(self, model: str, messages: Sequence[LLMMessage], options: Mapping[str, Any]) -> None:
         self.model = model
@@ -57,7 +59,7 @@ class ModelCall(Effect[CreateResult]):
         }
 
     def began(self, span: int) -> ModelCallBegan:
-        return ModelCallBegan(span=span, agent=self.source, model=self.model)
+        return ModelCallBegan(span=span, agent=self.source, model=self.model, client=self.client)
 
     def ended(self, span: int, outcome: CreateResult | None, error: BaseException | None) -> ModelCallEnded:
         event = ModelCallEnded(span=span, agent=self.source, model=self.model, error=error_text(error))
@@ -102,6 +104,7 @@ class WrappedClient(Wrapper, ChatCompletionClient):
         options = {key: value for key, value in options.items() if value and (key, value) != _DEFAULT_CHOICE}
         work = partial(self._answer, messages, cancellation_token, options, emit, message_id)
         effect = ModelCall(self._model, messages, options)
+        effect.client = type(self.wrapped).__name__
         return await perform(effect, partial(_heeding, work, cancellation_token), self._door)
 
     async def create(self, messages: Sequence[LLMMessage], **options: Any) -> CreateResult:

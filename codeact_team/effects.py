@@ -134,6 +134,10 @@ class Door:
         """Let ``handler`` stand before all others, for the effects that are asked for from now on."""
         self._handlers = (handler, *self._handlers)
 
+    def put_inside(self, handler: Handler) -> None:
+        """Let ``handler`` stand behind all others, past those that answer instead, as :meth:`put_outside`."""
+        self._handlers = (*self._handlers, handler)
+
     def take_out(self, handler: Handler) -> None:
         """Let ``handler``, if it is there, stand in it no more."""
         self._handlers = tuple(other for other in self._handlers if other is not handler)

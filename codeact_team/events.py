@@ -70,9 +70,10 @@ class RunBegan(Event):
 
 @dataclass(kw_only=True)
 class RunEnded(Event):
-    """Its work is over. What it came to is told by whoever ran it."""
+    """Its work is over. What it came to is told by whoever ran it; ``error`` is what broke it off."""
 
     span: int
+    error: str | None = None
 
 
 @dataclass(kw_only=True)
@@ -82,14 +83,17 @@ class TurnBegan(EffectEvent):
 
 @dataclass(kw_only=True)
 class TurnEnded(EffectEvent):
-    """An agent has ended its turn."""
+    """An agent has ended its turn; ``error`` is what broke it off."""
+
+    error: str | None = None
 
 
 @dataclass(kw_only=True)
 class ModelCallBegan(EffectEvent):
-    """A model is asked."""
+    """A model is asked; ``client`` is the class of the client that does it."""
 
     model: str
+    client: str = ""
 
 
 @dataclass(kw_only=True)

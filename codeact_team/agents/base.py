@@ -24,7 +24,7 @@ from codeact_team.agents.turn import Emit, Item, Turn
 from codeact_team.aio import aclosing, streamed, until_cancelled
 from codeact_team.autogen_parts import unwrap, wrap
 from codeact_team.clients import wrap_client
-from codeact_team.effects import current_door, speaking
+from codeact_team.effects import current_door, error_text, speaking
 from codeact_team.errors import SettingError
 from codeact_team.events import Said, TurnBegan, TurnEnded
 from codeact_team.executor_interface import StreamingCodeExecutor
@@ -84,14 +84,19 @@ class RememberingAgent(BaseChatAgent, Generic[Settings]):
         with speaking(self.name):
             if door is None:
                 return await self._take_turn(messages, cancellation_token, emit)
+            failure: BaseException | None = None
             with door.span(
                 lambda span: TurnBegan(span=span, agent=self.name),
-                lambda span: TurnEnded(span=span, agent=self.name),
+                lambda span: TurnEnded(span=span, agent=self.name, error=error_text(failure)),
             ):
                 for message in messages:
                     # the queues of a team around may not have passed it on yet
                     door.tell(Said(message=message))
-                return await self._take_turn(messages, cancellation_token, emit)
+                try:
+                    return await self._take_turn(messages, cancellation_token, emit)
+                except BaseException as error:
+                    failure = error
+                    raise
 
     @abstractmethod
     async def _take_turn(

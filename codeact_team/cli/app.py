@@ -6,6 +6,7 @@ import io
 import os
 import sys
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -83,6 +84,13 @@ def _reported() -> AbstractContextManager[Screen]:
     from codeact_team.cli.error_reporting import reported
 
     return reported()
+
+
+def _traced(screen: Screen) -> AbstractContextManager[None]:
+    from codeact_team.config.credentials import without_secrets
+    from codeact_team.telemetry.exporting import exporting
+
+    return exporting(partial(screen.notice, "warning"), without_secrets)
 
 
 def _policy(allow: list[str] | None, allow_unsafe: bool) -> Policy:
@@ -199,10 +207,11 @@ def run(
 
         wanted = read_task(task, file)
         changes = _overrides(overrides, model, base_url, data)
-        runner = _runner(config, changes, _policy(allow, allow_unsafe), out)
-        code = run_command(
-            screen, runner, wanted, seconds=timeout, output=output, as_json=as_json, quiet=quiet
-        )
+        with _traced(screen):
+            runner = _runner(config, changes, _policy(allow, allow_unsafe), out)
+            code = run_command(
+                screen, runner, wanted, seconds=timeout, output=output, as_json=as_json, quiet=quiet
+            )
         raise typer.Exit(code)
 
 
@@ -230,8 +239,10 @@ def chat(
         from codeact_team.cli.chat import chat_command
 
         changes = _overrides(overrides, model, base_url, data)
-        runner = _runner(config, changes, _policy(allow, allow_unsafe))
-        raise typer.Exit(chat_command(screen, runner, as_json=as_json))
+        with _traced(screen):
+            runner = _runner(config, changes, _policy(allow, allow_unsafe))
+            code = chat_command(screen, runner, as_json=as_json)
+        raise typer.Exit(code)
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 
@@ -16,6 +17,8 @@ _URL_CREDENTIAL = re.compile(
     r"|[?&#](?:api[_-]?key|key|token|access_token|auth|secret|password|sig|signature)=[^&#\s]",
     re.IGNORECASE,
 )
+_KEY_SHAPE = re.compile(r"\bsk-[\w*.-]{8,}|(?<=Bearer )\S+")
+_SHORTEST_SECRET = 8
 
 MASK = "*" * 10
 """What AutoGen's own dumps put in the place of a secret."""
@@ -29,6 +32,15 @@ def is_credential_key(key: str) -> bool:
 def holds_credential(text: str) -> bool:
     """Whether this is a URL with a password or a token in it."""
     return _URL.fullmatch(text) is not None and _URL_CREDENTIAL.search(text) is not None
+
+
+def without_secrets(text: str, environ: Mapping[str, str] = os.environ) -> str:
+    """``text`` with what looks like a key, and each credential of the environment, taken out."""
+    for name, value in environ.items():
+        if len(value) >= _SHORTEST_SECRET and is_credential_key(name):
+            for spelled in {value, json.dumps(value)[1:-1]}:
+                text = text.replace(spelled, f"${{{name}}}")
+    return _KEY_SHAPE.sub("(a key)", text)
 
 
 def with_references(text: str, values: Mapping[str, str], place: str = "", inside: str = "") -> str:

@@ -182,7 +182,7 @@ def read_document(source: ConfigSource) -> Document:
         return Document(name, _plain(source, escape))
     if isinstance(source, Mapping):
         return Document(name, _plain(source, str))
-    if _is_text(source):
+    if is_text(source):
         return _parse(source, name)
     file = _find(source)
     return _parse(_read_text(file), str(file))
@@ -190,10 +190,11 @@ def read_document(source: ConfigSource) -> Document:
 
 def name_of(source: ConfigSource) -> str:
     """What errors call a config."""
-    return str(source) if isinstance(source, str | os.PathLike) and not _is_text(source) else _NAMELESS
+    return str(source) if isinstance(source, str | os.PathLike) and not is_text(source) else _NAMELESS
 
 
-def _is_text(source: object) -> TypeGuard[str]:
+def is_text(source: object) -> TypeGuard[str]:
+    """Whether a source is the text of a document itself."""
     # neither is in the path of a file
     return isinstance(source, str) and (source.lstrip().startswith("{") or "\n" in source)
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from autogen_agentchat.base import ChatAgent, Team
 
-from codeact_team.config.document import ConfigSource, name_of
+from codeact_team.config.credentials import without_secrets
+from codeact_team.config.document import ConfigSource, is_text, name_of
 from codeact_team.config.for_every import ForEvery
 from codeact_team.config.loading import load_config
 from codeact_team.errors import ConfigError
 from codeact_team.executor_interface import StreamingCodeExecutor
 from codeact_team.providers import Policy
 from codeact_team.scope import Scope
+from codeact_team.telemetry import traced
 
 
 @asynccontextmanager
@@ -27,16 +31,24 @@ async def open_team(
 
     What its sandboxes need is there, such as packages; the sandboxes themselves start in the background.
 
+    Where the process has a global tracer provider of OpenTelemetry, what the team does becomes spans.
+
     Its arguments are those of :func:`load_config`.
 
     Raises:
         ConfigError: If anything is wrong with the config, or it is neither a team nor an agent.
         SandboxError: If the team needs what this machine does not have.
     """
-    async with Scope() as scope:
-        team = load_runnable(source, overrides=overrides, policy=policy)
-        await make_ready(scope)
-        yield team
+    with traced(without_secrets, workflow_of(source)):
+        async with Scope() as scope:
+            team = load_runnable(source, overrides=overrides, policy=policy)
+            await make_ready(scope)
+            yield team
+
+
+def workflow_of(source: ConfigSource) -> str:
+    """What traces call the runs of a config: the name of its file without the ending; "" where it has none."""
+    return Path(source).stem if isinstance(source, str | os.PathLike) and not is_text(source) else ""
 
 
 def load_runnable(

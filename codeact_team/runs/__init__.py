@@ -1,6 +1,7 @@
 """Running a team on tasks, and what comes of it."""
 
-from codeact_team.runs.failures import explain, without_secrets
+from codeact_team.config.credentials import without_secrets
+from codeact_team.runs.failures import explain
 from codeact_team.runs.result import Cost, RunEnding, RunResult, ToolUse
 from codeact_team.runs.run_files import RunFile
 from codeact_team.runs.team_runner import TeamRunner, WorkEnd

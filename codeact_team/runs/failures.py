@@ -10,11 +10,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
-from codeact_team.config.credentials import is_credential_key
+from codeact_team.config.credentials import without_secrets
 from codeact_team.errors import CodeActTeamError
 
 _TOO_LONG = re.compile(r"context.?length|context window|maximum context|too many tokens", re.IGNORECASE)
-_KEY_SHAPE = re.compile(r"\bsk-[\w*.-]{8,}|(?<=Bearer )\S+")
 _ERRNO = re.compile(r"\[Errno -?\d+\] ")
 _BAD_REQUEST = (400, 422)
 _ADVICE = {
@@ -27,7 +26,6 @@ _ADVICE = {
     429: "too many requests for the model's server (429): {}; wait a little, or set `max_retries` of the model client",
 }
 _LONGEST = 600
-_SHORTEST_SECRET = 8
 
 
 def explain(error: BaseException, *, environ: Mapping[str, str] = os.environ) -> str:
@@ -117,11 +115,3 @@ def _quota_is_used_up(error: BaseException) -> bool:
 def _in_one_line(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
-
-
-def without_secrets(text: str, environ: Mapping[str, str] = os.environ) -> str:
-    """``text`` with what looks like a key, and each credential of the environment, taken out."""
-    for name, value in environ.items():
-        if len(value) >= _SHORTEST_SECRET and is_credential_key(name):
-            text = text.replace(value, f"${{{name}}}")
-    return _KEY_SHAPE.sub("(a key)", text)

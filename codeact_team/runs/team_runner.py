@@ -18,15 +18,17 @@ from autogen_agentchat.messages import TextMessage
 from autogen_core import CancellationToken
 from autogen_core.models import ChatCompletionClient
 
+from codeact_team import telemetry
 from codeact_team.agents import ReflectionAgent
 from codeact_team.agents.base import RememberingAgent
 from codeact_team.agents.sandbox_knowledge import describe_sandbox
 from codeact_team.aio import is_being_cancelled
 from codeact_team.autogen_internals import components_in, recover
 from codeact_team.autogen_parts import past_the_door
+from codeact_team.config.credentials import without_secrets
 from codeact_team.config.for_every import ForEvery
-from codeact_team.config.open import executors_of, load_runnable, make_ready
-from codeact_team.effects import Door, Event, Listener
+from codeact_team.config.open import executors_of, load_runnable, make_ready, workflow_of
+from codeact_team.effects import Door, Event, Listener, error_text
 from codeact_team.errors import BudgetError
 from codeact_team.events import Opened, RunBegan, RunEnded
 from codeact_team.ledger import BudgetTermination
@@ -86,6 +88,7 @@ class TeamRunner:
         self._policy = policy
         self._files = RunFiles(out)
         self._door = Door(self._files.keep)
+        telemetry.trace(self._door, without_secrets, workflow_of(source))
         self._acceptance, self._answers, self._costs = Acceptance(), Answers(), Costs()
         for listener in (self._acceptance, self._answers, self._costs):
             self.listen(listener, essential=True)
@@ -181,12 +184,17 @@ class TeamRunner:
         team = self._team
         assert team is not None, "the team is not open"
         past = past_the_door(team)
+        failure: BaseException | None = None
         with self._door.span(
             lambda span: RunBegan(span=span, task=task, past_the_door=past),
-            lambda span: RunEnded(span=span),
+            lambda span: RunEnded(span=span, error=error_text(failure)),
         ):
-            async with self._files.found_after(partial(executors_of, self._scope), stays=stays_open):
-                return await stream(team, await self._noted(task), self._door, seconds=seconds)
+            try:
+                async with self._files.found_after(partial(executors_of, self._scope), stays=stays_open):
+                    return await stream(team, await self._noted(task), self._door, seconds=seconds)
+            except BaseException as error:
+                failure = self._door.original_of(error)
+                raise
 
     async def _noted(self, task: str) -> str | TextMessage:
         """The task, with what is new to know of the sandboxes where not all agents ask for that themselves."""

@@ -1,0 +1,149 @@
+"""Sends the spans of a command to where the standard ``OTEL_*`` variables say."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from importlib.metadata import entry_points
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+from codeact_team.errors import SettingError
+from codeact_team.telemetry import Clean, wants_contents
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+_INSTALL = "pip install 'codeact-team[otel]'"
+_PATIENCE = 5.0
+"""Seconds that the last spans may take to be sent; a collector on another continent takes one."""
+_PATIENCE_AFTER_FAILURE = 0.5
+"""Seconds, once sending has failed: the exporter would try again for ten."""
+_LONGEST_REASON = 300
+
+
+def is_wanted(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the standard variables ask for spans: they name where to send them, or an exporter."""
+    if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return False
+    if exporters := environ.get("OTEL_TRACES_EXPORTER", "").strip():
+        return exporters.lower() != "none"
+    return any(environ.get(name) for name in _ENDPOINTS)
+
+
+@contextmanager
+def exporting(warn: Callable[[str], None], clean: Clean) -> Generator[None]:
+    """Within it, the process has a tracer provider, if the variables ask for one; at the end the last spans are sent.
+
+    A provider that is there already is left alone, and so are its spans.
+
+    Args:
+        warn: Is told what is in the way, once, in words.
+        clean: Takes credentials out of a text.
+    """
+    if not is_wanted():
+        yield
+        return
+    try:
+        provider = _set_provider(clean)
+    except ImportError:
+        warn(f"the environment asks for traces (OTEL_…), which need more: {_INSTALL}")
+        provider = None
+    except Exception as error:
+        warn(f"there will be no traces: {clean(_short(str(error)))}")
+        provider = None
+    if provider is None:
+        yield
+        return
+    with _hearing() as failures:
+        try:
+            yield
+        finally:
+            if (reason := _send_the_rest(provider, failures)) is not None:
+                warn(f"not all traces could be sent: {clean(_short(reason))}")
+
+
+def _set_provider(clean: Clean) -> TracerProvider | None:
+    from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from opentelemetry.trace import ProxyTracerProvider, get_tracer_provider, set_tracer_provider
+
+    from codeact_team.telemetry.discretion import DiscreetExporter
+
+    if not isinstance(get_tracer_provider(), ProxyTracerProvider):
+        return None
+    named = {"service.name": "codeact-team", **OTELResourceDetector().detect().attributes}
+    # at the end it would wait longer than anybody does
+    provider = TracerProvider(resource=Resource.create(named), shutdown_on_exit=False)
+    for name in _exporter_names():
+        found = entry_points(group="opentelemetry_traces_exporter", name=name)
+        if not found:
+            raise SettingError(
+                f"OTEL_TRACES_EXPORTER: there is no exporter {name!r} here; {_INSTALL} has otlp"
+            )
+        exporter = DiscreetExporter(next(iter(found)).load()(), clean, with_contents=wants_contents())
+        provider.add_span_processor(BatchSpanProcessor(exporter))
+    set_tracer_provider(provider)
+    return provider
+
+
+def _exporter_names() -> Sequence[str]:
+    given = os.environ.get("OTEL_TRACES_EXPORTER", "").strip() or "otlp"
+    names = [name.strip() for name in given.split(",")]
+    protocol = next(filter(None, map(os.environ.get, _PROTOCOLS)), "http/protobuf")
+    otlp = "otlp_proto_grpc" if protocol == "grpc" else "otlp_proto_http"
+    return [otlp if name == "otlp" else name for name in names if name not in ("", "none")]
+
+
+class _Failures(logging.Handler):
+    """What the exporters and their queue complain of: they have no other way to tell."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.last: str | None = None
+        self.told = SimpleQueue[bool]()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.last = record.getMessage()
+        self.told.put(False)
+
+
+@contextmanager
+def _hearing() -> Generator[_Failures]:
+    failures, theirs = _Failures(), logging.getLogger("opentelemetry")
+    theirs.addHandler(failures)
+    try:
+        yield failures
+    finally:
+        theirs.removeHandler(failures)
+
+
+def _send_the_rest(provider: TracerProvider, failures: _Failures) -> str | None:
+    """Send what is left, and tell why not all of it arrived, if so. An interrupt ends the wait."""
+
+    def work() -> None:
+        provider.shutdown()
+        failures.told.put(True)
+
+    sender = threading.Thread(target=work, daemon=True, name="codeact-team last spans")
+    sender.start()
+    end = time.monotonic() + _PATIENCE
+    is_done = False
+    with suppress(Empty, KeyboardInterrupt):
+        while not (is_done := failures.told.get(timeout=max(0, end - time.monotonic()))):
+            end = min(end, time.monotonic() + _PATIENCE_AFTER_FAILURE)
+    if failures.last is not None:
+        return failures.last
+    return None if is_done else f"their receiver did not take them in {_PATIENCE:g} s"
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]}…"
