@@ -15,6 +15,7 @@ HEAVY = (
     "autogen_ext",
     "docker",
     "openai",
+    "opentelemetry",
     "prompt_toolkit",
     "pydantic",
     "rich",
