@@ -12,7 +12,6 @@ from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.base import Team
 from autogen_agentchat.conditions import MaxMessageTermination
 from autogen_agentchat.teams import RoundRobinGroupChat
-from autogen_core import CancellationToken
 from autogen_core.models import UserMessage
 from autogen_core.tools import FunctionTool
 from autogen_ext.models.replay import ReplayChatCompletionClient
@@ -25,8 +24,8 @@ from tracing_support import Spans, begin_of, end_of, told_of, tracing
 from codeact_team import open_team, telemetry, wrap
 from codeact_team.approval import Answer, Question
 from codeact_team.clients import wrap_client
-from codeact_team.effects import Door, current_door
-from codeact_team.events import RunBegan, RunEnded
+from codeact_team.effects import Door, Event, current_door
+from codeact_team.events import BlockBegan, RunBegan, RunEnded
 from codeact_team.runs import RunEnding, TeamRunner
 
 CONTENTS = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
@@ -332,21 +331,18 @@ async def test_a_question_to_a_person_is_a_span_and_its_answer_an_event(spans: S
 
 
 async def test_work_that_is_cancelled_ends_its_spans(spans: Spans):
-    async def forever() -> None:
-        await asyncio.Event().wait()
-
     with Door() as door:
         telemetry.trace(door, str)
-        token = CancellationToken()
-        async with own_session() as executor:
-            server = ScriptedServer([Text(py("while True: pass"))])
-            async with server:
-                agent = agent_of(server, executor)
-                work = asyncio.ensure_future(agent.run(task="Wait.", cancellation_token=token))
-                door.listen(lambda event: work.cancel() if event.type == "block_began" else None)
-                with pytest.raises(asyncio.CancelledError):
-                    await work
-    block = spans.one("execute_tool execute_code")
-    assert block.status.status_code is StatusCode.ERROR
-    assert spans.one("invoke_agent coder").status.status_code is StatusCode.ERROR
+        async with own_session() as executor, ScriptedServer([Text(py("while True: pass"))]) as server:
+            work = asyncio.ensure_future(agent_of(server, executor).run(task="Wait."))
+
+            def cancel(event: Event) -> None:
+                if isinstance(event, BlockBegan):
+                    work.cancel()
+
+            door.listen(cancel)
+            with pytest.raises(asyncio.CancelledError):
+                await work
+    for name in ("execute_tool execute_code", "invoke_agent coder"):
+        assert spans.one(name).status.status_code is StatusCode.ERROR
     assert trace.get_current_span() is trace.INVALID_SPAN

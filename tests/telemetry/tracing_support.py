@@ -9,6 +9,7 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanContext
 
 _ROUNDING = 1_000
 """Nanoseconds that a time in seconds may be off."""
@@ -41,14 +42,14 @@ class Spans:
 
     def path(self, span: ReadableSpan | None, *, ours_only: bool = True) -> list[str]:
         """The names of a span and of all that it is in, the outermost first."""
-        by_id = {one.context.span_id: one for one in self.all}
+        by_id = {context_of(one).span_id: one for one in self.all}
         names: list[str] = []
         while span is not None:
             if not ours_only or scope_of(span) == "codeact_team":
                 names.append(span.name)
             parent = None if span.parent is None else by_id[span.parent.span_id]
             if parent is not None:
-                assert parent.context.trace_id == span.context.trace_id
+                assert context_of(parent).trace_id == context_of(span).trace_id
                 assert begin_of(span) >= begin_of(parent) - _ROUNDING
             span = parent
         return names[::-1]
@@ -62,6 +63,12 @@ def tracing(monkeypatch: pytest.MonkeyPatch) -> Generator[Spans]:
         patch.setattr("opentelemetry.trace._TRACER_PROVIDER", spans.provider)
         yield spans
     spans.provider.shutdown()
+
+
+def context_of(span: ReadableSpan) -> SpanContext:
+    context = span.get_span_context()
+    assert context is not None
+    return context
 
 
 def scope_of(span: ReadableSpan) -> str:
