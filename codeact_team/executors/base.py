@@ -217,6 +217,8 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         whole.missing_module = result.missing_module
         whole.output, whole.omitted_bytes = output.text(), output.omitted_bytes
         whole.seconds = time.monotonic() - began
+        used = [end.exit.processor_seconds for end in ends]
+        whole.processor_seconds = None if None in used else sum(filter(None, used))
         return whole
 
     async def _run_block(self, block: CodeBlock, call: Call, output: BoundedOutput) -> BlockResult:

@@ -164,7 +164,13 @@ class LivingInterpreter(CodeRunner[tuple[str, str], _InterpreterEnd]):
                 await output.remark(_UNREADABLE)
             exit_code = 1 if report is None else report.exit_code
         return _InterpreterEnd(
-            Exit(exit_code & 0xFF, ended.lost, ended.oom_kills, ended.fork_failures or 0),
+            Exit(
+                exit_code & 0xFF,
+                ended.lost,
+                ended.oom_kills,
+                ended.fork_failures or 0,
+                ended.processor_seconds,
+            ),
             ran=ended.ran,
             sandbox_lives=True,
             report=report,

@@ -6,7 +6,7 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Self
@@ -57,6 +57,8 @@ class Exit:
     """How many processes the memory limit has killed since the process started; ``None`` if not known."""
     fork_failures: int = 0
     """How often the process limit refused a new process since then, where that is known."""
+    processor_seconds: float | None = field(default=None, compare=False)
+    """Processor time that the program, or for a session everything in it, has used; ``None`` if not known."""
 
 
 class Process(ABC):

@@ -30,7 +30,7 @@ _MAX_OUTPUT_BYTES = 1 * MIB
 _HEADER = struct.Struct(">BI")
 RUN_HEAD = struct.Struct(">II")
 """What precedes the code of a block: the number of the interpreter that is meant, and that of the block."""
-RESULT_HEAD = struct.Struct(">II?hiiHI")
+RESULT_HEAD = struct.Struct(">II?hiiqHI")
 """What a result begins with; see :attr:`Kind.RESULT`."""
 NONE = -1
 """Stands for a number that is not known."""
@@ -80,6 +80,7 @@ class Kind(IntEnum):
     - whether the code began to run; the exit code, ``NONE`` if the interpreter reports it;
     - how often, since the block began, a process was killed for memory, and could not be started: each ``NONE`` where
       nobody counts;
+    - the microseconds of processor time that everything here has used since the last result, ``NONE`` if not known;
     - the lengths of the first two texts that follow: why the interpreter before the present one is gone; the last of
       the output; and the interpreter's report, if there is one, whatever it has sent as that."""
     FILE = 36

@@ -48,6 +48,7 @@ class Account:
         exit_code: ``None`` if the interpreter reports it.
         oom_kills: Since the block began; ``None`` where nobody counts.
         fork_failures: The same.
+        processor_seconds: What everything inside has used since the last account; ``None`` if not known.
         loss: Why the interpreter before the present one is gone.
         output: The last of the block's output.
     """
@@ -58,6 +59,7 @@ class Account:
     exit_code: int | None
     oom_kills: int | None
     fork_failures: int | None
+    processor_seconds: float | None
     loss: str
     output: bytes
     _report: bytes
@@ -75,9 +77,17 @@ class Account:
             ProtocolError: If it is none.
         """
         try:
-            interpreter, present, ran, code, kills, failures, of_loss, of_output = RESULT_HEAD.unpack_from(
-                payload
-            )
+            (
+                interpreter,
+                present,
+                ran,
+                code,
+                kills,
+                failures,
+                microseconds,
+                of_loss,
+                of_output,
+            ) = RESULT_HEAD.unpack_from(payload)
         except struct.error:
             raise ProtocolError("it is no result") from None
         output = RESULT_HEAD.size + of_loss
@@ -91,6 +101,7 @@ class Account:
             None if code == NONE else code,
             None if kills == NONE else kills,
             None if failures == NONE else failures,
+            None if microseconds < 0 else microseconds / 1_000_000,
             payload[RESULT_HEAD.size : output].decode(errors="replace") if of_loss else "",
             payload[output:report],
             payload[report:],

@@ -56,6 +56,21 @@ async def test_result_of_code_that_succeeds(executor: SandboxedCodeExecutor) -> 
     assert 0 < result.seconds < 30
 
 
+async def test_processor_time_of_code_and_of_what_it_starts_is_in_the_result(
+    executor: SandboxedCodeExecutor,
+) -> None:
+    spin = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+    in_a_child = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {spin!r}], check=True)"
+    for code in (spin, in_a_child):
+        result = await run(executor, code)
+        assert result.processor_seconds is not None
+        # a clock may tick a hundred times a second
+        assert result.processor_seconds > 0.27
+    idle = await run(executor, "pass")
+    assert idle.processor_seconds is not None
+    assert idle.processor_seconds < 0.25
+
+
 async def test_result_of_code_that_fails(executor: SandboxedCodeExecutor) -> None:
     result = await run(executor, "print('before'); 1 / 0")
     assert result.exit_code == 1

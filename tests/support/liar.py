@@ -16,7 +16,7 @@ READY = frame(Kind.READY, b'{"interpreter": 1, "unguarded": null}')
 
 def result(output: bytes = b"") -> bytes:
     """Says that the block has ended well."""
-    head = RESULT_HEAD.pack(1, 1, True, NONE, NONE, NONE, 0, len(output))
+    head = RESULT_HEAD.pack(1, 1, True, NONE, NONE, NONE, NONE, 0, len(output))
     return frame(Kind.RESULT, head, output, b"\0")
 
 

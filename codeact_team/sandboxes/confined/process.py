@@ -110,7 +110,12 @@ class ConfinedProcess(Process):
         how: dict[str, Any] = json.loads(said)
         if "failed" in how:
             return Exit(1, lost=f"the program could not be started: {how['failed']}")
-        return Exit(how["code"], oom_kills=how.get("oom_kills"), fork_failures=how.get("fork_failures", 0))
+        return Exit(
+            how["code"],
+            oom_kills=how.get("oom_kills"),
+            fork_failures=how.get("fork_failures", 0),
+            processor_seconds=how.get("processor_seconds"),
+        )
 
     def _close(self, fd: int) -> None:
         if fd in self._open:

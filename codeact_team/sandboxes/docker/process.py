@@ -96,8 +96,13 @@ class DockerProcess(Process):
 
     async def wait(self) -> Exit:
         match None if self._output is None else self._output.numbers:
-            case (code, oom_kills, fork_failures, left):
-                ending = Exit(code & 0xFF, oom_kills=max(0, oom_kills), fork_failures=max(0, fork_failures))
+            case (code, oom_kills, fork_failures, microseconds, left):
+                ending = Exit(
+                    code & 0xFF,
+                    oom_kills=max(0, oom_kills),
+                    fork_failures=max(0, fork_failures),
+                    processor_seconds=None if microseconds < 0 else microseconds / 1_000_000,
+                )
             case _:
                 ending = await self._find_ending()
                 left = 1

@@ -90,7 +90,7 @@ def _harden(settings: Mapping[str, Any], at_the_end: ExitStack) -> tuple[Program
         start = _plain(settings, limit_memory=limit_memory)
     reasons = {"sandlock": no_sandlock, "namespaces": no_namespaces, "seccomp": no_filter}
     reasons |= {f"{name} control group": group.missing.get(name) for name in sorted(CONTROLLERS)}
-    return Programs(start, oom_score, group.count), reasons
+    return Programs(start, oom_score, group.count, group.processor_time), reasons
 
 
 def _enter_namespaces(settings: Mapping[str, Any], group: ControlGroup) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
@@ -78,6 +78,8 @@ class ControlGroup:
         """Why a controller cannot be had, by its name."""
         self._groups: list[_Group] = []
         self._counters: dict[str, int] = {}
+        self._usage: tuple[int, int] | None = None
+        """The file that says how much processor time was used, and its units in a second."""
         for hierarchy in _hierarchies():
             # one may be mounted more than once
             if wanted := hierarchy.controllers & self.missing.keys():
@@ -107,6 +109,11 @@ class ControlGroup:
         if controller in _KEYS:
             name = "memory.oom_control" if (version, controller) == (1, "memory") else f"{controller}.events"
             self._counters[controller] = os.open(f"{group.directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        if controller == "cpu":
+            name, units = ("cpuacct.usage", 1_000_000_000) if version == 1 else ("cpu.stat", 1_000_000)
+            # of version 1, it may be in a hierarchy of its own
+            with suppress(FileNotFoundError):
+                self._usage = os.open(f"{group.directory}/{name}", os.O_RDONLY | os.O_CLOEXEC), units
         del self.missing[controller]
 
     @property
@@ -133,6 +140,15 @@ class ControlGroup:
             return None
         lines = (line.split() for line in os.pread(self._counters[controller], 4096, 0).splitlines())
         return next((int(line[1]) for line in lines if line[0] == _KEYS[controller]), None)
+
+    @property
+    def processor_time(self) -> Callable[[], float] | None:
+        """Says how many seconds of processor time the group has used; ``None`` where it does not count."""
+        if self._usage is None or "cpu" in self.missing:
+            return None
+        file, units = self._usage
+        # a number alone, or first of all after its key
+        return lambda: int(os.pread(file, 4096, 0).split(None, 2)[:2][-1]) / units
 
 
 def _hierarchies() -> Iterator[_Hierarchy]:

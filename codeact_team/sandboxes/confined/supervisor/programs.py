@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -29,6 +30,9 @@ class Program(Protocol):
 Start = Callable[[list[str], dict[str, str], list[str]], Program]
 """Starts a program on this process's standard streams: its arguments, its environment, and what it may read."""
 
+ProcessorTime = Callable[[], float]
+"""Seconds of processor time that programs have used so far."""
+
 Count = Callable[[str], int | None]
 """How many processes a limit, by its controller, has killed or refused, if that is known."""
 
@@ -41,11 +45,14 @@ class Programs:
         start: Start,
         starting: AbstractContextManager[None],
         count: Count = lambda controller: None,
+        processor_time: ProcessorTime | None = None,
     ) -> None:
         self._start = start
         self._starting = starting
         self._count = count
         self._counts: dict[str, int] = {}
+        self._processor_time = processor_time or _of_ended_children
+        self._used = 0.0
         self._program: Program | None = None
         self._leader = 0
         self._status = -1
@@ -58,7 +65,7 @@ class Programs:
     def spawn(self, message: Mapping[str, Any], fds: Sequence[int]) -> None:
         """Start a program on the first two of ``fds``; how it ends is written to the third."""
         stdin, output, self._status = fds
-        self._counts = self._count_all()
+        self._counts, self._used = self._count_all(), self._processor_time()
         try:
             with _standard_streams(stdin, output), self._starting:
                 self._program = self._start(message["argv"], message["env"], message["readable"])
@@ -85,8 +92,9 @@ class Programs:
             pid, code = child
             if pid == self._leader:
                 self._end(self._program)
-                counts = self._count_all()
-                self._report(code=code, **{name: counts[name] - then for name, then in self._counts.items()})
+                counts, used = self._count_all(), self._processor_time() - self._used
+                counted = {name: counts[name] - then for name, then in self._counts.items()}
+                self._report(code=code, processor_seconds=used, **counted)
             else:
                 os.waitpid(pid, 0)
 
@@ -130,6 +138,12 @@ def close_standard_streams() -> None:
     for target in range(3):
         os.dup2(null, target)
     os.close(null)
+
+
+def _of_ended_children() -> float:
+    # without those that nobody has waited for, as a program may have it
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _ignore(number: int, frame: object) -> None:

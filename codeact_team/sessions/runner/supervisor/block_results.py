@@ -17,6 +17,7 @@ from codeact_team.sessions.protocol import (
     frame,
 )
 from codeact_team.sessions.runner.supervisor.process_family import Descendant, now
+from codeact_team.sessions.runner.supervisor.processor_time import ProcessorTime
 from codeact_team.sessions.runner.supervisor.shells import Shell
 
 KILLED = 128 + signal.SIGKILL
@@ -96,6 +97,7 @@ class Results:
             b"max", "/sys/fs/cgroup/pids.events", "/sys/fs/cgroup/pids/pids.events"
         )
         self._counts = self._count()
+        self._processor_time = ProcessorTime()
 
     def _count(self) -> tuple[int | None, int | None]:
         return self._oom_kills.read(), self._fork_failures.read()
@@ -114,16 +116,29 @@ class Results:
         ended_here: bool,
         output: bytes,
         report: bytes,
+        running: int | None,
     ) -> bytes:
-        """The ``RESULT`` frame of a block; ``ended_here`` if this process has killed what ran it."""
+        """The ``RESULT`` frame of a block.
+
+        ``ended_here`` says if this process has killed what ran it; ``running`` is the process of the present interpreter.
+        """
         (ooms, failures), self._counts = self._counts, self._count()
         oom_kills, fork_failures = _difference(self._counts[0], ooms), _difference(self._counts[1], failures)
         if oom_kills == NONE and ended_here:
             oom_kills = 0
         code = NONE if code is None else code
+        used = self._processor_time.since_last(running)
         reason = self._loss.encode(errors="replace")[:_MAX_REASON]
         head = RESULT_HEAD.pack(
-            block.interpreter, self.present, ran, code, oom_kills, fork_failures, len(reason), len(output)
+            block.interpreter,
+            self.present,
+            ran,
+            code,
+            oom_kills,
+            fork_failures,
+            NONE if used is None else used,
+            len(reason),
+            len(output),
         )
         return frame(Kind.RESULT, head, reason, output, report)
 

@@ -297,6 +297,7 @@ class Supervisor:
             # not what is written meanwhile: a background process may write for ever
             output=self._output.read(),
             report=report,
+            running=self._interpreter.pid if self._interpreter else None,
         )
         self._host.send(result)
 
