@@ -72,6 +72,10 @@ class WorkbenchError(CodeActTeamError, RuntimeError):
     """Tools cannot be had: a server does not start, has died, or offers what cannot be used."""
 
 
+class JournalError(CodeActTeamError, RuntimeError):
+    """The journal of a run cannot be written or read, or is damaged."""
+
+
 class SandboxError(CodeActTeamError, RuntimeError):
     """Code cannot run on this machine as asked; nothing the code itself could mend."""
 

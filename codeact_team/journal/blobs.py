@@ -1,0 +1,133 @@
+"""What is too large for a line of the journal: kept beside it, once for all that hold it, under its SHA-256.
+
+In a line, ``{"$blob": digest, "size": bytes}`` stands for the value that a blob holds as JSON. A key of the run's own that
+begins with ``$`` gets another ``$`` before it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import JsonValue
+
+from codeact_team.errors import JournalError
+
+REFERENCE = "$blob"
+_LARGE = 1024
+"""Bytes of JSON above which a value is kept beside the line."""
+_DIGEST = 64
+
+
+class Blobs:
+    """The blobs of a run.
+
+    Args:
+        directory: Where they are; made when the first is kept.
+        sync: Whether each is on the disk before :meth:`keep` returns.
+    """
+
+    def __init__(self, directory: Path, *, sync: bool = False) -> None:
+        self._directory = directory
+        self._sync = sync
+        self._known: set[str] = set()
+
+    def keep(self, data: bytes) -> str:
+        """Keep bytes, and return their digest. Blocks.
+
+        Raises:
+            JournalError: If they cannot be written.
+        """
+        digest = sha256(data).hexdigest()
+        if digest not in self._known:
+            try:
+                self._write(digest, data)
+            except OSError as error:
+                raise JournalError(f"{self._path(digest)} cannot be written: {error.strerror}") from error
+            self._known.add(digest)
+        return digest
+
+    def read(self, digest: str) -> bytes:
+        """The bytes with a digest. Blocks.
+
+        Raises:
+            JournalError: If they are not there, or are others.
+        """
+        if len(digest) != _DIGEST or not digest.isalnum():
+            raise JournalError(f"{digest!r} is no digest: the journal is damaged, or not one of ours")
+        path = self._path(digest)
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise JournalError(f"{path} cannot be read: {error.strerror}") from error
+        if sha256(data).hexdigest() != digest:
+            raise JournalError(f"{path} is not what was written: its digest differs")
+        return data
+
+    def pack(self, value: JsonValue) -> JsonValue:
+        """A value as a line has it: what is large in it, and what is large as a whole, by reference. Blocks."""
+        packed = self._pack_parts(value)
+        if not isinstance(packed, str | dict | list):
+            return packed
+        data = json.dumps(packed, ensure_ascii=False, separators=(",", ":")).encode(errors="backslashreplace")
+        return packed if len(data) <= _LARGE else {REFERENCE: self.keep(data), "size": len(data)}
+
+    def unpack(self, value: JsonValue) -> JsonValue:
+        """The value that was packed. Blocks.
+
+        Raises:
+            JournalError: As :meth:`read`.
+        """
+        if isinstance(value, list):
+            return [self.unpack(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        if REFERENCE in value:
+            return self.unpack(json.loads(self.read(str(value[REFERENCE]))))
+        return {key[1:] if key.startswith("$") else key: self.unpack(item) for key, item in value.items()}
+
+    def _pack_parts(self, value: JsonValue) -> JsonValue:
+        if isinstance(value, list):
+            return [self.pack(item) for item in value]
+        if isinstance(value, dict):
+            return {f"${key}" if key.startswith("$") else key: self.pack(item) for key, item in value.items()}
+        return value
+
+    def _path(self, digest: str) -> Path:
+        return self._directory / digest[:2] / digest[2:]
+
+    def _write(self, digest: str, data: bytes) -> None:
+        path = self._path(digest)
+        if path.exists():
+            return
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        passing = path.with_name(f"{path.name}-{secrets.token_hex(4)}")
+        try:
+            descriptor = os.open(passing, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with open(descriptor, "wb") as file:
+                file.write(data)
+                if self._sync:
+                    file.flush()
+                    os.fsync(descriptor)
+            passing.rename(path)
+        finally:
+            passing.unlink(missing_ok=True)
+        if self._sync:
+            _sync_directory(path.parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def is_reference(value: Any) -> bool:
+    """Whether something in a line stands for a blob."""
+    return isinstance(value, dict) and REFERENCE in cast(dict[str, Any], value)

@@ -1,0 +1,149 @@
+"""A file of JSON objects, one a line, that only grows. What is written survives the end of the process at any moment.
+
+Each line ends with a check sum of what is before it, ``"crc"``: CRC-32 in eight hexadecimal digits.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, cast
+
+from pydantic import JsonValue
+
+from codeact_team.errors import JournalError
+
+Entry = dict[str, Any]
+_MARK = b',"crc":"'
+_TAIL = len(_MARK) + 8 + len(b'"}')
+_PIECE = 64 * 1024
+
+
+class Log:
+    """A log open for append, by one process at a time. A context manager.
+
+    What was torn off at its end, when a process ended in the middle of a line, is dropped.
+
+    Args:
+        path: The file; made if it is not there.
+        sync: Whether each line is on the disk before :meth:`append` returns, and so survives a power cut.
+
+    Raises:
+        JournalError: If another process has it open, its last line is damaged, or it cannot be opened.
+    """
+
+    def __init__(self, path: Path, *, sync: bool = False) -> None:
+        self._path = path
+        self._sync = sync
+        try:
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._descriptor = os.open(path, flags, 0o600)
+        except OSError as error:
+            raise JournalError(f"the journal {path} cannot be opened: {error.strerror}") from error
+        try:
+            self._lock()
+            self._size = self._drop_torn_end()
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def append(self, entry: Mapping[str, JsonValue]) -> None:
+        """Write a line.
+
+        Raises:
+            JournalError: If it cannot be written, such as on a full disk; nothing of it is left then.
+        """
+        line = encode(entry)
+        try:
+            written = os.write(self._descriptor, line)
+            if written < len(line):
+                os.ftruncate(self._descriptor, self._size)
+                raise OSError(None, "no space left on the device")
+            if self._sync:
+                os.fdatasync(self._descriptor)
+        except OSError as error:
+            raise JournalError(
+                f"the journal {self._path} cannot be written: {error.strerror}. The run stops here, and can be resumed"
+            ) from error
+        self._size += len(line)
+
+    def close(self) -> None:
+        """Let others open it. Idempotent."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise JournalError(
+                f"another process writes the journal {self._path}: wait until it has ended"
+            ) from None
+
+    def _drop_torn_end(self) -> int:
+        end = os.lseek(self._descriptor, 0, os.SEEK_END)
+        last, whole = b"", end
+        # back to the end of the line before the last whole one
+        while whole > 0 and last.count(b"\n") < 2:
+            start = max(0, whole - _PIECE)
+            last = os.pread(self._descriptor, whole - start, start) + last
+            whole = start
+        kept = last.rpartition(b"\n")[0]
+        if kept and decode(kept.rpartition(b"\n")[2] + b"\n") is None:
+            raise JournalError(
+                f"the journal {self._path} is damaged at its end: it can be shown, but not gone on with"
+            )
+        size = end - (len(last) - len(kept) - bool(b"\n" in last))
+        os.ftruncate(self._descriptor, size)
+        return size
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def encode(entry: Mapping[str, JsonValue]) -> bytes:
+    """A line, with its check sum and its end."""
+    body = json.dumps(entry, ensure_ascii=False, separators=(",", ":")).encode(errors="backslashreplace")[:-1]
+    return b'%b%b%08x"}\n' % (body, _MARK, zlib.crc32(body))
+
+
+def decode(line: bytes) -> Entry | None:
+    """What a line says without its check sum; ``None`` if it is not whole."""
+    body, tail = line[: -_TAIL - 1], line[-_TAIL - 1 :]
+    if tail != b'%b%08x"}\n' % (_MARK, zlib.crc32(body)):
+        return None
+    try:
+        entry: object = json.loads(body + b"}")
+    except ValueError:
+        return None
+    return cast(Entry, entry) if isinstance(entry, dict) else None
+
+
+def read_log(path: Path) -> Iterator[Entry]:
+    """What a log says, entry by entry, also while a process writes it. What is torn off at its end is left out.
+
+    Raises:
+        JournalError: If it cannot be read, or where it is damaged, after all that is whole before that.
+    """
+    try:
+        with open(path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                if (entry := decode(line)) is not None:
+                    yield entry
+                elif line.endswith(b"\n"):
+                    raise JournalError(
+                        f"{path}:{number}: the journal is damaged here; what is before it is whole"
+                    )
+    except OSError as error:
+        raise JournalError(f"the journal {path} cannot be read: {error.strerror}") from error

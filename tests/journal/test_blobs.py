@@ -1,0 +1,60 @@
+"""Large values are kept once, beside the lines that hold them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import JsonValue
+
+from codeact_team.errors import JournalError
+from codeact_team.journal.blobs import Blobs
+
+KEYS = st.text() | st.sampled_from(["$blob", "$$blob", "$", "size"])
+JSON = st.recursive(
+    st.none() | st.integers() | st.text() | st.just("x" * 2000),
+    lambda inner: st.lists(inner) | st.dictionaries(KEYS, inner),
+)
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> Blobs:
+    return Blobs(tmp_path / "blobs")
+
+
+def files(directory: Path) -> list[Path]:
+    return [path for path in (directory / "blobs").rglob("*") if path.is_file()]
+
+
+@given(value=JSON)
+def test_what_is_packed_is_small_and_comes_back(
+    tmp_path_factory: pytest.TempPathFactory, value: JsonValue
+) -> None:
+    blobs = Blobs(tmp_path_factory.getbasetemp() / "blobs")
+    packed = blobs.pack(value)
+    assert len(json.dumps(packed, ensure_ascii=False)) <= 1024
+    assert blobs.unpack(json.loads(json.dumps(packed))) == value
+
+
+def test_a_conversation_that_grows_keeps_each_message_once(blobs: Blobs, tmp_path: Path) -> None:
+    messages: list[JsonValue] = [{"content": str(number) * 3000, "source": "ann"} for number in range(20)]
+    for length in range(1, 21):
+        blobs.pack({"messages": messages[:length]})
+    stored = sum(path.stat().st_size for path in files(tmp_path))
+    assert stored < 20 * 3200 + 20 * 20 * 150
+
+
+def test_a_blob_that_is_missing_or_changed_is_named(blobs: Blobs, tmp_path: Path) -> None:
+    packed = blobs.pack("x" * 2000)
+    [file] = files(tmp_path)
+    file.write_bytes(b'"y"')
+    with pytest.raises(JournalError, match="its digest differs"):
+        Blobs(tmp_path / "blobs").unpack(packed)
+    file.unlink()
+    with pytest.raises(JournalError, match=str(file)):
+        Blobs(tmp_path / "blobs").unpack(packed)
+    with pytest.raises(JournalError, match="no digest"):
+        blobs.read("../../../../../../etc/passwd" + "x" * 36)
