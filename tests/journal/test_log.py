@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,7 @@ def test_what_cannot_be_opened_is_told(path: Path, tmp_path: Path) -> None:
 
 WRITER = """
 import sys
+from functools import partial
 from pathlib import Path
 from codeact_team.journal.log import Log
 log, number = Log(Path(sys.argv[1])), 0
@@ -139,11 +141,15 @@ while True:
 """
 
 
+def is_longer(path: Path, size: int) -> bool:
+    return path.exists() and path.stat().st_size > size
+
+
 def test_what_a_process_wrote_is_there_whenever_it_is_killed(path: Path) -> None:
     for enough in (100_000, 234_567, 512_345):
         path.unlink(missing_ok=True)
         with subprocess.Popen([sys.executable, "-c", WRITER, path]) as process:
-            wait_until(lambda: path.exists() and path.stat().st_size > enough, seconds=60)
+            wait_until(partial(is_longer, path, enough), seconds=60)
             process.kill()
         write(path, 0)
         *numbers, last = numbers_in(path)
