@@ -42,11 +42,18 @@ Emit = Callable[[str], Awaitable[None]]
 class ModelCall(Effect[CreateResult]):
     """A model, by its name, is asked to go on with a conversation; ``options`` are further arguments of ``create``."""
 
+    kind = "model_call"
     form = TypeAdapter(CreateResult)
-    client = ""
-    """The name of the client's class."""
 
-    def __init__(self, model: str, messages: Sequence[LLMMessage], options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        client: ChatCompletionClient,
+        model: str,
+        messages: Sequence[LLMMessage],
+        options: Mapping[str, Any],
+    ) -> None:
+        self.part = client
+        self.client = type(client).__name__
         self.model = model
         self._messages = messages
         self._options = options
@@ -103,8 +110,7 @@ class WrappedClient(Wrapper, ChatCompletionClient):
         # not every client knows all options
         options = {key: value for key, value in options.items() if value and (key, value) != _DEFAULT_CHOICE}
         work = partial(self._answer, messages, cancellation_token, options, emit, message_id)
-        effect = ModelCall(self._model, messages, options)
-        effect.client = type(self.wrapped).__name__
+        effect = ModelCall(self.wrapped, self._model, messages, options)
         return await perform(effect, partial(_heeding, work, cancellation_token), self._door)
 
     async def create(self, messages: Sequence[LLMMessage], **options: Any) -> CreateResult:

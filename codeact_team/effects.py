@@ -68,10 +68,14 @@ class Effect(ABC, Generic[T]):
     """Something that a run asks of the world.
 
     Attributes:
+        kind: What sort of effect it is, by a name that stays.
         form: How pydantic writes the outcome as JSON, and reads it.
+        part: The component that is asked, such as a model client, where it is known.
     """
 
+    kind: ClassVar[str]
     form: TypeAdapter[T]
+    part: object = None
 
     @cached_property
     def source(self) -> str:

@@ -61,11 +61,13 @@ class RunBegan(Event):
     Attributes:
         past_the_door: Parts of it that act past the door, by name: with any of them, the run can be neither resumed nor
             replayed.
+        record: The directory in which it is kept, if it is.
     """
 
     span: int
     task: str
     past_the_door: Sequence[str] = ()
+    record: str | None = None
 
 
 @dataclass(kw_only=True)

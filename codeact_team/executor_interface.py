@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import TypeAlias
 
 from autogen_core import CancellationToken
@@ -39,6 +40,11 @@ class StreamingCodeExecutor(CodeExecutor):
     def workspace(self) -> Workspace | None:
         """Where the files of the code are, if there is such a place."""
         return None
+
+    @property
+    def reached(self) -> Sequence[Path]:
+        """The files and directories of this machine that the code can read or write, but for a temporary workspace."""
+        return ()
 
     async def changed_files(self) -> Changes:
         """The files that code has made or changed since the start, or since this was asked last. Waits for a block to end.

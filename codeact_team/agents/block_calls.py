@@ -39,19 +39,20 @@ CANCELLED = "Code execution was cancelled."
 class Block(Effect[ExecutionResult]):
     """Code blocks run; the message of that id tells what came of them.
 
-    Attributes:
+    Args:
+        source: The agent whose code it is.
         executor: What runs them.
+        blocks: The blocks.
+        message_id: The id of that message.
     """
 
+    kind = "block"
+
     def __init__(
-        self,
-        source: str,
-        blocks: Sequence[CodeBlock],
-        message_id: str | None,
-        executor: CodeExecutor | None = None,
+        self, source: str, executor: CodeExecutor, blocks: Sequence[CodeBlock], message_id: str | None
     ) -> None:
         self.source = source
-        self.executor = executor
+        self.part = executor
         self._blocks = [Code(block.language, block.code) for block in blocks]
         self._message_id = message_id
 
@@ -120,7 +121,7 @@ async def run_blocks(
     try:
         _raise_if_cancelled(cancellation_token)
         denial = await _denial(tools, approval, blocks, context, cancellation_token, door)
-        return await perform(Block(tools.source, blocks, message_id, executor), work, door)
+        return await perform(Block(tools.source, executor, blocks, message_id), work, door)
     except asyncio.CancelledError:
         # the token cancels what it is linked to; a task that was itself cancelled has to stay so
         if not cancellation_token.is_cancelled() or is_being_cancelled():

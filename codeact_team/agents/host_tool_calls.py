@@ -58,6 +58,8 @@ class ToolCall(Effect[CallAnswer]):
         arguments: As the code gives them.
     """
 
+    kind = "tool_call"
+
     def __init__(self, source: str, name: str, arguments: Mapping[str, JsonValue]) -> None:
         self.source = source
         self._name = name

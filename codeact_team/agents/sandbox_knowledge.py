@@ -18,14 +18,15 @@ from codeact_team.executor_interface import StreamingCodeExecutor
 class Description(Effect[str]):
     """A sandbox is asked what there is to know of it; the outcome is a text for a model."""
 
+    kind = "description"
     form = TypeAdapter(str)
 
-    def __init__(self, source: str, kind: str) -> None:
+    def __init__(self, source: str, executor: CodeExecutor) -> None:
         self.source = source
-        self._kind = kind
+        self.part = executor
 
     def request(self) -> JsonValue:
-        return {"describe": self._kind}
+        return {"describe": type(self.part).__name__}
 
     def began(self, span: int) -> SandboxDescribed:
         return SandboxDescribed(span=span, agent=self.source)
@@ -48,7 +49,7 @@ async def describe_sandbox(executor: CodeExecutor, source: str = "", door: Door 
     """
     if not isinstance(executor, StreamingCodeExecutor):
         return ""
-    effect = Description(source, type(executor).__name__)
+    effect = Description(source, executor)
     return await perform(effect, partial(_ask, executor), door)
 
 

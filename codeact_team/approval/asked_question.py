@@ -15,6 +15,7 @@ from codeact_team.events import QuestionAnswered, QuestionAsked
 class AskedQuestion(Effect[Answer]):
     """A person is asked whether code may run, or a tool may be called."""
 
+    kind = "approval"
     form = TypeAdapter(Answer)
 
     def __init__(self, question: Question) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
-from autogen_core.code_executor import CodeBlock, CodeResult
+from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
 from autogen_core.tools import ToolResult
 from pydantic import JsonValue, TypeAdapter
 from pydantic_core import to_jsonable_python
@@ -35,7 +35,12 @@ _MAX_SHOWN = 300
 class PartCall(Effect[T]):
     """A tool is called."""
 
-    def __init__(self, name: str, arguments: Mapping[str, Any] | None, form: TypeAdapter[T]) -> None:
+    kind = "part_call"
+
+    def __init__(
+        self, part: object, name: str, arguments: Mapping[str, Any] | None, form: TypeAdapter[T]
+    ) -> None:
+        self.part = part
         self.form = form
         self._name = name
         self._arguments = arguments or {}
@@ -68,9 +73,11 @@ class MemoryCall(PartCall[T]):
 class PartBlock(Effect[CodeResult]):
     """Code blocks run in an executor."""
 
+    kind = "part_block"
     form = TypeAdapter(CodeResult)
 
-    def __init__(self, blocks: Sequence[CodeBlock]) -> None:
+    def __init__(self, executor: CodeExecutor, blocks: Sequence[CodeBlock]) -> None:
+        self.part = executor
         self._blocks = [Code(block.language, block.code) for block in blocks]
 
     def request(self) -> JsonValue:
@@ -86,6 +93,7 @@ class PartBlock(Effect[CodeResult]):
 class PersonInput(Effect[str]):
     """A person is asked for input."""
 
+    kind = "person_input"
     form = TypeAdapter(str)
 
     def __init__(self, prompt: str) -> None:

@@ -49,7 +49,7 @@ class _ToolRun(PartCall[Any]):
     """The call of a single tool. It may return anything; only the text that a model gets is kept."""
 
     def __init__(self, tool: WrappedTool, arguments: Mapping[str, Any]) -> None:
-        super().__init__(tool.name, arguments, _ANYTHING)
+        super().__init__(tool.wrapped, tool.name, arguments, _ANYTHING)
         self._tool = tool
 
     def dump(self, outcome: Any) -> JsonValue:
@@ -80,7 +80,7 @@ class WrappedWorkbench(Wrapper):
         call_id: str | None = None,
     ) -> ToolResult:
         do = partial(self.wrapped.call_tool, name, arguments, cancellation_token, call_id)
-        return await perform(PartCall(name, arguments, _RESULT), do, self._door)
+        return await perform(PartCall(self.wrapped, name, arguments, _RESULT), do, self._door)
 
     def call_tool_stream(
         self,
@@ -90,7 +90,7 @@ class WrappedWorkbench(Wrapper):
         call_id: str | None = None,
     ) -> AsyncGenerator[Any | ToolResult, None]:
         start = partial(self.wrapped.call_tool_stream, name, arguments, cancellation_token, call_id)
-        return _stream(PartCall(name, arguments, _RESULT), start, self._door)
+        return _stream(PartCall(self.wrapped, name, arguments, _RESULT), start, self._door)
 
 
 def _stream(
@@ -121,7 +121,7 @@ class WrappedExecutor(Wrapper):
         self, code_blocks: list[CodeBlock], cancellation_token: CancellationToken
     ) -> CodeResult:
         do = partial(self.wrapped.execute_code_blocks, code_blocks, cancellation_token)
-        return await perform(PartBlock(code_blocks), do, self._door)
+        return await perform(PartBlock(self.wrapped, code_blocks), do, self._door)
 
 
 class _Recalled(BaseModel):
@@ -168,7 +168,7 @@ class WrappedMemory(Wrapper):
         self, what: str, arguments: Mapping[str, Any], do: Callable[[], Awaitable[T]], form: TypeAdapter[T]
     ) -> T:
         name = f"{type(self.wrapped).__name__}.{what}"
-        return await perform(MemoryCall(name, arguments, form), do, self._door)
+        return await perform(MemoryCall(self.wrapped, name, arguments, form), do, self._door)
 
 
 class WrappedInput:

@@ -77,6 +77,8 @@ _AllowUnsafe = Annotated[
     bool,
     typer.Option("--allow-unsafe", help="Allow components that run code on this machine without a sandbox."),
 ]
+RUNS = Path(".codeact-team", "runs")
+"""Where runs are kept, below the working directory."""
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
@@ -108,11 +110,15 @@ def _overrides(
 
 
 def _runner(
-    config: str, overrides: list[str | ForEvery], policy: Policy, out: Path | None = None
+    config: str,
+    overrides: list[str | ForEvery],
+    policy: Policy,
+    out: Path | None = None,
+    record: Path | None = None,
 ) -> TeamRunner:
     from codeact_team.runs import TeamRunner
 
-    return TeamRunner(config, overrides=overrides, policy=policy, out=out)
+    return TeamRunner(config, overrides=overrides, policy=policy, out=out, record=record)
 
 
 def main() -> None:
@@ -184,6 +190,13 @@ def run(
             help="Copy the files that the code makes or changes to a directory; made if missing.",
         ),
     ] = None,
+    run_dir: Annotated[
+        Path,
+        typer.Option(
+            metavar="DIR", help="Keep the run in a directory of its own below this one.", show_default=True
+        ),
+    ] = RUNS,
+    no_record: Annotated[bool, typer.Option("--no-record", help="Do not keep the run.")] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print the answer only.")] = False,
     as_json: _Json = False,
 ) -> None:
@@ -207,8 +220,9 @@ def run(
 
         wanted = read_task(task, file)
         changes = _overrides(overrides, model, base_url, data)
+        policy = _policy(allow, allow_unsafe)
         with _traced(screen):
-            runner = _runner(config, changes, _policy(allow, allow_unsafe), out)
+            runner = _runner(config, changes, policy, out, None if no_record else run_dir)
             code = run_command(
                 screen, runner, wanted, seconds=timeout, output=output, as_json=as_json, quiet=quiet
             )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from urllib.parse import unquote
 
 # whole words at the end of a key: "x-api-key", "azure_ad_token", but not "max_tokens" or "tokenizer"
 _KEY = re.compile(
@@ -13,8 +14,8 @@ _KEY = re.compile(
 )
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
 _URL_CREDENTIAL = re.compile(
-    r"://[^/?#@\s]*:[^/?#@\s]+@"
-    r"|[?&#](?:api[_-]?key|key|token|access_token|auth|secret|password|sig|signature)=[^&#\s]",
+    r"://[^/?#@\s]*:(?P<password>[^/?#@\s]+)@"
+    r"|[?&#](?:api[_-]?key|key|token|access_token|auth|secret|password|sig|signature)=(?P<value>[^&#\s]+)",
     re.IGNORECASE,
 )
 _KEY_SHAPE = re.compile(r"\bsk-[\w*.-]{8,}|(?<=Bearer )\S+")
@@ -41,6 +42,21 @@ def without_secrets(text: str, environ: Mapping[str, str] = os.environ) -> str:
             for spelled in {value, json.dumps(value)[1:-1]}:
                 text = text.replace(spelled, f"${{{name}}}")
     return _KEY_SHAPE.sub("(a key)", text)
+
+
+def credentials_in(key: str, text: str) -> Iterator[str]:
+    """The credentials in a text that stands under a key: the whole, or what is behind a scheme; and those of a URL."""
+    if text and is_credential_key(key):
+        yield text
+        if len(words := text.split()) == 2:
+            # such as "Bearer" before it
+            yield words[1]
+    if _URL.fullmatch(text):
+        for found in _URL_CREDENTIAL.finditer(text):
+            quoted = found["password"] or found["value"]
+            yield quoted
+            if (plain := unquote(quoted)) != quoted:
+                yield plain
 
 
 def with_references(text: str, values: Mapping[str, str], place: str = "", inside: str = "") -> str:

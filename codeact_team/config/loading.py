@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from autogen_core import ComponentBase
 from pydantic import BaseModel, ValidationError
@@ -51,10 +52,61 @@ def check_config(
     environ: Mapping[str, str] | None = None,
 ) -> Sequence[PlacedComponent]:
     """Do what :func:`validate_config` does, and return the components of the config, outer before inner."""
+    config = read_config(source, overrides=overrides, policy=policy, environ=environ)
+    _refuse_mistakes(config.document, failures_in_trial(config.document, config.parts, config.policy))
+    return config.parts
+
+
+@dataclass(frozen=True)
+class CheckedConfig:
+    """A config without a mistake that can be found before anything is made.
+
+    Attributes:
+        document: What it says, with all overrides and the values of the environment.
+        parts: Its components, outer before inner.
+        policy: What may be loaded.
+    """
+
+    document: Document
+    parts: Sequence[PlacedComponent]
+    policy: Policy
+
+    def make(self) -> ComponentBase[BaseModel]:
+        """Make what it describes.
+
+        Raises:
+            ConfigError: If a component refuses its settings.
+            SandboxError: If a component needs what this machine does not have.
+        """
+        component, failures = make(self.document, self.parts, self.policy)
+        _refuse_mistakes(self.document, failures)
+        for _, error in failures:
+            raise error
+        remember(component, self.document.references)
+        return component
+
+
+def read_config(
+    source: ConfigSource,
+    *,
+    overrides: Sequence[str | ForEvery] = (),
+    policy: Policy | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> CheckedConfig:
+    """Read and check a config. Its arguments are those of :func:`load_config`.
+
+    Raises:
+        ConfigError: If anything is wrong with it, all problems together.
+        NotAllowedError: If it names something that may not be loaded.
+    """
     policy = policy or Policy.from_environment(environ=environ)
-    document, parts = _checked(source, overrides, policy, environ)
-    _refuse_mistakes(document, failures_in_trial(document, parts, policy))
-    return parts
+    document = apply_overrides(read_document(source), [each for each in overrides if isinstance(each, str)])
+    document, unresolved = resolve_references(document, os.environ if environ is None else environ)
+    check_text(document, policy, unresolved)
+    # of which kind something is, is known when its class is imported, which only now may be done
+    for_every = [each for each in overrides if isinstance(each, ForEvery)]
+    document, unresolved = apply_for_every(document, unresolved, for_every, policy)
+    return CheckedConfig(document, check_components(document, policy, unresolved), policy)
 
 
 def load_config(
@@ -82,29 +134,7 @@ def load_config(
         NotAllowedError: If it names something that may not be loaded.
         SandboxError: If a component needs what this machine does not have.
     """
-    policy = policy or Policy.from_environment(environ=environ)
-    document, parts = _checked(source, overrides, policy, environ)
-    component, failures = make(document, parts, policy)
-    _refuse_mistakes(document, failures)
-    for _, error in failures:
-        raise error
-    remember(component, document.references)
-    return component
-
-
-def _checked(
-    source: ConfigSource,
-    overrides: Sequence[str | ForEvery],
-    policy: Policy,
-    environ: Mapping[str, str] | None,
-) -> tuple[Document, list[PlacedComponent]]:
-    document = apply_overrides(read_document(source), [each for each in overrides if isinstance(each, str)])
-    document, unresolved = resolve_references(document, os.environ if environ is None else environ)
-    check_text(document, policy, unresolved)
-    # of which kind something is, is known when its class is imported, which only now may be done
-    for_every = [each for each in overrides if isinstance(each, ForEvery)]
-    document, unresolved = apply_for_every(document, unresolved, for_every, policy)
-    return document, check_components(document, policy, unresolved)
+    return read_config(source, overrides=overrides, policy=policy, environ=environ).make()
 
 
 def _refuse_mistakes(document: Document, failures: Sequence[Failure]) -> None:

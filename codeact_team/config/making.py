@@ -18,12 +18,12 @@ from autogen_core.models import ChatCompletionClient
 from autogen_core.tools import BaseTool, Workbench
 from pydantic import BaseModel
 
-from codeact_team import scope
+from codeact_team import places, scope
 from codeact_team.autogen_internals import ComponentClass, repaired_path
 from codeact_team.autogen_parts import wrap
 from codeact_team.clients import wrap_client
 from codeact_team.config.components import PlacedComponent
-from codeact_team.config.document import Document, Path, at, is_in
+from codeact_team.config.document import Document, Path, at, dotted, is_in
 from codeact_team.config.model_info import EVERYTHING, listed_info
 from codeact_team.effects import Door, current_door, remembered
 from codeact_team.executor_interface import StreamingCodeExecutor
@@ -132,6 +132,7 @@ def _make(
                 missing.append(part.path)
                 failures.append((part, error))
                 continue
+            places.put(made, dotted(part.path))
             if part.path in wrapped:
                 made = _wrapped(made, part)
             models[part.path].update(_loading(_MADE, part=made))

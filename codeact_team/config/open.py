@@ -10,9 +10,9 @@ from pathlib import Path
 from autogen_agentchat.base import ChatAgent, Team
 
 from codeact_team.config.credentials import without_secrets
-from codeact_team.config.document import ConfigSource, is_text, name_of
+from codeact_team.config.document import ConfigSource, is_text
 from codeact_team.config.for_every import ForEvery
-from codeact_team.config.loading import load_config
+from codeact_team.config.loading import CheckedConfig, read_config
 from codeact_team.errors import ConfigError
 from codeact_team.executor_interface import StreamingCodeExecutor
 from codeact_team.providers import Policy
@@ -41,7 +41,7 @@ async def open_team(
     """
     with traced(without_secrets, workflow_of(source)):
         async with Scope() as scope:
-            team = load_runnable(source, overrides=overrides, policy=policy)
+            team = make_runnable(read_config(source, overrides=overrides, policy=policy))
             await make_ready(scope)
             yield team
 
@@ -51,18 +51,16 @@ def workflow_of(source: ConfigSource) -> str:
     return Path(source).stem if isinstance(source, str | os.PathLike) and not is_text(source) else ""
 
 
-def load_runnable(
-    source: ConfigSource, *, overrides: Sequence[str | ForEvery], policy: Policy | None
-) -> Team | ChatAgent:
-    """Load a team, or a single agent.
+def make_runnable(config: CheckedConfig) -> Team | ChatAgent:
+    """Make a team, or a single agent.
 
     Raises:
         ConfigError: As :func:`open_team`.
     """
-    team = load_config(source, overrides=overrides, policy=policy)
+    team = config.make()
     if not isinstance(team, Team | ChatAgent):
         raise ConfigError(
-            f"a {type(team).__name__} cannot run a task; name a team or an agent", file=name_of(source)
+            f"a {type(team).__name__} cannot run a task; name a team or an agent", file=config.document.name
         )
     return team
 

@@ -79,6 +79,10 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         return self._place.files.described()
 
     @property
+    def reached(self) -> Sequence[Path]:
+        return self._place.reached
+
+    @property
     def workspace(self) -> Workspace:
         return self._place.location
 

@@ -14,6 +14,7 @@ from codeact_team.executors.session import InterpreterCodeExecutor, SessionConfi
 from codeact_team.executors.settings import ExecutorConfig, takes_settings
 from codeact_team.sandboxes.base import Sandbox
 from codeact_team.sandboxes.confined import ConfinedSandbox, ConfinedSandboxConfig
+from codeact_team.sandboxes.confined.access import readable_paths
 
 
 class ConfinedExecutorConfig(ConfinedSandboxConfig, ExecutorConfig):
@@ -31,6 +32,10 @@ class ConfinedPlace(Place):
     @property
     def loosenings(self) -> Sequence[str]:
         return [*self._config.loosenings, *super().loosenings]
+
+    @property
+    def reached(self) -> Sequence[Path]:
+        return [*super().reached, *map(Path, readable_paths(self._config.readable))]
 
     def _make_sandbox(self, packages: Path | None) -> Sandbox:
         return ConfinedSandbox(

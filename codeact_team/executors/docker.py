@@ -64,7 +64,11 @@ class DockerPlace(Place):
 
     @property
     def writable(self) -> Sequence[Path]:
-        return [*super().writable, *self._config.writable_directories]
+        return [*super().writable, *(path for path, mode in self._config.bound.items() if mode == "rw")]
+
+    @property
+    def reached(self) -> Sequence[Path]:
+        return [*super().reached, *self._config.bound]
 
     @property
     def bind_dir(self) -> Path:

@@ -59,6 +59,11 @@ class Place(ABC):
         work_dir = self._settings.work_dir
         return [] if work_dir is None else [Path(work_dir)]
 
+    @property
+    def reached(self) -> Sequence[Path]:
+        """What of this machine the code can read or write, but for a temporary workspace."""
+        return self.writable
+
     @abstractmethod
     def _make_sandbox(self, packages: Path | None) -> Sandbox:
         """A new sandbox with a layer of packages, not started."""

@@ -1,23 +1,25 @@
 """What is too large for a line of the journal: kept beside it, once for all that hold it, under its SHA-256.
 
-In a line, ``{"$blob": digest, "size": bytes}`` stands for the value that a blob holds as JSON. A key of the run's own that
-begins with ``$`` gets another ``$`` before it.
+In a line, ``{"$blob": digest, "size": bytes}`` stands for the value that a blob holds as JSON, and ``{"$bytes": ...}`` for a
+text in base64 whose bytes it holds. A key of the run's own that begins with ``$`` gets another ``$`` before it.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import os
 import secrets
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, cast
 
 from pydantic import JsonValue
 
 from codeact_team.errors import JournalError
 
 REFERENCE = "$blob"
+_BYTES = "$bytes"
 _LARGE = 1024
 """Bytes of JSON above which a value is kept beside the line."""
 _DIGEST = 64
@@ -70,6 +72,8 @@ class Blobs:
 
     def pack(self, value: JsonValue) -> JsonValue:
         """A value as a line has it: what is large in it, and what is large as a whole, by reference. Blocks."""
+        if isinstance(value, str) and len(value) > _LARGE and (held := _bytes_of(value)) is not None:
+            return {_BYTES: self.keep(held), "size": len(held)}
         packed = self._pack_parts(value)
         if not isinstance(packed, str | dict | list):
             return packed
@@ -88,6 +92,8 @@ class Blobs:
             return value
         if REFERENCE in value:
             return self.unpack(json.loads(self.read(str(value[REFERENCE]))))
+        if _BYTES in value:
+            return base64.b64encode(self.read(str(value[_BYTES]))).decode()
         return {key[1:] if key.startswith("$") else key: self.unpack(item) for key, item in value.items()}
 
     def _pack_parts(self, value: JsonValue) -> JsonValue:
@@ -120,14 +126,20 @@ class Blobs:
             _sync_directory(path.parent)
 
 
+def _bytes_of(text: str) -> bytes | None:
+    """What a text is the base64 of, if it is that and nothing else would be written the same."""
+    if len(text) % 4:
+        return None
+    try:
+        held = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return held if base64.b64encode(held).decode() == text else None
+
+
 def _sync_directory(directory: Path) -> None:
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def is_reference(value: Any) -> bool:
-    """Whether something in a line stands for a blob."""
-    return isinstance(value, dict) and REFERENCE in cast(dict[str, Any], value)

@@ -5,7 +5,6 @@ Each line ends with a check sum of what is before it, ``"crc"``: CRC-32 in eight
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import zlib
@@ -17,6 +16,7 @@ from typing import Any, Self, cast
 from pydantic import JsonValue
 
 from codeact_team.errors import JournalError
+from codeact_team.system.file_locks import lock
 
 Entry = dict[str, Any]
 _MARK = b',"crc":"'
@@ -79,27 +79,15 @@ class Log:
             self._descriptor = -1
 
     def _lock(self) -> None:
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise JournalError(
-                f"another process writes the journal {self._path}: wait until it has ended"
-            ) from None
+        if not lock(self._descriptor):
+            raise JournalError(f"another process writes the journal {self._path}: wait until it has ended")
 
     def _drop_torn_end(self) -> int:
-        end = os.lseek(self._descriptor, 0, os.SEEK_END)
-        last, whole = b"", end
-        # back to the end of the line before the last whole one
-        while whole > 0 and last.count(b"\n") < 2:
-            start = max(0, whole - _PIECE)
-            last = os.pread(self._descriptor, whole - start, start) + last
-            whole = start
-        kept = last.rpartition(b"\n")[0]
-        if kept and decode(kept.rpartition(b"\n")[2] + b"\n") is None:
+        line, size = _last_line(self._descriptor)
+        if line and decode(line) is None:
             raise JournalError(
                 f"the journal {self._path} is damaged at its end: it can be shown, but not gone on with"
             )
-        size = end - (len(last) - len(kept) - bool(b"\n" in last))
         os.ftruncate(self._descriptor, size)
         return size
 
@@ -128,6 +116,40 @@ def decode(line: bytes) -> Entry | None:
     except ValueError:
         return None
     return cast(Entry, entry) if isinstance(entry, dict) else None
+
+
+def _last_line(descriptor: int) -> tuple[bytes, int]:
+    """The last whole line, empty where there is none, and where it ends."""
+    whole = end = os.lseek(descriptor, 0, os.SEEK_END)
+    last = b""
+    # back to the end of the line before
+    while whole > 0 and last.count(b"\n") < 2:
+        start = max(0, whole - _PIECE)
+        last = os.pread(descriptor, whole - start, start) + last
+        whole = start
+    kept, newline, torn = last.rpartition(b"\n")
+    return kept.rpartition(b"\n")[2] + newline, end - len(torn)
+
+
+def read_last(path: Path) -> Entry | None:
+    """The last whole entry of a log, without reading the rest; ``None`` where there is none.
+
+    Raises:
+        JournalError: If it cannot be read, or is damaged there.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            line, _ = _last_line(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise JournalError(f"the journal {path} cannot be read: {error.strerror}") from error
+    if not line:
+        return None
+    if (entry := decode(line)) is None:
+        raise JournalError(f"the journal {path} is damaged at its end")
+    return entry
 
 
 def read_log(path: Path) -> Iterator[Entry]:

@@ -140,7 +140,7 @@ class RunFiles:
         outcome = await do()
         if isinstance(effect, Block):
             self._blocks += 1
-            if isinstance(outcome, SessionResult) and isinstance(effect.executor, StreamingCodeExecutor):
+            if isinstance(outcome, SessionResult) and isinstance(effect.part, StreamingCodeExecutor):
                 for number, artifact in enumerate(outcome.artifacts, 1):
                     await self._keep(artifact, f"step-{self._blocks}-{number}", effect)
         return outcome
@@ -153,7 +153,7 @@ class RunFiles:
         self._artifacts += 1
         if self._artifacts > _MAX_ARTIFACTS:
             return
-        executor = block.executor
+        executor = block.part
         assert isinstance(executor, StreamingCodeExecutor), "it was looked at"
         name = stem + _ENDINGS.get(artifact.mime_type.partition(";")[0].strip().lower(), ".bin")
         try:

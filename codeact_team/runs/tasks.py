@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, cast
 
-from codeact_team.config.document import read_document
+from codeact_team.config.document import Document
 from codeact_team.errors import SettingError
 
 
-def given_task(source: str | os.PathLike[str], task: str | None) -> str:
+def given_task(config: Document, task: str | None) -> str:
     """The task to run a config with: what the user gives, or else its description, if its models replay a conversation.
 
     Any other description is for people only: AutoGen fills it with a class's docstring.
 
     Raises:
         SettingError: If there is no task.
-        ConfigError: If there is no such config.
     """
     if task is None:
-        data = read_document(source).data
+        data = config.data
         if _is_recorded(data):
             task = str(data.get("description") or "")
     if task is None or not task.strip():

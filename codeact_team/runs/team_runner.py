@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from signal import Signals
 from typing import Any
 
@@ -27,7 +28,8 @@ from codeact_team.autogen_internals import components_in, recover
 from codeact_team.autogen_parts import past_the_door
 from codeact_team.config.credentials import without_secrets
 from codeact_team.config.for_every import ForEvery
-from codeact_team.config.open import executors_of, load_runnable, make_ready, workflow_of
+from codeact_team.config.loading import CheckedConfig, read_config
+from codeact_team.config.open import executors_of, make_ready, make_runnable, workflow_of
 from codeact_team.effects import Door, Event, Listener, error_text
 from codeact_team.errors import BudgetError
 from codeact_team.events import Opened, RunBegan, RunEnded
@@ -37,6 +39,7 @@ from codeact_team.runs.acceptance import Acceptance
 from codeact_team.runs.answers import Answers
 from codeact_team.runs.costs import Costs
 from codeact_team.runs.failures import explain, is_transient
+from codeact_team.runs.recording import Recording
 from codeact_team.runs.result import RunEnding, RunResult
 from codeact_team.runs.run_files import RunFiles
 from codeact_team.runs.task_stream import TimeLimitReached, stream
@@ -73,6 +76,7 @@ class TeamRunner:
     Args:
         source: As of :func:`codeact_team.open_team`, and so are ``overrides`` and ``policy``.
         out: A directory that gets copies of the files that each run has made or changed; made if it is missing.
+        record: The directory in which :meth:`run_once` keeps the run, in one of its own; ``None`` to keep nothing.
     """
 
     def __init__(
@@ -82,13 +86,16 @@ class TeamRunner:
         overrides: Sequence[str | ForEvery] = (),
         policy: Policy | None = None,
         out: str | os.PathLike[str] | None = None,
+        record: str | os.PathLike[str] | None = None,
     ) -> None:
         self._source = source
         self._overrides = overrides
         self._policy = policy
         self._files = RunFiles(out)
-        self._door = Door(self._files.keep)
+        self._recording = Recording(None if record is None else Path(record))
+        self._door = Door(self._recording.stand, self._files.keep)
         telemetry.trace(self._door, without_secrets, workflow_of(source))
+        self.listen(self._recording, essential=True)
         self._acceptance, self._answers, self._costs = Acceptance(), Answers(), Costs()
         for listener in (self._acceptance, self._answers, self._costs):
             self.listen(listener, essential=True)
@@ -120,7 +127,7 @@ class TeamRunner:
             CodeActTeamError: As :func:`codeact_team.open_team`.
         """
         with self._door:
-            async with self._loaded():
+            async with self._loaded(self._read()):
                 yield
 
     async def started(self) -> None:
@@ -140,7 +147,10 @@ class TeamRunner:
             seconds: Wall-clock time that the team may work.
         """
         with self._door:
-            return await self._result_of(self._load_and_stream(task, seconds))
+            try:
+                return await self._result_of(self._load_and_stream(task, seconds))
+            finally:
+                self._recording.end()
 
     async def reset(self) -> WorkEnd:
         """Forget the conversation, and what the code has left in its interpreter."""
@@ -156,26 +166,32 @@ class TeamRunner:
         return True
 
     @asynccontextmanager
-    async def _loaded(self) -> AsyncGenerator[None]:
+    async def _loaded(self, config: CheckedConfig) -> AsyncGenerator[None]:
         with self._files.opened():
             async with Scope() as self._scope:
-                await self._load()
+                await self._load(config)
                 yield
 
-    async def _load(self) -> None:
-        self._team = load_runnable(self._source, overrides=self._overrides, policy=self._policy)
+    def _read(self) -> CheckedConfig:
+        return read_config(self._source, overrides=self._overrides, policy=self._policy)
+
+    async def _load(self, config: CheckedConfig) -> None:
+        self._team = make_runnable(config)
         self._acceptance.reviewed = _is_reviewed(self._team)
         self._must_note = any(map(_needs_note, components_in(self._team)))
         loosenings = [said for executor in executors_of(self._scope) for said in executor.loosenings]
         places = [executor.workspace for executor in executors_of(self._scope)]
         lasting = [str(place.path) for place in places if place is not None and place.lasts]
-        self._door.tell(Opened(loosenings=loosenings, workspaces=list(dict.fromkeys(lasting))))
+        self._opened = Opened(loosenings=loosenings, workspaces=list(dict.fromkeys(lasting)))
+        self._door.tell(self._opened)
         self._door.check()
         await make_ready(self._scope)
 
     async def _load_and_stream(self, task: str | None, seconds: float | None) -> str | None:
-        wanted = given_task(self._source, task)
-        async with self._loaded():
+        config = self._read()
+        wanted = given_task(config.document, task)
+        async with self._loaded(config):
+            self._recording.begin(config, wanted, executors_of(self._scope), self._opened)
             return await self._stream(wanted, seconds)
 
     async def _stream(
@@ -186,7 +202,7 @@ class TeamRunner:
         past = past_the_door(team)
         failure: BaseException | None = None
         with self._door.span(
-            lambda span: RunBegan(span=span, task=task, past_the_door=past),
+            lambda span: RunBegan(span=span, task=task, past_the_door=past, record=self._recording.place),
             lambda span: RunEnded(span=span, error=error_text(failure)),
         ):
             try:

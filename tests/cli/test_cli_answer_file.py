@@ -20,7 +20,7 @@ def test_an_accepted_answer_replaces_the_file_at_once(tmp_path: Path):
         result = run_team(server.base_url, "A task", "-o", "answer.txt", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "real.txt").read_text() == "It is 42: \U0001f600.\n"
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["answer.txt", "real.txt"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [".codeact-team", "answer.txt", "real.txt"]
     assert (tmp_path / "answer.txt").is_symlink()
 
 

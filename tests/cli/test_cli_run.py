@@ -143,7 +143,7 @@ def test_the_quickstart_runs_to_its_accepted_answer_without_anything(tmp_path: P
         "\n\n── answer\nThe mean was 21.42 over six days, as there is no value for Wednesday. "
         "The warmest day was Saturday with 24.5.\n"
     )
-    assert list(tmp_path.iterdir()) == []
+    assert [file.name for file in tmp_path.iterdir()] == [".codeact-team"]
 
 
 def test_the_agent_s_quickstart_repairs_an_error_and_answers_without_anything(tmp_path: Path):
@@ -161,7 +161,7 @@ def test_the_agent_s_quickstart_repairs_an_error_and_answers_without_anything(tm
     places = [result.stdout.find(part) for part in told]
     assert places == sorted(places), result.stdout
     assert -1 not in places, result.stdout
-    assert list(tmp_path.iterdir()) == []
+    assert [file.name for file in tmp_path.iterdir()] == [".codeact-team"]
 
 
 @pytest.mark.parametrize(

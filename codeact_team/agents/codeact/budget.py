@@ -35,6 +35,7 @@ class Limits(BaseModel):
 class Clock(Effect[bool]):
     """An agent looks whether its time is over; the outcome says so."""
 
+    kind = "clock"
     form = TypeAdapter(bool)
 
     def __init__(self, source: str) -> None:

@@ -102,13 +102,13 @@ class DockerSandboxConfig(BaseModel):
         return limits
 
     @property
-    def writable_directories(self) -> list[Path]:
-        """The directories of the host, beside the workspace, that the code can write to."""
-        return [
-            Path(source).expanduser()
+    def bound(self) -> dict[Path, str]:
+        """What of the host the code can reach beside the workspace, each with its mode."""
+        return {
+            Path(source).expanduser(): volume.get("mode", "rw")
             for source, volume in self.extra_volumes.items()
-            if is_host_path(source) and volume.get("mode", "rw") == "rw"
-        ]
+            if is_host_path(source)
+        }
 
     @property
     def loosenings(self) -> tuple[str, ...]:

@@ -1,0 +1,147 @@
+"""Reads what was recorded of a run, from beginning to end and never as a whole; also while it goes on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from pydantic import JsonValue
+
+from codeact_team.effects import Event
+from codeact_team.errors import JournalError
+from codeact_team.events import load
+from codeact_team.journal.blobs import Blobs
+from codeact_team.journal.log import Entry, read_last, read_log
+from codeact_team.journal.run_directory import About, RunDirectory
+from codeact_team.system.file_locks import is_locked
+
+
+@dataclass(frozen=True)
+class RecordedEffect:
+    """Something that a run has asked of the world.
+
+    Attributes:
+        by: Who asked: the name of an agent, ``@``, and the place in the config of the part that was asked.
+        kind: What sort of effect it is, such as ``model_call`` or ``block``.
+        request: What was asked.
+        outcome: What came of it, as JSON; ``None`` where nothing did.
+        error: Why nothing did, where that is known.
+        n: The number of its entry.
+        within: That of the effect that it was a part of.
+        began: When, in seconds since the epoch.
+        ended: When it had ended; ``None`` where it has not.
+    """
+
+    by: str
+    kind: str
+    request: JsonValue
+    n: int
+    within: int | None
+    began: float
+    ended: float | None = None
+    outcome: JsonValue = None
+    error: str | None = None
+
+
+class RecordedRun:
+    """A run that was recorded, or is. Reading blocks.
+
+    Args:
+        directory: Where it is kept.
+    """
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self.directory = directory
+        self._blobs = Blobs(directory.blobs)
+
+    @cached_property
+    def about(self) -> About:
+        """What was known when it began.
+
+        Raises:
+            JournalError: If that cannot be read.
+        """
+        return self.directory.about()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a process holds it."""
+        try:
+            descriptor = os.open(self.directory.lines, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            return is_locked(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def events(self) -> Iterator[Event]:
+        """What happened, in order.
+
+        Raises:
+            JournalError: Where the journal is damaged, after all that is whole before that; or of another version.
+        """
+        for entry in read_log(self.directory.lines):
+            if (told := entry.get("event")) is not None:
+                yield self._event(told)
+
+    def last_event(self) -> Event | None:
+        """What was told last, without reading the rest; a :class:`codeact_team.runs.RunResult` where the run has ended.
+
+        Raises:
+            JournalError: If the end of the journal is damaged.
+        """
+        last = read_last(self.directory.lines)
+        told = None if last is None else last.get("event")
+        return None if told is None else self._event(told)
+
+    def effects(self) -> Iterator[RecordedEffect]:
+        """What was asked, each when it had ended, and at last those that have not.
+
+        Raises:
+            JournalError: As :meth:`events`.
+        """
+        under_way: dict[int, RecordedEffect] = {}
+        for entry in read_log(self.directory.lines):
+            if (ask := entry.get("ask")) is not None:
+                under_way[entry["n"]] = self._effect(entry, ask)
+            elif (asked := under_way.pop(entry.get("answered", entry.get("failed", 0)), None)) is not None:
+                yield self._ended(asked, entry)
+        yield from under_way.values()
+
+    def artifact(self, digest: str) -> bytes | None:
+        """The bytes of a picture or a table by its SHA-256; ``None`` where they were not kept."""
+        try:
+            return self._blobs.read(digest)
+        except JournalError:
+            return None
+
+    def _event(self, told: JsonValue) -> Event:
+        data = self._blobs.unpack(told)
+        try:
+            assert isinstance(data, dict)
+            return load(data)
+        except (AssertionError, ValueError) as error:
+            raise JournalError(
+                f"{self.directory.lines} has an event that this version of codeact-team does not know: {error}"
+            ) from error
+
+    def _effect(self, entry: Entry, ask: Entry) -> RecordedEffect:
+        request = self._blobs.unpack(ask["request"])
+        return RecordedEffect(
+            by=ask["by"],
+            kind=ask["kind"],
+            request=request,
+            n=entry["n"],
+            within=ask.get("within"),
+            began=entry["at"],
+        )
+
+    def _ended(self, effect: RecordedEffect, entry: Entry) -> RecordedEffect:
+        if "answered" in entry:
+            return replace(effect, ended=entry["at"], outcome=self._blobs.unpack(entry["outcome"]))
+        error: Any = self._blobs.unpack(entry["error"])
+        return replace(effect, ended=entry["at"], error=f"{error['type']}: {error['text']}")

@@ -1,0 +1,182 @@
+"""The directory in which a run is kept: ``run.json``, ``config.yaml``, ``journal.jsonl`` and ``blobs/``. For its owner only."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from codeact_team.errors import JournalError
+
+FORMAT = 1
+"""Of the directory and all that is in it."""
+_ABOUT = "run.json"
+_CONFIG = "config.yaml"
+_LINES = "journal.jsonl"
+_BLOBS = "blobs"
+
+
+class About(BaseModel):
+    """What is known of a run when it begins.
+
+    Attributes:
+        format: Of the directory.
+        id: Its name; the names of later runs come after it.
+        task: What to do; hostile data where somebody else wrote it. ``None`` where the config brings it along.
+        config: The name of the config.
+        working_directory: From which relative paths in the config lead.
+        began: When, in seconds since the epoch.
+        versions: Of this package, of AutoGen and of Python.
+        nonce: What the placeholders of credentials end with.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    format: int = FORMAT
+    id: str
+    task: str | None
+    config: str
+    working_directory: str
+    began: float = Field(default_factory=time.time)
+    versions: dict[str, str]
+    nonce: str = Field(default_factory=lambda: secrets.token_hex(4))
+
+
+class RunDirectory:
+    """Where the parts of a run are.
+
+    Args:
+        path: The directory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lines = path / _LINES
+        self.blobs = path / _BLOBS
+
+    @classmethod
+    def create(cls, runs: Path, about: About, config: str) -> RunDirectory:
+        """Make the directory of a new run. Blocks.
+
+        Args:
+            runs: The directory that holds it; made if it is missing.
+            about: What is known of it.
+            config: Its config, in YAML.
+
+        Raises:
+            JournalError: If it cannot be made.
+        """
+        directory = cls(runs / about.id)
+        try:
+            if not runs.is_dir():
+                runs.mkdir(mode=0o700, parents=True, exist_ok=True)
+                _keep_out_of_git(runs)
+            directory.path.mkdir(mode=0o700)
+            directory._write(_CONFIG, config)
+            directory._write(_ABOUT, about.model_dump_json(indent=2) + "\n")
+        except OSError as error:
+            raise JournalError(
+                f"the run cannot be recorded in {runs}: {error.strerror}. Choose another directory by --run-dir, or run it "
+                "with --no-record"
+            ) from error
+        return directory
+
+    def about(self) -> About:
+        """What was known of the run when it began. Blocks.
+
+        Raises:
+            JournalError: If this is not the directory of a run, or of another format.
+        """
+        file = self.path / _ABOUT
+        try:
+            data = json.loads(file.read_bytes())
+            if isinstance(data, dict) and data.get("format") not in (FORMAT, None):  # pyright: ignore[reportUnknownMemberType]
+                raise JournalError(
+                    f"{self.path} has the format {data['format']!r}, and this version of codeact-team reads {FORMAT}: "
+                    "use the version that wrote it"
+                )
+            return About.model_validate(data)
+        except FileNotFoundError:
+            raise JournalError(f"{self.path} is not the directory of a run: it has no {_ABOUT}") from None
+        except OSError as error:
+            raise JournalError(f"{file} cannot be read: {error.strerror}") from error
+        except (ValueError, ValidationError) as error:
+            raise JournalError(f"{file} is damaged, or was not written by codeact-team") from error
+
+    def config(self) -> str:
+        """The config of the run, in YAML. Blocks.
+
+        Raises:
+            JournalError: If it cannot be read.
+        """
+        file = self.path / _CONFIG
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise JournalError(f"{file} cannot be read: {error}") from error
+
+    def _write(self, name: str, text: str) -> None:
+        descriptor = os.open(self.path / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+
+
+def new_id() -> str:
+    """A name for a run that begins now; those of later runs come after it."""
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
+
+
+def runs_in(directory: Path) -> Iterator[RunDirectory]:
+    """The runs that are kept in a directory, the last first; none where there is no such directory. Blocks.
+
+    Raises:
+        JournalError: If it cannot be read.
+    """
+    try:
+        names = sorted(os.listdir(directory), reverse=True)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise JournalError(f"the runs in {directory} cannot be listed: {error.strerror}") from error
+    for name in names:
+        run = RunDirectory(directory / name)
+        if (run.path / _ABOUT).is_file():
+            yield run
+
+
+def find_run(name: str, directory: Path) -> RunDirectory:
+    """The run of a name: its id, the beginning of that, ``last``, or the path of its directory. Blocks.
+
+    Raises:
+        JournalError: If there is none, or more than one begins so.
+    """
+    if (given := Path(name)).is_dir() and (given / _ABOUT).is_file():
+        return RunDirectory(given)
+    runs = list(runs_in(directory))
+    if not runs:
+        raise JournalError(f"there is no run {name!r}: {directory} has none at all")
+    if name == "last":
+        return runs[0]
+    found = [run for run in runs if run.path.name.startswith(name)]
+    if len(found) > 1 and name not in (run.path.name for run in found):
+        named = ", ".join(run.path.name for run in found[:3])
+        raise JournalError(
+            f"{name!r} is the beginning of {len(found)} runs: {named}{', …' if found[3:] else ''}"
+        )
+    if not found:
+        raise JournalError(
+            f"there is no run {name!r} in {directory}; `codeact-team runs` lists those that are there"
+        )
+    return min(found, key=lambda run: len(run.path.name))
+
+
+def _keep_out_of_git(runs: Path) -> None:
+    # as caches of tools do it; a run may hold the person's data
+    with suppress(FileExistsError), open(runs / ".gitignore", "x", encoding="utf-8") as file:
+        file.write("*\n")

@@ -1,0 +1,98 @@
+"""``codeact-team run`` keeps what has happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+from cli.command_line import ACCEPT, CODE, CONFINED, codeact_team, local_model, run_team, set_all, talker
+from support.openai_server import Json, ScriptedServer, Text
+
+from codeact_team.events import ModelCallEnded, RunBegan
+from codeact_team.journal import RecordedRun, RunDirectory
+from codeact_team.runs import RunEnding, RunResult
+
+KEY = "sk-a-key-that-nobody-may-see-0123456789"
+
+
+def recorded(folder: Path) -> RecordedRun:
+    [run] = [path for path in folder.iterdir() if path.is_dir()]
+    return RecordedRun(RunDirectory(run))
+
+
+def test_a_run_is_kept_below_the_working_directory_with_all_that_happened(tmp_path: Path) -> None:
+    with ScriptedServer.in_thread([Text(CODE), Json(ACCEPT)]) as server:
+        result = run_team(server.base_url, "Multiply.", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    run = recorded(tmp_path / ".codeact-team" / "runs")
+    assert (run.about.task, run.about.working_directory) == ("Multiply.", str(tmp_path))
+    assert not run.is_running
+    events = list(run.events())
+    assert [event.type for event in events][:2] == ["opened", "run_began"]
+    assert [event.record for event in events if isinstance(event, RunBegan)] == [
+        f".codeact-team/runs/{run.about.id}"
+    ]
+    assert sum(isinstance(event, ModelCallEnded) for event in events) == 2
+    last = run.last_event()
+    assert isinstance(last, RunResult)
+    assert last.ending is RunEnding.ACCEPTED
+    effects = list(run.effects())
+    assert [effect.kind for effect in effects] == ["description", "model_call", "block", "model_call"]
+    assert "the answer is 42" in json.dumps(effects[2].outcome)
+    assert all(effect.ended is not None and effect.error is None for effect in effects)
+
+
+def test_nobody_else_can_read_it_and_git_does_not_see_it(tmp_path: Path) -> None:
+    codeact_team("run", talker(tmp_path, ["Hello."]), "Greet.", cwd=tmp_path)
+    runs = tmp_path / ".codeact-team" / "runs"
+    run = recorded(runs).directory.path
+    assert {stat.S_IMODE(os.stat(path).st_mode) for path in (runs, run)} == {0o700}
+    assert {stat.S_IMODE(os.stat(path).st_mode) for path in run.iterdir() if path.is_file()} == {0o600}
+    assert (runs / ".gitignore").read_text() == "*\n"
+
+
+def test_no_credential_is_kept(tmp_path: Path) -> None:
+    said = f"Here:\n```python\nimport base64; print({KEY!r}, base64.b64encode({KEY!r}.encode()))\n```\n"
+    with ScriptedServer.in_thread([Text(said), Json(ACCEPT)]) as server:
+        codeact_team(
+            *("run", "local-model", "Show it.", *set_all([CONFINED])),
+            cwd=tmp_path,
+            OPENAI_API_KEY=KEY,
+            **local_model(server.base_url),
+        )
+    runs = tmp_path / ".codeact-team" / "runs"
+    kept = [path for path in runs.rglob("*") if path.is_file()]
+    assert len(kept) > 3
+    assert [path for path in kept if KEY[3:20].encode() in path.read_bytes()] == []
+    assert "OPENAI_API_KEY#" in recorded(runs).directory.lines.read_text()
+
+
+def test_a_run_may_be_kept_elsewhere_or_not_at_all(tmp_path: Path) -> None:
+    config = talker(tmp_path, ["Hello.", "Hello."])
+    codeact_team("run", config, "Greet.", "--run-dir", "kept", cwd=tmp_path)
+    assert recorded(tmp_path / "kept").about.task == "Greet."
+    codeact_team("run", config, "Greet.", "--no-record", cwd=tmp_path)
+    assert not (tmp_path / ".codeact-team").exists()
+
+
+def test_a_directory_that_code_reaches_is_refused_before_a_model_is_asked(tmp_path: Path) -> None:
+    with ScriptedServer.in_thread([]) as server:
+        inside = CONFINED.replace("{confinement", "{work_dir: coding, confinement")
+        result = run_team(
+            server.base_url, "Multiply.", "--run-dir", "coding/runs", cwd=tmp_path, overrides=[inside]
+        )
+        assert server.requests == []
+    assert result.returncode == 2
+    assert "error: the run cannot be recorded in coding/runs: its code can reach " in result.stderr
+    assert "--run-dir, or run it with --no-record" in result.stderr
+
+
+def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    result = codeact_team(
+        "run", talker(tmp_path, ["Hello."]), "Greet.", "--run-dir", "file/runs", cwd=tmp_path
+    )
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: the run cannot be recorded in file/runs: Not a directory. ")
