@@ -69,6 +69,8 @@ class PartCall(Effect[T]):
 class MemoryCall(PartCall[T]):
     """A memory is asked, as if it was a tool."""
 
+    kind = "memory_call"
+
 
 class PartBlock(Effect[CodeResult]):
     """Code blocks run in an executor."""

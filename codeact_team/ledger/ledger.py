@@ -37,6 +37,7 @@ _CALLS = {Item.MODEL_CALLS, Item.TOOL_CALLS}
 class Reading(Effect[float]):
     """It is read how many seconds the work has taken so far."""
 
+    kind = "time_reading"
     form = TypeAdapter(float)
 
     def __init__(self, source: str, limit: float) -> None:
