@@ -129,11 +129,6 @@ class Door:
         self._failures: list[BaseException] = []
         self._broken: BaseException | None = None
 
-    @property
-    def handlers(self) -> tuple[Handler, ...]:
-        """What stands in it; the first is the outermost."""
-        return self._handlers
-
     def put_outside(self, handler: Handler) -> None:
         """Let ``handler`` stand before all others, for the effects that are asked for from now on."""
         self._handlers = (handler, *self._handlers)

@@ -308,7 +308,6 @@ class BudgetSpent(Event):
         unpriced: Models that were asked and have no price: what they cost is in no number.
         uncounted: How many calls of models have an unknown number of tokens: they are in no number, either.
         used_up: Why it may spend no more, in words.
-        is_outermost: Whether its team is not part of another one that has a budget.
     """
 
     spent: dict[str, float]
@@ -317,7 +316,6 @@ class BudgetSpent(Event):
     unpriced: Sequence[str] = ()
     uncounted: int = 0
     used_up: str | None = None
-    is_outermost: bool = True
 
 
 @dataclass(kw_only=True)

@@ -71,9 +71,7 @@ def test_the_team_config_is_the_team_made_in_python() -> None:
         OpenAIChatCompletionClient(model="gpt-4.1"),
         DockerCommandLineCodeExecutor(work_dir="coding", delete_tmp_files=True, packages=PACKAGES),
     )
-    from_python = load_yaml(dump_config(team))
-    from_yaml = load_yaml(dump_config(load_config("team")))
-    assert from_yaml == from_python
+    assert without_budget(load_yaml(dump_config(load_config("team")))) == load_yaml(dump_config(team))
 
 
 def test_the_team_without_docker_is_the_same_team_but_for_the_sandbox() -> None:
@@ -81,7 +79,8 @@ def test_the_team_without_docker_is_the_same_team_but_for_the_sandbox() -> None:
         OpenAIChatCompletionClient(model="gpt-4.1"),
         ConfinedCommandLineCodeExecutor(work_dir="coding", delete_tmp_files=True, packages=PACKAGES),
     )
-    assert load_yaml(dump_config(load_config("team-confined"))) == load_yaml(dump_config(team))
+    from_yaml = load_yaml(dump_config(load_config("team-confined")))
+    assert without_budget(from_yaml) == load_yaml(dump_config(team))
 
 
 def test_the_team_with_a_local_model_is_the_same_team() -> None:
@@ -94,6 +93,13 @@ def load_yaml(text: str) -> Any:
     for participant in document["config"]["participants"]:
         # a reference to the environment, and its default
         participant["config"].pop("model_client")
+    return document
+
+
+def without_budget(document: Any) -> Any:
+    """A team without what counts what passes a door, which there need not be for one made in Python."""
+    budget = document["config"]["termination_condition"]["config"]["conditions"].pop()
+    assert budget["provider"] == "codeact_team.BudgetTermination"
     return document
 
 

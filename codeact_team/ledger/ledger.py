@@ -73,7 +73,6 @@ class Ledger:
         self._config = config
         self._door = door
         self._limits = config.limits
-        self._is_outermost = not any(isinstance(handler, Ledger) for handler in door.handlers)
         self._timer: Timer | None = None
         self._under_way: set[asyncio.Timeout] = set()
         self.spent: dict[Item, float] = {Item.MODEL_CALLS: 0, Item.TOKENS: 0, Item.TOOL_CALLS: 0}
@@ -230,7 +229,6 @@ class Ledger:
                 unpriced=[*self.unpriced],
                 uncounted=self.uncounted,
                 used_up=self.used_up,
-                is_outermost=self._is_outermost,
             )
         )
 

@@ -53,8 +53,11 @@ class Costs:
             case ModelCallEnded(usage=RequestUsage() as usage, cached=False):
                 self._prompt_tokens += usage.prompt_tokens
                 self._completion_tokens += usage.completion_tokens
-            case BudgetSpent(is_outermost=True, currency=str() as currency):
-                self.cost = Cost(event.spent["cost"], currency, event.unpriced, event.uncounted)
+            case BudgetSpent(currency=str() as currency):
+                cost = Cost(event.spent["cost"], currency, event.unpriced, event.uncounted)
+                # that of a team inside of another one is a part of it
+                if self.cost is None or _extent(cost) >= _extent(self.cost):
+                    self.cost = cost
             case BlockBegan():
                 self._blocks.add(event.span)
             case ToolCallBegan(parent=int() as block, span=span) if block in self._blocks:
@@ -65,3 +68,7 @@ class Costs:
                 tool.seconds += event.seconds
             case _:
                 pass
+
+
+def _extent(cost: Cost) -> tuple[float, int, int]:
+    return cost.amount, len(cost.unpriced), cost.uncounted

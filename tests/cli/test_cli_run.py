@@ -114,6 +114,7 @@ def test_json_begins_with_its_version_and_ends_with_the_result(tmp_path: Path):
         "answer": "the answer is 42",
         "exit_code": 0,
         "usage": {"prompt_tokens": 400, "completion_tokens": 40},
+        "cost": None,
         "messages": 8,
         "stop_reason": "reflection accepted the work",
         "objection": None,
