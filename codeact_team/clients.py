@@ -83,7 +83,7 @@ class WrappedClient(Wrapper, ChatCompletionClient):
 
     def __init__(self, client: ChatCompletionClient, model: str | None = None) -> None:
         super().__init__(client)
-        self._model = model or type(client).__name__
+        self._model = model or _model_of(client)
 
     async def ask(
         self,
@@ -203,9 +203,17 @@ def wrap_client(client: ChatCompletionClient, model: str | None = None) -> Wrapp
 
     Args:
         client: Any model client.
-        model: The name of its model, where that is known.
+        model: The name of its model. Default: what its config says, or else the name of its class.
     """
     return client if isinstance(client, WrappedClient) else WrappedClient(client, model)
+
+
+def _model_of(client: ChatCompletionClient) -> str:
+    try:
+        model = client.dump_component().config.get("model")
+    except Exception:  # whatever a client raises that has no config
+        model = None
+    return model if isinstance(model, str) else type(client).__name__
 
 
 async def _heeding(

@@ -207,3 +207,10 @@ def test_the_analyst_reads_a_table_and_answers_with_a_chart(sandbox: str, tmp_pa
     output = run_example("analyst.py", sandbox, replies=[Text(_CHART), Text(_GREW)], cwd=tmp_path)
     assert output.endswith("East grew most: by 27.3 percent.\n")
     assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_budget_ends_a_team_that_has_spent_its_money(tmp_path: Path) -> None:
+    said = Text("Mine.", prompt_tokens=1500, completion_tokens=100)
+    output = run_example("budget.py", replies=[said] * 3, cwd=tmp_path)
+    assert output.splitlines()[:2] == ["spent 0.0002 USD, left 0.0003", "spent 0.0004 USD, left 0.0001"]
+    assert output.splitlines()[-1].startswith("the budget is used up: 0.00057 of 0.0005 USD; ")

@@ -134,17 +134,19 @@ def _make(
                 continue
             places.put(made, dotted(part.path))
             if part.path in wrapped:
-                made = _wrapped(made, part)
+                made = _wrapped(made, [inner for inner in parts if is_in(inner.path, part.path)])
             models[part.path].update(_loading(_MADE, part=made))
     return made, failures
 
 
-def _wrapped(made: Any, part: PlacedComponent) -> Any:
+def _wrapped(made: Any, parts: Sequence[PlacedComponent]) -> Any:
+    """A part, wrapped; ``parts`` are what describes it and what is in it."""
     if not isinstance(made, ChatCompletionClient):
         return wrap(made)
     scope.at_end(made.close)
-    model = part.config.get("model")
-    return wrap_client(made, model if isinstance(model, str) else None)
+    # a cache has the name in its client
+    models = (part.config.get("model") for part in sorted(parts, key=lambda part: len(part.path)))
+    return wrap_client(made, next((model for model in models if isinstance(model, str)), None))
 
 
 def _to_be_wrapped(parts: Sequence[PlacedComponent]) -> Iterator[PlacedComponent]:

@@ -234,10 +234,9 @@ class Ledger:
 
     def _in_words(self, item: Item) -> str:
         what = self._config.currency if item is Item.COST else item.replace("_", " ")
-        return (
-            f"the budget is used up: {_number(self.spent[item])} of {_number(self._limits[item])} {what}; a higher "
-            f"max_{item} of BudgetTermination would let it go on"
-        )
+        digits = 6 if item is Item.COST else 2
+        spent, limit = (_number(number, digits) for number in (self.spent[item], self._limits[item]))
+        return f"the budget is used up: {spent} of {limit} {what}; a higher max_{item} of BudgetTermination would let it go on"
 
 
 def _processor_seconds(outcome: object) -> float:
@@ -246,5 +245,5 @@ def _processor_seconds(outcome: object) -> float:
     return outcome.seconds if outcome.processor_seconds is None else outcome.processor_seconds
 
 
-def _number(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.4f}".rstrip("0").rstrip(".")
+def _number(value: float, digits: int) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.{digits}f}".rstrip("0").rstrip(".")

@@ -47,7 +47,7 @@ def test_a_limit_says_what_raises_it_and_the_best_answer_is_given(tmp_path: Path
         last["stop_reason"]
         == spent[-1]["used_up"]
         == (
-            "the budget is used up: 0.0006 of 0.0005 USD; a higher max_cost of BudgetTermination would let it go on"
+            "the budget is used up: 0.00056 of 0.0005 USD; a higher max_cost of BudgetTermination would let it go on"
         )
     )
 

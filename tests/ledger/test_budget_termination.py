@@ -74,7 +74,7 @@ def last(told: list[Event]) -> BudgetSpent:
     [
         ({"max_model_calls": 2}, "2 of 2 model calls"),
         ({"max_tokens": 150}, "220 of 150 tokens"),
-        ({"max_cost": 0.0005, "prices": PRICES}, "0.0006 of 0.0005 USD"),
+        ({"max_cost": 0.0005, "prices": PRICES}, "0.00056 of 0.0005 USD"),
     ],
 )
 async def test_a_team_that_may_ask_no_more_ends_between_two_turns(

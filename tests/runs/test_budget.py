@@ -12,11 +12,15 @@ from support.openai_server import AnyReply, Json, ScriptedServer, Slow, Text
 
 from codeact_team import open_team
 from codeact_team.events import BudgetSpent, ClockRead
-from codeact_team.runs import RunEnding, RunResult
+from codeact_team.runs import Cost, RunEnding, RunResult
 
 CODE = Text("```python\nprint('the answer is', 6 * 7)\n```")
 REJECT = Json({"problems": ["Too short."], "accepted": False, "next_step": "Again."})
 ACCEPT = Json({"problems": [], "accepted": True, "next_step": ""})
+MODEL: dict[str, Any] = {
+    "provider": "autogen_ext.models.openai.OpenAIChatCompletionClient",
+    "config": {"model": "gpt-4.1-2025-04-14"},
+}
 PRICES = {"scripted-model": {"prompt": 1000, "completion": 5000}}
 
 
@@ -96,26 +100,34 @@ async def test_processor_time_of_code_is_counted_and_the_next_block_refused(
     assert len(server.requests) == 3
 
 
-async def test_each_task_of_a_team_that_stays_open_has_the_budget(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "a-key")
-    model = {
-        "provider": "autogen_ext.models.openai.OpenAIChatCompletionClient",
-        "config": {"model": "gpt-4.1-2025-04-14"},
-    }
-    settings = {"name": "ann", "reflect_on_tool_use": False, "tool_call_summary_format": "{result}"}
+def team_file(folder: Path, client: dict[str, Any], **settings: Any) -> Path:
+    """A team of one that goes on talking until its budget is used up."""
     agent = {
         "provider": "autogen_agentchat.agents.AssistantAgent",
-        "config": {**settings, "description": "Talks.", "model_client": model},
+        "config": {
+            "name": "ann",
+            "description": "Talks.",
+            "reflect_on_tool_use": False,
+            "tool_call_summary_format": "{result}",
+            "model_client": client,
+        },
     }
-    budget = {"provider": "codeact_team.BudgetTermination", "config": {"max_model_calls": 2}}
+    budget = {"provider": "codeact_team.BudgetTermination", "config": settings}
     team = {
         "provider": "autogen_agentchat.teams.RoundRobinGroupChat",
         "component_type": "team",
         "config": {"participants": [agent], "termination_condition": budget},
     }
-    (file := tmp_path / "team.json").write_text(json.dumps(team))
+    file = folder / "team.json"
+    file.write_text(json.dumps(team))
+    return file
+
+
+async def test_each_task_of_a_team_that_stays_open_has_the_budget(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "a-key")
+    file = team_file(tmp_path, MODEL, max_model_calls=2)
     async with ScriptedServer([Text(f"Answer {number}.") for number in range(6)]) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
         opened = runner(file, Recording())
@@ -128,3 +140,26 @@ async def test_each_task_of_a_team_that_stays_open_has_the_budget(
     assert {result.ending for result in results} == {RunEnding.NOT_ACCEPTED}
     assert result.stop_reason is not None
     assert "2 of 2 model calls" in result.stop_reason
+
+
+async def test_a_cached_answer_costs_nothing_and_a_cache_goes_by_the_name_of_its_model(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "a-key")
+    store: dict[str, Any] = {"provider": "autogen_core.InMemoryStore", "config": {}}
+    cache: dict[str, Any] = {
+        "provider": "autogen_ext.models.cache.ChatCompletionCache",
+        "config": {"client": MODEL, "store": store},
+    }
+    prices = {MODEL["config"]["model"]: {"prompt": 1000, "completion": 0}}
+    file = team_file(tmp_path, cache, max_cost=0.3, prices=prices)
+    async with ScriptedServer([Text("Well.")] * 6) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        opened = runner(file, Recording())
+        async with opened.open():
+            first = await opened.run("A task")
+            await opened.reset()
+            again = await opened.run("A task")
+    assert first.cost == again.cost == Cost(0.3, "USD", [], 0)
+    # three for each, as the first three of the second task were asked before
+    assert len(server.requests) == 6
