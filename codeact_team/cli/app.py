@@ -8,7 +8,7 @@ import sys
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
@@ -378,3 +378,43 @@ def packages(
         from codeact_team.cli.packages import packages_command
 
         raise typer.Exit(packages_command(screen, verify=verify, prune=prune, as_json=as_json))
+
+
+@app.command()
+def export(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN...",
+            help="Ids of runs, or how these begin; last for the last one; or their directories.",
+        ),
+    ],
+    to: Annotated[
+        Literal["inspect"], typer.Option("--to", help="For what: inspect, a viewer of logs of agents.")
+    ] = "inspect",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="What to write, an .eval or a .json file; without it logs/ID.eval, ID being the first run's.",
+        ),
+    ] = None,
+    run_dir: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where the runs are kept.", show_default=True)
+    ] = RUNS,
+) -> None:
+    """Write runs that were kept as a log for Inspect: `inspect view` then shows all that happened in them.
+
+    Each run is a sample: its model calls, code and output, calls of tools, approvals and verdicts. It is scored by whether
+    its work was accepted. Needs the extra `inspect`.
+
+    Exit codes: 0 written, 2 not.
+    """
+    with _reported() as screen:
+        # Inspect takes seconds to import
+        screen.work()
+        from codeact_team.cli.export import export_command
+
+        export_command(screen, runs, run_dir, output)

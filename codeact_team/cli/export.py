@@ -1,0 +1,49 @@
+"""``codeact-team export``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from codeact_team.cli.screen import Screen
+from codeact_team.errors import SettingError
+from codeact_team.journal import RecordedRun, find_run
+
+_LOGS = Path("logs")
+"""Where Inspect's viewer looks if it is told nothing."""
+_ENDINGS = (".eval", ".json")
+_INSTALL = "logs for Inspect need inspect-ai: pip install 'codeact-team[inspect]'"
+
+
+def export_command(screen: Screen, names: Sequence[str], runs: Path, output: Path | None) -> None:
+    """Write a log of runs for Inspect, and tell where it is.
+
+    Args:
+        screen: Where that is told.
+        names: The runs; one that is named twice is in it once.
+        runs: The directory that keeps them.
+        output: The file; by default one that is named after the first of them.
+
+    Raises:
+        CodeActTeamError: If a run cannot be read, the file cannot be written, or a package is missing.
+    """
+    if output is not None and output.suffix not in _ENDINGS:
+        raise SettingError(f"a log for Inspect ends in {' or '.join(_ENDINGS)}, and {output} does not")
+    found = {directory.path: directory for directory in (find_run(name, runs) for name in names)}
+    chosen = [RecordedRun(directory) for directory in found.values()]
+    try:
+        from codeact_team.inspect_logs.logs import write_log
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] != "inspect_ai":
+            raise
+        raise SettingError(_INSTALL) from error
+    file = output or _LOGS / f"{chosen[0].about.id}.eval"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        problems = write_log(chosen, file)
+    except OSError as error:
+        raise SettingError(f"the log cannot be written to {file}: {error.strerror or error}") from error
+    for problem in problems:
+        screen.notice("warning", problem)
+    screen.text(str(file))
+    screen.notice("note", f"to look at it: inspect view --log-dir {file.parent}")

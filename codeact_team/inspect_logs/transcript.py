@@ -1,0 +1,354 @@
+"""What happened in a run, as the events of an Inspect transcript."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from autogen_core.models import RequestUsage
+from inspect_ai.event import (
+    ApprovalEvent,
+    InfoEvent,
+    InputEvent,
+    ModelEvent,
+    ScoreEvent,
+    SpanBeginEvent,
+    SpanEndEvent,
+    ToolEvent,
+)
+from inspect_ai.event import Event as InspectEvent
+from inspect_ai.model import ContentImage, ContentText, GenerateConfig, ModelOutput, ModelUsage
+from inspect_ai.scorer import CORRECT, INCORRECT, Score
+from inspect_ai.tool import ToolCall, ToolCallContent, ToolCallError, ToolResult
+from pydantic import JsonValue
+
+from codeact_team.effects import Event
+from codeact_team.events import (
+    Approval,
+    BlockBegan,
+    BlockEnded,
+    BudgetSpent,
+    Code,
+    Decision,
+    HandedOff,
+    Judged,
+    ModelCallBegan,
+    ModelCallEnded,
+    Opened,
+    QuestionAnswered,
+    QuestionAsked,
+    RunBegan,
+    RunEnded,
+    SandboxLost,
+    ToolCallBegan,
+    ToolCallEnded,
+    TurnBegan,
+    TurnEnded,
+    dump,
+)
+from codeact_team.execution import Artifact, CallOutcome, SessionResult
+from codeact_team.execution_records import load_result
+from codeact_team.inspect_logs.messages import image_of, messages_of, output_of, tools_of, usage_of
+from codeact_team.journal import RecordedEffect
+
+CODE = "execute_code"
+"""What blocks of code are called, as a tool."""
+_ROUNDING = 1e-5
+"""Seconds that a journal's times may be off."""
+_KINDS: Mapping[str, type[Event]] = {
+    "model_call": ModelCallBegan,
+    "block": BlockBegan,
+    "part_block": BlockBegan,
+    "tool_call": ToolCallBegan,
+    "part_call": ToolCallBegan,
+}
+"""By the kind of an effect: what tells that it begins."""
+_UNFINISHED = "it had not ended when the run did"
+_KEPT_AS_THEY_ARE = (BudgetSpent, Decision, HandedOff, Opened, SandboxLost)
+_PROBLEMS: Mapping[CallOutcome, Any] = {
+    CallOutcome.TIMED_OUT: "timeout",
+    CallOutcome.DENIED: "approval",
+    CallOutcome.REFUSED: "parsing",
+    CallOutcome.CANCELLED: "cancelled",
+}
+
+
+class Transcript:
+    """A listener that makes the transcript of a run. It is for runs that are over, or for what there is of them yet.
+
+    Args:
+        began: When the run began, in seconds since the epoch.
+        effects: What was asked in it.
+
+    Attributes:
+        events: What it has made, in the order in which things began.
+        usage: The tokens by model; answers from a cache cost none.
+    """
+
+    def __init__(self, began: float, effects: Iterable[RecordedEffect]) -> None:
+        self.events: list[InspectEvent] = []
+        self.usage: dict[str, ModelUsage] = {}
+        self._began = began
+        told = [effect for effect in effects if effect.kind in _KINDS]
+        self._asked = sorted(told, key=lambda effect: effect.n)
+        self._spans: dict[int, str] = {}
+        """The ids of the spans that are open, by their numbers, which a run that is resumed uses again."""
+        self._calls: dict[int, tuple[ModelEvent | ToolEvent | InputEvent, RecordedEffect | None]] = {}
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case RunBegan():
+                self._begin(event, event.span, "run", "run")
+            case TurnBegan():
+                self._begin(event, event.span, event.agent, "agent")
+            case RunEnded() | TurnEnded():
+                self._end(event, event.span)
+            case ModelCallBegan() | BlockBegan() | ToolCallBegan() | QuestionAsked():
+                self._begin_call(event)
+            case ModelCallEnded() | BlockEnded() | ToolCallEnded() | QuestionAnswered():
+                self._end_call(event)
+            case Approval() | Judged():
+                self._note(event)
+            case _ if isinstance(event, _KEPT_AS_THEY_ARE):
+                data = {key: value for key, value in dump(event).items() if key not in ("at", "parent")}
+                self.events.append(InfoEvent(source=event.type, data=data, **self._place(event)))
+            case _:
+                pass
+
+    def close(self) -> None:
+        """Mark what has not ended, and end what is open."""
+        for call, _ in self._calls.values():
+            if isinstance(call, ModelEvent):
+                call.error = _UNFINISHED
+            elif isinstance(call, ToolEvent):
+                call.error = ToolCallError("unknown", _UNFINISHED)
+        self._calls.clear()
+        for identity in reversed(self._spans.values()):
+            self.events.append(SpanEndEvent(id=identity, span_id=identity))
+        self._spans.clear()
+
+    def _place(self, event: Event) -> dict[str, Any]:
+        """When and where an event is."""
+        span = self._spans.get(event.parent or 0)
+        # what was told of the opening came before
+        since = max(0.0, event.at - self._began)
+        return {"timestamp": _time(event.at), "working_start": since, "span_id": span}
+
+    def _begin(self, event: Event, number: int, name: str, kind: str) -> None:
+        place = self._place(event)
+        identity = f"{number}-{len(self.events)}"
+        self._spans[number] = identity
+        place["span_id"], parent = identity, place["span_id"]
+        self.events.append(SpanBeginEvent(id=identity, parent_id=parent, type=kind, name=name, **place))
+
+    def _end(self, event: Event, number: int) -> None:
+        if (identity := self._spans.pop(number, None)) is not None:
+            place = self._place(event)
+            place["span_id"] = identity
+            self.events.append(SpanEndEvent(id=identity, **place))
+
+    def _begin_call(self, event: ModelCallBegan | BlockBegan | ToolCallBegan | QuestionAsked) -> None:
+        asked = self._effect_of(event)
+        match event:
+            case ModelCallBegan():
+                call = self._model_event(event, asked)
+            case BlockBegan():
+                self._begin(event, event.span, CODE, "tool")
+                call = self._tool_event(event, CODE, _code_arguments(event.blocks))
+                call.span_id, call.view = self._spans[event.span], _view(event.blocks)
+            case ToolCallBegan():
+                call = self._tool_event(event, event.name, _arguments(event, asked))
+            case QuestionAsked():
+                call = InputEvent(input="", input_ansi="", message=event.text, **self._place(event))
+        self._calls[event.span] = call, asked
+        self.events.append(call)
+
+    def _model_event(self, event: ModelCallBegan, asked: RecordedEffect | None) -> ModelEvent:
+        self.usage.setdefault(event.model, ModelUsage())
+        request: Mapping[str, Any] = {} if asked is None else cast("dict[str, Any]", asked.request)
+        return ModelEvent(
+            model=event.model,
+            role=event.agent or None,
+            input=messages_of(request.get("messages", ())),
+            tools=tools_of(request.get("tools")),
+            tool_choice="auto",
+            config=GenerateConfig(),
+            output=ModelOutput(model=event.model),
+            **self._place(event),
+        )
+
+    def _tool_event(
+        self, event: BlockBegan | ToolCallBegan, function: str, arguments: dict[str, JsonValue]
+    ) -> ToolEvent:
+        return ToolEvent(
+            id=f"call-{len(self.events)}",
+            function=function,
+            arguments=arguments,
+            metadata={"agent": event.agent},
+            **self._place(event),
+        )
+
+    def _end_call(self, event: ModelCallEnded | BlockEnded | ToolCallEnded | QuestionAnswered) -> None:
+        call, asked = self._calls.pop(event.span, (None, None))
+        match event, call:
+            case ModelCallEnded(), ModelEvent():
+                self._answered(call, asked, event)
+            case BlockEnded(), ToolEvent():
+                call.result = _block_result(event, asked)
+                call.metadata = {"agent": event.agent, **_outcome(event)}
+                if event.error is not None:
+                    call.error = ToolCallError("unknown", event.error)
+            case ToolCallEnded(), ToolEvent():
+                call.result = _result_text(asked)
+                if event.outcome is not CallOutcome.OK:
+                    call.error = ToolCallError(_PROBLEMS.get(event.outcome, "unknown"), event.error)
+            case QuestionAnswered(), InputEvent():
+                call.input = call.input_ansi = event.text
+            case _:
+                return
+        if isinstance(call, ModelEvent | ToolEvent):
+            call.completed = _time(event.at)
+            call.working_time = (call.completed - call.timestamp).total_seconds()
+        if isinstance(event, BlockEnded):
+            self._end(event, event.span)
+
+    def _answered(self, call: ModelEvent, asked: RecordedEffect | None, event: ModelCallEnded) -> None:
+        call.error = event.error
+        call.cache = "read" if event.cached else None
+        if asked is not None and asked.outcome is not None:
+            call.output = output_of(event.model, cast("dict[str, Any]", asked.outcome))
+        if isinstance(spent := event.usage, RequestUsage) and not event.cached:
+            used = usage_of(spent.prompt_tokens, spent.completion_tokens)
+            self.usage[event.model] += used
+
+    def _note(self, event: Approval | Judged) -> None:
+        place = self._place(event)
+        if isinstance(event, Approval):
+            decided = ToolCall(id=f"approval-{len(self.events)}", function=event.name, arguments={})
+            self.events.append(
+                ApprovalEvent(
+                    message=f"{event.agent}: {event.what}",
+                    call=decided,
+                    approver=event.by,
+                    decision="approve" if event.allowed else "reject",
+                    explanation=event.reason or None,
+                    **place,
+                )
+            )
+            return
+        said = "\n".join([*event.problems, *filter(None, [event.next_step])])
+        score = Score(
+            value=CORRECT if event.accepted else INCORRECT,
+            answer=event.answer or None,
+            explanation=said or None,
+        )
+        self.events.append(ScoreEvent(score=score, intermediate=True, scorer=event.agent, **place))
+
+    def _effect_of(
+        self, event: ModelCallBegan | BlockBegan | ToolCallBegan | QuestionAsked
+    ) -> RecordedEffect | None:
+        """What was asked where an event tells that something begins: the next thing of the agent that fits."""
+        for number, effect in enumerate(self._asked):
+            by_the_agent = effect.by.rpartition("@")[0] == event.agent
+            if by_the_agent and effect.began >= event.at - _ROUNDING and _fits(effect, event):
+                return self._asked.pop(number)
+        return None
+
+
+def _fits(effect: RecordedEffect, event: Event) -> bool:
+    if not isinstance(event, _KINDS[effect.kind]):
+        return False
+    match event, effect.request:
+        case ModelCallBegan(), {"model": model}:
+            return model == event.model
+        case ToolCallBegan(), {"tool": str() as name}:
+            return name[:100] == event.name[:100]
+        case _:
+            return isinstance(event, BlockBegan)
+
+
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _code_arguments(blocks: Sequence[Code]) -> dict[str, JsonValue]:
+    if len(blocks) == 1:
+        return {"language": blocks[0].language, "code": blocks[0].code}
+    return {"blocks": [{"language": block.language, "code": block.code} for block in blocks]}
+
+
+def _view(blocks: Sequence[Code]) -> ToolCallContent:
+    fences = [found for block in blocks for found in re.findall("`+", block.code)]
+    fence = max(["``", *fences], key=len) + "`"
+    parts = [f"{fence}{_word(block.language)}\n{block.code}\n{fence}" for block in blocks]
+    return ToolCallContent(title=CODE, format="markdown", content="\n\n".join(parts))
+
+
+def _word(language: str) -> str:
+    return language if language.isalnum() else ""
+
+
+def _as_text(value: JsonValue) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _arguments(event: ToolCallBegan, asked: RecordedEffect | None) -> dict[str, JsonValue]:
+    match None if asked is None else asked.request:
+        case {"arguments": dict() as arguments}:
+            return arguments
+        case _:
+            return {"arguments": event.arguments}
+
+
+def _result_text(asked: RecordedEffect | None) -> str:
+    """What a tool has returned, as the code or the model gets it, in words."""
+    match None if asked is None else asked.outcome:
+        case None:
+            return ""
+        case {"content": list() as pieces} | {"result": list() as pieces}:
+            return "\n".join(_piece(piece) for piece in pieces)
+        case other:
+            return _as_text(other)
+
+
+def _piece(piece: JsonValue) -> str:
+    match piece:
+        case {"artifact": {"mime_type": str() as kind}}:
+            return f"({kind})"
+        case {"content": value} | {"value": value}:
+            return _as_text(value)
+        case _:
+            return _as_text(piece)
+
+
+def _block_result(event: BlockEnded, asked: RecordedEffect | None) -> ToolResult:
+    if asked is None or asked.kind != "block" or asked.outcome is None:
+        return event.output
+    result = load_result(asked.outcome)
+    artifacts = result.artifacts if isinstance(result, SessionResult) else ()
+    shown = [found for artifact in artifacts if (found := _shown(artifact)) is not None]
+    return [ContentText(text=event.output), *shown] if shown else event.output
+
+
+def _shown(artifact: Artifact) -> ContentText | ContentImage | None:
+    kind = artifact.mime_type.partition(";")[0].strip().lower()
+    if kind.startswith("image/"):
+        return image_of(kind, base64.b64encode(artifact.data).decode())
+    if kind.startswith("text/") or kind.endswith(("json", "xml")):
+        return ContentText(text=artifact.data.decode(errors="replace"))
+    return None
+
+
+def _outcome(event: BlockEnded) -> dict[str, Any]:
+    told = {
+        "exit_code": event.exit_code,
+        "outcome": None if event.outcome is None else event.outcome.value,
+        "limit": event.limit,
+        "state_lost": event.state_lost or None,
+        "artifacts": [f"{one.mime_type}, {one.size} bytes, {one.sha256}" for one in event.artifacts] or None,
+    }
+    return {key: value for key, value in told.items() if value is not None}

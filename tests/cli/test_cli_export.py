@@ -1,0 +1,56 @@
+"""``codeact-team export``, with a log that Inspect itself reads."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from cli.command_line import codeact_team, in_this_process, talker
+from inspect_ai.log import read_eval_log
+
+
+def ran(folder: Path, *answers: str) -> list[str]:
+    """Run an agent that says these things, each in a run of its own; their ids."""
+    for answer in answers:
+        codeact_team("run", talker(folder, [answer]), "A task", cwd=folder)
+    return sorted(path.name for path in (folder / ".codeact-team" / "runs").iterdir() if path.is_dir())
+
+
+def test_runs_become_a_log_that_inspect_reads(tmp_path: Path):
+    first, second = ran(tmp_path, "One.", "Two.")
+    result = codeact_team("export", first, second, first, "--to", "inspect", cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (0, f"logs/{first}.eval\n"), result.stderr
+    assert "inspect view --log-dir logs" in result.stderr
+    samples = read_eval_log(str(tmp_path / "logs" / f"{first}.eval")).samples or ()
+    assert [sample.id for sample in samples] == [first, second]
+    # both may have begun in one second
+    assert {sample.messages[-1].text for sample in samples} == {"One.", "Two."}
+
+
+def test_what_is_not_there_or_not_possible_is_named(tmp_path: Path):
+    (name,) = ran(tmp_path, "One.")
+    journal = tmp_path / ".codeact-team" / "runs" / name / "run.json"
+    runs = ["--run-dir", str(journal.parents[1])]
+    missing = in_this_process("export", "nobody", *runs)
+    assert missing.returncode == 2
+    assert "'nobody'" in missing.stderr
+    wrong = in_this_process("export", name, "-o", "log.txt", *runs)
+    assert wrong.returncode == 2
+    assert "log.txt" in wrong.stderr
+    journal.write_text("{")
+    damaged = in_this_process("export", name, "-o", str(tmp_path / "x.eval"), *runs)
+    assert damaged.returncode == 2
+    assert str(journal) in damaged.stderr.replace("\n", "")
+    assert not (tmp_path / "x.eval").exists()
+
+
+def test_the_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (name,) = ran(tmp_path, "One.")
+    for module in [module for module in sys.modules if module.startswith("codeact_team.inspect_logs.")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "inspect_ai.log", None)
+    monkeypatch.setitem(sys.modules, "inspect_ai.event", None)
+    result = in_this_process("export", name, "--run-dir", str(tmp_path / ".codeact-team" / "runs"))
+    assert result.returncode == 2
+    assert "pip install 'codeact-team[inspect]'" in result.stderr.replace("\n", " ")
