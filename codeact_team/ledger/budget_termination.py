@@ -74,7 +74,7 @@ class BudgetTermination(TerminationCondition, Component[BudgetTerminationConfig]
                 "BudgetTermination counts what passes a door, and there is none: run the team inside `with Door():`, or load "
                 "it from a config"
             )
-        ledger = Ledger(self._config, door)
+        ledger = Ledger(self._config, door, self)
         ledger.open()
         return ledger
 

@@ -7,20 +7,18 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from autogen_core.models import CreateResult
-from pydantic import JsonValue, TypeAdapter
-
 from codeact_team.agents.block_calls import Block
 from codeact_team.agents.host_tool_calls import ToolCall
 from codeact_team.aio import Timer
 from codeact_team.approval.asked_question import AskedQuestion
 from codeact_team.autogen_parts.part_effects import MemoryCall, PartBlock, PartCall, PersonInput
-from codeact_team.clients import ModelCall, usage_of
+from codeact_team.clients import ModelCall
 from codeact_team.effects import Door, Effect, Perform
 from codeact_team.errors import BudgetError, SettingError
-from codeact_team.events import BudgetSpent, ClockRead
+from codeact_team.events import BudgetSpent
 from codeact_team.execution import ExecutionResult
 from codeact_team.ledger.budget_config import BudgetTerminationConfig, Item
+from codeact_team.ledger.spending import Reading, Spent
 
 _QUESTIONS = (AskedQuestion, PersonInput)
 _OF_MODELS = (Item.MODEL_CALLS, Item.TOKENS, Item.COST, Item.SECONDS)
@@ -34,59 +32,31 @@ _SPENDING: Sequence[tuple[type[Effect[Any]] | tuple[type[Effect[Any]], ...], Seq
 _CALLS = {Item.MODEL_CALLS, Item.TOOL_CALLS}
 
 
-class Reading(Effect[float]):
-    """It is read how many seconds the work has taken so far."""
-
-    kind = "time_reading"
-    form = TypeAdapter(float)
-
-    def __init__(self, source: str, limit: float) -> None:
-        self.source = source
-        self._limit = limit
-
-    def request(self) -> JsonValue:
-        return {"clock": "max_seconds of the budget"}
-
-    def began(self, span: int) -> ClockRead:
-        return ClockRead(span=span, agent=self.source)
-
-    def ended(self, span: int, outcome: float | None, error: BaseException | None) -> ClockRead:
-        over = None if outcome is None else outcome >= self._limit
-        return ClockRead(span=span, agent=self.source, over=over, seconds=outcome)
-
-
 class Ledger:
     """What was spent since it was opened, of what; a handler, once it is in a door.
 
     Args:
         config: The limits, and the prices.
         door: Where the effects pass that it counts.
+        part: The component whose ledger it is.
 
     Attributes:
-        spent: How much; money only where there are prices, and time only where it is limited.
-        unpriced: Models that were asked and have no price.
-        uncounted: How many calls of models may have cost something of which nobody told.
         used_up: Why nothing is spent any more, in words.
     """
 
-    def __init__(self, config: BudgetTerminationConfig, door: Door) -> None:
+    def __init__(self, config: BudgetTerminationConfig, door: Door, part: object) -> None:
         self._config = config
         self._door = door
+        self._part = part
         self._limits = config.limits
         self._timer: Timer | None = None
         self._under_way: set[asyncio.Timeout] = set()
-        self.spent: dict[Item, float] = {Item.MODEL_CALLS: 0, Item.TOKENS: 0, Item.TOOL_CALLS: 0}
-        self.spent[Item.PROCESSOR_SECONDS] = 0.0
-        if config.prices:
-            self.spent[Item.COST] = 0.0
-        self.unpriced: list[str] = []
-        self.uncounted = 0
+        self._spent = Spent.nothing(config)
         self.used_up: str | None = None
 
     def open(self) -> None:
         """Stand in the door from now on. Needs a running event loop."""
         if (seconds := self._limits.get(Item.SECONDS)) is not None:
-            self.spent[Item.SECONDS] = 0.0
             self._timer = Timer(asyncio.get_running_loop().time() + seconds, self._end_time)
         self._door.put_outside(self)
 
@@ -114,8 +84,9 @@ class Ledger:
         self._require_left(items)
         for item in _CALLS.intersection(items):
             # before, so that those side by side cannot be too many
-            self.spent[item] += 1
+            self._spent.amounts[item] += 1
         outcome, failure = None, None
+        began = asyncio.get_running_loop().time()
         try:
             outcome = await self._in_time(effect, do)
             return outcome
@@ -123,25 +94,39 @@ class Ledger:
             failure = error
             raise
         finally:
-            self._enter(effect, outcome, failure)
+            # on resume, it is what was recorded by the next reading
+            self._enter(effect, outcome, failure, asyncio.get_running_loop().time() - began)
 
     async def look(self, source: str = "") -> None:
-        """Look at the clock, where time is limited."""
-        if self._timer is not None:
-            limit = self._limits[Item.SECONDS]
-            seconds = await self._door.perform(Reading(source, limit), self._read)
-            # a journal may have answered: what is recorded counts, and time goes on from there
-            self.spent[Item.SECONDS] = seconds
-            self._timer.left = limit - seconds
+        """Read what was spent so far, through the door: where a journal answers, that counts, and goes on from there.
+
+        Args:
+            source: The agent that is about to spend something.
+        """
+        is_live = False
+
+        async def read() -> Spent:
+            nonlocal is_live
+            is_live = True
+            if self._timer is not None:
+                self._spent.amounts[Item.SECONDS] = self._seconds(self._timer)
+            return self._spent.copy()
+
+        max_seconds = self._config.max_seconds
+        recorded = await self._door.perform(Reading(source, self._part, max_seconds), read)
+        if not is_live:
+            self._spent.take_over(recorded)
+            if self._timer is not None and max_seconds is not None:
+                self._timer.left = max_seconds - self._spent.amounts[Item.SECONDS]
 
     def is_used_up(self) -> bool:
         """Whether models may not be asked any more; tells of it."""
         return self._use_up(_OF_MODELS)
 
-    async def _read(self) -> float:
-        assert self._timer is not None, "time is limited"
+    def _seconds(self, timer: Timer) -> float:
         limit = self._limits[Item.SECONDS]
-        return max(limit, limit - self._timer.left) if self._timer.closed else limit - self._timer.left
+        # one that has fired may have done so a moment early
+        return max(limit, limit - timer.left) if timer.closed else limit - timer.left
 
     def _paused(self) -> AbstractContextManager[None]:
         return nullcontext() if self._timer is None else self._timer.paused()
@@ -195,39 +180,26 @@ class Ledger:
 
     @property
     def _left(self) -> Mapping[Item, float]:
-        return {item: limit - self.spent[item] for item, limit in self._limits.items()}
+        return {item: limit - self._spent.amounts[item] for item, limit in self._limits.items()}
 
-    def _enter(self, effect: Effect[Any], outcome: object, failure: BaseException | None) -> None:
+    def _enter(
+        self, effect: Effect[Any], outcome: object, failure: BaseException | None, seconds: float
+    ) -> None:
         if isinstance(effect, ModelCall):
-            self._enter_tokens(effect.model, outcome, failure)
+            self._spent.enter(self._config, effect, outcome, failure)
         elif isinstance(effect, Block | PartBlock):
-            self.spent[Item.PROCESSOR_SECONDS] += _processor_seconds(outcome)
+            told = outcome.processor_seconds if isinstance(outcome, ExecutionResult) else None
+            self._spent.amounts[Item.PROCESSOR_SECONDS] += seconds if told is None else told
         self._tell()
-
-    def _enter_tokens(self, model: str, outcome: object, failure: BaseException | None) -> None:
-        usage = outcome.usage if isinstance(outcome, CreateResult) else usage_of(failure)
-        if isinstance(outcome, CreateResult) and outcome.cached:
-            # no model was asked
-            self.spent[Item.MODEL_CALLS] -= 1
-            return
-        if usage is None or not (usage.prompt_tokens or usage.completion_tokens):
-            # what a server refuses costs nothing; whether it told of what it did is another question
-            self.uncounted += not isinstance(failure, Exception)
-            return
-        self.spent[Item.TOKENS] += usage.prompt_tokens + usage.completion_tokens
-        if (price := self._config.prices.get(model)) is not None:
-            self.spent[Item.COST] += price.of(usage)
-        elif self._config.prices and model not in self.unpriced:
-            self.unpriced.append(model)
 
     def _tell(self) -> None:
         self._door.tell(
             BudgetSpent(
-                spent={item.value: round(spent, 9) for item, spent in self.spent.items()},
+                spent={item.value: round(spent, 9) for item, spent in self._spent.amounts.items()},
                 left={item.value: round(max(0, left), 9) for item, left in self._left.items()},
                 currency=self._config.currency if self._config.prices else None,
-                unpriced=[*self.unpriced],
-                uncounted=self.uncounted,
+                unpriced=[*self._spent.unpriced],
+                uncounted=self._spent.uncounted,
                 used_up=self.used_up,
             )
         )
@@ -235,14 +207,8 @@ class Ledger:
     def _in_words(self, item: Item) -> str:
         what = self._config.currency if item is Item.COST else item.replace("_", " ")
         digits = 6 if item is Item.COST else 2
-        spent, limit = (_number(number, digits) for number in (self.spent[item], self._limits[item]))
+        spent, limit = (_number(number, digits) for number in (self._spent.amounts[item], self._limits[item]))
         return f"the budget is used up: {spent} of {limit} {what}; a higher max_{item} of BudgetTermination would let it go on"
-
-
-def _processor_seconds(outcome: object) -> float:
-    if not isinstance(outcome, ExecutionResult):
-        return 0.0
-    return outcome.seconds if outcome.processor_seconds is None else outcome.processor_seconds
 
 
 def _number(value: float, digits: int) -> str:

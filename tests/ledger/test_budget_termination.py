@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -15,13 +16,15 @@ from autogen_core import FunctionCall
 from autogen_core.models import CreateResult, RequestUsage
 from autogen_core.tools import FunctionTool
 from autogen_ext.models.replay import ReplayChatCompletionClient
-from support.agents import TASK, calls_of, replay
+from support.agents import TASK, Foreign, calls_of, replay, yes
+from support.codeact import agent_of, own_session, py
 
-from codeact_team import BudgetError, BudgetTermination, Door, SettingError, wrap
+from codeact_team import BudgetError, BudgetTermination, CodeExecutorAgent, Door, SettingError, wrap
 from codeact_team.clients import wrap_client
 from codeact_team.effects import Effect, Event
-from codeact_team.events import BudgetSpent
-from codeact_team.ledger.ledger import Reading
+from codeact_team.events import BlockEnded, BudgetSpent, ToolCallEnded
+from codeact_team.execution import CallOutcome
+from codeact_team.ledger.spending import Reading
 
 PRICES = {"clever": {"prompt": 2.0, "completion": 8.0}}
 
@@ -134,6 +137,42 @@ async def test_calls_of_tools_are_counted_and_refused_and_then_models_are_asked_
     assert calls_of(client) == 2
 
 
+async def test_a_call_of_code_that_is_too_much_is_refused_in_words_for_the_code_and_then_the_team_ends(
+    door: Door, told: list[Event]
+) -> None:
+    looked: list[str] = []
+
+    def look(at: str) -> str:
+        """Look at something."""
+        looked.append(at)
+        return "nothing"
+
+    code = py(
+        "print(tools.look('this'))\ntry:\n    tools.look('that')\nexcept Exception as error:\n    print(error)"
+    )
+    async with own_session() as executor:
+        agent = agent_of(replay(says(code), says("Well.")), executor, tools=[look])
+        budget = BudgetTermination(max_tool_calls=1)
+        with pytest.raises(RuntimeError, match="BudgetError") as raised:
+            await RoundRobinGroupChat([agent], termination_condition=budget).run(task=TASK)
+    assert isinstance(door.original_of(raised.value), BudgetError)
+    assert looked == ["this"]
+    [block] = [event for event in told if isinstance(event, BlockEnded)]
+    assert "nothing\n" in block.output
+    assert "the budget is used up: 1 of 1 tool calls; a higher max_tool_calls " in block.output
+    calls = [event.outcome for event in told if isinstance(event, ToolCallEnded)]
+    assert calls == [CallOutcome.OK, CallOutcome.REFUSED]
+
+
+async def test_where_an_executor_does_not_tell_the_time_of_its_blocks_counts(
+    door: Door, told: list[Event]
+) -> None:
+    agents = [talker(replay(says(py("6 * 7")))), CodeExecutorAgent("runner", Foreign(), approval_func=yes)]
+    budget = BudgetTermination() | MaxMessageTermination(3)
+    await RoundRobinGroupChat([*agents], termination_condition=budget).run(task=TASK)
+    assert last(told).spent["processor_seconds"] > 0
+
+
 async def test_an_agent_inside_a_tool_spends_from_the_same_budget(door: Door, told: list[Event]) -> None:
     inner = talker(replay(says("Inner.")), "helper", model="small")
     agent = talker(
@@ -200,27 +239,29 @@ async def test_where_money_is_limited_a_model_without_a_price_is_not_asked(door:
     assert calls_of(client) == 0
 
 
-async def test_time_counts_as_it_was_read_through_the_door_and_goes_on_from_there(told: list[Event]) -> None:
-    recorded = [5.0, 59.0]
-    read: list[float] = []
+async def test_what_was_recorded_counts_and_goes_on_from_there(told: list[Event]) -> None:
+    recorded: list[dict[str, float]] = [{}, {"tokens": 5000, "seconds": 3000.0}]
+    read: list[Any] = []
 
     async def answer_readings(effect: Effect[Any], do: Callable[[], Awaitable[Any]]) -> Any:
-        if isinstance(effect, Reading):
-            read.append(recorded.pop(0) if recorded else await do())
-            return read[-1]
-        return await do()
+        if not isinstance(effect, Reading):
+            return await do()
+        outcome = {"amounts": recorded.pop(0), "unpriced": ["other"]} if recorded else effect.dump(await do())
+        read.append(outcome)
+        return effect.load(json.loads(json.dumps(outcome)))
 
     with Door(answer_readings) as door:
         door.listen(told.append, essential=True)
         client = replay(says("One."), says("Two."))
-        budget = BudgetTermination(max_seconds=60) | MaxMessageTermination(3)
+        budget = BudgetTermination(max_seconds=3600, prices=PRICES) | MaxMessageTermination(3)
         await RoundRobinGroupChat([talker(client)], termination_condition=budget).run(task=TASK)
-        assert read[:2] == [5, 59]
-        assert read[2] >= 59
-        recorded.append(60.0)
+        amounts = read[2]["amounts"]
+        assert 3000 <= amounts["seconds"] < 3600
+        assert (amounts["tokens"], read[2]["unpriced"]) == (5110, ["other"])
+        recorded.append({"seconds": 3600.0})
         result = await RoundRobinGroupChat([talker(client)], termination_condition=budget).run(task=TASK)
     assert result.stop_reason is not None
-    assert "60 of 60 seconds" in result.stop_reason
+    assert "3,600 of 3,600 seconds" in result.stop_reason
 
 
 async def test_the_next_task_has_the_budget_anew(door: Door) -> None:
