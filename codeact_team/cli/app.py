@@ -79,6 +79,9 @@ _AllowUnsafe = Annotated[
 ]
 RUNS = Path(".codeact-team", "runs")
 """Where runs are kept, below the working directory."""
+_RunDir = Annotated[
+    Path, typer.Option(metavar="DIR", help="The directory in which runs are kept.", show_default=True)
+]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
@@ -381,6 +384,81 @@ def packages(
 
 
 @app.command()
+def runs(
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="STATE",
+            help="Only those that are running, accepted, not-accepted, failed, stopped, crashed or damaged. Repeatable.",
+        ),
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only those with this text in their task.")
+    ] = None,
+    older_than: Annotated[
+        float | None,
+        typer.Option(metavar="DAYS", min=0, help="Only those that have not gone on for so many days."),
+    ] = None,
+    beyond: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Only those that do not fit into this size, such as 2GB, with all that began later.",
+        ),
+    ] = None,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Remove those that are listed, but none that is running.")
+    ] = False,
+    run_dir: _RunDir = RUNS,
+    as_json: _Json = False,
+) -> None:
+    """List the runs that are kept, the last one first.
+
+    Of each what has become of it, how often code ran, tokens, cost where prices are known, time and task.
+    """
+    with _reported() as screen:
+        from codeact_team.cli.runs import Wanted, runs_command
+
+        wanted = Wanted(tuple(state or ()), task, older_than, beyond)
+        raise typer.Exit(runs_command(screen, run_dir, wanted, prune=prune, as_json=as_json))
+
+
+@app.command()
+def show(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="Its name or the beginning of that, last, or the path of its directory."
+        ),
+    ],
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on with what happens, until the run has ended.")
+    ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write a page for a browser instead, which needs no other file and no network.",
+        ),
+    ] = None,
+    run_dir: _RunDir = RUNS,
+    as_json: _Json = False,
+) -> None:
+    """Show a run as it looked when it ran.
+
+    With --json its events, as run --json prints them, but not in pieces.
+
+    Exit codes: 0, and 2 if there is no such run, or what is kept of it is damaged: what is before that is shown.
+    """
+    with _reported() as screen:
+        from codeact_team.cli.show import show_command
+        from codeact_team.journal import find_run
+
+        code = show_command(screen, find_run(run, run_dir), follow=follow, as_json=as_json, html=html)
+        raise typer.Exit(code)
+
+
+@app.command()
 def export(
     runs: Annotated[
         list[str],
@@ -401,9 +479,7 @@ def export(
             help="What to write, an .eval or a .json file; without it logs/ID.eval, ID being the first run's.",
         ),
     ] = None,
-    run_dir: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where the runs are kept.", show_default=True)
-    ] = RUNS,
+    run_dir: _RunDir = RUNS,
 ) -> None:
     """Write runs that were kept as a log for Inspect: `inspect view` then shows all that happened in them.
 

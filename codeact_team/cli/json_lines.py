@@ -80,6 +80,7 @@ def _result(result: RunResult) -> dict[str, Any]:
         "usage": asdict(result.usage),
         "cost": None if result.cost is None else asdict(result.cost),
         "messages": result.messages,
+        "steps": result.steps,
         "seconds": round(result.seconds, 3),
         "stop_reason": result.stop_reason,
         "objection": result.objection,

@@ -50,11 +50,16 @@ def _run_and_print(
 ) -> RunResult:
     with asking_the_person(screen, as_json=as_json):
         result = asyncio.run(_run(runner, task, seconds))
+    tell_what_stopped(screen, result)
+    return result
+
+
+def tell_what_stopped(screen: Screen, result: RunResult) -> None:
+    """Print what has stopped a run, if it did not end by itself."""
     if result.signal is not None:
         screen.notice("error", ENDED_BY[result.signal])
     if result.error is not None:
         screen.notice("error", result.error)
-    return result
 
 
 def _listener(screen: Screen, *, as_json: bool, quiet: bool) -> Listener:

@@ -152,20 +152,51 @@ def read_last(path: Path) -> Entry | None:
     return entry
 
 
+class LogReader:
+    """Reads a log from its beginning, and what is written later when it is asked again. A context manager.
+
+    Raises:
+        JournalError: If it cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._number = 0
+        try:
+            self._file = open(path, "rb")
+        except OSError as error:
+            raise JournalError(f"the journal {path} cannot be read: {error.strerror}") from error
+
+    def new(self) -> Iterator[Entry]:
+        """What is there and was not read before, entry by entry. What is torn off at the end is left for later.
+
+        Raises:
+            JournalError: If it cannot be read, or where it is damaged, after all that is whole before that.
+        """
+        try:
+            while (line := self._file.readline()).endswith(b"\n"):
+                self._number += 1
+                if (entry := decode(line)) is None:
+                    raise JournalError(
+                        f"{self._path}:{self._number}: the journal is damaged here; what is before it is whole"
+                    )
+                yield entry
+            self._file.seek(-len(line), os.SEEK_CUR)
+        except OSError as error:
+            raise JournalError(f"the journal {self._path} cannot be read: {error.strerror}") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
 def read_log(path: Path) -> Iterator[Entry]:
     """What a log says, entry by entry, also while a process writes it. What is torn off at its end is left out.
 
     Raises:
         JournalError: If it cannot be read, or where it is damaged, after all that is whole before that.
     """
-    try:
-        with open(path, "rb") as file:
-            for number, line in enumerate(file, 1):
-                if (entry := decode(line)) is not None:
-                    yield entry
-                elif line.endswith(b"\n"):
-                    raise JournalError(
-                        f"{path}:{number}: the journal is damaged here; what is before it is whole"
-                    )
-    except OSError as error:
-        raise JournalError(f"the journal {path} cannot be read: {error.strerror}") from error
+    with LogReader(path) as log:
+        yield from log.new()

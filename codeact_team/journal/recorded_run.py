@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,7 +15,8 @@ from codeact_team.effects import Event
 from codeact_team.errors import JournalError
 from codeact_team.events import load
 from codeact_team.journal.blobs import Blobs
-from codeact_team.journal.log import Entry, read_last, read_log
+from codeact_team.journal.growth import growth
+from codeact_team.journal.log import Entry, LogReader, read_last, read_log
 from codeact_team.journal.run_directory import About, RunDirectory
 from codeact_team.system.file_locks import is_locked
 
@@ -84,9 +86,19 @@ class RecordedRun:
         Raises:
             JournalError: Where the journal is damaged, after all that is whole before that; or of another version.
         """
-        for entry in read_log(self.directory.lines):
-            if (told := entry.get("event")) is not None:
-                yield self._event(told)
+        return self._events(read_log(self.directory.lines))
+
+    async def follow(self) -> AsyncGenerator[Event]:
+        """What has happened, and what happens from now on, until no process holds the run any more.
+
+        Raises:
+            JournalError: As :meth:`events`.
+        """
+        with LogReader(self.directory.lines) as log:
+            async with aclosing(growth(self.directory.lines)) as wake_ups:
+                async for _ in wake_ups:
+                    for event in self._events(log.new()):
+                        yield event
 
     def last_event(self) -> Event | None:
         """What was told last, without reading the rest; a :class:`codeact_team.runs.RunResult` where the run has ended.
@@ -118,6 +130,11 @@ class RecordedRun:
             return self._blobs.read(digest)
         except JournalError:
             return None
+
+    def _events(self, entries: Iterator[Entry]) -> Iterator[Event]:
+        for entry in entries:
+            if (told := entry.get("event")) is not None:
+                yield self._event(told)
 
     def _event(self, told: JsonValue) -> Event:
         data = self._blobs.unpack(told)

@@ -29,7 +29,7 @@ _SLOW = re.compile(r"\s{200}")
 """What the lexer of Python takes quadratic time for."""
 _LONGEST_PROSE = 20_000
 """Characters; a longer text is shown as it is written."""
-_HEAD_LINES, _TAIL_LINES, _PART_CHARS = 30, 10, 4_000
+_HEAD_LINES, _TAIL_LINES, _PART_CHARS = 20, 8, 4_000
 """How much of a long text is shown before it is unfolded."""
 
 _LONGEST_TABLE, _MAX_TAGS = 256 * 1024, 10_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import sha256
 from importlib import resources
 from tempfile import TemporaryFile
@@ -21,20 +21,22 @@ _PIECE = 64 * 1024
 
 
 def write_page(
-    file: TextIO,
+    write: Callable[[str], object],
     events: Iterable[Event],
     artifact: Bytes,
     *,
     title: str,
+    state: str = "no end",
     facts: Mapping[str, str] | None = None,
 ) -> None:
     """Write a page that runs no script and loads nothing, whatever is in the events.
 
     Args:
-        file: What to write to, in UTF-8.
+        write: Is given the page, piece by piece, to be written in UTF-8.
         events: Of a run, in order; they are read once, and not kept.
         artifact: Where the bytes of artifacts are.
-        title: Of the page, such as the name of the run.
+        title: Of the page, such as the task.
+        state: What is told of a run without an end.
         facts: What else is known of the run.
 
     Raises:
@@ -53,6 +55,7 @@ def write_page(
         style = _style()
         page = templates.get_template("page.html").generate(
             title=title,
+            state=state,
             facts=facts or {},
             result=story.result,
             costs=costs,
@@ -61,7 +64,7 @@ def write_page(
             body=_pieces(body),
         )
         for piece in page:
-            file.write(piece)
+            write(piece)
 
 
 def _pieces(file: TextIO) -> Iterator[Markup]:

@@ -40,6 +40,11 @@ class Costs:
         return RequestUsage(self._prompt_tokens, self._completion_tokens)
 
     @property
+    def steps(self) -> int:
+        """How often code ran."""
+        return len(self._blocks)
+
+    @property
     def tools(self) -> list[ToolUse]:
         """The tools that code has called, in the order of the first calls."""
         return list(self._tools.values())

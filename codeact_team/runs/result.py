@@ -70,6 +70,7 @@ class RunResult(Event, type="result"):
     Attributes:
         cost: ``None`` where no prices are known.
         messages: How many there were, the task included.
+        steps: How often code ran.
         seconds: Wall-clock time, from the config to the last thing stopped.
         stop_reason: Why the team stopped, in its own words; of a single agent, which limit has cut its work short.
         objection: Why the work does not count as accepted, where it does not and nobody has judged it.
@@ -96,6 +97,7 @@ class RunResult(Event, type="result"):
     files: Sequence[RunFile] = ()
     file_notes: Sequence[str] = ()
     cost: Cost | None = None
+    steps: int = 0
 
     @property
     def exit_code(self) -> int:

@@ -252,6 +252,7 @@ class TeamRunner:
             ending=ending,
             usage=costs.usage,
             messages=costs.messages,
+            steps=costs.steps,
             seconds=time.monotonic() - began,
             stop_reason=end.stop_reason or acceptance.cut_short,
             objection=acceptance.objection if ending is RunEnding.NOT_ACCEPTED else None,

@@ -22,6 +22,14 @@ def lock(descriptor: int) -> bool:
     return True
 
 
+def wait_until_free(descriptor: int) -> None:
+    """Wait until nobody has a file locked that is open here for reading, and lock it for reading. Blocks."""
+    if sys.platform == "linux":
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLKW, _FLOCK.pack(fcntl.F_RDLCK, 0, 0, 0, 0))
+    else:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+
+
 def is_locked(descriptor: int) -> bool:
     """Whether a file that is open here for reading is locked by somebody else."""
     if sys.platform == "linux":

@@ -44,7 +44,7 @@ def test_help_and_version_import_nothing_heavy(arguments: list[str], tmp_path: P
 def test_help_names_every_command_whole(tmp_path: Path):
     result = codeact_team("--help", cwd=tmp_path)
     assert result.returncode == 0
-    for command in ("run", "chat", "validate", "schema", "init", "doctor"):
+    for command in ("run", "chat", "validate", "schema", "init", "doctor", "runs", "show"):
         assert re.search(rf"^  {command} +[A-Z].*\.$", result.stdout, re.MULTILINE), command
 
 

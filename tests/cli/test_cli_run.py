@@ -116,6 +116,7 @@ def test_json_begins_with_its_version_and_ends_with_the_result(tmp_path: Path):
         "usage": {"prompt_tokens": 400, "completion_tokens": 40},
         "cost": None,
         "messages": 8,
+        "steps": 2,
         "stop_reason": "reflection accepted the work",
         "objection": None,
         "error": None,

@@ -18,7 +18,7 @@ from codeact_team.pages import write_page
 
 def page(events: Iterable[Event], shown: Shown | None = None) -> str:
     file = io.StringIO()
-    write_page(file, events, shown or Shown(), title="a run")
+    write_page(file.write, events, shown or Shown(), title="a run")
     return file.getvalue()
 
 
@@ -39,7 +39,7 @@ def test_a_long_run_is_written_without_being_held_in_memory():
     file = Size()
     tracemalloc.start()
     try:
-        write_page(file, blocks(), Shown(), title="a run")
+        write_page(file.write, blocks(), Shown(), title="a run")
         most = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

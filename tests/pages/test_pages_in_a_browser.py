@@ -61,7 +61,7 @@ def png() -> bytes:
 def written(folder: Path, events: Iterable[Event], shown: Shown | None = None, title: str = "a run") -> Path:
     path = folder / "page.html"
     with open(path, "w", encoding="utf-8") as file:
-        write_page(file, events, shown or Shown(), title=title, facts={"Config": title})
+        write_page(file.write, events, shown or Shown(), title=title, facts={"Config": title})
     return path
 
 
@@ -135,7 +135,7 @@ def test_pictures_tables_code_and_long_output_are_shown(browser: Browser, tmp_pa
         assert len({*colours}) > 2
         first, folded, last = page.locator("pre.output").all()
         assert (first.is_visible(), folded.is_visible(), last.is_visible()) == (True, False, True)
-        page.get_by_text("79,960 more lines").click()
+        page.get_by_text("79,972 more lines").click()
         assert folded.is_visible()
         assert "\n".join(part.text_content() or "" for part in (first, folded, last)) == output
         light = page.evaluate("getComputedStyle(document.body).backgroundColor")

@@ -1,0 +1,64 @@
+"""Tells when a file that a process holds locked has grown, and when it is held no more. Nothing is asked again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from threading import Thread
+
+from watchdog.events import FileModifiedEvent, FileSystemEvent, FileSystemEventHandler
+from watchdog.observers import Observer
+
+from codeact_team.system.file_locks import wait_until_free
+
+
+async def growth(path: Path) -> AsyncGenerator[None]:
+    """Yields at once, and again each time that a file may have grown; the last time when nobody holds it any more.
+
+    Raises:
+        OSError: If it cannot be opened, or not be watched.
+    """
+    changed, over = asyncio.Event(), asyncio.Event()
+    call = asyncio.get_running_loop().call_soon_threadsafe
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    # nothing ends this thread but the end of what it waits for, or of this process
+    Thread(
+        target=_wait, args=(descriptor, partial(call, over.set), partial(call, changed.set)), daemon=True
+    ).start()
+    observer = Observer()
+    observer.schedule(
+        _Handler(partial(call, changed.set)), str(path.parent), event_filter=[FileModifiedEvent]
+    )
+    observer.start()
+    try:
+        while not over.is_set():
+            changed.clear()
+            yield
+            await changed.wait()
+        yield
+    finally:
+        observer.stop()
+        observer.join()
+
+
+class _Handler(FileSystemEventHandler):
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call = call
+
+    def on_any_event(self, event: FileSystemEvent) -> None:
+        self._call()
+
+
+def _wait(descriptor: int, *calls: Callable[[], object]) -> None:
+    try:
+        wait_until_free(descriptor)
+    finally:
+        os.close(descriptor)
+    # the loop may be closed meanwhile
+    with suppress(RuntimeError):
+        for call in calls:
+            call()

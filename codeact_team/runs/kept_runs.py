@@ -1,0 +1,132 @@
+"""The runs that are kept in a directory: what became of each, and the removal of those that nobody needs any more."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+
+from codeact_team.errors import JournalError
+from codeact_team.journal import About, RecordedRun, RunDirectory, runs_in
+from codeact_team.runs.result import RunEnding, RunResult
+from codeact_team.system.file_locks import lock
+from codeact_team.system.trees import remove
+
+
+class RunState(StrEnum):
+    """What has become of a run: that it goes on, how it ended, or that it did not."""
+
+    RUNNING = "running"
+    ACCEPTED = RunEnding.ACCEPTED.value
+    NOT_ACCEPTED = RunEnding.NOT_ACCEPTED.value
+    FAILED = RunEnding.FAILED.value
+    STOPPED = RunEnding.STOPPED.value
+    CRASHED = "crashed"
+    """It has no end, and no process holds it."""
+    DAMAGED = "damaged"
+    """What is kept cannot be read."""
+
+
+@dataclass(frozen=True)
+class KeptRun:
+    """A run, by what it began with and what was told of it last; the rest is not read.
+
+    Attributes:
+        directory: Where it is kept.
+        state: What has become of it.
+        about: What was known when it began; ``None`` where that cannot be read.
+        result: What came of it, where it has ended.
+        problem: Why it cannot be read.
+    """
+
+    directory: RunDirectory
+    state: RunState
+    about: About | None = None
+    result: RunResult | None = None
+    problem: str | None = None
+
+    @classmethod
+    def read(cls, directory: RunDirectory) -> KeptRun:
+        """Look what has become of a run. Blocks."""
+        run = RecordedRun(directory)
+        try:
+            about = run.about
+        except JournalError as error:
+            return cls(directory, RunState.DAMAGED, problem=str(error))
+        # asked first: what has ended meanwhile has a last word
+        is_running = run.is_running
+        try:
+            last = run.last_event() if directory.lines.exists() else None
+        except JournalError as error:
+            return cls(directory, RunState.DAMAGED, about, problem=str(error))
+        result = last if isinstance(last, RunResult) else None
+        if is_running:
+            return cls(directory, RunState.RUNNING, about)
+        return cls(directory, RunState(result.ending.value) if result else RunState.CRASHED, about, result)
+
+    @property
+    def id(self) -> str:
+        """Its name."""
+        return self.directory.path.name
+
+    @cached_property
+    def changed(self) -> float:
+        """When it went on last, in seconds since the epoch. Blocks."""
+        for path in (self.directory.lines, self.directory.path):
+            with suppress(OSError):
+                return path.stat().st_mtime
+        return 0.0
+
+    @cached_property
+    def size(self) -> int:
+        """All that is kept of it, in bytes. Blocks."""
+        return sum(
+            entry.stat(follow_symlinks=False).st_size
+            for folder, _, _ in os.walk(self.directory.path)
+            for entry in os.scandir(folder)
+            if not entry.is_dir(follow_symlinks=False)
+        )
+
+    def remove(self) -> bool:
+        """Remove it, unless it goes on; whether it is gone. Blocks.
+
+        Raises:
+            JournalError: If it cannot be removed.
+        """
+        path, flags = self.directory.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            descriptor = os.open(self.directory.lines, flags, 0o600)
+            try:
+                if not lock(descriptor):
+                    return False
+                # what is interrupted is still listed as long as there is much of it
+                with suppress(FileNotFoundError):
+                    remove(str(self.directory.blobs))
+                remove(str(path))
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise JournalError(f"the run {path} cannot be removed: {error.strerror}") from error
+        return True
+
+
+def kept_runs(directory: Path) -> Iterator[KeptRun]:
+    """The runs that are kept in a directory, the last first; each is read when it is asked for. Blocks.
+
+    Raises:
+        JournalError: If the directory cannot be read.
+    """
+    return map(KeptRun.read, runs_in(directory))
+
+
+def beyond(runs: Iterable[KeptRun], size: int) -> Iterator[KeptRun]:
+    """Those that do not fit into ``size`` bytes with all that come before them. Blocks."""
+    total = 0
+    for run in runs:
+        total += run.size
+        if total > size:
+            yield run

@@ -1,0 +1,89 @@
+"""Following a run that goes on: what is written is told when it is, and that its writer is gone."""
+
+from __future__ import annotations
+
+import subprocess
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+from support.recorded import recorder
+
+from codeact_team.effects import Event
+from codeact_team.errors import JournalError
+from codeact_team.events import Thought
+from codeact_team.journal import RecordedRun
+from codeact_team.journal.log import LogReader, encode
+
+
+def thought(text: str) -> Event:
+    return Thought(agent="coder", text=text)
+
+
+def started_with(path: Path) -> subprocess.Popen[bytes]:
+    """A process that has a file open as this one has it, and with it the lock on it."""
+    here = Path("/proc/self/fd")
+    [descriptor] = [link.name for link in here.iterdir() if link.exists() and link.samefile(path)]
+    return subprocess.Popen(["sleep", "infinity"], pass_fds=[int(descriptor)])
+
+
+async def test_what_is_written_is_told_when_it_is_until_its_writer_closes_it(tmp_path: Path):
+    writer = recorder(tmp_path, "run", thought("first"))
+    async with aclosing(RecordedRun(writer.directory).follow()) as events:
+        assert await anext(events) == thought("first")
+        # nothing is there yet when it is waited for
+        for text in ("second", "third"):
+            writer(thought(text))
+            assert await anext(events) == thought(text)
+        writer(thought("last"))
+        writer.close()
+        assert [event async for event in events] == [thought("last")]
+
+
+async def test_a_writer_that_is_killed_ends_it(tmp_path: Path):
+    writer = recorder(tmp_path, "run", thought("first"))
+    holder = started_with(writer.directory.lines)
+    writer.close()
+    run = RecordedRun(writer.directory)
+    try:
+        assert run.is_running
+        async with aclosing(run.follow()) as events:
+            assert await anext(events) == thought("first")
+            holder.kill()
+            assert [event async for event in events] == []
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+async def test_a_run_that_has_ended_is_told_whole(tmp_path: Path):
+    writer = recorder(tmp_path, "run", thought("first"), thought("last"))
+    writer.close()
+    assert [event async for event in RecordedRun(writer.directory).follow()] == [
+        thought("first"),
+        thought("last"),
+    ]
+
+
+def test_a_line_that_is_not_whole_yet_is_read_later(tmp_path: Path):
+    writer = recorder(tmp_path, "run", thought("first"))
+    lines = writer.directory.lines
+    with LogReader(lines) as log, open(lines, "ab", buffering=0) as file:
+        [first] = log.new()
+        whole = encode({"n": 2})
+        file.write(whole[:5])
+        assert list(log.new()) == []
+        file.write(whole[5:])
+        assert first["event"]["text"] == "first"
+        assert list(log.new()) == [{"n": 2}]
+    writer.close()
+
+
+async def test_a_journal_that_is_damaged_is_told_up_to_there(tmp_path: Path):
+    writer = recorder(tmp_path, "run", thought("first"))
+    writer.directory.lines.write_bytes(writer.directory.lines.read_bytes() + b"damaged\n")
+    events = RecordedRun(writer.directory).follow()
+    assert await anext(events) == thought("first")
+    with pytest.raises(JournalError, match=r"journal\.jsonl:2: the journal is damaged here"):
+        await anext(events)
+    writer.close()
