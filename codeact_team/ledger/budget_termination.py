@@ -19,10 +19,13 @@ from codeact_team.ledger.ledger import Ledger
 class BudgetTermination(TerminationCondition, Component[BudgetTerminationConfig]):
     """Ends a team when it has spent what it may: model calls, tokens, money, time, calls of tools, processor time.
 
-    All counts that passes the :class:`~codeact_team.Door` from the team's task to the end of its run, also of nested
-    teams, and of agents inside tools. The next task has the budget anew. An effect for which nothing is left is refused
-    with a :class:`BudgetError`, before anything is spent; what is under way side by side may together spend a little more.
-    Between two turns, a team that may not ask models any more ends as by any other termination.
+    Whatever passes the :class:`~codeact_team.Door` counts, from the team's task to the end of its run: also what nested
+    teams do, and agents inside tools. The next task has the budget anew.
+
+    Between two turns, a team that may not ask models any more ends as by any other termination. Within a turn, what there
+    is nothing left for is refused by a :class:`~codeact_team.BudgetError` before it is spent, and nothing else is done
+    after that; as a nested team's budget does not know whose turn it is, that ends the teams around it, too. What is under
+    way side by side may together spend a little more than there is.
 
     The parts of a config pass a door by themselves; those of a team that is built in Python do inside ``with Door():``,
     those of AutoGen's own agents wrapped by :func:`codeact_team.wrap`.

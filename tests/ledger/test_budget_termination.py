@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
-from autogen_agentchat.agents import AssistantAgent
+from autogen_agentchat.agents import AssistantAgent, UserProxyAgent
 from autogen_agentchat.base import TerminationCondition
 from autogen_agentchat.conditions import MaxMessageTermination
 from autogen_agentchat.teams import RoundRobinGroupChat
@@ -262,6 +263,26 @@ async def test_what_was_recorded_counts_and_goes_on_from_there(told: list[Event]
         result = await RoundRobinGroupChat([talker(client)], termination_condition=budget).run(task=TASK)
     assert result.stop_reason is not None
     assert "3,600 of 3,600 seconds" in result.stop_reason
+
+
+async def test_time_does_not_go_by_while_a_person_is_asked(
+    door: Door, told: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    now, passed = loop.time, [0.0]
+    monkeypatch.setattr(loop, "time", lambda: now() + passed[0])
+
+    def ask(prompt: str) -> str:
+        passed[0] += 10_000
+        return "Go on."
+
+    person = wrap(UserProxyAgent("bob", input_func=ask))
+    budget = BudgetTermination(max_seconds=5000)
+    team = RoundRobinGroupChat(
+        [person, talker(replay(says("Well.")))], termination_condition=budget, max_turns=2
+    )
+    result = await team.run(task=TASK)
+    assert (result.stop_reason, passed) == ("Maximum number of turns 2 reached.", [10_000])
 
 
 async def test_the_next_task_has_the_budget_anew(door: Door) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import time
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _MICROSECONDS = 1_000_000
@@ -33,6 +34,7 @@ class ProcessorTime:
                 self._units = units
                 break
         self._before = self._read(None) or 0
+        self._looked = time.monotonic()
 
     def since_last(self, interpreter: int | None) -> int | None:
         """Microseconds since this was last asked; ``None`` if nobody knows.
@@ -40,6 +42,11 @@ class ProcessorTime:
         Args:
             interpreter: The process of the interpreter, if there is one.
         """
+        if self._counter is None:
+            if (looked := time.monotonic()) - self._looked < 1 / _TICKS:
+                # that clock has not ticked since; what is too little for it counts later
+                return 0
+            self._looked = looked
         now = self._read(interpreter)
         if now is None:
             return None
