@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from urllib.parse import unquote
 
 # whole words at the end of a key: "x-api-key", "azure_ad_token", but not "max_tokens" or "tokenizer"
@@ -37,11 +37,26 @@ def holds_credential(text: str) -> bool:
 
 def without_secrets(text: str, environ: Mapping[str, str] = os.environ) -> str:
     """``text`` with what looks like a key, and each credential of the environment, taken out."""
-    for name, value in environ.items():
-        if len(value) >= _SHORTEST_SECRET and is_credential_key(name):
-            for spelled in {value, json.dumps(value)[1:-1]}:
-                text = text.replace(spelled, f"${{{name}}}")
-    return _KEY_SHAPE.sub("(a key)", text)
+    return without({name: value for name, value in environ.items() if is_credential_key(name)})(text)
+
+
+def without(credentials: Mapping[str, str]) -> Callable[[str], str]:
+    """What takes credentials out of a text, also where they are in JSON, and whatever else looks like a key.
+
+    Args:
+        credentials: Each by the name that is put in its place. Those that may be anybody's word stay.
+    """
+    long = {name: value for name, value in credentials.items() if len(value) >= _SHORTEST_SECRET}
+    names = {spelled: name for name, value in long.items() for spelled in (value, json.dumps(value)[1:-1])}
+    # what holds another goes first
+    ordered = sorted(names, key=len, reverse=True)
+    pattern = re.compile("|".join(map(re.escape, ordered)) or r"(?!)")
+
+    def clean(text: str) -> str:
+        named = pattern.sub(lambda found: f"${{{names[found[0]]}}}", text)
+        return _KEY_SHAPE.sub("(a key)", named)
+
+    return clean
 
 
 def credentials_in(key: str, text: str) -> Iterator[str]:

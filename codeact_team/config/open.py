@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from autogen_agentchat.base import ChatAgent, Team
 
-from codeact_team.config.credentials import without_secrets
+from codeact_team.config.credentials import without
 from codeact_team.config.document import ConfigSource, is_text
 from codeact_team.config.for_every import ForEvery
 from codeact_team.config.loading import CheckedConfig, read_config
+from codeact_team.config.written import credentials_of
 from codeact_team.errors import ConfigError
 from codeact_team.executor_interface import StreamingCodeExecutor
 from codeact_team.providers import Policy
@@ -39,16 +40,18 @@ async def open_team(
         ConfigError: If anything is wrong with the config, or it is neither a team nor an agent.
         SandboxError: If the team needs what this machine does not have.
     """
-    with traced(without_secrets, workflow_of(source)):
+    config = read_config(source, overrides=overrides, policy=policy)
+    with traced(*span_settings(config, source)):
         async with Scope() as scope:
-            team = make_runnable(read_config(source, overrides=overrides, policy=policy))
+            team = make_runnable(config)
             await make_ready(scope)
             yield team
 
 
-def workflow_of(source: ConfigSource) -> str:
-    """What traces call the runs of a config: the name of its file without the ending; "" where it has none."""
-    return Path(source).stem if isinstance(source, str | os.PathLike) and not is_text(source) else ""
+def span_settings(config: CheckedConfig, source: ConfigSource) -> tuple[Callable[[str], str], str]:
+    """What spans need of a config: what takes its credentials out of a text, and its name, which may be ""."""
+    name = Path(source).stem if isinstance(source, str | os.PathLike) and not is_text(source) else ""
+    return without(credentials_of(config.document, os.environ)), name
 
 
 def make_runnable(config: CheckedConfig) -> Team | ChatAgent:

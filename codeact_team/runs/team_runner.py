@@ -26,10 +26,9 @@ from codeact_team.agents.sandbox_knowledge import describe_sandbox
 from codeact_team.aio import is_being_cancelled
 from codeact_team.autogen_internals import components_in, recover
 from codeact_team.autogen_parts import past_the_door
-from codeact_team.config.credentials import without_secrets
 from codeact_team.config.for_every import ForEvery
 from codeact_team.config.loading import CheckedConfig, read_config
-from codeact_team.config.open import executors_of, make_ready, make_runnable, workflow_of
+from codeact_team.config.open import executors_of, make_ready, make_runnable, span_settings
 from codeact_team.effects import Door, Event, Listener, error_text
 from codeact_team.errors import BudgetError
 from codeact_team.events import Opened, RunBegan, RunEnded
@@ -94,7 +93,6 @@ class TeamRunner:
         self._files = RunFiles(out)
         self._recording = Recording(None if record is None else Path(record))
         self._door = Door(self._recording.stand, self._files.keep)
-        telemetry.trace(self._door, without_secrets, workflow_of(source))
         self.listen(self._recording, essential=True)
         self._acceptance, self._answers, self._costs = Acceptance(), Answers(), Costs()
         for listener in (self._acceptance, self._answers, self._costs):
@@ -176,6 +174,7 @@ class TeamRunner:
         return read_config(self._source, overrides=self._overrides, policy=self._policy)
 
     async def _load(self, config: CheckedConfig) -> None:
+        telemetry.trace(self._door, *span_settings(config, self._source))
         self._team = make_runnable(config)
         self._acceptance.reviewed = _is_reviewed(self._team)
         self._must_note = any(map(_needs_note, components_in(self._team)))

@@ -7,13 +7,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from codeact_team.errors import SettingError
-from codeact_team.telemetry import Clean, wants_contents
+from codeact_team.telemetry import Clean
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -51,7 +51,7 @@ def exporting(warn: Callable[[str], None], clean: Clean) -> Generator[None]:
         yield
         return
     try:
-        provider = _set_provider(clean)
+        provider = _set_provider()
     except ImportError:
         warn(f"the environment asks for traces (OTEL_…), which need more: {_INSTALL}")
         provider = None
@@ -69,7 +69,7 @@ def exporting(warn: Callable[[str], None], clean: Clean) -> Generator[None]:
                 warn(f"not all traces could be sent: {clean(_short(reason))}")
 
 
-def _set_provider(clean: Clean) -> TracerProvider | None:
+def _set_provider() -> TracerProvider | None:
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -88,8 +88,8 @@ def _set_provider(clean: Clean) -> TracerProvider | None:
             raise SettingError(
                 f"OTEL_TRACES_EXPORTER: there is no exporter {name!r} here; {_INSTALL} has otlp"
             )
-        exporter = DiscreetExporter(next(iter(found)).load()(), clean, with_contents=wants_contents())
-        provider.add_span_processor(BatchSpanProcessor(exporter))
+        exporter = next(iter(found)).load()()
+        provider.add_span_processor(BatchSpanProcessor(DiscreetExporter(exporter)))
     set_tracer_provider(provider)
     return provider
 
@@ -133,15 +133,16 @@ def _send_the_rest(provider: TracerProvider, failures: _Failures) -> str | None:
         failures.told.put(True)
 
     sender = threading.Thread(target=work, daemon=True, name="codeact-team last spans")
-    sender.start()
     end = time.monotonic() + _PATIENCE
-    is_done = False
-    with suppress(Empty, KeyboardInterrupt):
-        while not (is_done := failures.told.get(timeout=max(0, end - time.monotonic()))):
+    try:
+        sender.start()
+        while not failures.told.get(timeout=max(0, end - time.monotonic())):
             end = min(end, time.monotonic() + _PATIENCE_AFTER_FAILURE)
-    if failures.last is not None:
-        return failures.last
-    return None if is_done else f"their receiver did not take them in {_PATIENCE:g} s"
+    except Empty:
+        return failures.last or f"their receiver did not take them in {_PATIENCE:g} s"
+    except KeyboardInterrupt:
+        return failures.last or "interrupted"
+    return failures.last
 
 
 def _short(text: str) -> str:

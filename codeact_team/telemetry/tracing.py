@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Any, cast
 
 from autogen_core.models import RequestUsage
@@ -42,6 +43,8 @@ logger = logging.getLogger(__name__)
 _NAME = "codeact_team"
 _CODE = "execute_code"
 """What the conventions get as the tool that runs blocks of code."""
+_RECORD = "codeact_team.run"
+"""The id of the run that is recorded, by which other commands know it."""
 _NUMBER = context.create_key("codeact_team-span")
 _FAILED = "exit_code"
 """The error of code that ran to its end and told of a failure."""
@@ -105,6 +108,8 @@ class Tracing:
         match event:
             case RunBegan():
                 name, attributes = _named("invoke_workflow", names.WORKFLOW, self._workflow)
+                if event.record is not None:
+                    attributes = {**attributes, _RECORD: Path(event.record).name}
                 self._begin(event, event.span, name, attributes)
                 given = [names.text_message("user", event.task)]
                 self._set(self._open[event.span].span, {names.INPUT_MESSAGES: given})

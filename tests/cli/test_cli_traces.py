@@ -71,9 +71,7 @@ config:
 
 
 @pytest.mark.parametrize("contents", ["", "span_only"])
-def test_autogen_s_spans_hold_its_messages_on_request_only_and_never_a_credential(
-    tmp_path: Path, contents: str
-):
+def test_messages_are_in_spans_on_request_only_and_once_and_never_a_credential(tmp_path: Path, contents: str):
     (tmp_path / "team.yaml").write_text(TEAM)
     variables = {CONTENTS: contents, "SHOP_PASSWORD": "correct-horse"}
     with receiving() as receiver:
@@ -85,12 +83,30 @@ def test_autogen_s_spans_hold_its_messages_on_request_only_and_never_a_credentia
             OTEL_EXPORTER_OTLP_ENDPOINT=receiver.endpoint,
             **variables,
         )
-    process = [span for span in receiver.spans if span.name.startswith("autogen process helper")]
-    assert process
-    assert any("message" in span.attributes for span in process) == bool(contents)
-    assert (b"a secret answer" in receiver.body) == bool(contents)
+    # AutoGen's hold every message
+    assert any(span.name.startswith("autogen process helper") for span in receiver.spans)
+    assert not any("message" in span.attributes for span in receiver.spans)
+    assert receiver.body.count(b"a secret answer") == bool(contents)
     assert (b"My password is ${SHOP_PASSWORD}" in receiver.body) == bool(contents)
     assert b"correct-horse" not in receiver.body
+
+
+def test_the_wait_for_a_receiver_that_hangs_can_be_interrupted_and_the_run_stays_what_it_was(tmp_path: Path):
+    with receiving(hangs=True) as receiver:
+        variables = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint,
+            # nothing is sent before the end
+            "OTEL_BSP_SCHEDULE_DELAY": "600000",
+        }
+        arguments = [*COMMAND[1:], "run", talker(tmp_path, ["Hello."]), "Hi"]
+        with start(arguments, cwd=tmp_path, environment=environment(**variables)) as process:
+            receiver.asked.wait(60)
+            process.send_signal(signal.SIGINT)
+            stdout, stderr = process.communicate(timeout=60)
+            code = process.wait(60)
+    assert code == codeact_team("run", "talker.json", "Hi", cwd=tmp_path).returncode
+    assert b"Hello." in stdout
+    assert stderr == b"warning: not all traces could be sent: interrupted\n"
 
 
 @pytest.mark.parametrize("receiver", ["missing", "broken"])

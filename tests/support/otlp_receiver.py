@@ -45,6 +45,7 @@ class Receiver:
         endpoint: For ``OTEL_EXPORTER_OTLP_ENDPOINT``.
         service: The resource's attributes, of the last request.
         body: All bytes of all requests, decompressed.
+        asked: Set by the first request.
     """
 
     endpoint: str
@@ -52,6 +53,7 @@ class Receiver:
     service: dict[str, Any] = field(default_factory=dict[str, Any])
     headers: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
     body: bytes = b""
+    asked: threading.Event = field(default_factory=threading.Event)
 
     def take(self, body: bytes) -> None:
         self.body += body
@@ -63,8 +65,9 @@ class Receiver:
 
 
 @contextmanager
-def receiving(status: int = 200) -> Generator[Receiver]:
-    """A receiver that answers with a status."""
+def receiving(status: int = 200, *, hangs: bool = False) -> Generator[Receiver]:
+    """A receiver that answers with a status, or only when it ends."""
+    over = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -73,6 +76,9 @@ def receiving(status: int = 200) -> Generator[Receiver]:
                 body = gzip.decompress(body)
             receiver.headers.append(dict(self.headers))
             receiver.take(body)
+            receiver.asked.set()
+            if hangs:
+                over.wait()
             self.send_response(status)
             self.end_headers()
 
@@ -86,6 +92,7 @@ def receiving(status: int = 200) -> Generator[Receiver]:
     try:
         yield receiver
     finally:
+        over.set()
         server.shutdown()
         server.server_close()
         thread.join()
