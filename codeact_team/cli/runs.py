@@ -91,8 +91,7 @@ def runs_command(screen: Screen, directory: Path, wanted: Wanted, *, prune: bool
 
 def _show(screen: Screen, run: KeptRun) -> None:
     about, result = run.about, run.result
-    screen.text(f"{run.id:20}  ", end="")
-    screen.text(f"{run.state.value:12}", _STYLES.get(run.state, "red"), end="")
+    screen.text(f"{run.id:20}  {run.state.value:12}", _STYLES.get(run.state, "red"), end="")
     if about is None or run.problem is not None:
         screen.text(f"  {run.problem}", "dim")
         return

@@ -1,16 +1,18 @@
 """What is too large for a line of the journal: kept beside it, once for all that hold it, under its SHA-256.
 
-In a line, ``{"$blob": digest, "size": bytes}`` stands for the value that a blob holds as JSON, and ``{"$bytes": ...}`` for a
-text in base64 whose bytes it holds. A key of the run's own that begins with ``$`` gets another ``$`` before it.
+In a line, ``{"$blob": digest, "size": bytes}`` stands for the value that a blob holds as JSON, ``{"$bytes": ...}`` for a text in
+base64 whose bytes it holds, and ``{"$url-bytes": ...}`` for one in the base64 of URLs. A key of the run's own that begins
+with ``$`` gets another ``$`` before it.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import os
 import secrets
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -19,7 +21,11 @@ from pydantic import JsonValue
 from codeact_team.errors import JournalError
 
 REFERENCE = "$blob"
-_BYTES = "$bytes"
+_IN_BASE64: Mapping[str, tuple[Callable[[bytes], bytes], bytes]] = {
+    "$bytes": (base64.b64encode, b"+/"),
+    # as pydantic writes it
+    "$url-bytes": (base64.urlsafe_b64encode, b"-_"),
+}
 _LARGE = 1024
 """Bytes of JSON above which a value is kept beside the line."""
 _DIGEST = 64
@@ -72,8 +78,9 @@ class Blobs:
 
     def pack(self, value: JsonValue) -> JsonValue:
         """A value as a line has it: what is large in it, and what is large as a whole, by reference. Blocks."""
-        if isinstance(value, str) and len(value) > _LARGE and (held := _bytes_of(value)) is not None:
-            return {_BYTES: self.keep(held), "size": len(held)}
+        if isinstance(value, str) and len(value) > _LARGE and (found := _bytes_of(value)) is not None:
+            key, held = found
+            return {key: self.keep(held), "size": len(held)}
         packed = self._pack_parts(value)
         if not isinstance(packed, str | dict | list):
             return packed
@@ -92,8 +99,9 @@ class Blobs:
             return value
         if REFERENCE in value:
             return self.unpack(json.loads(self.read(str(value[REFERENCE]))))
-        if _BYTES in value:
-            return base64.b64encode(self.read(str(value[_BYTES]))).decode()
+        for key, (encode, _) in _IN_BASE64.items():
+            if key in value:
+                return encode(self.read(str(value[key]))).decode()
         return {key[1:] if key.startswith("$") else key: self.unpack(item) for key, item in value.items()}
 
     def _pack_parts(self, value: JsonValue) -> JsonValue:
@@ -126,15 +134,14 @@ class Blobs:
             _sync_directory(path.parent)
 
 
-def _bytes_of(text: str) -> bytes | None:
-    """What a text is the base64 of, if it is that and nothing else would be written the same."""
-    if len(text) % 4:
-        return None
-    try:
-        held = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        return None
-    return held if base64.b64encode(held).decode() == text else None
+def _bytes_of(text: str) -> tuple[str, bytes] | None:
+    """What a text is the base64 of, if it is that and nothing else would be written the same, and the key for it."""
+    for key, (encode, special) in _IN_BASE64.items():
+        with suppress(ValueError):
+            held = base64.b64decode(text, special, validate=True)
+            if encode(held).decode() == text:
+                return key, held
+    return None
 
 
 def _sync_directory(directory: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
+from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -45,6 +48,18 @@ def test_a_conversation_that_grows_keeps_each_message_once(blobs: Blobs, tmp_pat
         blobs.pack({"messages": messages[:length]})
     stored = sum(path.stat().st_size for path in files(tmp_path))
     assert stored < 20 * 3200 + 20 * 20 * 150
+
+
+@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
+def test_bytes_in_base64_are_kept_as_bytes(
+    encode: Callable[[bytes], bytes], blobs: Blobs, tmp_path: Path
+) -> None:
+    picture = bytes(range(256)) * 8
+    text = encode(picture).decode()
+    packed = blobs.pack({"mime_type": "image/png", "data": text})
+    assert [file.read_bytes() for file in files(tmp_path)] == [picture]
+    assert blobs.read(sha256(picture).hexdigest()) == picture
+    assert blobs.unpack(packed) == {"mime_type": "image/png", "data": text}
 
 
 def test_a_blob_that_is_missing_or_changed_is_named(blobs: Blobs, tmp_path: Path) -> None:
