@@ -7,11 +7,15 @@ import re
 from rich.syntax import Syntax
 from rich.text import Text
 
+from codeact_team.lexing import is_lexed_quickly
+
 _FENCE = re.compile(r"[ \t]*(?P<run>`{3,}|~{3,})[ \t]*(?P<label>[\w+#.-]*)")
 
 
 def highlighted(code: str, language: str) -> Text:
-    """``code`` in the colours of its language."""
+    """``code`` in the colours of its language, where these do not take long."""
+    if not is_lexed_quickly(code, language):
+        return Text(code)
     # tabs stay: the terminal knows how wide they are
     text = Syntax("", language, theme="ansi_dark", background_color="default", tab_size=0).highlight(code)
     # the lexer ends its text with a line break, and the code may not

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import nh3
@@ -15,6 +14,7 @@ from pygments.lexers.data import JsonLexer
 from pygments.lexers.python import PythonLexer
 from pygments.lexers.shell import BashLexer
 
+from codeact_team.lexing import is_lexed_quickly
 from codeact_team.visibility import visible
 
 _LANGUAGES = {
@@ -22,11 +22,7 @@ _LANGUAGES = {
     **dict.fromkeys(("bash", "sh", "shell"), BashLexer),
     "json": JsonLexer,
 }
-"""What is highlighted. Lexers of others take a minute for 50,000 characters that are made for that."""
-_LONGEST_HIGHLIGHTED = 20_000
-"""Characters; longer code is shown without colours."""
-_SLOW = re.compile(r"\s{200}")
-"""What the lexer of Python takes quadratic time for."""
+"""What is highlighted."""
 _LONGEST_PROSE = 20_000
 """Characters; a longer text is shown as it is written."""
 _HEAD_LINES, _TAIL_LINES, _PART_CHARS = 20, 8, 4_000
@@ -51,7 +47,7 @@ def code(text: str, language: str) -> Markup:
     """Code, highlighted if it is in a language that is known; folded if it is long."""
     text = visible(text)
     lexer = _LANGUAGES.get(language.strip().lower())
-    if lexer is None or len(text) > _LONGEST_HIGHLIGHTED or _SLOW.search(text):
+    if lexer is None or not is_lexed_quickly(text, language):
         return folded(text, "code")
     # no element goes over the end of a line
     lines = (

@@ -43,6 +43,8 @@ from codeact_team.pages.artifacts import Bytes, shown
 from codeact_team.runs import RunResult
 from codeact_team.sandbox_description import without_note
 
+_MAX_LENGTH = 50
+"""What is told in one section: a browser lays out those only that are seen."""
 _Began = ModelCallBegan | BlockBegan | ToolCallBegan | QuestionAsked
 
 
@@ -64,6 +66,8 @@ class Story:
         self._artifact = artifact
         self._speaker: str | None = None
         """Whose section is open."""
+        self._length = 0
+        """How much is in it."""
         self._under_way: dict[int, _Began] = {}
         self._task: str | None = None
         """The task, until its message has come."""
@@ -188,10 +192,11 @@ class Story:
         self._file.write(getattr(self._items, kind)(*told, **more))
 
     def _section(self, speaker: str | None) -> None:
-        if speaker == self._speaker:
+        self._length += 1
+        if speaker == self._speaker and self._length < _MAX_LENGTH:
             return
         if self._speaker is not None:
             self._file.write(self._items.turn_end())
         if speaker is not None:
             self._file.write(self._items.turn_begin(speaker))
-        self._speaker = speaker
+        self._speaker, self._length = speaker, 0

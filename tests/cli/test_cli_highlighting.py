@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeact_team.cli.highlighting import highlighted_prose
+from codeact_team.cli.highlighting import highlighted, highlighted_prose
 
 
 @given(st.text(alphabet="`~a \n\tpython", max_size=60))
@@ -23,3 +24,11 @@ def test_only_code_has_colours():
     imports = [text.index(f"import {name}") for name in "bce"]
     assert coloured == {"import"}
     assert sorted(span.start for span in told.spans if "blue" in str(span.style)) == imports
+
+
+@pytest.mark.parametrize(
+    ("language", "code"), [("python", " \n" * 5_000), ("diff", "@" * 10_000), ("yaml", "`" * 10_000)]
+)
+def test_code_that_takes_a_lexer_long_has_no_colours(language: str, code: str):
+    told = highlighted(f"1{code}1", language)
+    assert (told.plain, told.spans) == (f"1{code}1", [])
