@@ -188,6 +188,11 @@ async def recover(runner: Team | ChatAgent) -> None:
     runner._is_running = False
 
 
+def conditions_of(runner: Team | ChatAgent) -> Iterator[object]:
+    """What a team ends by: its condition, and those that it consists of; nothing for an agent."""
+    return components_in(runner._termination_condition if isinstance(runner, BaseGroupChat) else None)
+
+
 def time_limit(runner: Team | ChatAgent) -> float | None:
     """The seconds after which a team ends by a ``TimeoutTermination``; ``None`` if it has none.
 

@@ -310,8 +310,8 @@ class BudgetSpent(Event):
         used_up: Why it may spend no more, in words.
     """
 
-    spent: dict[str, float]
-    left: dict[str, float]
+    spent: dict[str, int | float]
+    left: dict[str, int | float]
     currency: str | None = None
     unpriced: Sequence[str] = ()
     uncounted: int = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -172,15 +172,12 @@ class Ledger:
     def _use_up(self, items: Sequence[Item]) -> bool:
         """Whether nothing more is to be spent: nothing is left of one of these, or something was refused before."""
         if self.used_up is None:
-            gone = next((item for item in items if self._left.get(item, 1) <= 0), None)
+            spent, limits = self._spent.amounts, self._limits
+            gone = next((item for item in items if item in limits and spent[item] >= limits[item]), None)
             if gone is not None:
                 self.used_up = self._in_words(gone)
                 self._tell()
         return self.used_up is not None
-
-    @property
-    def _left(self) -> Mapping[Item, float]:
-        return {item: limit - self._spent.amounts[item] for item, limit in self._limits.items()}
 
     def _enter(
         self, effect: Effect[Any], outcome: object, failure: BaseException | None, seconds: float
@@ -193,10 +190,15 @@ class Ledger:
         self._tell()
 
     def _tell(self) -> None:
+        spent = self._spent.amounts
+        if self._timer is not None:
+            # as it is now; what decides is what was read last
+            spent = spent | {Item.SECONDS: self._seconds(self._timer)}
+        left = {item: max(0, limit - spent[item]) for item, limit in self._limits.items()}
         self._door.tell(
             BudgetSpent(
-                spent={item.value: round(spent, 9) for item, spent in self._spent.amounts.items()},
-                left={item.value: round(max(0, left), 9) for item, left in self._left.items()},
+                spent={item.value: round(amount, 9) for item, amount in spent.items()},
+                left={item.value: round(amount, 9) for item, amount in left.items()},
                 currency=self._config.currency if self._config.prices else None,
                 unpriced=[*self._spent.unpriced],
                 uncounted=self._spent.uncounted,

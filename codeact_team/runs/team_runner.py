@@ -32,7 +32,7 @@ from codeact_team.config.open import executors_of, make_ready, make_runnable, sp
 from codeact_team.effects import Door, Event, Listener, error_text
 from codeact_team.errors import BudgetError
 from codeact_team.events import Opened, RunBegan, RunEnded
-from codeact_team.ledger import BudgetTermination
+from codeact_team.ledger import within_budgets
 from codeact_team.providers import Policy
 from codeact_team.runs.acceptance import Acceptance
 from codeact_team.runs.answers import Answers
@@ -206,7 +206,8 @@ class TeamRunner:
         ):
             try:
                 async with self._files.found_after(partial(executors_of, self._scope), stays=stays_open):
-                    return await stream(team, await self._noted(task), self._door, seconds=seconds)
+                    async with within_budgets(team):
+                        return await stream(team, await self._noted(task), self._door, seconds=seconds)
             except BaseException as error:
                 failure = self._door.original_of(error)
                 raise
@@ -295,10 +296,6 @@ class TeamRunner:
             # some may not have read it
             self._note = ""
             await recover(self._team)
-            for part in components_in(self._team):
-                if isinstance(part, BudgetTermination):
-                    # also that of a team inside a tool, which nothing else resets
-                    await part.reset()
         return end
 
 

@@ -15,7 +15,12 @@ from typing import Any
 import pytest
 from autogen_agentchat.agents import AssistantAgent, BaseChatAgent, SocietyOfMindAgent
 from autogen_agentchat.base import Response, Team
-from autogen_agentchat.conditions import MaxMessageTermination, TextMentionTermination, TimeoutTermination
+from autogen_agentchat.conditions import (
+    HandoffTermination,
+    MaxMessageTermination,
+    TextMentionTermination,
+    TimeoutTermination,
+)
 from autogen_agentchat.messages import BaseChatMessage, TextMessage
 from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_core import CancellationToken, Component, ComponentBase, ComponentLoader
@@ -38,6 +43,7 @@ from codeact_team.autogen_internals import (
     WELL_KNOWN_PROVIDERS,
     build_python_functions_file,
     components_in,
+    conditions_of,
     function_of,
     import_to_str,
     listed_model,
@@ -199,6 +205,16 @@ def test_the_shortest_time_out_of_a_team_is_known() -> None:
     assert limit(word & TimeoutTermination(5)) is None
     assert limit(None) is None
     assert time_limit(Speaker("one")) is None
+
+
+def test_what_a_team_ends_by_is_known_and_not_what_teams_in_it_do() -> None:
+    ending = MaxMessageTermination(1) | (TextMentionTermination("x") & TimeoutTermination(2))
+    inner = RoundRobinGroupChat([Speaker("one")], termination_condition=HandoffTermination("two"))
+    team = RoundRobinGroupChat([inner], termination_condition=ending)
+    kinds = {type(condition) for condition in conditions_of(team)}
+    assert kinds >= {MaxMessageTermination, TextMentionTermination, TimeoutTermination}
+    assert HandoffTermination not in kinds
+    assert [*conditions_of(Speaker("one"))] == []
 
 
 def next_number(number: int) -> int:

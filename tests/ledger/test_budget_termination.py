@@ -11,7 +11,7 @@ import pytest
 from autogen_agentchat.agents import AssistantAgent, UserProxyAgent
 from autogen_agentchat.base import TerminationCondition
 from autogen_agentchat.conditions import MaxMessageTermination
-from autogen_agentchat.teams import RoundRobinGroupChat
+from autogen_agentchat.teams import MagenticOneGroupChat, RoundRobinGroupChat
 from autogen_agentchat.tools import AgentTool
 from autogen_core import FunctionCall
 from autogen_core.models import CreateResult, RequestUsage
@@ -25,6 +25,7 @@ from codeact_team.clients import wrap_client
 from codeact_team.effects import Effect, Event
 from codeact_team.events import BlockEnded, BudgetSpent, ToolCallEnded
 from codeact_team.execution import CallOutcome
+from codeact_team.ledger import within_budgets
 from codeact_team.ledger.spending import Reading
 
 PRICES = {"clever": {"prompt": 2.0, "completion": 8.0}}
@@ -291,6 +292,18 @@ async def test_the_next_task_has_the_budget_anew(door: Door) -> None:
     for _ in range(2):
         await team.run(task=TASK)
     assert calls_of(client) == 4
+
+
+async def test_in_a_run_a_team_that_plans_before_it_asks_its_condition_is_limited_from_the_beginning(
+    door: Door,
+) -> None:
+    client = replay(*[says("A plan.")] * 9)
+    budget = BudgetTermination(max_model_calls=1) | MaxMessageTermination(9)
+    team = MagenticOneGroupChat([talker(client)], wrap_client(client, "clever"), termination_condition=budget)
+    with pytest.raises(BudgetError, match="1 of 1 model calls"):
+        async with within_budgets(team):
+            await team.run(task=TASK)
+    assert calls_of(client) == 1
 
 
 async def test_without_a_door_there_is_nothing_that_counts() -> None:
