@@ -1,4 +1,4 @@
-"""The file that a run's answer is written to."""
+"""Files that are written all at once or not at all: that of a run's answer, and that of its page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from functools import partial
 from pathlib import Path
 
 from codeact_team.errors import SettingError
-from codeact_team.files.directories import Directory, opened
+from codeact_team.files.directories import Directory, NewFile, opened
+
+_ANSWER = "the answer"
 
 
 @contextmanager
@@ -24,30 +26,50 @@ def answer_file(path: Path) -> Generator[Callable[[str], None]]:
     """
     folder, name = os.path.split(os.path.realpath(path))
     with ExitStack() as stack:
-        with _explained(path):
+        with _explained(path, _ANSWER):
             directory = Directory(stack.enter_context(opened(folder)))
-            _check(path, directory, name)
+            _check(path, _ANSWER, directory, name)
         yield partial(_write, path, directory, name)
 
 
-def _check(path: Path, directory: Directory, name: str) -> None:
+@contextmanager
+def whole_file(path: Path, what: str) -> Generator[NewFile]:
+    """A file that is there at the end of this, unless something fails within it.
+
+    Args:
+        path: Where. There may be a file, which it replaces then, and nothing else.
+        what: What is written, for errors.
+
+    Raises:
+        SettingError: If it cannot be written.
+    """
+    folder, name = os.path.split(os.path.realpath(path))
+    with _explained(path, what), opened(folder) as top:
+        directory = Directory(top)
+        _check(path, what, directory, name)
+        with directory.new_file(name) as file:
+            yield file
+            file.replace()
+
+
+def _check(path: Path, what: str, directory: Directory, name: str) -> None:
     with suppress(FileNotFoundError):
         if not stat.S_ISREG(os.stat(name, dir_fd=directory.top, follow_symlinks=False).st_mode):
-            raise SettingError(f"the answer cannot be written to {path}: it is no file")
+            raise SettingError(f"{what} cannot be written to {path}: it is no file")
     with directory.new_file(name):
         pass
 
 
 def _write(path: Path, directory: Directory, name: str, answer: str) -> None:
     content = answer if answer.endswith("\n") else f"{answer}\n"
-    with _explained(path), directory.new_file(name) as file:
+    with _explained(path, _ANSWER), directory.new_file(name) as file:
         file.write(content.encode(errors="replace"))
         file.replace()
 
 
 @contextmanager
-def _explained(path: Path) -> Generator[None]:
+def _explained(path: Path, what: str) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        raise SettingError(f"the answer cannot be written to {path}: {error.strerror}") from error
+        raise SettingError(f"{what} cannot be written to {path}: {error.strerror}") from error

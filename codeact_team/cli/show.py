@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from pathlib import Path
 
+from codeact_team.cli.answer_file import whole_file
 from codeact_team.cli.conversation import Conversation
 from codeact_team.cli.json_lines import JsonLines
 from codeact_team.cli.run import tell_what_stopped
@@ -16,7 +16,6 @@ from codeact_team.cli.screen import Screen
 from codeact_team.effects import Event
 from codeact_team.errors import JournalError, SettingError
 from codeact_team.events import BlockEnded, Output
-from codeact_team.files.directories import Directory, opened
 from codeact_team.journal import RecordedRun, RunDirectory
 from codeact_team.pages import write_page
 from codeact_team.runs import RunResult
@@ -90,20 +89,16 @@ def _write(screen: Screen, run: RecordedRun, path: Path) -> None:
         "Began": began,
         "Version": about.versions.get("codeact-team", ""),
     }
-    folder, name = os.path.split(os.path.realpath(path))
-    try:
-        with opened(folder) as top, Directory(top).new_file(name) as file:
-            write_page(
-                lambda text: file.write(text.encode()),
-                whole(),
-                run.artifact,
-                title=title,
-                state=KeptRun.read(run.directory).state.value,
-                facts=facts,
-            )
-            file.replace()
-    except OSError as error:
-        raise SettingError(f"the page cannot be written to {path}: {error.strerror}") from error
+    state = KeptRun.read(run.directory).state.value
+    with whole_file(path, "the page") as file:
+        write_page(
+            lambda text: file.write(text.encode()),
+            whole(),
+            run.artifact,
+            title=title,
+            state=state,
+            facts=facts,
+        )
     if damages:
         # the page has what is before
         raise damages[0]

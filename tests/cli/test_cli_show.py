@@ -103,6 +103,8 @@ def test_a_page_is_written_all_at_once(tmp_path: Path):
     refused = in_this_process(*arguments, str(tmp_path / "missing" / "page.html"))
     assert refused.returncode == 2
     assert "page.html: No such file or directory" in refused.stderr
+    os.mkfifo(tmp_path / "pipe")
+    assert "pipe: it is no file" in in_this_process(*arguments, str(tmp_path / "pipe")).stderr
 
 
 def test_what_is_whole_of_a_damaged_run_is_shown(tmp_path: Path):
