@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
-from recording import Recording, run_local, runner, use_model_at
+from recording import CONFINED, NO_HTTP_RETRIES, Recording, run_local, runner, use_model_at
 from support.openai_server import AnyReply, Json, ScriptedServer, Slow, Text
 
 from codeact_team import open_team
 from codeact_team.events import BudgetSpent, ClockRead
+from codeact_team.journal import RecordedRun, find_run
 from codeact_team.runs import Cost, RunEnding, RunResult
 
 CODE = Text("```python\nprint('the answer is', 6 * 7)\n```")
+FAILS = Text("```python\nprint('so far')\n1 / 0\n```")
+RETRY = Json({"reason": "Mend it.", "retry": True})
 REJECT = Json({"problems": ["Too short."], "accepted": False, "next_step": "Again."})
 ACCEPT = Json({"problems": [], "accepted": True, "next_step": ""})
 MODEL: dict[str, Any] = {
@@ -35,6 +39,32 @@ def with_budget(**settings: Any) -> str:
         "config": {"conditions": conditions},
     }
     return f"config.termination_condition={json.dumps(either)}"
+
+
+def talker(client: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "provider": "autogen_agentchat.agents.AssistantAgent",
+        "config": {
+            "name": "ann",
+            "description": "Talks.",
+            "reflect_on_tool_use": False,
+            "tool_call_summary_format": "{result}",
+            "model_client": client,
+        },
+    }
+
+
+def team_file(folder: Path, agent: dict[str, Any], **settings: Any) -> Path:
+    """A team of one that goes on until its budget is used up."""
+    budget = {"provider": "codeact_team.BudgetTermination", "config": settings}
+    team = {
+        "provider": "autogen_agentchat.teams.RoundRobinGroupChat",
+        "component_type": "team",
+        "config": {"participants": [agent], "termination_condition": budget},
+    }
+    file = folder / "team.json"
+    file.write_text(json.dumps(team))
+    return file
 
 
 async def run(
@@ -63,15 +93,49 @@ async def test_a_team_that_has_spent_all_gives_its_best_answer_and_is_not_accept
 async def test_work_that_is_broken_off_within_a_turn_ends_in_the_same_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fails = Text("```python\nprint('so far')\n1 / 0\n```")
-    result, _, server = await run(
-        [fails, Json({"reason": "Mend it.", "retry": True})], monkeypatch, max_model_calls=2
-    )
+    result, _, server = await run([FAILS, RETRY], monkeypatch, max_model_calls=2)
     assert (result.ending, result.exit_code, result.error) == (RunEnding.NOT_ACCEPTED, 1, None)
     assert result.stop_reason is not None
     assert result.stop_reason.startswith("the budget is used up: 2 of 2 model calls")
     assert result.objection == "nobody has reviewed the work"
     assert len(server.requests) == 2
+
+
+async def test_what_is_refused_is_not_in_the_journal_and_what_was_spent_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async with ScriptedServer([FAILS, RETRY]) as server:
+        use_model_at(server.base_url, monkeypatch)
+        overrides = [CONFINED, NO_HTTP_RETRIES, with_budget(max_model_calls=2)]
+        recorded = runner("local-model", Recording(), overrides=overrides, record=tmp_path)
+        result = await recorded.run_once("A task")
+    assert result.stop_reason is not None
+    assert "2 of 2 model calls" in result.stop_reason
+    run = RecordedRun(find_run("last", tmp_path))
+    effects = [(effect.kind, effect.outcome) for effect in run.effects()]
+    assert [kind for kind, _ in effects].count("model_call") == 2
+    *_, spent = [outcome for kind, outcome in effects if kind == "time_reading"]
+    assert isinstance(spent, dict)
+    assert spent["amounts"] == {"model_calls": 2, "tokens": 220, "tool_calls": 0, "processor_seconds": ANY}
+
+
+async def test_an_agent_that_has_come_to_its_answer_with_the_last_call_is_accepted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "a-key")
+    executor = {
+        "provider": "codeact_team.ConfinedSessionCodeExecutor",
+        "config": {"confinement": "best_effort"},
+    }
+    agent = {
+        "provider": "codeact_team.CodeActAgent",
+        "config": {"name": "coder", "model_client": MODEL, "code_executor": executor},
+    }
+    file = team_file(tmp_path, agent, max_model_calls=1)
+    async with ScriptedServer([Text("It is 42.")]) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        result = await runner(file, Recording()).run_once("A task")
+    assert (result.ending, result.exit_code, result.answer) == (RunEnding.ACCEPTED, 0, "It is 42.")
 
 
 async def test_work_that_is_accepted_with_the_last_call_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,34 +164,11 @@ async def test_processor_time_of_code_is_counted_and_the_next_block_refused(
     assert len(server.requests) == 3
 
 
-def team_file(folder: Path, client: dict[str, Any], **settings: Any) -> Path:
-    """A team of one that goes on talking until its budget is used up."""
-    agent = {
-        "provider": "autogen_agentchat.agents.AssistantAgent",
-        "config": {
-            "name": "ann",
-            "description": "Talks.",
-            "reflect_on_tool_use": False,
-            "tool_call_summary_format": "{result}",
-            "model_client": client,
-        },
-    }
-    budget = {"provider": "codeact_team.BudgetTermination", "config": settings}
-    team = {
-        "provider": "autogen_agentchat.teams.RoundRobinGroupChat",
-        "component_type": "team",
-        "config": {"participants": [agent], "termination_condition": budget},
-    }
-    file = folder / "team.json"
-    file.write_text(json.dumps(team))
-    return file
-
-
 async def test_each_task_of_a_team_that_stays_open_has_the_budget(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "a-key")
-    file = team_file(tmp_path, MODEL, max_model_calls=2)
+    file = team_file(tmp_path, talker(MODEL), max_model_calls=2)
     async with ScriptedServer([Text(f"Answer {number}.") for number in range(6)]) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
         opened = runner(file, Recording())
@@ -152,7 +193,7 @@ async def test_a_cached_answer_costs_nothing_and_a_cache_goes_by_the_name_of_its
         "config": {"client": MODEL, "store": store},
     }
     prices = {MODEL["config"]["model"]: {"prompt": 1000, "completion": 0}}
-    file = team_file(tmp_path, cache, max_cost=0.3, prices=prices)
+    file = team_file(tmp_path, talker(cache), max_cost=0.3, prices=prices)
     async with ScriptedServer([Text("Well.")] * 6) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
         opened = runner(file, Recording())
