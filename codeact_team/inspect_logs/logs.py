@@ -98,7 +98,7 @@ def _sample_of(run: RecordedRun, problems: list[str]) -> EvalSample:
 def _sample(run: RecordedRun, problems: list[str]) -> EvalSample:
     about = run.about
     # why these end early, the events tell as well
-    transcript = Transcript(about.began, _readable(run.effects(), []))
+    transcript = Transcript(Path(about.config).stem, about.began, _readable(run.effects(), []))
     result: RunResult | None = None
     messages: list[ChatMessage] = []
     last = about.began

@@ -81,6 +81,7 @@ class Transcript:
     """A listener that makes the transcript of a run. It is for runs that are over, or for what there is of them yet.
 
     Args:
+        name: What runs.
         began: When the run began, in seconds since the epoch.
         effects: What was asked in it.
 
@@ -89,9 +90,10 @@ class Transcript:
         usage: The tokens by model; answers from a cache cost none.
     """
 
-    def __init__(self, began: float, effects: Iterable[RecordedEffect]) -> None:
+    def __init__(self, name: str, began: float, effects: Iterable[RecordedEffect]) -> None:
         self.events: list[InspectEvent] = []
         self.usage: dict[str, ModelUsage] = {}
+        self._name = name
         self._began = began
         told = [effect for effect in effects if effect.kind in _KINDS]
         self._asked = sorted(told, key=lambda effect: effect.n)
@@ -102,7 +104,7 @@ class Transcript:
     def __call__(self, event: Event) -> None:
         match event:
             case RunBegan():
-                self._begin(event, event.span, "run", "run")
+                self._begin(event, event.span, self._name, "run")
             case TurnBegan():
                 self._begin(event, event.span, event.agent, "agent")
             case RunEnded() | TurnEnded():
@@ -282,14 +284,18 @@ def _code_arguments(blocks: Sequence[Code]) -> dict[str, JsonValue]:
 
 
 def _view(blocks: Sequence[Code]) -> ToolCallContent:
-    fences = [found for block in blocks for found in re.findall("`+", block.code)]
-    fence = max(["``", *fences], key=len) + "`"
-    parts = [f"{fence}{_word(block.language)}\n{block.code}\n{fence}" for block in blocks]
+    parts = [_fenced(block.code, _word(block.language)) for block in blocks]
     return ToolCallContent(title=CODE, format="markdown", content="\n\n".join(parts))
 
 
 def _word(language: str) -> str:
     return language if language.isalnum() else ""
+
+
+def _fenced(text: str, word: str = "") -> str:
+    """Text as a block of Markdown, from which it cannot break out."""
+    fence = max(["``", *re.findall("`+", text)], key=len) + "`"
+    return f"{fence}{word}\n{text}\n{fence}"
 
 
 def _as_text(value: JsonValue) -> str:
@@ -331,7 +337,8 @@ def _block_result(event: BlockEnded, asked: RecordedEffect | None) -> ToolResult
     result = load_result(asked.outcome)
     artifacts = result.artifacts if isinstance(result, SessionResult) else ()
     shown = [found for artifact in artifacts if (found := _shown(artifact)) is not None]
-    return [ContentText(text=event.output), *shown] if shown else event.output
+    # beside pictures, the viewer takes text for Markdown
+    return [ContentText(text=_fenced(event.output)), *shown] if shown else event.output
 
 
 def _shown(artifact: Artifact) -> ContentText | ContentImage | None:
@@ -339,7 +346,7 @@ def _shown(artifact: Artifact) -> ContentText | ContentImage | None:
     if kind.startswith("image/"):
         return image_of(kind, base64.b64encode(artifact.data).decode())
     if kind.startswith("text/") or kind.endswith(("json", "xml")):
-        return ContentText(text=artifact.data.decode(errors="replace"))
+        return ContentText(text=_fenced(artifact.data.decode(errors="replace")))
     return None
 
 

@@ -36,11 +36,9 @@ def trace(door: Door, clean: Clean, workflow: str = "") -> None:
     from codeact_team.telemetry.tracing import Tracing
 
     _traced.add(door)
-    contents = wants_contents()
-    tracing = Tracing(workflow, clean if contents else None)
+    tracing = Tracing(workflow, clean if wants_contents() else None)
     door.listen(tracing)
-    if contents:
-        door.put_inside(tracing.note_contents)
+    door.put_inside(tracing.stand)
 
 
 @contextmanager

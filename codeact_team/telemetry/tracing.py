@@ -57,6 +57,8 @@ class _OpenSpan:
     """What is current within it."""
     around: Context
     began: float
+    is_performed: bool
+    """Whether anything was really done: not so where a handler answers instead, as from a journal, or refuses."""
     has_words: bool = False
 
 
@@ -89,8 +91,12 @@ class Tracing:
             case _:
                 pass
 
-    async def note_contents(self, effect: Effect[Any], do: Perform) -> Any:
-        """A handler that adds to the span of an effect what was asked and answered, where its events do not tell."""
+    async def stand(self, effect: Effect[Any], do: Perform) -> Any:
+        """A handler, the innermost: notes that an effect is really performed, and where that is wanted its contents."""
+        if (found := self._open.get(_current_number())) is not None:
+            found.is_performed = True
+        if self._clean is None:
+            return await do()
         span = trace.get_current_span()
         self._note_contents(span, lambda: names.asked(effect.request()))
         outcome = await do()
@@ -200,17 +206,24 @@ class Tracing:
     ) -> None:
         around = context.get_current()
         within = around
-        if event.parent in self._open and context.get_value(_NUMBER) != event.parent:
+        if event.parent in self._open and _current_number() != event.parent:
             # a task that was not started by what it works for; else a span of AutoGen's may be in between
             within = self._open[event.parent].inside
         span = self._tracer.start_span(name, within, kind, attributes, start_time=_nanoseconds(event.at))
         inside = context.set_value(_NUMBER, number, trace.set_span_in_context(span, within))
-        self._open[number] = _OpenSpan(span, inside, around, event.at)
+        is_frame = isinstance(event, RunBegan | TurnBegan)
+        self._open[number] = _OpenSpan(span, inside, around, event.at, is_performed=is_frame)
         context.attach(inside)
 
     def _end(self, event: Event, number: int, kind: str | None = None, *, error: str | None) -> None:
         found = self._open.pop(number, None)
         if found is None:
+            return
+        if _current_number() == number:
+            # whatever task this is; the token of `attach` would be good in one only
+            context.attach(found.around)
+        if not found.is_performed:
+            # a span that does not end is not told: nothing has happened anew
             return
         if kind is None and error:
             kind = names.error_type_of(error)
@@ -220,9 +233,6 @@ class Tracing:
             said = self._clean(error) if error and self._clean is not None else None
             found.span.set_status(Status(StatusCode.ERROR, said))
         found.span.end(_nanoseconds(event.at))
-        if context.get_value(_NUMBER) == number:
-            # whatever task this is; the token of `attach` would be good in one only
-            context.attach(found.around)
 
     def _span(self, number: int) -> Span:
         found = self._open.get(number)
@@ -234,6 +244,11 @@ class Tracing:
         for name, value in contents.items():
             text = self._clean(value) if isinstance(value, str) else as_text(value, self._clean)
             span.set_attribute(name, text)
+
+
+def _current_number() -> int:
+    """The number of our span that is current; 0 for none."""
+    return cast("int", context.get_value(_NUMBER) or 0)
 
 
 def _named(operation: str, key: str, name: str) -> tuple[str, Attributes]:

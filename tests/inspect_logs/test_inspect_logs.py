@@ -113,7 +113,7 @@ async def test_a_log_holds_model_calls_code_its_output_pictures_and_calls_of_too
     assert isinstance(block.result, list)
     output, picture = block.result
     assert isinstance(output, ContentText)
-    assert output.text.startswith("2.5\n")
+    assert output.text.startswith("```\n2.5\n")
     assert isinstance(picture, ContentImage)
     assert picture.image.endswith(PIXEL_TEXT)
     assert (call.function, call.arguments, call.result) == ("price", {"article": "rye"}, "2.5")
@@ -123,7 +123,7 @@ async def test_a_log_holds_model_calls_code_its_output_pictures_and_calls_of_too
     while within is not None:
         names.append(within.name)
         within = spans.get(str(within.parent_id))
-    assert names == ["execute_code", "coder", "run"]
+    assert names == ["execute_code", "coder", "shop"]
     assert sample.scores is not None
     assert (sample.scores["accepted"].value, sample.scores["accepted"].answer) == ("C", "It is 2.5.")
     assert (sample.id, sample.input, sample.output.completion) == ("one", "What is rye?", "It is 2.5.")

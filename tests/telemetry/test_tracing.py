@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Generator
+from typing import Any
 
 import pytest
 from autogen_agentchat.agents import AssistantAgent
@@ -24,7 +25,7 @@ from tracing_support import Spans, begin_of, end_of, told_of, tracing
 from codeact_team import open_team, telemetry, wrap
 from codeact_team.approval import Answer, Question
 from codeact_team.clients import wrap_client
-from codeact_team.effects import Door, Event, current_door
+from codeact_team.effects import Door, Effect, Event, Perform, current_door
 from codeact_team.events import BlockBegan, RunBegan, RunEnded
 from codeact_team.runs import RunEnding, TeamRunner
 
@@ -296,6 +297,32 @@ async def test_without_a_tracer_provider_nothing_stands_in_the_door(monkeypatch:
     async with open_team("quickstart-codeact"):
         assert current_door() is None
     assert not telemetry.wants_contents()
+
+
+async def test_what_a_handler_answers_instead_or_refuses_has_no_span(spans: Spans):
+    async def answer(effect: Effect[Any], do: Perform) -> Any:
+        text = str(effect.request())
+        if "refuse" in text:
+            raise RuntimeError("Refused.")
+        return await do() if "ask" in text else effect.load(recorded)
+
+    recorded: dict[str, Any] = {
+        "finish_reason": "stop",
+        "content": "As before.",
+        "usage": {"prompt_tokens": 1, "completion_tokens": 1},
+        "cached": False,
+    }
+    with Door(answer) as door:
+        telemetry.trace(door, str, "again")
+        client = wrap_client(ReplayChatCompletionClient(["Hello."]), "m")
+        with door.span(lambda span: RunBegan(span=span, task="t"), lambda span: RunEnded(span=span)):
+            for said, answered in [("repeat", "As before."), ("ask", "Hello.")]:
+                asked = [UserMessage(content=said, source="user")]
+                assert (await client.create(asked)).content == answered
+            with pytest.raises(RuntimeError):
+                await client.create([UserMessage(content="refuse", source="user")])
+    assert [span.name for span in spans.ours] == ["invoke_workflow again", "chat m"]
+    assert trace.get_current_span() is trace.INVALID_SPAN
 
 
 async def test_words_that_come_piece_by_piece_tell_when_the_first_came(spans: Spans):
