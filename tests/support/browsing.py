@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Dialog, Page, Request, sync_playwright
 
+_PATIENCE = 90_000
+"""Milliseconds; a busy machine takes its time."""
+
 
 @dataclass
 class Elsewhere:
@@ -59,7 +62,7 @@ def chromium() -> Generator[Browser]:
     if (path := shutil.which("chromium")) is None:
         pytest.skip("there is no browser: apt-get install chromium")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path)
+        browser = playwright.chromium.launch(executable_path=path, timeout=_PATIENCE)
         yield browser
         browser.close()
 
@@ -87,6 +90,7 @@ def listening() -> Generator[Elsewhere]:
 def open_page(browser: Browser, path: Path) -> Generator[Opened]:
     """Open a file, and wait until nothing of it is loaded any more."""
     with browser.new_page() as page:
+        page.set_default_timeout(_PATIENCE)
         opened = Opened(page)
 
         def dismiss(dialog: Dialog) -> None:
