@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import signal
@@ -105,6 +106,19 @@ def test_a_page_is_written_all_at_once(tmp_path: Path):
     assert "page.html: No such file or directory" in refused.stderr
     os.mkfifo(tmp_path / "pipe")
     assert "pipe: it is no file" in in_this_process(*arguments, str(tmp_path / "pipe")).stderr
+
+
+def test_what_a_session_has_shown_is_on_the_page(tmp_path: Path):
+    picture = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 8
+    code = f"class Picture:\n    def _repr_png_(self):\n        return {picture!r}\n\nPicture()"
+    with ScriptedServer.in_thread([Text(f"```python\n{code}\n```"), Text("It is there.")]) as server:
+        ran = codeact_team(*agent(tmp_path), cwd=tmp_path, **variables(server, tmp_path))
+    assert ran.returncode == 0, ran.stderr
+    told = codeact_team("show", "last", "--html", "page.html", cwd=tmp_path)
+    assert told.returncode == 0, told.stderr
+    page = (tmp_path / "page.html").read_text()
+    assert f'<img src="data:image/png;base64,{base64.b64encode(picture).decode()}"' in page
+    assert "step-1-1.png · image/png · 2.1 kB" in page
 
 
 def test_what_is_whole_of_a_damaged_run_is_shown(tmp_path: Path):
