@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -21,9 +19,9 @@ from inspect_ai.event import (
     ToolEvent,
 )
 from inspect_ai.event import Event as InspectEvent
-from inspect_ai.model import ContentImage, ContentText, GenerateConfig, ModelOutput, ModelUsage
+from inspect_ai.model import GenerateConfig, ModelOutput, ModelUsage
 from inspect_ai.scorer import CORRECT, INCORRECT, Score
-from inspect_ai.tool import ToolCall, ToolCallContent, ToolCallError, ToolResult
+from inspect_ai.tool import ToolCall, ToolCallError
 from pydantic import JsonValue
 
 from codeact_team.effects import Event
@@ -32,7 +30,6 @@ from codeact_team.events import (
     BlockBegan,
     BlockEnded,
     BudgetSpent,
-    Code,
     Decision,
     HandedOff,
     Judged,
@@ -50,9 +47,9 @@ from codeact_team.events import (
     TurnEnded,
     dump,
 )
-from codeact_team.execution import Artifact, CallOutcome, SessionResult
-from codeact_team.execution_records import load_result
-from codeact_team.inspect_logs.messages import image_of, messages_of, output_of, tools_of, usage_of
+from codeact_team.execution import CallOutcome
+from codeact_team.inspect_logs.calls import block_result, code_arguments, code_view, outcome_of, result_text
+from codeact_team.inspect_logs.messages import messages_of, output_of, tools_of, usage_of
 from codeact_team.journal import RecordedEffect
 
 CODE = "execute_code"
@@ -77,6 +74,9 @@ _PROBLEMS: Mapping[CallOutcome, Any] = {
 }
 
 
+_Began = ModelCallBegan | BlockBegan | ToolCallBegan | QuestionAsked
+
+
 class Transcript:
     """A listener that makes the transcript of a run. It is for runs that are over, or for what there is of them yet.
 
@@ -99,7 +99,7 @@ class Transcript:
         self._asked = sorted(told, key=lambda effect: effect.n)
         self._spans: dict[int, str] = {}
         """The ids of the spans that are open, by their numbers, which a run that is resumed uses again."""
-        self._calls: dict[int, tuple[ModelEvent | ToolEvent | InputEvent, RecordedEffect | None]] = {}
+        self._calls: dict[int, tuple[ModelEvent | ToolEvent | InputEvent, _Began]] = {}
 
     def __call__(self, event: Event) -> None:
         match event:
@@ -123,7 +123,8 @@ class Transcript:
 
     def close(self) -> None:
         """Mark what has not ended, and end what is open."""
-        for call, _ in self._calls.values():
+        for call, began in self._calls.values():
+            _fill(call, self._asked_by(began, math.inf))
             if isinstance(call, ModelEvent):
                 call.error = _UNFINISHED
             elif isinstance(call, ToolEvent):
@@ -153,35 +154,21 @@ class Transcript:
             place["span_id"] = identity
             self.events.append(SpanEndEvent(id=identity, **place))
 
-    def _begin_call(self, event: ModelCallBegan | BlockBegan | ToolCallBegan | QuestionAsked) -> None:
-        asked = self._effect_of(event)
+    def _begin_call(self, event: _Began) -> None:
         match event:
             case ModelCallBegan():
-                call = self._model_event(event, asked)
+                self.usage.setdefault(event.model, ModelUsage())
+                call = _model_event(event, self._place(event))
             case BlockBegan():
                 self._begin(event, event.span, CODE, "tool")
-                call = self._tool_event(event, CODE, _code_arguments(event.blocks))
-                call.span_id, call.view = self._spans[event.span], _view(event.blocks)
+                call = self._tool_event(event, CODE, code_arguments(event.blocks))
+                call.span_id, call.view = self._spans[event.span], code_view(CODE, event.blocks)
             case ToolCallBegan():
-                call = self._tool_event(event, event.name, _arguments(event, asked))
+                call = self._tool_event(event, event.name, {"arguments": event.arguments})
             case QuestionAsked():
                 call = InputEvent(input="", input_ansi="", message=event.text, **self._place(event))
-        self._calls[event.span] = call, asked
+        self._calls[event.span] = call, event
         self.events.append(call)
-
-    def _model_event(self, event: ModelCallBegan, asked: RecordedEffect | None) -> ModelEvent:
-        self.usage.setdefault(event.model, ModelUsage())
-        request: Mapping[str, Any] = {} if asked is None else cast("dict[str, Any]", asked.request)
-        return ModelEvent(
-            model=event.model,
-            role=event.agent or None,
-            input=messages_of(request.get("messages", ())),
-            tools=tools_of(request.get("tools")),
-            tool_choice="auto",
-            config=GenerateConfig(),
-            output=ModelOutput(model=event.model),
-            **self._place(event),
-        )
 
     def _tool_event(
         self, event: BlockBegan | ToolCallBegan, function: str, arguments: dict[str, JsonValue]
@@ -195,17 +182,21 @@ class Transcript:
         )
 
     def _end_call(self, event: ModelCallEnded | BlockEnded | ToolCallEnded | QuestionAnswered) -> None:
-        call, asked = self._calls.pop(event.span, (None, None))
+        call, began = self._calls.pop(event.span, (None, None))
+        if began is None:
+            return
+        asked = self._asked_by(began, event.at)
+        _fill(call, asked)
         match event, call:
             case ModelCallEnded(), ModelEvent():
                 self._answered(call, asked, event)
             case BlockEnded(), ToolEvent():
-                call.result = _block_result(event, asked)
-                call.metadata = {"agent": event.agent, **_outcome(event)}
+                call.result = block_result(event, asked)
+                call.metadata = {"agent": event.agent, **outcome_of(event)}
                 if event.error is not None:
                     call.error = ToolCallError("unknown", event.error)
             case ToolCallEnded(), ToolEvent():
-                call.result = _result_text(asked)
+                call.result = result_text(asked)
                 if event.outcome is not CallOutcome.OK:
                     call.error = ToolCallError(_PROBLEMS.get(event.outcome, "unknown"), event.error)
             case QuestionAnswered(), InputEvent():
@@ -250,15 +241,40 @@ class Transcript:
         )
         self.events.append(ScoreEvent(score=score, intermediate=True, scorer=event.agent, **place))
 
-    def _effect_of(
-        self, event: ModelCallBegan | BlockBegan | ToolCallBegan | QuestionAsked
-    ) -> RecordedEffect | None:
-        """What was asked where an event tells that something begins: the next thing of the agent that fits."""
+    def _asked_by(self, began: _Began, end: float) -> RecordedEffect | None:
+        """What was asked between the begin and the end of a call: nothing where it was refused before it was recorded."""
         for number, effect in enumerate(self._asked):
-            by_the_agent = effect.by.rpartition("@")[0] == event.agent
-            if by_the_agent and effect.began >= event.at - _ROUNDING and _fits(effect, event):
+            if effect.began > end + _ROUNDING:
+                return None
+            by_the_agent = effect.by.rpartition("@")[0] == began.agent
+            if by_the_agent and effect.began >= began.at - _ROUNDING and _fits(effect, began):
                 return self._asked.pop(number)
         return None
+
+
+def _model_event(event: ModelCallBegan, place: dict[str, Any]) -> ModelEvent:
+    return ModelEvent(
+        model=event.model,
+        role=event.agent or None,
+        input=[],
+        tools=[],
+        tool_choice="auto",
+        config=GenerateConfig(),
+        output=ModelOutput(model=event.model),
+        **place,
+    )
+
+
+def _fill(call: object, asked: RecordedEffect | None) -> None:
+    """Add what was asked to a call, where its events do not tell it whole."""
+    match call, None if asked is None else asked.request:
+        case ModelEvent(), {"messages": list() as messages} as request:
+            call.input = messages_of(cast("list[dict[str, Any]]", messages))
+            call.tools = tools_of(request.get("tools"))
+        case ToolEvent(), {"arguments": dict() as arguments}:
+            call.arguments = arguments
+        case _:
+            pass
 
 
 def _fits(effect: RecordedEffect, event: Event) -> bool:
@@ -275,87 +291,3 @@ def _fits(effect: RecordedEffect, event: Event) -> bool:
 
 def _time(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
-
-
-def _code_arguments(blocks: Sequence[Code]) -> dict[str, JsonValue]:
-    if len(blocks) == 1:
-        return {"language": blocks[0].language, "code": blocks[0].code}
-    return {"blocks": [{"language": block.language, "code": block.code} for block in blocks]}
-
-
-def _view(blocks: Sequence[Code]) -> ToolCallContent:
-    parts = [_fenced(block.code, _word(block.language)) for block in blocks]
-    return ToolCallContent(title=CODE, format="markdown", content="\n\n".join(parts))
-
-
-def _word(language: str) -> str:
-    return language if language.isalnum() else ""
-
-
-def _fenced(text: str, word: str = "") -> str:
-    """Text as a block of Markdown, from which it cannot break out."""
-    fence = max(["``", *re.findall("`+", text)], key=len) + "`"
-    return f"{fence}{word}\n{text}\n{fence}"
-
-
-def _as_text(value: JsonValue) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _arguments(event: ToolCallBegan, asked: RecordedEffect | None) -> dict[str, JsonValue]:
-    match None if asked is None else asked.request:
-        case {"arguments": dict() as arguments}:
-            return arguments
-        case _:
-            return {"arguments": event.arguments}
-
-
-def _result_text(asked: RecordedEffect | None) -> str:
-    """What a tool has returned, as the code or the model gets it, in words."""
-    match None if asked is None else asked.outcome:
-        case None:
-            return ""
-        case {"content": list() as pieces} | {"result": list() as pieces}:
-            return "\n".join(_piece(piece) for piece in pieces)
-        case other:
-            return _as_text(other)
-
-
-def _piece(piece: JsonValue) -> str:
-    match piece:
-        case {"artifact": {"mime_type": str() as kind}}:
-            return f"({kind})"
-        case {"content": value} | {"value": value}:
-            return _as_text(value)
-        case _:
-            return _as_text(piece)
-
-
-def _block_result(event: BlockEnded, asked: RecordedEffect | None) -> ToolResult:
-    if asked is None or asked.kind != "block" or asked.outcome is None:
-        return event.output
-    result = load_result(asked.outcome)
-    artifacts = result.artifacts if isinstance(result, SessionResult) else ()
-    shown = [found for artifact in artifacts if (found := _shown(artifact)) is not None]
-    # beside pictures, the viewer takes text for Markdown
-    return [ContentText(text=_fenced(event.output)), *shown] if shown else event.output
-
-
-def _shown(artifact: Artifact) -> ContentText | ContentImage | None:
-    kind = artifact.mime_type.partition(";")[0].strip().lower()
-    if kind.startswith("image/"):
-        return image_of(kind, base64.b64encode(artifact.data).decode())
-    if kind.startswith("text/") or kind.endswith(("json", "xml")):
-        return ContentText(text=_fenced(artifact.data.decode(errors="replace")))
-    return None
-
-
-def _outcome(event: BlockEnded) -> dict[str, Any]:
-    told = {
-        "exit_code": event.exit_code,
-        "outcome": None if event.outcome is None else event.outcome.value,
-        "limit": event.limit,
-        "state_lost": event.state_lost or None,
-        "artifacts": [f"{one.mime_type}, {one.size} bytes, {one.sha256}" for one in event.artifacts] or None,
-    }
-    return {key: value for key, value in told.items() if value is not None}

@@ -86,7 +86,8 @@ def _set_provider() -> TracerProvider | None:
         found = entry_points(group="opentelemetry_traces_exporter", name=name)
         if not found:
             raise SettingError(
-                f"OTEL_TRACES_EXPORTER: there is no exporter {name!r} here; {_INSTALL} has otlp"
+                f"no exporter {name!r} is installed (OTEL_TRACES_EXPORTER, OTEL_EXPORTER_OTLP_PROTOCOL); that for otlp over "
+                f"http/protobuf comes by {_INSTALL}"
             )
         exporter = next(iter(found)).load()()
         provider.add_span_processor(BatchSpanProcessor(DiscreetExporter(exporter)))

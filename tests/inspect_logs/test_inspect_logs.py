@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -31,7 +32,7 @@ from codeact_team.approval import Answer, Question
 from codeact_team.clients import ModelCall, wrap_client
 from codeact_team.effects import Door
 from codeact_team.errors import JournalError
-from codeact_team.events import BlockBegan, Code, Judged, ModelCallBegan, RunBegan, RunEnded
+from codeact_team.events import BlockBegan, Code, Judged, ModelCallBegan, ModelCallEnded, RunBegan, RunEnded
 from codeact_team.inspect_logs.logs import write_log
 from codeact_team.journal import About, RecordedRun, Recorder, RunDirectory
 from codeact_team.runs import RunEnding, RunResult
@@ -211,6 +212,20 @@ async def test_each_run_is_a_sample_and_one_without_an_end_has_no_score(tmp_path
     assert (log.eval.task, log.eval.model) == ("shop", "m")
     assert log.results is not None
     assert log.results.scores[0].metrics["accuracy"].value == 1
+
+
+async def test_a_call_that_was_refused_has_not_what_the_next_one_asked(tmp_path: Path):
+    with recorded(tmp_path) as door:
+        door.tell(ModelCallBegan(span=7, agent="", model="m"))
+        door.tell(ModelCallEnded(span=7, agent="", model="m", error="BudgetError: used up"))
+        await asyncio.sleep(0.001)
+        await wrap_client(ReplayChatCompletionClient(["Hello."]), "m").create(
+            [UserMessage(content="Hi.", source="user")]
+        )
+    (sample,) = logged(tmp_path)
+    refused, answered = events(sample, ModelEvent)
+    assert (refused.input, refused.error) == ([], "BudgetError: used up")
+    assert answered.output.completion == "Hello."
 
 
 async def test_what_was_under_way_when_a_run_broke_off_says_so(tmp_path: Path):
