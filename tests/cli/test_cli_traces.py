@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import socket
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,9 +23,12 @@ def named(receiver: Receiver, name: str) -> list[Received]:
     return [span for span in receiver.spans if span.name == name]
 
 
-def where_nothing_listens() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return f"http://127.0.0.1:{free.getsockname()[1]}"
+@contextmanager
+def nothing_listens() -> Generator[str]:
+    """Where nothing listens, nor may begin to."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
 
 
 def test_a_run_arrives_as_one_trace_without_a_word_of_what_was_said(tmp_path: Path):
@@ -111,8 +116,8 @@ def test_the_wait_for_a_receiver_that_hangs_can_be_interrupted_and_the_run_stays
 
 @pytest.mark.parametrize("receiver", ["missing", "broken"])
 def test_a_receiver_that_takes_nothing_costs_a_warning_and_not_the_run(tmp_path: Path, receiver: str):
-    with receiving(400) as broken:
-        endpoint = where_nothing_listens() if receiver == "missing" else broken.endpoint
+    with receiving(400) as broken, nothing_listens() as nowhere:
+        endpoint = nowhere if receiver == "missing" else broken.endpoint
         result = codeact_team(
             "run", talker(tmp_path, ["Hello."]), "Hi", cwd=tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT=endpoint
         )
