@@ -94,6 +94,10 @@ class Effect(ABC, Generic[T]):
         """The outcome that was dumped."""
         return self.form.validate_python(data)
 
+    def unknown(self) -> T | None:
+        """The outcome for whoever asks where nobody knows if it was done; ``None`` where it can just be done again."""
+        return None
+
     @abstractmethod
     def began(self, span: int) -> Event:
         """What is told when it begins."""

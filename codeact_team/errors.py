@@ -76,6 +76,10 @@ class JournalError(CodeActTeamError, RuntimeError):
     """The journal of a run cannot be written or read, or is damaged."""
 
 
+class RecordedError(CodeActTeamError, RuntimeError):
+    """An error that is known from the journal of a run, by its words only."""
+
+
 class SandboxError(CodeActTeamError, RuntimeError):
     """Code cannot run on this machine as asked; nothing the code itself could mend."""
 

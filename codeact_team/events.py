@@ -412,10 +412,31 @@ class SandboxDescribed(EffectEvent):
 
 @dataclass(kw_only=True)
 class SandboxLost(Event):
-    """A sandbox, or the interpreter in it, is gone with what code has left there."""
+    """A sandbox, or the interpreter in it, is gone with what code has left there.
+
+    Attributes:
+        sandbox: Its executor.
+        place: Where in the config that is; empty where no config has it.
+    """
 
     sandbox: str
     reason: str
+    place: str = ""
+
+
+@dataclass(kw_only=True)
+class BlocksRepeated(Event):
+    """A run goes on, and code of it has run again, to bring back its variables.
+
+    Attributes:
+        place: Where in the config its executor is.
+        blocks: How many blocks.
+        differing: How many of them wrote something else than before; agents go by what they wrote then.
+    """
+
+    place: str
+    blocks: int
+    differing: int
 
 
 @dataclass(kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -19,7 +19,7 @@ from codeact_team.aio import streamed
 from codeact_team.errors import SandboxError
 from codeact_team.execution import Artifact, ExecutionResult, HostTools
 from codeact_team.sandbox_description import DataFile, SandboxDescription
-from codeact_team.workspace import ChangedFile, Changes, SavedFile, Workspace
+from codeact_team.workspace import ChangedFile, Changes, RecordedFile, SavedFile, Workspace
 
 Emit: TypeAlias = Callable[[str], Awaitable[None]]
 """Takes a piece of output as it comes; the code's output is not read on before it returns."""
@@ -92,6 +92,38 @@ class StreamingCodeExecutor(CodeExecutor):
             SandboxError: If there is no sandbox that it can be added to.
         """
         raise SandboxError("there is no workspace to add it to")
+
+    @property
+    def is_contained(self) -> bool:
+        """Whether code can change nothing but its workspace, so that running it again there changes nothing else."""
+        return False
+
+    async def record_files(self, keep: Callable[[bytes], str]) -> Mapping[str, RecordedFile]:
+        """What is in the workspace, by path. Waits for a block to end.
+
+        Args:
+            keep: Keeps the content of a file, and returns its digest. It may block. Called for what has changed since this
+                was asked last.
+
+        Raises:
+            SandboxError: If that cannot be found out.
+        """
+        return {}
+
+    async def restore_files(
+        self, contents: Mapping[str, Path], executable: Container[str], gone: Sequence[str]
+    ) -> None:
+        """Write files of the workspace, whatever is in their place, and remove others.
+
+        Args:
+            contents: By path, the file of this machine that has the content.
+            executable: The paths of those that their owner may run.
+            gone: The paths of those to be removed.
+
+        Raises:
+            SandboxError: If that cannot be done.
+        """
+        raise SandboxError("there is no workspace to restore files in")
 
     @property
     @abstractmethod

@@ -59,6 +59,21 @@ class SavedFile:
 
 
 @dataclass(frozen=True)
+class RecordedFile:
+    """A file of the workspace at one time.
+
+    Attributes:
+        digest: What its content is kept as; ``None`` where that is too long, or could not be read.
+        size: In bytes.
+        is_executable: Whether its owner may run it.
+    """
+
+    digest: str | None
+    size: int
+    is_executable: bool
+
+
+@dataclass(frozen=True)
 class Workspace:
     """Where the files of the code are.
 

@@ -21,9 +21,9 @@ from codeact_team.agents.kept_output import keep_output
 from codeact_team.aio import is_being_cancelled, until_cancelled
 from codeact_team.approval import Answer, Question
 from codeact_team.approval.asked_question import AskedQuestion
-from codeact_team.effects import Door, Effect, perform
+from codeact_team.code_effects import CodeRun
+from codeact_team.effects import Door, perform
 from codeact_team.errors import CodeActTeamError, SandboxError
-from codeact_team.events import BlockBegan, BlockEnded, Code, block_ended
 from codeact_team.execution import Artifact, ExecutionResult, Outcome, SessionResult
 from codeact_team.execution_records import dump_result, load_result
 from codeact_team.executor_interface import Emit, SessionCodeExecutor, StreamingCodeExecutor
@@ -34,30 +34,13 @@ logger = logging.getLogger(__name__)
 _TIMEOUT_EXIT_CODE = 124
 """What the ``timeout`` command exits with."""
 CANCELLED = "Code execution was cancelled."
+INTERRUPTED = "The run was interrupted while this code ran: whether it has run to its end, and what it has done, is not known."
 
 
-class Block(Effect[ExecutionResult]):
-    """Code blocks run; the message of that id tells what came of them.
-
-    Args:
-        source: The agent whose code it is.
-        executor: What runs them.
-        blocks: The blocks.
-        message_id: The id of that message.
-    """
+class Block(CodeRun[ExecutionResult]):
+    """Code blocks of one of our agents run."""
 
     kind = "block"
-
-    def __init__(
-        self, source: str, executor: CodeExecutor, blocks: Sequence[CodeBlock], message_id: str | None
-    ) -> None:
-        self.source = source
-        self.part = executor
-        self._blocks = [Code(block.language, block.code) for block in blocks]
-        self._message_id = message_id
-
-    def request(self) -> JsonValue:
-        return {"blocks": [{"language": block.language, "code": block.code} for block in self._blocks]}
 
     def dump(self, outcome: ExecutionResult) -> JsonValue:
         return dump_result(outcome)
@@ -65,11 +48,12 @@ class Block(Effect[ExecutionResult]):
     def load(self, data: JsonValue) -> ExecutionResult:
         return load_result(data)
 
-    def began(self, span: int) -> BlockBegan:
-        return BlockBegan(span=span, agent=self.source, blocks=self._blocks)
-
-    def ended(self, span: int, outcome: ExecutionResult | None, error: BaseException | None) -> BlockEnded:
-        return block_ended(span, self.source, outcome, error, self._message_id)
+    def unknown(self) -> ExecutionResult:
+        result = SessionResult if isinstance(self.part, SessionCodeExecutor) else ExecutionResult
+        unknown = result(exit_code=1, output=INTERRUPTED, outcome=Outcome.LOST)
+        if isinstance(unknown, SessionResult):
+            unknown.state_lost = True
+        return unknown
 
 
 async def run_blocks(
@@ -121,7 +105,10 @@ async def run_blocks(
     try:
         _raise_if_cancelled(cancellation_token)
         denial = await _denial(tools, approval, blocks, context, cancellation_token, door)
-        return await perform(Block(tools.source, executor, blocks, message_id), work, door)
+        again = partial(_again, executor, tools, cancellation_token)
+        block = Block(executor, blocks, again, message_id)
+        block.source = tools.source
+        return await perform(block, work, door)
     except asyncio.CancelledError:
         # the token cancels what it is linked to; a task that was itself cancelled has to stay so
         if not cancellation_token.is_cancelled() or is_being_cancelled():
@@ -206,6 +193,13 @@ def _fenced(block: CodeBlock) -> str:
     longest = max((len(run) for run in re.findall("`+", block.code)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{block.language}\n{block.code}\n{fence}"
+
+
+async def _again(
+    executor: CodeExecutor, tools: TurnTools, cancellation_token: CancellationToken, blocks: list[CodeBlock]
+) -> CodeResult:
+    """Run other blocks as those of the turn are run, whose records know nothing of it."""
+    return await _execute(executor, blocks, tools.unrecorded(), cancellation_token, None)
 
 
 async def _execute(

@@ -80,6 +80,13 @@ class ToolCall(Effect[CallAnswer]):
         kept = _Answer.model_validate(data)
         return CallAnswer(kept.outcome, [piece.artifact or piece.value for piece in kept.content], kept.error)
 
+    def unknown(self) -> CallAnswer:
+        return CallAnswer(
+            CallOutcome.FAILED,
+            error=f"it is unknown what became of this call of {self._name}: the run was interrupted while it was under way. "
+            "It was not made again; find out before you do",
+        )
+
     def record(self, answer: CallAnswer) -> ToolCallRecord:
         """What is kept of the call."""
         return ToolCallRecord(
@@ -156,6 +163,21 @@ class TurnTools(HostTools):
         self.omitted_records = 0
         self.used_up = False
         self.denials = 0
+
+    def unrecorded(self) -> TurnTools:
+        """The same tools, whose calls count for nobody."""
+        copy = TurnTools(
+            self.source,
+            self._offer,
+            self._limits,
+            self._approvals,
+            self._cancellation_token,
+            door=self._door,
+            user=self.user,
+            rights=self._rights,
+        )
+        copy.pause = self.pause
+        return copy
 
     def __bool__(self) -> bool:
         """Whether there are any."""

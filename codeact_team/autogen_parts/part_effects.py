@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
-from autogen_core.tools import ToolResult
+from autogen_core.code_executor import CodeResult
+from autogen_core.tools import TextResultContent, ToolResult
 from pydantic import JsonValue, TypeAdapter
 from pydantic_core import to_jsonable_python
 
+from codeact_team.code_effects import CodeRun
 from codeact_team.effects import Effect, error_text
 from codeact_team.events import (
-    BlockBegan,
-    BlockEnded,
-    Code,
     QuestionAnswered,
     QuestionAsked,
     ToolCallBegan,
     ToolCallEnded,
-    block_ended,
 )
 from codeact_team.execution import CallOutcome
 from codeact_team.visibility import cut
@@ -30,6 +26,10 @@ from codeact_team.visibility import cut
 T = TypeVar("T")
 
 _MAX_SHOWN = 300
+UNKNOWN = (
+    "The run was interrupted while this was under way, and it was not done again: whether it was done is not known. Find out "
+    "before you do it again."
+)
 
 
 class PartCall(Effect[T]):
@@ -52,6 +52,9 @@ class PartCall(Effect[T]):
         shown = cut(json.dumps(self._plain_arguments(), ensure_ascii=False), _MAX_SHOWN)
         return ToolCallBegan(span=span, agent=self.source, name=self._name, arguments=shown)
 
+    def unknown(self) -> Any:
+        return ToolResult(name=self._name, result=[TextResultContent(content=UNKNOWN)], is_error=True)
+
     def _plain_arguments(self) -> JsonValue:
         return to_jsonable_python(dict(self._arguments), fallback=repr)
 
@@ -71,25 +74,18 @@ class MemoryCall(PartCall[T]):
 
     kind = "memory_call"
 
+    def unknown(self) -> None:
+        """There is nobody who could be told, and a memory may hold something twice."""
 
-class PartBlock(Effect[CodeResult]):
-    """Code blocks run in an executor."""
+
+class PartBlock(CodeRun[CodeResult]):
+    """Code blocks of an agent of AutoGen's run."""
 
     kind = "part_block"
     form = TypeAdapter(CodeResult)
 
-    def __init__(self, executor: CodeExecutor, blocks: Sequence[CodeBlock]) -> None:
-        self.part = executor
-        self._blocks = [Code(block.language, block.code) for block in blocks]
-
-    def request(self) -> JsonValue:
-        return {"blocks": [asdict(block) for block in self._blocks]}
-
-    def began(self, span: int) -> BlockBegan:
-        return BlockBegan(span=span, agent=self.source, blocks=self._blocks)
-
-    def ended(self, span: int, outcome: CodeResult | None, error: BaseException | None) -> BlockEnded:
-        return block_ended(span, self.source, outcome, error)
+    def unknown(self) -> CodeResult:
+        return CodeResult(exit_code=1, output=UNKNOWN)
 
 
 class PersonInput(Effect[str]):

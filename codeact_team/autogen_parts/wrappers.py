@@ -16,7 +16,7 @@ from pydantic import BaseModel, JsonValue, TypeAdapter
 
 from codeact_team.aio import aclosing, streamed
 from codeact_team.approval.input_function import enter
-from codeact_team.autogen_parts.part_effects import MemoryCall, PartBlock, PartCall, PersonInput
+from codeact_team.autogen_parts.part_effects import UNKNOWN, MemoryCall, PartBlock, PartCall, PersonInput
 from codeact_team.effects import Door, Effect, current_door, perform
 from codeact_team.wrapper import Wrapper
 
@@ -57,6 +57,9 @@ class _ToolRun(PartCall[Any]):
 
     def load(self, data: JsonValue) -> Any:
         return _Answered(data)
+
+    def unknown(self) -> Any:
+        return _Answered(UNKNOWN)
 
 
 class WrappedStreamTool(WrappedTool):
@@ -121,7 +124,11 @@ class WrappedExecutor(Wrapper):
         self, code_blocks: list[CodeBlock], cancellation_token: CancellationToken
     ) -> CodeResult:
         do = partial(self.wrapped.execute_code_blocks, code_blocks, cancellation_token)
-        return await perform(PartBlock(self.wrapped, code_blocks), do, self._door)
+
+        async def again(blocks: list[CodeBlock]) -> CodeResult:
+            return await self.wrapped.execute_code_blocks(blocks, cancellation_token)
+
+        return await perform(PartBlock(self.wrapped, code_blocks, again), do, self._door)
 
 
 class _Recalled(BaseModel):

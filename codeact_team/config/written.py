@@ -22,11 +22,17 @@ def write_config(document: Document) -> str:
 
 def credentials_of(document: Document, environ: Mapping[str, str]) -> dict[str, str]:
     """The credentials in the environment and in a document, each by its variable or by its place."""
+    found = credentials_of_environment(environ)
+    for path, text in _texts(document.data, ()):
+        _add(found, dotted(path), credentials_in(last_key(path), text))
+    return found
+
+
+def credentials_of_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The credentials in the environment, each by its variable."""
     found: dict[str, str] = {}
     for name, value in environ.items():
         _add(found, name, credentials_in(name, value))
-    for path, text in _texts(document.data, ()):
-        _add(found, dotted(path), credentials_in(last_key(path), text))
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,7 +31,7 @@ from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.executors.stopping import Call, first
 from codeact_team.sandbox_description import DataFile, SandboxDescription
 from codeact_team.sandboxes.base import STOPPED, UNCLEARED, Exit
-from codeact_team.workspace import ChangedFile, Changes, SavedFile, Workspace
+from codeact_team.workspace import ChangedFile, Changes, RecordedFile, SavedFile, Workspace
 
 
 class SandboxedCodeExecutor(StreamingCodeExecutor):
@@ -99,6 +99,21 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
     ) -> Sequence[SavedFile]:
         async with self._turns:
             return await self._place.files.save(files, directory)
+
+    @property
+    def is_contained(self) -> bool:
+        place = self._place
+        return place.has_network is False and len(place.writable) == (self._config.work_dir is not None)
+
+    async def record_files(self, keep: Callable[[bytes], str]) -> Mapping[str, RecordedFile]:
+        async with self._turns:
+            return await self._place.files.record(keep)
+
+    async def restore_files(
+        self, contents: Mapping[str, Path], executable: Container[str], gone: Sequence[str]
+    ) -> None:
+        async with self._turns:
+            await self._place.files.restore(contents, executable, gone)
 
     async def add_file(self, name: str, data: bytes) -> str:
         async with self._turns:

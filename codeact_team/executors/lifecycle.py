@@ -11,6 +11,7 @@ from codeact_team.events import SandboxLost, SandboxPreparing, SandboxStarted, S
 from codeact_team.executors.code_runner import AnyRunner
 from codeact_team.executors.place import Place
 from codeact_team.executors.users import Users
+from codeact_team.places import place_of
 from codeact_team.sandboxes.base import STOPPED
 
 logger = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ class Lifecycle:
         was_there = self.users.generation.interpreter is not None
         self.users.replace(reason, told=told)
         if was_there:
-            tell(SandboxLost(sandbox=self._name, reason=reason), self._door)
+            tell(SandboxLost(sandbox=self._name, reason=reason, place=place_of(self._owner)), self._door)
 
     async def _open(self) -> None:
         """Start what does not run, and take note of what was lost since somebody has looked."""

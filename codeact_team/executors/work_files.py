@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Callable, Sequence
+import stat
+from collections.abc import Callable, Container, Mapping, Sequence
+from pathlib import Path
 
+from codeact_team.aio import to_the_end
 from codeact_team.errors import SandboxError
 from codeact_team.execution import Artifact
 from codeact_team.files.base import Files
-from codeact_team.files.given import GivenData
+from codeact_team.files.given import Given, GivenData
 from codeact_team.files.saving import save
-from codeact_team.files.snapshots import Snapshot, compare
+from codeact_team.files.snapshots import Seen, Snapshot, compare
 from codeact_team.pictures import MAX_BYTES
 from codeact_team.sandbox_description import DataFile
-from codeact_team.workspace import ChangedFile, Changes, SavedFile
+from codeact_team.workspace import ChangedFile, Changes, RecordedFile, SavedFile
 
 _MIB = 1 << 20
 _LONG = 64 * _MIB
-"""Bytes whose copy takes its time."""
+"""Bytes whose copy takes its time; of a longer file, the content is not recorded."""
 
 
 class WorkFiles:
@@ -35,6 +39,7 @@ class WorkFiles:
         self._before = self._before_pictures = Snapshot()
         self._added: set[str] = set()
         """Names of files that are not of the code's making."""
+        self._recorded: Mapping[str, tuple[Seen, RecordedFile]] = {}
 
     def described(self) -> Sequence[DataFile]:
         """What a person gives; see :meth:`codeact_team.StreamingCodeExecutor.data_files`."""
@@ -72,12 +77,12 @@ class WorkFiles:
 
     def end(self) -> None:
         """The workspace is there no more, or nobody knows what becomes of it."""
-        self._files = None
+        self._files, self._recorded = None, {}
 
     def sandbox_ended(self) -> None:
         """The sandbox is there no more, and what was in it."""
         if self._files is not None and not self._files.outlasts_sandbox:
-            self._files = None
+            self.end()
 
     async def changed(self) -> Changes:
         """See :meth:`codeact_team.StreamingCodeExecutor.changed_files`."""
@@ -96,7 +101,7 @@ class WorkFiles:
             for file in compare(before, self._before_pictures).files
             if file.path.lower().endswith(".png") and file.size <= MAX_BYTES and file.path not in self._added
         ]
-        read = [await _read(files, file) for file in saved[:most]]
+        read = [await _read(files, file.path, file.size) for file in saved[:most]]
         return [Artifact("image/png", data) for data in read if data]
 
     async def save(
@@ -104,6 +109,40 @@ class WorkFiles:
     ) -> Sequence[SavedFile]:
         """See :meth:`codeact_team.StreamingCodeExecutor.save_files`."""
         return await save(self._reached(), wanted, directory, room=self._room)
+
+    async def record(self, keep: Callable[[bytes], str]) -> Mapping[str, RecordedFile]:
+        """See :meth:`codeact_team.StreamingCodeExecutor.record_files`."""
+        if (files := self._files) is None:
+            return {}
+        recorded: dict[str, tuple[Seen, RecordedFile]] = {}
+        for path, seen in (await files.snapshot()).files.items():
+            known = self._recorded.get(path)
+            if known is not None and known[0] == seen:
+                recorded[path] = known
+                continue
+            digest = None
+            if seen.size <= _LONG and (data := await _read(files, path, seen.size)) is not None:
+                digest = await to_the_end(asyncio.to_thread(keep, data))
+            recorded[path] = seen, RecordedFile(digest, seen.size, seen.is_executable)
+        self._recorded = recorded
+        return {path: file for path, (_, file) in recorded.items()}
+
+    async def restore(
+        self, wanted: Mapping[str, Path], executable: Container[str], gone: Sequence[str]
+    ) -> None:
+        """See :meth:`codeact_team.StreamingCodeExecutor.restore_files`."""
+        files = self._reached()
+        await files.remove(gone)
+        given = [
+            Given(
+                path,
+                str(source),
+                stat.S_IFREG | (0o755 if path in executable else 0o644),
+                source.stat().st_size,
+            )
+            for path, source in wanted.items()
+        ]
+        await files.put(given, replace=True)
 
     async def add(self, name: str, data: bytes) -> str:
         """See :meth:`codeact_team.StreamingCodeExecutor.add_file`."""
@@ -117,9 +156,9 @@ class WorkFiles:
         return self._files
 
 
-async def _read(files: Files, file: ChangedFile) -> bytes:
-    """The content of a file; nothing if it cannot be read any more."""
+async def _read(files: Files, path: str, size: int) -> bytes | None:
+    """The content of a file; ``None`` if it cannot be read any more."""
     try:
-        return b"".join([piece async for piece in files.read(file.path, file.size)])
+        return b"".join([piece async for piece in files.read(path, size)])
     except OSError:
-        return b""
+        return None

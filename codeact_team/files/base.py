@@ -29,12 +29,27 @@ class Files(ABC):
         """
 
     @abstractmethod
-    async def put(self, given: Sequence[Given]) -> None:
+    async def put(self, given: Sequence[Given], *, replace: bool = False) -> None:
         """Copy what is given into the workspace.
+
+        Args:
+            given: What.
+            replace: Whether files are written whatever is in their place, and the directories above them made.
 
         Raises:
             SettingError: If something else is in its place.
             SandboxError: If it cannot be copied.
+        """
+
+    @abstractmethod
+    async def remove(self, paths: Sequence[str]) -> None:
+        """Remove files; one that is not there is no matter.
+
+        Args:
+            paths: As in a snapshot.
+
+        Raises:
+            SandboxError: If one cannot be removed.
         """
 
     @abstractmethod

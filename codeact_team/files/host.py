@@ -8,7 +8,7 @@ import os
 import stat
 import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -53,9 +53,17 @@ class HostFiles(Files):
         if given and self._directory.is_dir():
             await _in_thread(lambda stop: self._check(given, stop))
 
-    async def put(self, given: Sequence[Given]) -> None:
+    async def put(self, given: Sequence[Given], *, replace: bool = False) -> None:
         if given:
-            await _in_thread(lambda stop: self._put(given, stop))
+            await _in_thread(lambda stop: self._put(given, stop, replace=replace))
+
+    async def remove(self, paths: Sequence[str]) -> None:
+        try:
+            await to_the_end(asyncio.to_thread(self._remove, paths))
+        except OSError as error:
+            raise SandboxError(
+                f"{error.filename} cannot be removed from the workspace {self._name}: {error.strerror}"
+            ) from error
 
     async def snapshot(self) -> Snapshot:
         try:
@@ -97,12 +105,21 @@ class HostFiles(Files):
                 if _is_taken(one, top):
                     raise self._taken(one)
 
-    def _put(self, given: Sequence[Given], stop: threading.Event) -> None:
+    def _remove(self, paths: Sequence[str]) -> None:
+        with opened(self._directory) as top:
+            for path in paths:
+                above, _, name = path.rpartition("/")
+                with suppress(FileNotFoundError, NotADirectoryError), below(top, above) as directory:
+                    os.unlink(name, dir_fd=directory)
+
+    def _put(self, given: Sequence[Given], stop: threading.Event, *, replace: bool) -> None:
         with opened(self._directory) as top:
             directory = Directory(top, follows_owner=True)
             for one in given:
                 try:
-                    _put(one, directory, stop)
+                    if replace:
+                        directory.make(one.path.rpartition("/")[0])
+                    _put(one, directory, stop, replace=replace)
                 except (Taken, NotADirectoryError) as error:
                     raise self._taken(one) from error
                 except OSError as error:
@@ -141,7 +158,7 @@ def _is_taken(one: Given, top: int) -> bool:
         return not (same_content(there, source.fileno()) or is_unchanged(there))
 
 
-def _put(one: Given, directory: Directory, stop: threading.Event) -> None:
+def _put(one: Given, directory: Directory, stop: threading.Event, *, replace: bool) -> None:
     if one.target:
         directory.link(one.path, one.target)
     elif not one.is_file:
@@ -149,7 +166,10 @@ def _put(one: Given, directory: Directory, stop: threading.Event) -> None:
     else:
         with one.open() as source, directory.new_file(one.path, mode=_MODE | (one.mode & 0o100)) as new:
             _copy(source.fileno(), new, one.size, stop)
-            new.settle()
+            if replace:
+                new.replace()
+            else:
+                new.settle()
 
 
 def _copy(source: int, new: NewFile, size: int, stop: threading.Event) -> None:

@@ -25,7 +25,7 @@ _MAX_LIST = 32 << 20
 """Bytes of a list."""
 _MAX_ANSWER = 4096
 _MAX_NAMES = 1000
-"""Numbers that are tried for a name that is taken."""
+"""Numbers that are tried for a name that is taken, and names that one program gets."""
 _SILENCE = 30.0
 """Seconds without a byte after which a program is given up: hostile code may have stopped it."""
 
@@ -33,6 +33,7 @@ _DONE = b"\0"
 """What a program of ours writes when it has done all."""
 _PUT = "tar -xof - && printf '\\0'"
 _LIST = "find . -xdev ! -type d -exec stat -c '%s|%f|%i %y %z|%n' {} + 2>/dev/null; printf '\\0'"
+_REMOVE = "rm -f -- \"$@\" && printf '\\0'"
 _READ = '[ -f "$1" ] && ! [ -L "$1" ] && exec cat -- "$1"'
 _ADD = """set -C
 if [ -e "$1" ] || [ -L "$1" ] || ! true >"$1"; then cat >/dev/null; printf taken
@@ -63,12 +64,13 @@ class ContainerFiles(Files):
     async def check(self, given: Sequence[Given]) -> None:
         """There is nothing yet that could be in the way."""
 
-    async def put(self, given: Sequence[Given]) -> None:
+    async def put(self, given: Sequence[Given], *, replace: bool = False) -> None:
+        # what is extracted replaces what is there, and there is nothing else yet where that is not wanted
         if not given:
             return
         pieces = _archive(given)
         try:
-            said = await self._run(_PUT, "", lambda: to_the_end(asyncio.to_thread(next, pieces, b"")))
+            said = await self._run(_PUT, [], lambda: to_the_end(asyncio.to_thread(next, pieces, b"")))
         except OSError as error:
             raise SandboxError(f"data: it cannot be copied into the container: {error.strerror}") from error
         finally:
@@ -77,8 +79,14 @@ class ContainerFiles(Files):
             why = said.decode(errors="replace").strip("\0\n") or "its program was killed"
             raise SandboxError(f"data: it cannot be copied into the container: {why}")
 
+    async def remove(self, paths: Sequence[str]) -> None:
+        for start in range(0, len(paths), _MAX_NAMES):
+            names = [f"./{path}" for path in paths[start : start + _MAX_NAMES]]
+            if await self._run(_REMOVE, names, _nothing) != _DONE:
+                raise SandboxError("files cannot be removed from the container")
+
     async def snapshot(self) -> Snapshot:
-        said = await self._run(_LIST, "", _nothing, limit=_MAX_LIST)
+        said = await self._run(_LIST, [], _nothing, limit=_MAX_LIST)
         if not said.endswith(_DONE):
             raise SandboxError("the files in the container cannot be listed")
         return _parsed(os.fsdecode(said[:-1]))
@@ -99,7 +107,7 @@ class ContainerFiles(Files):
     async def add(self, name: str, data: bytes) -> str:
         for candidate in islice(numbered(name), _MAX_NAMES):
             pieces = iter([data])
-            said = await self._run(_ADD, f"./{candidate}", lambda pieces=pieces: _given(next(pieces, b"")))
+            said = await self._run(_ADD, [f"./{candidate}"], lambda pieces=pieces: _given(next(pieces, b"")))
             if said == _DONE:
                 return candidate
             if said != b"taken":
@@ -107,10 +115,15 @@ class ContainerFiles(Files):
         raise OSError(errno.EIO, "the container does not take it")
 
     async def _run(
-        self, script: str, argument: str, give: Callable[[], Awaitable[bytes]], *, limit: int = _MAX_ANSWER
+        self,
+        script: str,
+        arguments: Sequence[str],
+        give: Callable[[], Awaitable[bytes]],
+        *,
+        limit: int = _MAX_ANSWER,
     ) -> bytes:
         """Give a program its input, and return what it says, at most so many bytes."""
-        process = await self._spawn(["/bin/sh", "-c", script, "sh", argument])
+        process = await self._spawn(["/bin/sh", "-c", script, "sh", *arguments])
         try:
             while piece := await give():
                 async with asyncio.timeout(_SILENCE):
@@ -175,7 +188,8 @@ def _parsed(text: str) -> Snapshot:
             snapshot.is_whole = False
             break
         else:
-            found.append((match[4], Seen(int(match[1]), match[3]), int(match[2], 16)))
+            mode = int(match[2], 16)
+            found.append((match[4], Seen(int(match[1]), match[3], bool(mode & stat.S_IXUSR)), mode))
     for path, seen, mode in found:
         if not all(map(is_of_the_work, _prefixes(path))) or {"", ".", ".."} & {*path.split("/")}:
             continue

@@ -30,6 +30,8 @@ class Seen:
     size: int
     stamp: Hashable
     """Whatever differs when somebody has written to it: times, and the number of the file."""
+    is_executable: bool = False
+    """Whether its owner may run it."""
 
 
 @dataclass
@@ -134,4 +136,5 @@ class _Walk:
 
 
 def _seen(status: os.stat_result) -> Seen:
-    return Seen(status.st_size, (status.st_ino, status.st_mtime_ns, status.st_ctime_ns))
+    stamp = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+    return Seen(status.st_size, stamp, bool(status.st_mode & stat.S_IXUSR))

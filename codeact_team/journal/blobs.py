@@ -76,6 +76,15 @@ class Blobs:
             raise JournalError(f"{path} is not what was written: its digest differs")
         return data
 
+    def file(self, digest: str) -> Path:
+        """The file that has the bytes with a digest. Blocks.
+
+        Raises:
+            JournalError: As :meth:`read`.
+        """
+        self.read(digest)
+        return self._path(digest)
+
     def pack(self, value: JsonValue) -> JsonValue:
         """A value as a line has it: what is large in it, and what is large as a whole, by reference. Blocks."""
         if isinstance(value, str) and len(value) > _LARGE and (found := _bytes_of(value)) is not None:

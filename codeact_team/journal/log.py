@@ -155,6 +155,9 @@ def read_last(path: Path) -> Entry | None:
 class LogReader:
     """Reads a log from its beginning, and what is written later when it is asked again. A context manager.
 
+    Attributes:
+        offset: Where the entry that was read last begins.
+
     Raises:
         JournalError: If it cannot be opened.
     """
@@ -162,6 +165,7 @@ class LogReader:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._number = 0
+        self.offset = self._end = 0
         try:
             self._file = open(path, "rb")
         except OSError as error:
@@ -180,6 +184,7 @@ class LogReader:
                     raise JournalError(
                         f"{self._path}:{self._number}: the journal is damaged here; what is before it is whole"
                     )
+                self.offset, self._end = self._end, self._end + len(line)
                 yield entry
             self._file.seek(-len(line), os.SEEK_CUR)
         except OSError as error:
@@ -190,6 +195,23 @@ class LogReader:
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
+
+
+def entry_at(path: Path, offset: int) -> Entry:
+    """The entry that begins at a place in a log.
+
+    Raises:
+        JournalError: If there is none.
+    """
+    try:
+        with open(path, "rb") as file:
+            file.seek(offset)
+            entry = decode(file.readline())
+    except OSError as error:
+        raise JournalError(f"the journal {path} cannot be read: {error.strerror}") from error
+    if entry is None:
+        raise JournalError(f"the journal {path} was changed while it was read")
+    return entry
 
 
 def read_log(path: Path) -> Iterator[Entry]:

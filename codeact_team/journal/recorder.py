@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -14,16 +17,26 @@ from typing import Any
 from autogen_agentchat.messages import ModelClientStreamingChunkEvent
 from pydantic import JsonValue
 
+from codeact_team.code_effects import CodeRun
 from codeact_team.effects import Effect, Event, Perform
+from codeact_team.errors import SandboxError
 from codeact_team.events import MessageSent, Output, Words, dump
+from codeact_team.execution import Outcome
+from codeact_team.executor_interface import StreamingCodeExecutor
 from codeact_team.journal.blobs import Blobs
 from codeact_team.journal.hidden_values import HiddenValues
 from codeact_team.journal.log import Log
+from codeact_team.journal.past import Past
 from codeact_team.journal.run_directory import About, RunDirectory
 from codeact_team.places import place_of
+from codeact_team.workspace import RecordedFile
+
+logger = logging.getLogger(__name__)
 
 _asking: ContextVar[int | None] = ContextVar("codeact_team_asking", default=None)
 """The number of the entry of the effect that is under way."""
+_block: ContextVar[int | None] = ContextVar("codeact_team_block", default=None)
+"""The same for blocks only."""
 
 
 class Recorder:
@@ -34,9 +47,11 @@ class Recorder:
     - ``event``: what was told, as :func:`codeact_team.events.dump` has it. Pieces of what a model or code writes are left
       out: the end of the call has all of it.
     - ``ask``: an effect begins: who asks (``by``), what sort it is (``kind``), what is asked (``request``), a digest of these
-      three (``key``), and ``within`` which other effect, by the number of its entry.
+      three (``key``), and ``within`` which other effect, or which ``block``, by the number of its entry.
     - ``answered``, the number of an ``ask``: what came of it (``outcome``).
     - ``failed``, the number of an ``ask``: the ``error`` that it has raised, with its ``type``.
+    - ``files``: what a ``block`` has ``changed`` in the workspace of the executor at a ``place`` of the config, and what is
+      ``gone``.
 
     Args:
         directory: Where the run is kept.
@@ -46,10 +61,13 @@ class Recorder:
 
     def __init__(self, directory: RunDirectory, hidden: HiddenValues, *, sync: bool = False) -> None:
         self.directory = directory
+        self.blobs = Blobs(directory.blobs, sync=sync)
         self._hidden = hidden
-        self._blobs = Blobs(directory.blobs, sync=sync)
         self._log = Log(directory.lines, sync=sync)
-        self._last = 0
+        self.last = 0
+        """The number of the last entry."""
+        self._files: dict[str, Mapping[str, RecordedFile]] = {}
+        """What was in each workspace when that was last recorded."""
 
     @classmethod
     def create(
@@ -76,7 +94,28 @@ class Recorder:
             return
         if isinstance(event, MessageSent) and isinstance(event.message, ModelClientStreamingChunkEvent):
             return
-        self._write(event=self._packed(dump(event)))
+        self.write(event=self._packed(dump(event)))
+
+    @classmethod
+    def reopen(
+        cls, directory: RunDirectory, credentials: Mapping[str, str], *, sync: bool = False
+    ) -> tuple[Recorder, Past]:
+        """Go on with the journal of a run, whose past is known then. Blocks.
+
+        Its arguments are those of :meth:`create`.
+
+        Raises:
+            JournalError: If another process writes it, or it is damaged.
+        """
+        hidden = HiddenValues(credentials, directory.about().nonce)
+        recorder = cls(directory, hidden, sync=sync)
+        try:
+            past = Past(directory)
+        except BaseException:
+            recorder.close()
+            raise
+        recorder.last = past.last
+        return recorder, past
 
     async def stand(self, effect: Effect[Any], do: Perform) -> Any:
         """A handler: note what is asked before it is done, and what came of it before anybody knows it.
@@ -84,49 +123,122 @@ class Recorder:
         Raises:
             JournalError: If that cannot be written. The effect is not performed then, or its outcome is lost.
         """
-        within = _asking.get()
-        asked = self._write(ask=self._asked(effect) | ({} if within is None else {"within": within}))
-        token = _asking.set(asked)
-        try:
-            outcome = await do()
-        except BaseException as error:
-            self._write(failed=asked, error=self._packed({"type": _type_of(error), "text": str(error)}))
-            raise
-        finally:
-            _asking.reset(token)
-        self._write(answered=asked, outcome=self._packed(effect.dump(outcome)))
-        return outcome
+        return await self.perform(self.begin(self.asked(effect)), effect, do)
 
-    def close(self) -> None:
-        """Let others go on with the run. Idempotent."""
-        self._log.close()
-
-    def _asked(self, effect: Effect[Any]) -> dict[str, JsonValue]:
+    def asked(self, effect: Effect[Any]) -> dict[str, JsonValue]:
+        """What is asked, as an entry has it."""
         by = f"{effect.source}@{place_of(effect.part)}"
         asked: dict[str, JsonValue] = {
             "by": by,
             "kind": effect.kind,
             "request": self._packed(effect.request()),
         }
-        return asked | {"key": key_of(asked)}
+        if (block := _block.get()) is not None:
+            asked["block"] = block
+        return asked | {"key": _key_of(asked)}
+
+    def begin(self, asked: Mapping[str, JsonValue]) -> int:
+        """Note that it is asked; the number of the entry."""
+        within = _asking.get()
+        return self.write(ask={**asked} if within is None else {**asked, "within": within})
+
+    async def perform(self, n: int, effect: Effect[Any], do: Perform) -> Any:
+        """Perform the effect whose entry has the number ``n``, and note what came of it."""
+        executor = effect.part if isinstance(effect, CodeRun) else None
+        try:
+            with inside(n, is_block=executor is not None):
+                if isinstance(executor, StreamingCodeExecutor):
+                    await self._before(executor, n)
+                outcome = await do()
+                if isinstance(executor, StreamingCodeExecutor):
+                    await self.record_files(executor, n)
+        except BaseException as error:
+            cancelled: dict[str, JsonValue] = {"cancelled": True} if _is_cancelled(error) else {}
+            told = self._packed({"type": _type_of(error), "text": str(error)})
+            self.write(failed=n, error=told, **cancelled)
+            raise
+        self.settle(n, effect, outcome)
+        return outcome
+
+    def settle(self, n: int, effect: Effect[Any], outcome: Any) -> None:
+        """Note what came of the effect whose entry has the number ``n``."""
+        ran: dict[str, JsonValue] = {}
+        if isinstance(effect, CodeRun):
+            how = getattr(outcome, "outcome", Outcome.COMPLETED)
+            ran["ran"] = {"outcome": how, "state_lost": getattr(outcome, "state_lost", False)}
+        self.write(answered=n, **ran, outcome=self._packed(effect.dump(outcome)))
+
+    def shown(self, value: JsonValue) -> JsonValue:
+        """What was recorded, with the credentials that are known now."""
+        return self._hidden.show(value)
+
+    async def _before(self, executor: StreamingCodeExecutor, n: int) -> None:
+        if place_of(executor) not in self._files:
+            await executor.start()
+            # before the first block, it belongs to none
+            await self.record_files(executor, 0)
+
+    async def record_files(
+        self, executor: StreamingCodeExecutor, block: int, *, quietly: bool = False
+    ) -> None:
+        """Note what has changed in a workspace since that was last noted.
+
+        Args:
+            executor: Whose it is.
+            block: The number of the entry of the block that has changed it.
+            quietly: Whether the journal knows of the changes.
+        """
+        place = place_of(executor)
+        try:
+            now = await executor.record_files(self.blobs.keep)
+        except SandboxError as error:
+            logger.warning("what code has changed in its workspace is not recorded: %s", error)
+            return
+        before, self._files[place] = self._files.get(place, {}), now
+        changed = {path: file for path, file in now.items() if before.get(path) != file}
+        gone: list[JsonValue] = [path for path in before if path not in now]
+        if quietly or not (changed or gone):
+            return
+        listed: JsonValue = {path: asdict(file) for path, file in changed.items()}
+        self.write(files={"place": place, "block": block, "changed": self._packed(listed), "gone": gone})
+
+    def close(self) -> None:
+        """Let others go on with the run. Idempotent."""
+        self._log.close()
 
     def _packed(self, value: JsonValue) -> JsonValue:
-        return self._blobs.pack(self._hidden.hide(value))
+        return self.blobs.pack(self._hidden.hide(value))
 
-    def _write(self, **entry: JsonValue) -> int:
-        self._last += 1
-        self._log.append({"n": self._last, "at": round(time.time(), 6), **entry})
-        return self._last
+    def write(self, **entry: JsonValue) -> int:
+        self.last += 1
+        self._log.append({"n": self.last, "at": round(time.time(), 6), **entry})
+        return self.last
 
 
-def key_of(asked: Mapping[str, JsonValue]) -> str:
-    """A digest of who asks what, as an entry has it."""
-    question = [asked["by"], asked["kind"], asked["request"]]
+@contextmanager
+def inside(n: int, *, is_block: bool) -> Generator[None]:
+    """Within it, effects are asked for by the one whose entry has the number ``n``."""
+    token = _asking.set(n)
+    block = _block.set(n) if is_block else None
+    try:
+        yield
+    finally:
+        _asking.reset(token)
+        if block is not None:
+            _block.reset(block)
+
+
+def _key_of(asked: Mapping[str, JsonValue]) -> str:
+    """A digest of who asks what, and in which block."""
+    question = [asked["by"], asked["kind"], asked["request"], asked.get("block")]
     return sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:32]
 
 
+def _is_cancelled(error: BaseException) -> bool:
+    # what else ends a process while something is under way
+    return isinstance(error, asyncio.CancelledError) or not isinstance(error, Exception)
+
+
 def _type_of(error: BaseException) -> str:
-    if isinstance(error, asyncio.CancelledError):
-        return "CancelledError"
     kind = type(error)
     return f"{kind.__module__}.{kind.__qualname__}"

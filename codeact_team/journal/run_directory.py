@@ -28,7 +28,7 @@ class About(BaseModel):
     Attributes:
         format: Of the directory.
         id: Its name; the names of later runs come after it.
-        task: What to do; hostile data where somebody else wrote it. ``None`` where the config brings it along.
+        task: What to do; hostile data where somebody else wrote it.
         config: The name of the config.
         working_directory: From which relative paths in the config lead.
         began: When, in seconds since the epoch.
@@ -40,7 +40,7 @@ class About(BaseModel):
 
     format: int = FORMAT
     id: str
-    task: str | None
+    task: str
     config: str
     working_directory: str
     began: float = Field(default_factory=time.time)

@@ -3,6 +3,7 @@
 from codeact_team.config.credentials import without_secrets
 from codeact_team.runs.failures import explain
 from codeact_team.runs.result import Cost, RunEnding, RunResult, ToolUse
+from codeact_team.runs.resuming import resumed
 from codeact_team.runs.run_files import RunFile
 from codeact_team.runs.team_runner import TeamRunner, WorkEnd
 
@@ -15,5 +16,6 @@ __all__ = [
     "ToolUse",
     "WorkEnd",
     "explain",
+    "resumed",
     "without_secrets",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from codeact_team.effects import Effect, Event, Perform
 from codeact_team.errors import JournalError
 from codeact_team.events import Opened
 from codeact_team.executor_interface import StreamingCodeExecutor
-from codeact_team.journal import About, Recorder, new_id
+from codeact_team.journal import About, Recorder, Resumption, RunDirectory, new_id
 
 _VERSIONED = ("codeact-team", "autogen-core", "autogen-agentchat", "autogen-ext")
 
@@ -24,12 +24,13 @@ class Recording:
     """A listener and a handler that record a run from :meth:`begin` to :meth:`end`, if it is to be recorded.
 
     Args:
-        runs: The directory for runs; ``None`` to record nothing.
+        runs: The directory for a new run, or the run to go on with; ``None`` to record nothing.
     """
 
-    def __init__(self, runs: Path | None) -> None:
+    def __init__(self, runs: Path | RunDirectory | None) -> None:
         self._runs = runs
         self._recorder: Recorder | None = None
+        self._resumption: Resumption | None = None
 
     @property
     def place(self) -> str | None:
@@ -56,17 +57,28 @@ class Recording:
         """
         if self._runs is None:
             return
-        _refuse_what_code_reaches(self._runs, executors)
         credentials = credentials_of(config.document, os.environ)
+        if isinstance(self._runs, RunDirectory):
+            _refuse_what_code_reaches(self._runs.path, executors)
+            self._recorder, past = Recorder.reopen(self._runs, credentials)
+            self._resumption = Resumption(past, self._recorder)
+            self._recorder.write(resumed=dict(_versions()))
+        else:
+            _refuse_what_code_reaches(self._runs, executors)
+            self._recorder = self._create(self._runs, config, task, credentials)
+        self._recorder(opened)
+
+    def _create(
+        self, runs: Path, config: CheckedConfig, task: str, credentials: Mapping[str, str]
+    ) -> Recorder:
         about = About(
             id=new_id(),
             task=task,
             config=config.document.name,
             working_directory=os.getcwd(),
-            versions={"python": platform.python_version(), **{name: version(name) for name in _VERSIONED}},
+            versions=_versions(),
         )
-        self._recorder = Recorder.create(self._runs, about, write_config(config.document), credentials)
-        self._recorder(opened)
+        return Recorder.create(runs, about, write_config(config.document), credentials)
 
     def __call__(self, event: Event) -> None:
         if self._recorder is not None:
@@ -74,13 +86,23 @@ class Recording:
 
     async def stand(self, effect: Effect[Any], do: Perform) -> Any:
         """A handler: see :meth:`Recorder.stand`."""
-        return await (do() if self._recorder is None else self._recorder.stand(effect, do))
+        stand = self._resumption or self._recorder
+        return await (do() if stand is None else stand.stand(effect, do))
+
+    async def finish(self, executors: Sequence[StreamingCodeExecutor]) -> None:
+        """The work is done: see :meth:`Resumption.finish`."""
+        if self._resumption is not None:
+            await self._resumption.finish(executors)
 
     def end(self) -> None:
         """Record nothing more. Idempotent."""
-        recorder, self._recorder = self._recorder, None
+        recorder, self._recorder, self._resumption = self._recorder, None, None
         if recorder is not None:
             recorder.close()
+
+
+def _versions() -> dict[str, str]:
+    return {"python": platform.python_version(), **{name: version(name) for name in _VERSIONED}}
 
 
 def _refuse_what_code_reaches(runs: Path, executors: Sequence[StreamingCodeExecutor]) -> None:

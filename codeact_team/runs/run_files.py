@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from codeact_team.agents.block_calls import Block
-from codeact_team.effects import Effect, Perform, tell
+from codeact_team.effects import Effect, Event, Perform, tell
 from codeact_team.errors import CodeActTeamError, SettingError
-from codeact_team.events import ArtifactKept, ArtifactReference
+from codeact_team.events import ArtifactKept, ArtifactReference, BlockEnded
 from codeact_team.execution import Artifact, SessionResult
 from codeact_team.executor_interface import StreamingCodeExecutor
 from codeact_team.files.directories import Directory, below, opened
@@ -138,12 +138,14 @@ class RunFiles:
     async def keep(self, effect: Effect[object], do: Perform) -> object:
         """A handler: add what a block has made beside text to the files of the workspace, named by step."""
         outcome = await do()
-        if isinstance(effect, Block):
-            self._blocks += 1
-            if isinstance(outcome, SessionResult) and isinstance(effect.part, StreamingCodeExecutor):
-                for number, artifact in enumerate(outcome.artifacts, 1):
-                    await self._keep(artifact, f"step-{self._blocks}-{number}", effect)
+        if isinstance(effect, Block) and isinstance(outcome, SessionResult):
+            for number, artifact in enumerate(outcome.artifacts, 1):
+                await self._keep(artifact, f"step-{self._blocks + 1}-{number}", effect)
         return outcome
+
+    def count(self, event: Event) -> None:
+        """A listener: know how many blocks have ended, be it that a journal has answered them."""
+        self._blocks += isinstance(event, BlockEnded)
 
     async def _keep(self, artifact: Artifact, stem: str, block: Block) -> None:
         if self._artifacts == _MAX_ARTIFACTS:
@@ -154,7 +156,8 @@ class RunFiles:
         if self._artifacts > _MAX_ARTIFACTS:
             return
         executor = block.part
-        assert isinstance(executor, StreamingCodeExecutor), "it was looked at"
+        if not isinstance(executor, StreamingCodeExecutor):
+            return
         name = stem + _ENDINGS.get(artifact.mime_type.partition(";")[0].strip().lower(), ".bin")
         try:
             name = await executor.add_file(name, artifact.data)

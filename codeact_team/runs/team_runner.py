@@ -32,6 +32,7 @@ from codeact_team.config.open import executors_of, make_ready, make_runnable, sp
 from codeact_team.effects import Door, Event, Listener, error_text
 from codeact_team.errors import BudgetError
 from codeact_team.events import Opened, RunBegan, RunEnded
+from codeact_team.journal import RunDirectory
 from codeact_team.ledger import within_budgets
 from codeact_team.providers import Policy
 from codeact_team.runs.acceptance import Acceptance
@@ -75,7 +76,8 @@ class TeamRunner:
     Args:
         source: As of :func:`codeact_team.open_team`, and so are ``overrides`` and ``policy``.
         out: A directory that gets copies of the files that each run has made or changed; made if it is missing.
-        record: The directory in which :meth:`run_once` keeps the run, in one of its own; ``None`` to keep nothing.
+        record: The directory in which :meth:`run_once` keeps the run, in one of its own; or the run that it goes on with;
+            ``None`` to keep nothing.
     """
 
     def __init__(
@@ -85,15 +87,16 @@ class TeamRunner:
         overrides: Sequence[str | ForEvery] = (),
         policy: Policy | None = None,
         out: str | os.PathLike[str] | None = None,
-        record: str | os.PathLike[str] | None = None,
+        record: Path | RunDirectory | None = None,
     ) -> None:
         self._source = source
         self._overrides = overrides
         self._policy = policy
         self._files = RunFiles(out)
-        self._recording = Recording(None if record is None else Path(record))
+        self._recording = Recording(record)
         self._door = Door(self._recording.stand, self._files.keep)
         self.listen(self._recording, essential=True)
+        self.listen(self._files.count)
         self._acceptance, self._answers, self._costs = Acceptance(), Answers(), Costs()
         for listener in (self._acceptance, self._answers, self._costs):
             self.listen(listener, essential=True)
@@ -207,7 +210,9 @@ class TeamRunner:
             try:
                 async with self._files.found_after(partial(executors_of, self._scope), stays=stays_open):
                     async with within_budgets(team):
-                        return await stream(team, await self._noted(task), self._door, seconds=seconds)
+                        reason = await stream(team, await self._noted(task), self._door, seconds=seconds)
+                    await self._recording.finish(executors_of(self._scope))
+                    return reason
             except BaseException as error:
                 failure = self._door.original_of(error)
                 raise

@@ -1,0 +1,181 @@
+"""What a run was told before: an index of its journal, which stays on the disk."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+from pydantic import JsonValue
+
+from codeact_team.errors import JournalError
+from codeact_team.execution import Outcome
+from codeact_team.journal.blobs import Blobs
+from codeact_team.journal.log import Entry, LogReader, entry_at
+from codeact_team.journal.run_directory import RunDirectory
+
+
+class State(Enum):
+    """What is known of an effect."""
+
+    UNDER_WAY = auto()
+    """It had begun when the run ended, or it was cancelled."""
+    ANSWERED = auto()
+    FAILED = auto()
+
+
+@dataclass(slots=True)
+class PastEffect:
+    """An effect of the run before.
+
+    Attributes:
+        n: The number of its entry.
+        place: Where the part that was asked is in the config.
+        state: What is known of it.
+        began: Where in the journal its entry is.
+        ended: Where that of its end is.
+    """
+
+    n: int
+    place: str
+    began: int
+    state: State = State.UNDER_WAY
+    ended: int = -1
+
+
+@dataclass
+class Sandbox:
+    """What code has left behind in one executor.
+
+    Attributes:
+        blocks: Those that have run since its interpreter has started, in order.
+        is_repeatable: Whether all of them came to their own end.
+        files: Where in the journal entries of its workspace are, each with the number of the block that it belongs to.
+    """
+
+    blocks: list[PastEffect] = field(default_factory=list[PastEffect])
+    is_repeatable: bool = True
+    files: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+
+    def forget(self) -> None:
+        """The interpreter is gone."""
+        self.blocks.clear()
+        self.is_repeatable = True
+
+
+class Past:
+    """The past of a run, which is asked for each effect in turn. Blocks.
+
+    Args:
+        directory: Where the run is kept.
+
+    Attributes:
+        last: The number of the last entry.
+        sandboxes: By the place of the executor in the config.
+        under_way: Blocks that were running when the run ended, by the numbers of their entries.
+
+    Raises:
+        JournalError: If the journal cannot be read.
+    """
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self._lines = directory.lines
+        self._blobs = Blobs(directory.blobs)
+        self.last = 0
+        self.sandboxes: dict[str, Sandbox] = defaultdict(Sandbox)
+        self.under_way: dict[int, PastEffect] = {}
+        self._by_key: dict[str, deque[PastEffect]] = defaultdict(deque)
+        self._effects: dict[int, PastEffect] = {}
+        with LogReader(self._lines) as log:
+            for entry in log.new():
+                self.last = entry["n"]
+                self._take(log.offset, entry)
+
+    def next(self, key: str) -> PastEffect | None:
+        """The first effect with this key that nobody has asked for; ``None`` if there is no more."""
+        waiting = self._by_key.get(key)
+        return waiting.popleft() if waiting else None
+
+    def outcome(self, effect: PastEffect) -> JsonValue:
+        """What came of an effect that was answered."""
+        return self._blobs.unpack(self._entry(effect.ended)["outcome"])
+
+    def error(self, effect: PastEffect) -> str:
+        """What an effect that has failed has raised, in words."""
+        error: Any = self._blobs.unpack(self._entry(effect.ended)["error"])
+        return error["text"]
+
+    def request(self, effect: PastEffect) -> JsonValue:
+        """What was asked."""
+        return self._blobs.unpack(self._entry(effect.began)["ask"]["request"])
+
+    def files(self, place: str, before: int) -> dict[str, Any]:
+        """What was in a workspace when a block began: by path, digest, size and whether it is executable.
+
+        Args:
+            place: That of the executor.
+            before: The number of the block.
+        """
+        found: dict[str, Any] = {}
+        for block, offset in self.sandboxes[place].files:
+            if block >= before:
+                break
+            entry = self._blobs.unpack(self._entry(offset)["files"])
+            assert isinstance(entry, dict)
+            changed, gone = entry["changed"], entry["gone"]
+            assert isinstance(changed, dict)
+            assert isinstance(gone, list)
+            found = {path: file for path, file in {**found, **changed}.items() if path not in gone}
+        return found
+
+    def is_under_way(self, place: str) -> bool:
+        """Whether a block was running in the executor at a place when the run ended."""
+        return any(effect.place == place for effect in self.under_way.values())
+
+    def _entry(self, offset: int) -> Entry:
+        return entry_at(self._lines, offset)
+
+    def _take(self, offset: int, entry: Entry) -> None:
+        if (ask := entry.get("ask")) is not None:
+            self._ask(offset, entry["n"], ask)
+        elif (n := entry.get("answered")) is not None:
+            self._end(n, offset, State.ANSWERED, entry)
+        elif (n := entry.get("failed")) is not None:
+            self._end(n, offset, State.UNDER_WAY if entry.get("cancelled") else State.FAILED, entry)
+        elif (files := entry.get("files")) is not None:
+            self.sandboxes[files["place"]].files.append((files["block"], offset))
+        elif (event := entry.get("event")) is not None and event.get("type") == "sandbox_lost":
+            # where a block is under way, its result says what was lost
+            if not self.is_under_way(place := event.get("place", "")):
+                self.sandboxes[place].forget()
+
+    def _ask(self, offset: int, n: int, ask: Mapping[str, Any]) -> None:
+        effect = PastEffect(n, ask["by"].partition("@")[2], offset)
+        self._effects[n] = effect
+        self._by_key[ask["key"]].append(effect)
+        if "block" in ask["kind"]:
+            self.under_way[n] = effect
+
+    def _end(self, n: int, offset: int, state: State, entry: Entry) -> None:
+        if (effect := self._effects.get(n)) is None:
+            raise JournalError(
+                f"{self._lines}: the end of an effect that has not begun: the journal is damaged"
+            )
+        effect.state, effect.ended = state, offset
+        if state is not State.UNDER_WAY:
+            self.under_way.pop(n, None)
+        if (ran := entry.get("ran")) is not None:
+            self._block(effect, Outcome(ran["outcome"]), state_lost=ran["state_lost"])
+
+    def _block(self, effect: PastEffect, outcome: Outcome, *, state_lost: bool) -> None:
+        sandbox = self.sandboxes[effect.place]
+        if state_lost:
+            sandbox.forget()
+            if outcome is not Outcome.COMPLETED:
+                return
+        if outcome in (Outcome.DENIED, Outcome.NOT_RUN):
+            return
+        sandbox.blocks.append(effect)
+        sandbox.is_repeatable = sandbox.is_repeatable and outcome is Outcome.COMPLETED

@@ -1,0 +1,190 @@
+"""Goes on with a run: what its journal knows is answered from there, and what is not known is done, or told as unknown."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from autogen_core.code_executor import CodeBlock, CodeResult
+from pydantic import JsonValue
+
+from codeact_team.code_effects import CodeRun
+from codeact_team.effects import Effect, Perform, tell
+from codeact_team.errors import JournalError, RecordedError
+from codeact_team.events import BlocksRepeated
+from codeact_team.execution import SessionResult
+from codeact_team.executor_interface import SessionCodeExecutor, StreamingCodeExecutor
+from codeact_team.journal.past import Past, PastEffect, State
+from codeact_team.journal.recorder import Recorder, inside
+from codeact_team.places import place_of
+
+_LOSS = (
+    "The interpreter of the blocks before was lost: the run was interrupted, and its code was not run again, as {}. Their "
+    "variables, imports and functions are gone; this block runs in a fresh one.\n"
+)
+_END = 1 << 62
+"""After all entries."""
+
+_repeating: ContextVar[bool] = ContextVar("codeact_team_repeating", default=False)
+"""Whether code of the past runs again, to bring back its variables."""
+
+
+class Resumption:
+    """A handler that goes on with a run.
+
+    Args:
+        past: What is known.
+        recorder: Writes down what is new.
+    """
+
+    def __init__(self, past: Past, recorder: Recorder) -> None:
+        self._past = past
+        self._recorder = recorder
+        self._restored: set[str] = set()
+        """The places of executors that are as they were when the run ended."""
+        self._strayed = False
+
+    async def stand(self, effect: Effect[Any], do: Perform) -> Any:
+        """Answer an effect, or perform it.
+
+        Raises:
+            RecordedError: If it has failed before, and is not to be done again.
+            JournalError: If the journal, or a workspace, is not what it was.
+        """
+        asked = self._recorder.asked(effect)
+        before = self._next(str(asked["key"]), effect)
+        if before is None:
+            if _repeating.get():
+                self._strayed = True
+                raise RecordedError("when this code ran first, it did not ask for this")
+            loss = await self._restore(effect, _END)
+            return await self._recorder.perform(
+                self._recorder.begin(asked), effect, partial(_after, loss, do)
+            )
+        if before.state is State.ANSWERED:
+            return effect.load(self._recorder.shown(self._past.outcome(before)))
+        if before.state is State.FAILED:
+            raise RecordedError(str(self._recorder.shown(self._past.error(before))))
+        if isinstance(effect, CodeRun) and _is_contained(effect):
+            loss = await self._restore(effect, before.n)
+            return await self._recorder.perform(before.n, effect, partial(_after, loss, do))
+        outcome = effect.unknown()
+        self._recorder.settle(before.n, effect, outcome)
+        return outcome
+
+    async def finish(self, executors: Sequence[StreamingCodeExecutor]) -> None:
+        """Bring back the files of those executors that no code has run in since the run goes on."""
+        for executor in executors:
+            place = place_of(executor)
+            if place in self._past.sandboxes and place not in self._restored:
+                self._restored.add(place)
+                await executor.start()
+                await self._restore_files(executor, _END)
+
+    def _next(self, key: str, effect: Effect[Any]) -> PastEffect | None:
+        while (found := self._past.next(key)) is not None:
+            if found.state is State.ANSWERED or effect.unknown() is not None:
+                return found
+        return None
+
+    async def _restore(self, effect: Effect[Any], n: int) -> str | None:
+        """Bring back what code has left behind where other code is to run now; why that could not be done, if so."""
+        place = place_of(effect.part)
+        if not isinstance(effect, CodeRun) or place in self._restored or place not in self._past.sandboxes:
+            return None
+        self._restored.add(place)
+        executor = effect.part
+        if not isinstance(executor, StreamingCodeExecutor):
+            return "it is not known what else it would do"
+        sandbox = self._past.sandboxes[place]
+        blocks = [block for block in sandbox.blocks if block.n < n]
+        await executor.start()
+        await self._refuse_conflicts(executor)
+        if not (blocks and isinstance(executor, SessionCodeExecutor)):
+            await self._restore_files(executor, n)
+            return None
+        reason = None
+        if not executor.is_contained:
+            reason = "it could reach more than its workspace"
+        elif not sandbox.is_repeatable:
+            reason = "some of it was stopped before its end"
+        elif not await self._repeat(effect, executor, blocks):
+            await executor.restart()
+            reason = "it asked for something else than before"
+        await self._restore_files(executor, n)
+        return reason
+
+    async def _repeat(
+        self, effect: CodeRun[Any], executor: StreamingCodeExecutor, blocks: Sequence[PastEffect]
+    ) -> bool:
+        """Run blocks again, with what their calls were answered then; whether they have asked for the same."""
+        await self._restore_files(executor, blocks[0].n)
+        differing = 0
+        for block in blocks:
+            request: Any = self._recorder.shown(self._past.request(block))
+            token = _repeating.set(True)
+            try:
+                with inside(block.n, is_block=True):
+                    result = await effect.run([CodeBlock(**each) for each in request["blocks"]])
+            finally:
+                _repeating.reset(token)
+            if self._strayed:
+                return False
+            recorded = effect.load(self._recorder.shown(self._past.outcome(block)))
+            differing += (result.exit_code, result.output) != (recorded.exit_code, recorded.output)
+            await self._restore_files(executor, block.n + 1)
+        tell(BlocksRepeated(place=place_of(executor), blocks=len(blocks), differing=differing))
+        return True
+
+    async def _refuse_conflicts(self, executor: StreamingCodeExecutor) -> None:
+        place, workspace = place_of(executor), executor.workspace
+        if workspace is None or not workspace.lasts or self._past.is_under_way(place):
+            return
+        known = self._past.files(place, _END)
+        there = await executor.record_files(self._recorder.blobs.keep)
+        changed = [
+            path for path, file in known.items() if path not in there or there[path].digest != file["digest"]
+        ]
+        if changed:
+            named = ", ".join(changed[:5]) + (f" and {len(changed) - 5} more" if changed[5:] else "")
+            raise JournalError(
+                f"the run cannot go on: since it ended, somebody has changed or removed {named} in {workspace.path}. "
+                "Nothing was overwritten; put them back, or start a new run"
+            )
+
+    async def _restore_files(self, executor: StreamingCodeExecutor, n: int) -> None:
+        """Let the workspace be as it was when the block with the number ``n`` began."""
+        wanted = self._past.files(place_of(executor), n)
+        there = await executor.record_files(self._recorder.blobs.keep)
+        contents = {
+            path: await asyncio.to_thread(self._recorder.blobs.file, file["digest"])
+            for path, file in wanted.items()
+            if file["digest"] is not None and _differs(there.get(path), file)
+        }
+        executable = {path for path, file in wanted.items() if file["is_executable"]}
+        gone = [path for path in there if path not in wanted]
+        if contents or gone:
+            await executor.restore_files(contents, executable, gone)
+        await self._recorder.record_files(executor, n, quietly=True)
+
+
+def _differs(there: Any, wanted: Mapping[str, JsonValue]) -> bool:
+    return there is None or (there.digest, there.is_executable) != (wanted["digest"], wanted["is_executable"])
+
+
+def _is_contained(effect: CodeRun[Any]) -> bool:
+    return isinstance(effect.part, StreamingCodeExecutor) and effect.part.is_contained
+
+
+async def _after(loss: str | None, do: Perform) -> Any:
+    outcome = await do()
+    if loss is None or not isinstance(outcome, CodeResult):
+        return outcome
+    told = replace(outcome, output=_LOSS.format(loss) + outcome.output)
+    if isinstance(told, SessionResult):
+        told.state_lost = True
+    return told
