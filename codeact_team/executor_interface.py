@@ -95,7 +95,10 @@ class StreamingCodeExecutor(CodeExecutor):
 
     @property
     def is_contained(self) -> bool:
-        """Whether code can change nothing but its workspace, so that running it again there changes nothing else."""
+        """Whether code can change nothing but its workspace, so that running it again there changes nothing else.
+
+        Known once the executor has started.
+        """
         return False
 
     async def record_files(self, keep: Callable[[bytes], str]) -> Mapping[str, RecordedFile]:

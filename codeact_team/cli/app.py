@@ -79,9 +79,25 @@ _AllowUnsafe = Annotated[
 ]
 RUNS = Path(".codeact-team", "runs")
 """Where runs are kept, below the working directory."""
-_RunDir = Annotated[
-    Path, typer.Option(metavar="DIR", help="The directory in which runs are kept.", show_default=True)
+_Timeout = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", min=0.001, help="Stop the team when it has worked so long."),
 ]
+_Output = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", metavar="FILE", help="Write the answer to a file, if it is accepted."),
+]
+_Out = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR", help="Copy the files that the code makes or changes to a directory; made if missing."
+    ),
+]
+_RunDir = Annotated[
+    Path,
+    typer.Option(metavar="DIR", help="The directory of the runs, each in one of its own.", show_default=True),
+]
+_Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print the answer only.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
@@ -178,29 +194,12 @@ def run(
     data: _Data = None,
     allow: _Allow = None,
     allow_unsafe: _AllowUnsafe = False,
-    timeout: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", min=0.001, help="Stop the team when it has worked so long."),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Write the answer to a file, if it is accepted."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Copy the files that the code makes or changes to a directory; made if missing.",
-        ),
-    ] = None,
-    run_dir: Annotated[
-        Path,
-        typer.Option(
-            metavar="DIR", help="Keep the run in a directory of its own below this one.", show_default=True
-        ),
-    ] = RUNS,
+    timeout: _Timeout = None,
+    output: _Output = None,
+    out: _Out = None,
+    run_dir: _RunDir = RUNS,
     no_record: Annotated[bool, typer.Option("--no-record", help="Do not keep the run.")] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print the answer only.")] = False,
+    quiet: _Quiet = False,
     as_json: _Json = False,
 ) -> None:
     """Run a team, or a single agent, on a task.
@@ -228,6 +227,50 @@ def run(
             runner = _runner(config, changes, policy, out, None if no_record else run_dir)
             code = run_command(
                 screen, runner, wanted, seconds=timeout, output=output, as_json=as_json, quiet=quiet
+            )
+        raise typer.Exit(code)
+
+
+@app.command()
+def resume(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="Its id, the beginning of that, `last`, or the path of its directory."
+        ),
+    ],
+    overrides: _Overrides = None,
+    allow: _Allow = None,
+    allow_unsafe: _AllowUnsafe = False,
+    timeout: _Timeout = None,
+    output: _Output = None,
+    out: _Out = None,
+    run_dir: _RunDir = RUNS,
+    quiet: _Quiet = False,
+    as_json: _Json = False,
+) -> None:
+    """Go on with a run that was interrupted, has failed, or has used up a limit, which -s may raise.
+
+    What models, tools and people have answered is known from its journal, and asked of nobody again. Code of a session
+    runs again, to bring back its variables. What was under way when the run ended is not done again, but told as unknown,
+    unless it can do no harm.
+
+    Exit codes: as those of run.
+    """
+    with _reported() as screen:
+        if not (as_json or quiet):
+            screen.work()
+        from codeact_team.cli.run import run_command
+        from codeact_team.journal import find_run
+        from codeact_team.runs import resumed
+
+        with _traced(screen):
+            changes = _overrides(overrides, None, None)
+            runner, task = resumed(
+                find_run(run, run_dir), overrides=changes, policy=_policy(allow, allow_unsafe), out=out
+            )
+            code = run_command(
+                screen, runner, task, seconds=timeout, output=output, as_json=as_json, quiet=quiet
             )
         raise typer.Exit(code)
 

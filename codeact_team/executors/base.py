@@ -102,8 +102,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
 
     @property
     def is_contained(self) -> bool:
-        place = self._place
-        return place.has_network is False and len(place.writable) == (self._config.work_dir is not None)
+        return self._place.is_contained
 
     async def record_files(self, keep: Callable[[bytes], str]) -> Mapping[str, RecordedFile]:
         async with self._turns:

@@ -13,7 +13,7 @@ from codeact_team.executors.place import Place
 from codeact_team.executors.session import InterpreterCodeExecutor, SessionConfig
 from codeact_team.executors.settings import ExecutorConfig, takes_settings
 from codeact_team.sandboxes.base import Sandbox
-from codeact_team.sandboxes.confined import ConfinedSandbox, ConfinedSandboxConfig
+from codeact_team.sandboxes.confined import ConfinedSandbox, ConfinedSandboxConfig, Enforced
 from codeact_team.sandboxes.confined.access import readable_paths
 
 
@@ -52,6 +52,11 @@ class ConfinedPlace(Place):
     def has_network(self) -> bool | None:
         # a kernel may lack what denies it
         return False if self._config.confinement == "required" else None
+
+    @property
+    def is_contained(self) -> bool:
+        needed = {Enforced.NETWORK, Enforced.WRITES}
+        return isinstance(self.sandbox, ConfinedSandbox) and needed <= self.sandbox.enforced
 
     @property
     def memory_mib(self) -> int:

@@ -94,6 +94,11 @@ class DockerPlace(Place):
         return self._config.network != "none"
 
     @property
+    def is_contained(self) -> bool:
+        volumes = self._config.extra_volumes.values()
+        return not self.has_network and all(volume.get("mode", "rw") == "ro" for volume in volumes)
+
+    @property
     def memory_mib(self) -> int:
         return self._config.memory_mib
 

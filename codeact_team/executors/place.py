@@ -105,6 +105,11 @@ class Place(ABC):
 
     @property
     @abstractmethod
+    def is_contained(self) -> bool:
+        """Whether code can change nothing but the workspace. Known once the sandbox runs."""
+
+    @property
+    @abstractmethod
     def memory_mib(self) -> int:
         """How much memory the code has."""
 

@@ -197,7 +197,7 @@ class Recorder:
         before, self._files[place] = self._files.get(place, {}), now
         changed = {path: file for path, file in now.items() if before.get(path) != file}
         gone: list[JsonValue] = [path for path in before if path not in now]
-        if quietly or not (changed or gone):
+        if quietly or (block and not (changed or gone)):
             return
         listed: JsonValue = {path: asdict(file) for path, file in changed.items()}
         self.write(files={"place": place, "block": block, "changed": self._packed(listed), "gone": gone})

@@ -69,7 +69,7 @@ class Resumption:
             return effect.load(self._recorder.shown(self._past.outcome(before)))
         if before.state is State.FAILED:
             raise RecordedError(str(self._recorder.shown(self._past.error(before))))
-        if isinstance(effect, CodeRun) and _is_contained(effect):
+        if await _is_contained(effect):
             loss = await self._restore(effect, before.n)
             return await self._recorder.perform(before.n, effect, partial(_after, loss, do))
         outcome = effect.unknown()
@@ -176,8 +176,12 @@ def _differs(there: Any, wanted: Mapping[str, JsonValue]) -> bool:
     return there is None or (there.digest, there.is_executable) != (wanted["digest"], wanted["is_executable"])
 
 
-def _is_contained(effect: CodeRun[Any]) -> bool:
-    return isinstance(effect.part, StreamingCodeExecutor) and effect.part.is_contained
+async def _is_contained(effect: Effect[Any]) -> bool:
+    if not (isinstance(effect, CodeRun) and isinstance(executor := effect.part, StreamingCodeExecutor)):
+        return False
+    # what is enforced is known then
+    await executor.start()
+    return executor.is_contained
 
 
 async def _after(loss: str | None, do: Perform) -> Any:

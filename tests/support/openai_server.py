@@ -3,8 +3,8 @@
     async with ScriptedServer([Text("Hello."), HttpError(429)]) as server:
         client = server.client()
 
-It answers ``POST /v1/chat/completions`` with the replies in their order, and keeps every request it received. A request
-beyond the last reply gets HTTP 500, and fails the test when the server is left.
+It answers ``POST /v1/chat/completions`` with the replies in their order, or with what a function says to the request, and
+keeps every request it received. A request beyond the last reply gets HTTP 500, and fails the test when the server is left.
 """
 
 from __future__ import annotations
@@ -125,12 +125,13 @@ class ScriptedServer:
         base_url: What to give a client.
     """
 
-    def __init__(self, replies: Sequence[AnyReply]) -> None:
+    def __init__(self, replies: Sequence[AnyReply] | Callable[[Body], AnyReply]) -> None:
         self.requests: list[Body] = []
         self.disconnects = 0
         self.unscripted = 0
         self.base_url = ""
-        self._replies = list(replies)
+        self._reply = replies if callable(replies) else None
+        self._replies = [] if callable(replies) else list(replies)
         self._clients: list[OpenAIChatCompletionClient] = []
         self._runner: web.AppRunner | None = None
 
@@ -199,7 +200,7 @@ class ScriptedServer:
 
     @classmethod
     @contextmanager
-    def in_thread(cls, replies: Sequence[AnyReply]) -> Generator[Self]:
+    def in_thread(cls, replies: Sequence[AnyReply] | Callable[[Body], AnyReply]) -> Generator[Self]:
         """Serve from a thread of its own, for clients in other processes."""
         server = cls(replies)
         listening = threading.Event()
@@ -234,7 +235,9 @@ class ScriptedServer:
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         body: Body = await request.json()
         self.requests.append(body)
-        if self._replies:
+        if self._reply is not None:
+            reply = self._reply(body)
+        elif self._replies:
             reply = self._replies.pop(0)
         else:
             self.unscripted += 1
