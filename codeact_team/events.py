@@ -71,6 +71,23 @@ class RunBegan(Event):
 
 
 @dataclass(kw_only=True)
+class RunResumed(Event):
+    """A run is gone on with. What follows is told from its beginning once more.
+
+    Attributes:
+        record: The directory in which it is kept.
+        answered: How many effects its journal answers, by their kinds.
+        repeated: How many blocks run again, to bring back their variables, if other code is to run.
+        seconds: Wall-clock time that these have taken before.
+    """
+
+    record: str
+    answered: Mapping[str, int]
+    repeated: int
+    seconds: float
+
+
+@dataclass(kw_only=True)
 class RunEnded(Event):
     """Its work is over. What it came to is told by whoever ran it; ``error`` is what broke it off."""
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from codeact_team.cli.screen import Screen
 from codeact_team.effects import Event
-from codeact_team.events import BlockEnded, Opened, SandboxPreparing
+from codeact_team.events import BlockEnded, BlocksRepeated, Opened, RunResumed, SandboxPreparing
 from codeact_team.missing_modules import advice
 from codeact_team.runs import RunResult
 
+_TOOLS = ("tool_call", "part_call")
+"""Kinds of effects that are calls of tools."""
 _MAX_PROBLEMS = 10
 """How many files are named that could not be copied."""
 
@@ -29,14 +31,33 @@ def tell_beside(screen: Screen, event: Event, *, places: bool = False) -> bool:
                 screen.notice("warning", f"the sandbox is looser than its default: {loosening}")
             for workspace in event.workspaces if places else ():
                 screen.notice("note", f"the workspace is {workspace}")
+        case RunResumed():
+            screen.notice("note", _resumed(event))
+        case BlocksRepeated(blocks=blocks, differing=differing) if differing:
+            said = f"of {blocks} blocks that ran again, {differing} wrote something else than before"
+            screen.notice("warning", f"{said}; the agents go by what was written before")
         case RunResult():
-            problems = [f"{file.path} is not copied: {file.problem}" for file in event.files if file.problem]
-            if (more := len(problems) - _MAX_PROBLEMS) > 0:
-                problems[_MAX_PROBLEMS:] = [f"{more:,} more files are not copied"]
-            for problem in problems:
+            for problem in _problems(event):
                 screen.notice("warning", problem, again=True)
         case BlockEnded(missing_module=str() as module):
             screen.notice("note", f"the code lacks the module {module!r}; to add it: {advice(module)}")
         case _:
             return False
     return True
+
+
+def _problems(result: RunResult) -> list[str]:
+    problems = [f"{file.path} is not copied: {file.problem}" for file in result.files if file.problem]
+    if (more := len(problems) - _MAX_PROBLEMS) > 0:
+        problems[_MAX_PROBLEMS:] = [f"{more:,} more files are not copied"]
+    return problems
+
+
+def _resumed(event: RunResumed) -> str:
+    models, tools = event.answered.get("model_call", 0), sum(event.answered.get(kind, 0) for kind in _TOOLS)
+    said = f"{models} answers of models and {tools} results of tools are known from {event.record}"
+    if event.repeated:
+        said += (
+            f"; before other code runs, {event.repeated} blocks run again, which took {event.seconds:.1f} s"
+        )
+    return said

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from codeact_team.errors import JournalError
+from codeact_team.events import RunResumed
 from codeact_team.execution import Outcome
 from codeact_team.journal.blobs import Blobs
 from codeact_team.journal.log import Entry, LogReader, entry_at
@@ -33,16 +34,21 @@ class PastEffect:
     Attributes:
         n: The number of its entry.
         place: Where the part that was asked is in the config.
+        kind: What sort of effect it is.
         state: What is known of it.
         began: Where in the journal its entry is.
         ended: Where that of its end is.
+        seconds: Wall-clock time that it has taken.
     """
 
     n: int
     place: str
+    kind: str
+    at: float
     began: int
     state: State = State.UNDER_WAY
     ended: int = -1
+    seconds: float = 0.0
 
 
 @dataclass
@@ -52,11 +58,13 @@ class Sandbox:
     Attributes:
         blocks: Those that have run since its interpreter has started, in order.
         is_repeatable: Whether all of them came to their own end.
+        lives_on: Whether variables live on from one to the next.
         files: Where in the journal entries of its workspace are, each with the number of the block that it belongs to.
     """
 
     blocks: list[PastEffect] = field(default_factory=list[PastEffect])
     is_repeatable: bool = True
+    lives_on: bool = False
     files: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
 
     def forget(self) -> None:
@@ -92,6 +100,15 @@ class Past:
             for entry in log.new():
                 self.last = entry["n"]
                 self._take(log.offset, entry)
+
+    def told(self, record: str) -> RunResumed:
+        """What a person may want to know before the run goes on."""
+        answered = Counter(effect.kind for effect in self._effects.values() if effect.state is State.ANSWERED)
+        blocks = [
+            block for sandbox in self.sandboxes.values() for block in sandbox.blocks if sandbox.lives_on
+        ]
+        seconds = sum(block.seconds for block in blocks)
+        return RunResumed(record=record, answered=dict(answered), repeated=len(blocks), seconds=seconds)
 
     def next(self, key: str) -> PastEffect | None:
         """The first effect with this key that nobody has asked for; ``None`` if there is no more."""
@@ -139,7 +156,7 @@ class Past:
 
     def _take(self, offset: int, entry: Entry) -> None:
         if (ask := entry.get("ask")) is not None:
-            self._ask(offset, entry["n"], ask)
+            self._ask(offset, entry, ask)
         elif (n := entry.get("answered")) is not None:
             self._end(n, offset, State.ANSWERED, entry)
         elif (n := entry.get("failed")) is not None:
@@ -151,8 +168,9 @@ class Past:
             if not self.is_under_way(place := event.get("place", "")):
                 self.sandboxes[place].forget()
 
-    def _ask(self, offset: int, n: int, ask: Mapping[str, Any]) -> None:
-        effect = PastEffect(n, ask["by"].partition("@")[2], offset)
+    def _ask(self, offset: int, entry: Entry, ask: Mapping[str, Any]) -> None:
+        n = entry["n"]
+        effect = PastEffect(n, ask["by"].partition("@")[2], ask["kind"], entry["at"], offset)
         self._effects[n] = effect
         self._by_key[ask["key"]].append(effect)
         if "block" in ask["kind"]:
@@ -163,13 +181,14 @@ class Past:
             raise JournalError(
                 f"{self._lines}: the end of an effect that has not begun: the journal is damaged"
             )
-        effect.state, effect.ended = state, offset
+        effect.state, effect.ended, effect.seconds = state, offset, entry["at"] - effect.at
         if state is not State.UNDER_WAY:
             self.under_way.pop(n, None)
         if (ran := entry.get("ran")) is not None:
             self._block(effect, Outcome(ran["outcome"]), state_lost=ran["state_lost"])
+            self.sandboxes[effect.place].lives_on = ran["state_lost"] is not None
 
-    def _block(self, effect: PastEffect, outcome: Outcome, *, state_lost: bool) -> None:
+    def _block(self, effect: PastEffect, outcome: Outcome, *, state_lost: bool | None) -> None:
         sandbox = self.sandboxes[effect.place]
         if state_lost:
             sandbox.forget()

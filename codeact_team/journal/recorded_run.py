@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -81,12 +81,14 @@ class RecordedRun:
             os.close(descriptor)
 
     def events(self) -> Iterator[Event]:
-        """What happened, in order.
+        """What happened, in order; of a run that was resumed, what was told since, which is all of it once more.
 
         Raises:
             JournalError: Where the journal is damaged, after all that is whole before that; or of another version.
         """
-        return self._events(read_log(self.directory.lines))
+        start = self._start()
+        with LogReader(self.directory.lines) as log:
+            yield from self._events(log, start)
 
     async def follow(self) -> AsyncGenerator[Event]:
         """What has happened, and what happens from now on, until no process holds the run any more.
@@ -94,10 +96,11 @@ class RecordedRun:
         Raises:
             JournalError: As :meth:`events`.
         """
+        start = self._start()
         with LogReader(self.directory.lines) as log:
             async with aclosing(growth(self.directory.lines)) as wake_ups:
                 async for _ in wake_ups:
-                    for event in self._events(log.new()):
+                    for event in self._events(log, start):
                         yield event
 
     def last_event(self) -> Event | None:
@@ -131,9 +134,18 @@ class RecordedRun:
         except JournalError:
             return None
 
-    def _events(self, entries: Iterator[Entry]) -> Iterator[Event]:
-        for entry in entries:
-            if (told := entry.get("event")) is not None:
+    def _start(self) -> int:
+        """Where the events begin that were told since the run was resumed last."""
+        start = 0
+        # what comes before damage is whole
+        with LogReader(self.directory.lines) as log, suppress(JournalError):
+            for entry in log.new():
+                start = log.offset if "resumed" in entry else start
+        return start
+
+    def _events(self, log: LogReader, start: int) -> Iterator[Event]:
+        for entry in log.new():
+            if log.offset >= start and (told := entry.get("event")) is not None:
                 yield self._event(told)
 
     def _event(self, told: JsonValue) -> Event:

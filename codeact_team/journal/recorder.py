@@ -165,7 +165,7 @@ class Recorder:
         ran: dict[str, JsonValue] = {}
         if isinstance(effect, CodeRun):
             how = getattr(outcome, "outcome", Outcome.COMPLETED)
-            ran["ran"] = {"outcome": how, "state_lost": getattr(outcome, "state_lost", False)}
+            ran["ran"] = {"outcome": how, "state_lost": getattr(outcome, "state_lost", None)}
         self.write(answered=n, **ran, outcome=self._packed(effect.dump(outcome)))
 
     def shown(self, value: JsonValue) -> JsonValue:

@@ -17,7 +17,7 @@ from codeact_team.effects import Effect, Perform, tell
 from codeact_team.errors import JournalError, RecordedError
 from codeact_team.events import BlocksRepeated
 from codeact_team.execution import SessionResult
-from codeact_team.executor_interface import SessionCodeExecutor, StreamingCodeExecutor
+from codeact_team.executor_interface import StreamingCodeExecutor
 from codeact_team.journal.past import Past, PastEffect, State
 from codeact_team.journal.recorder import Recorder, inside
 from codeact_team.places import place_of
@@ -77,9 +77,11 @@ class Resumption:
         return outcome
 
     async def finish(self, executors: Sequence[StreamingCodeExecutor]) -> None:
-        """Bring back the files of those executors that no code has run in since the run goes on."""
+        """Bring back the files of those executors that no code has run in since the run goes on, where they are gone."""
         for executor in executors:
-            place = place_of(executor)
+            place, workspace = place_of(executor), executor.workspace
+            if workspace is not None and workspace.lasts:
+                continue
             if place in self._past.sandboxes and place not in self._restored:
                 self._restored.add(place)
                 await executor.start()
@@ -104,7 +106,7 @@ class Resumption:
         blocks = [block for block in sandbox.blocks if block.n < n]
         await executor.start()
         await self._refuse_conflicts(executor)
-        if not (blocks and isinstance(executor, SessionCodeExecutor)):
+        if not (blocks and sandbox.lives_on):
             await self._restore_files(executor, n)
             return None
         reason = None

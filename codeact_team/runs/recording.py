@@ -11,7 +11,7 @@ from typing import Any
 
 from codeact_team.config.loading import CheckedConfig
 from codeact_team.config.written import credentials_of, write_config
-from codeact_team.effects import Effect, Event, Perform
+from codeact_team.effects import Effect, Event, Perform, tell
 from codeact_team.errors import JournalError
 from codeact_team.events import Opened
 from codeact_team.executor_interface import StreamingCodeExecutor
@@ -63,6 +63,7 @@ class Recording:
             self._recorder, past = Recorder.reopen(self._runs, credentials)
             self._resumption = Resumption(past, self._recorder)
             self._recorder.write(resumed=dict(_versions()))
+            tell(past.told(str(self._runs.path)))
         else:
             _refuse_what_code_reaches(self._runs, executors)
             self._recorder = self._create(self._runs, config, task, credentials)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 from cli.command_line import environment
 from support import fork_server
-from support.openai_server import AnyReply, Body, ScriptedServer, Text
+from support.openai_server import AnyReply, Body, Json, ScriptedServer, Text
 
 from codeact_team.journal import RecordedRun, find_run
 
@@ -22,14 +23,40 @@ PROGRAM = Path(__file__).with_name("killed_run.py")
 
 @dataclass
 class Story:
-    """A config, and what its model says by how much was said before."""
+    """A config, what its model says to a request, and what has to come of it."""
 
     config: dict[str, Any]
-    replies: Sequence[AnyReply]
+    reply: Callable[[Body], AnyReply]
+    answer: str
+    effects: Sequence[str] = ()
 
-    def reply(self, body: Body) -> AnyReply:
-        said = sum(message["role"] == "assistant" for message in body["messages"])
-        return self.replies[min(said, len(self.replies) - 1)]
+
+def said_before(body: Body) -> int:
+    return sum(message["role"] == "assistant" for message in body["messages"])
+
+
+def of_the_agent(body: Body) -> AnyReply:
+    return [
+        python("open('log.txt', 'a').write('one\\n')\nfirst = tools.book(amount=5)\nprint(first)"),
+        python("numbers = [first, 7]\nopen('log.txt', 'a').write('two\\n')\nprint(numbers)"),
+        python(
+            "first += tools.book(amount=3)\nopen('log.txt', 'a').write('three\\n')\n"
+            "final_answer(f'{first} {numbers} {open(\"log.txt\").read().split()}')"
+        ),
+    ][min(said_before(body), 2)]
+
+
+def of_the_team(body: Body) -> AnyReply:
+    if "You write code." in json.dumps(body["messages"]):
+        return [
+            python("open('log.txt', 'a').write('one\\n')\nprint(open('log.txt').read())"),
+            python(
+                "open('log.txt', 'a').write('two\\n')\nopen('log.txt', 'a').write('three\\n')\nprint('done')"
+            ),
+        ][min(said_before(body), 1)]
+    if "three" in json.dumps(body["messages"]):
+        return Json({"problems": [], "accepted": True, "next_step": "", "answer": "It is done."})
+    return Json({"problems": ["More."], "accepted": False, "next_step": "Once more."})
 
 
 def python(code: str) -> Text:
@@ -53,16 +80,46 @@ SESSION = Story(
             },
         },
     },
-    [
-        python("open('log.txt', 'a').write('one\\n')\nfirst = tools.book(amount=5)\nprint(first)"),
-        python("numbers = [first, 7]\nopen('log.txt', 'a').write('two\\n')\nprint(numbers)"),
-        python(
-            "first += tools.book(amount=3)\nopen('log.txt', 'a').write('three\\n')\n"
-            "final_answer(f'{first} {numbers} {open(\"log.txt\").read().split()}')"
-        ),
-    ],
+    of_the_agent,
+    "3 [1, 7] ['one', 'two', 'three']",
+    ["5", "3"],
 )
-ANSWER = "3 [1, 7] ['one', 'two', 'three']"
+EXECUTOR = {
+    "provider": "codeact_team.ConfinedCommandLineCodeExecutor",
+    "config": {"confinement": "best_effort", "work_dir": "work"},
+}
+TEAM = Story(
+    {
+        "provider": "autogen_agentchat.teams.RoundRobinGroupChat",
+        "config": {
+            "participants": [
+                {
+                    "provider": "autogen_agentchat.agents.AssistantAgent",
+                    "config": {
+                        "name": "coder",
+                        "model_client": CLIENT,
+                        "description": "A coder.",
+                        "system_message": "You write code.",
+                        "reflect_on_tool_use": False,
+                        "tool_call_summary_format": "{result}",
+                    },
+                },
+                {
+                    "provider": "codeact_team.CodeExecutorAgent",
+                    "config": {"name": "executor", "code_executor": EXECUTOR, "reflect": False},
+                },
+                {
+                    "provider": "codeact_team.ReflectionAgent",
+                    "config": {"name": "reviewer", "model_client": CLIENT},
+                },
+            ],
+            "termination_condition": {"provider": "codeact_team.ReflectionTermination", "config": {}},
+        },
+    },
+    of_the_team,
+    "It is done.",
+)
+STORIES = {"session": SESSION, "team": TEAM}
 
 
 def run(folder: Path, server: ScriptedServer, nth: int, how: str, *arguments: str) -> tuple[int, str, str]:
@@ -99,26 +156,83 @@ def unknown_calls(folder: Path) -> int:
     )
 
 
-def check(folder: Path, code: int, stdout: str, stderr: str) -> None:
+def check(folder: Path, story: Story, code: int, stdout: str, stderr: str) -> None:
     effects = (folder / "effects.txt").read_text().split() if (folder / "effects.txt").exists() else []
     if unknown_calls(folder):
         # told to the code, which has not repeated it by itself
         assert len(effects) <= 3, stderr
         return
-    assert (code, stdout.strip()) == (0, ANSWER), stderr
-    assert effects == ["5", "3"]
+    assert (code, stdout.strip()) == (0, story.answer), stderr
+    assert effects == [*story.effects]
     assert (folder / "work" / "log.txt").read_text() == "one\ntwo\nthree\n"
 
 
-@pytest.mark.timeout(1500)
+def alone(folder: Path, server: ScriptedServer, story: Story) -> int:
+    """Run a story without killing it, and return the number of its entries but the last, which tells its result."""
+    folder.mkdir()
+    code, stdout, stderr = start(folder, server, story, 0)
+    assert (code, stdout.strip()) == (0, story.answer), stderr
+    return int(re.findall(r"\d+", stderr)[-1]) - 1
+
+
+def kill_and_resume(folder: Path, server: ScriptedServer, story: Story, *kills: tuple[int, str]) -> None:
+    folder.mkdir()
+    (nth, how), *others = kills
+    start(folder, server, story, nth, how)
+    for nth, how in others:
+        resume(folder, server, nth, how)
+    check(folder, story, *resume(folder, server))
+
+
+@pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)
+def test_a_run_that_is_killed_goes_on_to_the_same_end(tmp_path: Path, story: Story) -> None:
+    with ScriptedServer.in_thread(story.reply) as server:
+        entries = alone(tmp_path / "alone", server, story)
+        for part in (0.35, 0.6, 0.85):
+            kill_and_resume(tmp_path / str(part), server, story, (round(entries * part), "torn"))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("how", ["before", "torn", "after"])
-def test_a_session_killed_at_every_entry(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)
+def test_it_goes_on_from_every_entry(tmp_path: Path, story: Story, how: str) -> None:
+    with ScriptedServer.in_thread(story.reply) as server:
+        for nth in range(2, alone(tmp_path / "alone", server, story) + 1):
+            kill_and_resume(tmp_path / str(nth), server, story, (nth, how))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)
+def test_it_may_be_killed_again_while_it_goes_on(tmp_path: Path, story: Story) -> None:
+    moments = Random(7)
+    with ScriptedServer.in_thread(story.reply) as server:
+        entries = alone(tmp_path / "alone", server, story)
+        for round_ in range(15):
+            kills = [
+                (moments.randint(2, entries), moments.choice(["before", "torn", "after"])) for _ in range(3)
+            ]
+            kill_and_resume(tmp_path / str(round_), server, story, *kills)
+
+
+def test_a_run_that_was_accepted_has_nothing_to_go_on_with(tmp_path: Path) -> None:
     with ScriptedServer.in_thread(SESSION.reply) as server:
-        code, stdout, stderr = start(tmp_path, server, SESSION, 0)
-        assert (code, stdout.strip()) == (0, ANSWER), stderr
-        entries = int(re.findall(r"\d+", stderr)[-1])
-        for nth in range(2, entries + 1):
-            folder = tmp_path / str(nth)
-            folder.mkdir()
-            start(folder, server, SESSION, nth, how)
-            check(folder, *resume(folder, server))
+        alone(tmp_path / "alone", server, SESSION)
+        code, _, stderr = resume(tmp_path / "alone", server)
+    assert code == 2
+    assert "and its work was accepted: there is nothing to go on with" in stderr
+
+
+def test_files_that_somebody_has_changed_since_are_not_overwritten(tmp_path: Path) -> None:
+    with ScriptedServer.in_thread(TEAM.reply) as server:
+        entries = alone(tmp_path / "alone", server, TEAM)
+        folder = tmp_path / "changed"
+        folder.mkdir()
+        start(folder, server, TEAM, entries // 2)
+        log = folder / "work" / "log.txt"
+        log.write_text("mine\n")
+        code, _, stderr = resume(folder, server)
+    assert code == 2
+    assert "somebody has changed or removed log.txt" in stderr
+    assert log.read_text() == "mine\n"
