@@ -101,12 +101,12 @@ class StreamingCodeExecutor(CodeExecutor):
         """
         return False
 
-    async def record_files(self, keep: Callable[[bytes], str]) -> Mapping[str, RecordedFile]:
+    async def record_files(self, keep: Callable[[bytes], str | None]) -> Mapping[str, RecordedFile]:
         """What is in the workspace, by path. Waits for a block to end.
 
         Args:
-            keep: Keeps the content of a file, and returns its digest. It may block. Called for what has changed since this
-                was asked last.
+            keep: Keeps the content of a file, and returns its digest; ``None`` if it does not. It may block. Called for what
+                has changed since this was asked last.
 
         Raises:
             SandboxError: If that cannot be found out.

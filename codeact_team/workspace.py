@@ -63,7 +63,7 @@ class RecordedFile:
     """A file of the workspace at one time.
 
     Attributes:
-        digest: What its content is kept as; ``None`` where that is too long, or could not be read.
+        digest: What its content is kept as; ``None`` where it is not: it is too long, or must not be.
         size: In bytes.
         is_executable: Whether its owner may run it.
     """

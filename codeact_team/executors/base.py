@@ -104,7 +104,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
     def is_contained(self) -> bool:
         return self._place.is_contained
 
-    async def record_files(self, keep: Callable[[bytes], str]) -> Mapping[str, RecordedFile]:
+    async def record_files(self, keep: Callable[[bytes], str | None]) -> Mapping[str, RecordedFile]:
         async with self._turns:
             return await self._place.files.record(keep)
 

@@ -110,7 +110,7 @@ class WorkFiles:
         """See :meth:`codeact_team.StreamingCodeExecutor.save_files`."""
         return await save(self._reached(), wanted, directory, room=self._room)
 
-    async def record(self, keep: Callable[[bytes], str]) -> Mapping[str, RecordedFile]:
+    async def record(self, keep: Callable[[bytes], str | None]) -> Mapping[str, RecordedFile]:
         """See :meth:`codeact_team.StreamingCodeExecutor.record_files`."""
         if (files := self._files) is None:
             return {}

@@ -58,6 +58,12 @@ class HiddenValues:
         self._hidden = re.compile("|".join(map(re.escape, ordered))) if ordered else None
         self._shown = re.compile(rf"«[^«»]*#{re.escape(nonce)}»")
 
+    def are_in(self, data: bytes) -> bool:
+        """Whether one of the values is in the bytes of a file."""
+        pattern = self._hidden
+        # what is no text stays what it is in between
+        return pattern is not None and pattern.search(data.decode(errors="surrogateescape")) is not None
+
     def hide(self, value: JsonValue) -> JsonValue:
         """A value with placeholders."""
         pattern = self._hidden

@@ -164,6 +164,9 @@ class Recorder:
         """Note what came of the effect whose entry has the number ``n``."""
         ran: dict[str, JsonValue] = {}
         if isinstance(effect, CodeRun):
+            for artifact in getattr(outcome, "artifacts", ()):
+                if not self._hidden.are_in(artifact.data):
+                    self.blobs.keep(artifact.data)
             how = getattr(outcome, "outcome", Outcome.COMPLETED)
             ran["ran"] = {"outcome": how, "state_lost": getattr(outcome, "state_lost", None)}
         self.write(answered=n, **ran, outcome=self._packed(effect.dump(outcome)))
@@ -190,7 +193,7 @@ class Recorder:
         """
         place = place_of(executor)
         try:
-            now = await executor.record_files(self.blobs.keep)
+            now = await self.files_of(executor)
         except SandboxError as error:
             logger.warning("what code has changed in its workspace is not recorded: %s", error)
             return
@@ -201,6 +204,12 @@ class Recorder:
             return
         listed: JsonValue = {path: asdict(file) for path, file in changed.items()}
         self.write(files={"place": place, "block": block, "changed": self._packed(listed), "gone": gone})
+
+    async def files_of(self, executor: StreamingCodeExecutor) -> Mapping[str, RecordedFile]:
+        """What is in a workspace; the contents are kept, but those with a credential in them."""
+        return await executor.record_files(
+            lambda data: None if self._hidden.are_in(data) else self.blobs.keep(data)
+        )
 
     def close(self) -> None:
         """Let others go on with the run. Idempotent."""

@@ -147,10 +147,9 @@ class Resumption:
         if workspace is None or not workspace.lasts or self._past.is_under_way(place):
             return
         known = self._past.files(place, _END)
-        there = await executor.record_files(self._recorder.blobs.keep)
-        changed = [
-            path for path, file in known.items() if path not in there or there[path].digest != file["digest"]
-        ]
+        there = await self._recorder.files_of(executor)
+        # what is not kept is not compared
+        changed = [path for path, file in known.items() if file["digest"] and _differs(there.get(path), file)]
         if changed:
             named = ", ".join(changed[:5]) + (f" and {len(changed) - 5} more" if changed[5:] else "")
             raise JournalError(
@@ -161,7 +160,7 @@ class Resumption:
     async def _restore_files(self, executor: StreamingCodeExecutor, n: int) -> None:
         """Let the workspace be as it was when the block with the number ``n`` began."""
         wanted = self._past.files(place_of(executor), n)
-        there = await executor.record_files(self._recorder.blobs.keep)
+        there = await self._recorder.files_of(executor)
         contents = {
             path: await asyncio.to_thread(self._recorder.blobs.file, file["digest"])
             for path, file in wanted.items()

@@ -96,3 +96,19 @@ def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     )
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith("error: the run cannot be recorded in file/runs: Not a directory. ")
+
+
+def test_a_file_with_a_credential_is_not_kept(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / ".env").write_bytes(b"\xff OPENAI_API_KEY=" + KEY.encode())
+    inside = CONFINED.replace("{confinement", "{work_dir: work, confinement")
+    with ScriptedServer.in_thread([Text(CODE), Json(ACCEPT)]) as server:
+        codeact_team(
+            *("run", "local-model", "Multiply.", *set_all([inside])),
+            cwd=tmp_path,
+            OPENAI_API_KEY=KEY,
+            **local_model(server.base_url),
+        )
+    runs = tmp_path / ".codeact-team" / "runs"
+    assert '".env"' in recorded(runs).directory.lines.read_text()
+    assert [path for path in runs.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()] == []
