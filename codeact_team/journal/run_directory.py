@@ -130,7 +130,9 @@ class RunDirectory:
 def new_id() -> str:
     """A name for a run that begins now; those of later runs come after it."""
     now = time.time()
-    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}.{int(now % 1 * 1000):03}-{secrets.token_hex(2)}"
+    return (
+        f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}.{int(now % 1 * 1000):03}-{secrets.token_hex(2)}"
+    )
 
 
 def runs_in(directory: Path) -> Iterator[RunDirectory]:
