@@ -29,6 +29,7 @@ class Story:
     reply: Callable[[Body], AnyReply]
     answer: str
     effects: Sequence[str] = ()
+    keeps_files: bool = True
 
 
 def said_before(body: Body) -> int:
@@ -67,26 +68,31 @@ CLIENT = {
     "provider": "autogen_ext.models.openai.OpenAIChatCompletionClient",
     "config": {"model": "gpt-4o", "max_retries": 0},
 }
-SESSION = Story(
-    {
-        "provider": "codeact_team.CodeActAgent",
-        "config": {
-            "name": "coder",
-            "model_client": CLIENT,
-            "tools": ["killed_run:book"],
-            "code_executor": {
-                "provider": "codeact_team.ConfinedSessionCodeExecutor",
-                "config": {"confinement": "best_effort", "work_dir": "work"},
+CONFINED = {"confinement": "best_effort", "work_dir": "work"}
+
+
+def agent(executor: str, settings: dict[str, Any], *, keeps_files: bool = True) -> Story:
+    return Story(
+        {
+            "provider": "codeact_team.CodeActAgent",
+            "config": {
+                "name": "coder",
+                "model_client": CLIENT,
+                "tools": ["killed_run:book"],
+                "code_executor": {"provider": executor, "config": settings},
             },
         },
-    },
-    of_the_agent,
-    "3 [1, 7] ['one', 'two', 'three']",
-    ["5", "3"],
-)
+        of_the_agent,
+        "3 [1, 7] ['one', 'two', 'three']",
+        ["5", "3"],
+        keeps_files,
+    )
+
+
+SESSION = agent("codeact_team.ConfinedSessionCodeExecutor", CONFINED)
 EXECUTOR = {
     "provider": "codeact_team.ConfinedCommandLineCodeExecutor",
-    "config": {"confinement": "best_effort", "work_dir": "work"},
+    "config": CONFINED,
 }
 TEAM = Story(
     {
@@ -119,7 +125,13 @@ TEAM = Story(
     of_the_team,
     "It is done.",
 )
-STORIES = {"session": SESSION, "team": TEAM}
+DOCKER = agent("codeact_team.DockerSessionCodeExecutor", {}, keeps_files=False)
+STORIES = [
+    pytest.param(SESSION, id="session"),
+    pytest.param(TEAM, id="team"),
+    pytest.param(DOCKER, id="session-in-a-container", marks=pytest.mark.docker),
+]
+each_story = pytest.mark.parametrize("story", STORIES)
 
 
 def run(folder: Path, server: ScriptedServer, nth: int, how: str, *arguments: str) -> tuple[int, str, str]:
@@ -164,7 +176,8 @@ def check(folder: Path, story: Story, code: int, stdout: str, stderr: str) -> No
         return
     assert (code, stdout.strip()) == (0, story.answer), stderr
     assert effects == [*story.effects]
-    assert (folder / "work" / "log.txt").read_text() == "one\ntwo\nthree\n"
+    if story.keeps_files:
+        assert (folder / "work" / "log.txt").read_text() == "one\ntwo\nthree\n"
 
 
 def alone(folder: Path, server: ScriptedServer, story: Story) -> int:
@@ -184,7 +197,7 @@ def kill_and_resume(folder: Path, server: ScriptedServer, story: Story, *kills: 
     check(folder, story, *resume(folder, server))
 
 
-@pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)
+@each_story
 def test_a_run_that_is_killed_goes_on_to_the_same_end(tmp_path: Path, story: Story) -> None:
     with ScriptedServer.in_thread(story.reply) as server:
         entries = alone(tmp_path / "alone", server, story)
@@ -194,7 +207,7 @@ def test_a_run_that_is_killed_goes_on_to_the_same_end(tmp_path: Path, story: Sto
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)
+@each_story
 def test_it_goes_on_from_every_entry(tmp_path: Path, story: Story) -> None:
     with ScriptedServer.in_thread(story.reply) as server:
         for nth in range(2, alone(tmp_path / "alone", server, story) + 1):
@@ -203,7 +216,7 @@ def test_it_goes_on_from_every_entry(tmp_path: Path, story: Story) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)
+@each_story
 def test_it_may_be_killed_again_while_it_goes_on(tmp_path: Path, story: Story) -> None:
     moments = Random(7)
     with ScriptedServer.in_thread(story.reply) as server:
