@@ -82,7 +82,7 @@ class RunResumed(Event):
     """
 
     record: str
-    answered: Mapping[str, int]
+    answered: dict[str, int]
     repeated: int
     seconds: float
 

@@ -42,7 +42,9 @@ def resumed(
         raise JournalError(
             f"the run {about.id} has ended, and its work was accepted: there is nothing to go on with"
         )
-    if not Path(about.working_directory).samefile(os.curdir):
+    made_in = Path(about.working_directory)
+    # where that is not there, the run was carried to another machine
+    if made_in.is_dir() and not made_in.samefile(os.curdir):
         raise JournalError(
             f"the run {about.id} was made in {about.working_directory}, from which paths in its config lead: go there first"
         )
