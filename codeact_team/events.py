@@ -442,6 +442,19 @@ class SandboxLost(Event):
 
 
 @dataclass(kw_only=True)
+class FilesPutBack(Event):
+    """A run goes on, and files of its workspace are again what they were before the code that was interrupted.
+
+    Attributes:
+        workspace: The directory, from the working directory.
+        files: Their paths in it; hostile data.
+    """
+
+    workspace: str
+    files: Sequence[str]
+
+
+@dataclass(kw_only=True)
 class BlocksRepeated(Event):
     """A run goes on, and code of it has run again, to bring back its variables.
 

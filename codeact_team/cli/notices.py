@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from codeact_team.cli.screen import Screen
 from codeact_team.effects import Event
-from codeact_team.events import BlockEnded, BlocksRepeated, Opened, RunResumed, SandboxPreparing
+from codeact_team.events import BlockEnded, BlocksRepeated, FilesPutBack, Opened, RunResumed, SandboxPreparing
+from codeact_team.files.saving import readable
 from codeact_team.missing_modules import advice
 from codeact_team.runs import RunResult
 
@@ -31,11 +32,8 @@ def tell_beside(screen: Screen, event: Event, *, places: bool = False) -> bool:
                 screen.notice("warning", f"the sandbox is looser than its default: {loosening}")
             for workspace in event.workspaces if places else ():
                 screen.notice("note", f"the workspace is {workspace}")
-        case RunResumed():
-            screen.notice("note", _resumed(event))
-        case BlocksRepeated(blocks=blocks, differing=differing) if differing:
-            said = f"of {blocks} blocks that ran again, {differing} wrote something else than before"
-            screen.notice("warning", f"{said}; the agents go by what was written before")
+        case RunResumed() | FilesPutBack() | BlocksRepeated():
+            _tell_resumption(screen, event)
         case RunResult():
             for problem in _problems(event):
                 screen.notice("warning", problem, again=True)
@@ -51,6 +49,27 @@ def _problems(result: RunResult) -> list[str]:
     if (more := len(problems) - _MAX_PROBLEMS) > 0:
         problems[_MAX_PROBLEMS:] = [f"{more:,} more files are not copied"]
     return problems
+
+
+def _tell_resumption(screen: Screen, event: RunResumed | FilesPutBack | BlocksRepeated) -> None:
+    match event:
+        case RunResumed():
+            screen.notice("note", _resumed(event))
+        case FilesPutBack():
+            screen.notice("note", _put_back(event))
+        case BlocksRepeated(blocks=blocks, differing=differing) if differing:
+            said = f"of {blocks} blocks that ran again, {differing} wrote something else than before"
+            screen.notice("warning", f"{said}; the agents go by what was written before")
+        case _:
+            pass
+
+
+def _put_back(event: FilesPutBack) -> str:
+    more = len(event.files) - _MAX_PROBLEMS
+    named = ", ".join(map(readable, event.files[:_MAX_PROBLEMS])) + (
+        f" and {more:,} more" if more > 0 else ""
+    )
+    return f"as before the code that was interrupted, in {event.workspace}: {named}"
 
 
 def _resumed(event: RunResumed) -> str:

@@ -59,13 +59,11 @@ class Sandbox:
         blocks: Those that have run since its interpreter has started, in order.
         is_repeatable: Whether all of them came to their own end.
         lives_on: Whether variables live on from one to the next.
-        files: Where in the journal entries of its workspace are, each with the number of the block that it belongs to.
     """
 
     blocks: list[PastEffect] = field(default_factory=list[PastEffect])
     is_repeatable: bool = True
     lives_on: bool = False
-    files: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
 
     def forget(self) -> None:
         """The interpreter is gone."""
@@ -82,6 +80,7 @@ class Past:
     Attributes:
         last: The number of the last entry.
         sandboxes: By the place of the executor in the config.
+        workspaces: By its name, where in the journal its entries are, each with the number of the block that it belongs to.
         under_way: Blocks that were running when the run ended, by the numbers of their entries.
 
     Raises:
@@ -93,9 +92,12 @@ class Past:
         self._blobs = Blobs(directory.blobs)
         self.last = 0
         self.sandboxes: dict[str, Sandbox] = defaultdict(Sandbox)
+        self.workspaces: dict[str, list[tuple[int, int]]] = defaultdict(list)
         self.under_way: dict[int, PastEffect] = {}
         self._by_key: dict[str, deque[PastEffect]] = defaultdict(deque)
         self._effects: dict[int, PastEffect] = {}
+        self._files: dict[str, tuple[int, dict[str, Any]]] = {}
+        """What was in each workspace after so many of its entries, as was asked last."""
         with LogReader(self._lines) as log:
             for entry in log.new():
                 self.last = entry["n"]
@@ -128,23 +130,24 @@ class Past:
         """What was asked."""
         return self._blobs.unpack(self._entry(effect.began)["ask"]["request"])
 
-    def files(self, place: str, before: int) -> dict[str, Any]:
+    def files(self, workspace: str, before: int) -> dict[str, Any]:
         """What was in a workspace when a block began: by path, digest, size and whether it is executable.
 
         Args:
-            place: That of the executor.
+            workspace: Its name.
             before: The number of the block.
         """
-        found: dict[str, Any] = {}
-        for block, offset in self.sandboxes[place].files:
-            if block >= before:
-                break
-            entry = self._blobs.unpack(self._entry(offset)["files"])
-            assert isinstance(entry, dict)
-            changed, gone = entry["changed"], entry["gone"]
-            assert isinstance(changed, dict)
-            assert isinstance(gone, list)
-            found = {path: file for path, file in {**found, **changed}.items() if path not in gone}
+        entries = self.workspaces[workspace]
+        taken, found = self._files.get(workspace, (0, {}))
+        if taken and entries[taken - 1][0] >= before:
+            taken, found = 0, {}
+        while taken < len(entries) and entries[taken][0] < before:
+            entry: Any = self._blobs.unpack(self._entry(entries[taken][1])["files"])
+            gone = set(entry["gone"])
+            found = {path: file for path, file in (found | entry["changed"]).items() if path not in gone}
+            taken += 1
+        # whoever asks next asks for a later time, as a rule
+        self._files[workspace] = taken, found
         return found
 
     def is_under_way(self, place: str) -> bool:
@@ -162,7 +165,11 @@ class Past:
         elif (n := entry.get("failed")) is not None:
             self._end(n, offset, State.UNDER_WAY if entry.get("cancelled") else State.FAILED, entry)
         elif (files := entry.get("files")) is not None:
-            self.sandboxes[files["place"]].files.append((files["block"], offset))
+            kept = self.workspaces[files["workspace"]]
+            if kept and kept[-1][0] == files["block"]:
+                # it was interrupted, and has run again from where it began
+                kept.pop()
+            kept.append((files["block"], offset))
         elif (event := entry.get("event")) is not None and event.get("type") == "sandbox_lost":
             # where a block is under way, its result says what was lost
             if not self.is_under_way(place := event.get("place", "")):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -50,8 +51,7 @@ class Recorder:
       three (``key``), and ``within`` which other effect, or which ``block``, by the number of its entry.
     - ``answered``, the number of an ``ask``: what came of it (``outcome``).
     - ``failed``, the number of an ``ask``: the ``error`` that it has raised, with its ``type``.
-    - ``files``: what a ``block`` has ``changed`` in the workspace of the executor at a ``place`` of the config, and what is
-      ``gone``.
+    - ``files``: what a ``block`` has ``changed`` in a ``workspace``, and what is ``gone``.
 
     Args:
         directory: Where the run is kept.
@@ -66,6 +66,8 @@ class Recorder:
         self._log = Log(directory.lines, sync=sync)
         self.last = 0
         """The number of the last entry."""
+        self._known = 0
+        """The number of the last one of the time before."""
         self._files: dict[str, Mapping[str, RecordedFile]] = {}
         """What was in each workspace when that was last recorded."""
 
@@ -114,7 +116,7 @@ class Recorder:
         except BaseException:
             recorder.close()
             raise
-        recorder.last = past.last
+        recorder.last = recorder._known = past.last
         return recorder, past
 
     async def stand(self, effect: Effect[Any], do: Perform) -> Any:
@@ -148,7 +150,7 @@ class Recorder:
         try:
             with inside(n, is_block=executor is not None):
                 if isinstance(executor, StreamingCodeExecutor):
-                    await self._before(executor, n)
+                    await self._before(executor)
                 outcome = await do()
                 if isinstance(executor, StreamingCodeExecutor):
                     await self.record_files(executor, n)
@@ -175,8 +177,8 @@ class Recorder:
         """What was recorded, with the credentials that are known now."""
         return self._hidden.show(value)
 
-    async def _before(self, executor: StreamingCodeExecutor, n: int) -> None:
-        if place_of(executor) not in self._files:
+    async def _before(self, executor: StreamingCodeExecutor) -> None:
+        if workspace_of(executor) not in self._files:
             await executor.start()
             # before the first block, it belongs to none
             await self.record_files(executor, 0)
@@ -191,19 +193,20 @@ class Recorder:
             block: The number of the entry of the block that has changed it.
             quietly: Whether the journal knows of the changes.
         """
-        place = place_of(executor)
+        workspace = workspace_of(executor)
         try:
             now = await self.files_of(executor)
         except SandboxError as error:
             logger.warning("what code has changed in its workspace is not recorded: %s", error)
             return
-        before, self._files[place] = self._files.get(place, {}), now
+        before, self._files[workspace] = self._files.get(workspace, {}), now
         changed = {path: file for path, file in now.items() if before.get(path) != file}
         gone: list[JsonValue] = [path for path in before if path not in now]
-        if quietly or (block and not (changed or gone)):
+        if quietly or (block > self._known and not (changed or gone)):
             return
         listed: JsonValue = {path: asdict(file) for path, file in changed.items()}
-        self.write(files={"place": place, "block": block, "changed": self._packed(listed), "gone": gone})
+        packed = self._packed(listed)
+        self.write(files={"workspace": workspace, "block": block, "changed": packed, "gone": gone})
 
     async def files_of(self, executor: StreamingCodeExecutor) -> Mapping[str, RecordedFile]:
         """What is in a workspace; the contents are kept, but those with a credential in them."""
@@ -222,6 +225,14 @@ class Recorder:
         self.last += 1
         self._log.append({"n": self.last, "at": round(time.time(), 6), **entry})
         return self.last
+
+
+def workspace_of(executor: StreamingCodeExecutor) -> str:
+    """A name for a workspace: executors that share a directory share it, also where that was moved with all around it."""
+    workspace = executor.workspace
+    if workspace is None or workspace.path is None or not workspace.lasts:
+        return f"@{place_of(executor)}"
+    return os.path.relpath(workspace.path)
 
 
 @contextmanager

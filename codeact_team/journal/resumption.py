@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -15,11 +15,11 @@ from pydantic import JsonValue
 from codeact_team.code_effects import CodeRun
 from codeact_team.effects import Effect, Perform, tell
 from codeact_team.errors import JournalError, RecordedError
-from codeact_team.events import BlocksRepeated
+from codeact_team.events import BlocksRepeated, FilesPutBack
 from codeact_team.execution import SessionResult
 from codeact_team.executor_interface import StreamingCodeExecutor
 from codeact_team.journal.past import Past, PastEffect, State
-from codeact_team.journal.recorder import Recorder, inside
+from codeact_team.journal.recorder import Recorder, inside, workspace_of
 from codeact_team.places import place_of
 
 _LOSS = (
@@ -46,6 +46,8 @@ class Resumption:
         self._recorder = recorder
         self._restored: set[str] = set()
         """The places of executors that are as they were when the run ended."""
+        self._live: set[str] = set()
+        """The workspaces that are, or that code has worked in since."""
         self._strayed = False
 
     async def stand(self, effect: Effect[Any], do: Perform) -> Any:
@@ -77,15 +79,16 @@ class Resumption:
         return outcome
 
     async def finish(self, executors: Sequence[StreamingCodeExecutor]) -> None:
-        """Bring back the files of those executors that no code has run in since the run goes on, where they are gone."""
+        """Bring back the files of temporary workspaces that no code has run in since the run goes on."""
         for executor in executors:
-            place, workspace = place_of(executor), executor.workspace
-            if workspace is not None and workspace.lasts:
-                continue
-            if place in self._past.sandboxes and place not in self._restored:
-                self._restored.add(place)
+            workspace = workspace_of(executor)
+            if (
+                workspace.startswith("@")
+                and workspace in self._past.workspaces
+                and workspace not in self._live
+            ):
                 await executor.start()
-                await self._restore_files(executor, _END)
+                await self._go_back(executor, _END)
 
     def _next(self, key: str, effect: Effect[Any]) -> PastEffect | None:
         while (found := self._past.next(key)) is not None:
@@ -96,35 +99,45 @@ class Resumption:
     async def _restore(self, effect: Effect[Any], n: int) -> str | None:
         """Bring back what code has left behind where other code is to run now; why that could not be done, if so."""
         place = place_of(effect.part)
-        if not isinstance(effect, CodeRun) or place in self._restored or place not in self._past.sandboxes:
+        if not isinstance(effect, CodeRun) or place in self._restored:
             return None
         self._restored.add(place)
-        executor = effect.part
+        executor, sandbox = effect.part, self._past.sandboxes[place]
+        blocks = [block for block in sandbox.blocks if block.n < n and sandbox.lives_on]
         if not isinstance(executor, StreamingCodeExecutor):
-            return "it is not known what else it would do"
-        sandbox = self._past.sandboxes[place]
-        blocks = [block for block in sandbox.blocks if block.n < n]
+            return "it is not known what else it would do" if sandbox.blocks else None
         await executor.start()
-        await self._refuse_conflicts(executor)
-        if not (blocks and sandbox.lives_on):
-            await self._restore_files(executor, n)
-            return None
-        reason = None
-        if not executor.is_contained:
-            reason = "it could reach more than its workspace"
-        elif not sandbox.is_repeatable:
-            reason = "some of it was stopped before its end"
-        elif not await self._repeat(effect, executor, blocks):
-            await executor.restart()
-            reason = "it asked for something else than before"
-        await self._restore_files(executor, n)
+        workspace = workspace_of(executor)
+        now: Mapping[str, Any] | None = None
+        if workspace in self._live:
+            # other code has worked there since
+            now = {path: asdict(file) for path, file in (await self._recorder.files_of(executor)).items()}
+        elif workspace in self._past.workspaces:
+            await self._refuse_conflicts(executor, workspace)
+            now = self._past.files(workspace, n)
+        self._live.add(workspace)
+        reason = await self._bring_back(effect, executor, blocks) if blocks else None
+        if now is not None:
+            await self._let_be(executor, now, n)
         return reason
+
+    async def _bring_back(
+        self, effect: CodeRun[Any], executor: StreamingCodeExecutor, blocks: Sequence[PastEffect]
+    ) -> str | None:
+        if not executor.is_contained:
+            return "it could reach more than its workspace"
+        if not self._past.sandboxes[place_of(executor)].is_repeatable:
+            return "some of it was stopped before its end"
+        if await self._repeat(effect, executor, blocks):
+            return None
+        await executor.restart()
+        return "it asked for something else than before"
 
     async def _repeat(
         self, effect: CodeRun[Any], executor: StreamingCodeExecutor, blocks: Sequence[PastEffect]
     ) -> bool:
         """Run blocks again, with what their calls were answered then; whether they have asked for the same."""
-        await self._restore_files(executor, blocks[0].n)
+        await self._go_back(executor, blocks[0].n)
         differing = 0
         for block in blocks:
             request: Any = self._recorder.shown(self._past.request(block))
@@ -138,28 +151,33 @@ class Resumption:
                 return False
             recorded = effect.load(self._recorder.shown(self._past.outcome(block)))
             differing += (result.exit_code, result.output) != (recorded.exit_code, recorded.output)
-            await self._restore_files(executor, block.n + 1)
+            await self._go_back(executor, block.n + 1)
         tell(BlocksRepeated(place=place_of(executor), blocks=len(blocks), differing=differing))
         return True
 
-    async def _refuse_conflicts(self, executor: StreamingCodeExecutor) -> None:
-        place, workspace = place_of(executor), executor.workspace
-        if workspace is None or not workspace.lasts or self._past.is_under_way(place):
+    async def _refuse_conflicts(self, executor: StreamingCodeExecutor, workspace: str) -> None:
+        if workspace.startswith("@"):
+            # nothing of a person's is there
             return
-        known = self._past.files(place, _END)
+        known = self._past.files(workspace, _END)
         there = await self._recorder.files_of(executor)
         # what is not kept is not compared
         changed = [path for path, file in known.items() if file["digest"] and _differs(there.get(path), file)]
-        if changed:
+        if changed and self._past.under_way:
+            # whoever has changed them: what was there is kept in the run's directory now
+            tell(FilesPutBack(workspace=workspace, files=changed))
+        elif changed:
             named = ", ".join(changed[:5]) + (f" and {len(changed) - 5} more" if changed[5:] else "")
             raise JournalError(
-                f"the run cannot go on: since it ended, somebody has changed or removed {named} in {workspace.path}. "
+                f"the run cannot go on: since it ended, somebody has changed or removed {named} in {workspace}. "
                 "Nothing was overwritten; put them back, or start a new run"
             )
 
-    async def _restore_files(self, executor: StreamingCodeExecutor, n: int) -> None:
+    async def _go_back(self, executor: StreamingCodeExecutor, n: int) -> None:
         """Let the workspace be as it was when the block with the number ``n`` began."""
-        wanted = self._past.files(place_of(executor), n)
+        await self._let_be(executor, self._past.files(workspace_of(executor), n), n)
+
+    async def _let_be(self, executor: StreamingCodeExecutor, wanted: Mapping[str, Any], n: int) -> None:
         there = await self._recorder.files_of(executor)
         contents = {
             path: await asyncio.to_thread(self._recorder.blobs.file, file["digest"])
