@@ -29,7 +29,7 @@ class Story:
     reply: Callable[[Body], AnyReply]
     answer: str
     effects: Sequence[str] = ()
-    keeps_files: bool = True
+    files: str | None = "one\ntwo\nthree\n"
 
 
 def said_before(body: Body) -> int:
@@ -45,6 +45,13 @@ def of_the_agent(body: Body) -> AnyReply:
             "final_answer(f'{first} {numbers} {open(\"log.txt\").read().split()}')"
         ),
     ][min(said_before(body), 2)]
+
+
+def of_the_nested_teams(body: Body) -> AnyReply:
+    for line in ("one", "two"):
+        if f"You write {line}." in json.dumps(body["messages"]):
+            return python(f"open('log.txt', 'a').write('{line}\\n')\nprint('done')")
+    return Json({"problems": [], "accepted": True, "next_step": "", "answer": "It is done."})
 
 
 def of_the_team(body: Body) -> AnyReply:
@@ -71,7 +78,7 @@ CLIENT = {
 CONFINED = {"confinement": "best_effort", "work_dir": "work"}
 
 
-def agent(executor: str, settings: dict[str, Any], *, keeps_files: bool = True) -> Story:
+def agent(executor: str, settings: dict[str, Any]) -> Story:
     return Story(
         {
             "provider": "codeact_team.CodeActAgent",
@@ -85,7 +92,7 @@ def agent(executor: str, settings: dict[str, Any], *, keeps_files: bool = True) 
         of_the_agent,
         "3 [1, 7] ['one', 'two', 'three']",
         ["5", "3"],
-        keeps_files,
+        "one\ntwo\nthree\n" if "work_dir" in settings else None,
     )
 
 
@@ -94,41 +101,55 @@ EXECUTOR = {
     "provider": "codeact_team.ConfinedCommandLineCodeExecutor",
     "config": CONFINED,
 }
-TEAM = Story(
-    {
-        "provider": "autogen_agentchat.teams.RoundRobinGroupChat",
-        "config": {
-            "participants": [
-                {
-                    "provider": "autogen_agentchat.agents.AssistantAgent",
-                    "config": {
-                        "name": "coder",
-                        "model_client": CLIENT,
-                        "description": "A coder.",
-                        "system_message": "You write code.",
-                        "reflect_on_tool_use": False,
-                        "tool_call_summary_format": "{result}",
-                    },
-                },
-                {
-                    "provider": "codeact_team.CodeExecutorAgent",
-                    "config": {"name": "executor", "code_executor": EXECUTOR, "reflect": False},
-                },
-                {
-                    "provider": "codeact_team.ReflectionAgent",
-                    "config": {"name": "reviewer", "model_client": CLIENT},
-                },
-            ],
-            "termination_condition": {"provider": "codeact_team.ReflectionTermination", "config": {}},
-        },
-    },
-    of_the_team,
+
+
+def assistant(says: str) -> dict[str, Any]:
+    config = {
+        "name": "coder",
+        "description": "A coder.",
+        "model_client": CLIENT,
+        "system_message": says,
+        "reflect_on_tool_use": False,
+        "tool_call_summary_format": "{result}",
+    }
+    return {"provider": "autogen_agentchat.agents.AssistantAgent", "config": config}
+
+
+def team(*participants: dict[str, Any], **settings: Any) -> dict[str, Any]:
+    provider = "autogen_agentchat.teams.RoundRobinGroupChat"
+    config = {"participants": participants, **settings}
+    return {"provider": provider, "component_type": "team", "config": config}
+
+
+RUNNER = {
+    "provider": "codeact_team.CodeExecutorAgent",
+    "config": {"name": "executor", "code_executor": EXECUTOR, "reflect": False},
+}
+REVIEWER = {
+    "provider": "codeact_team.ReflectionAgent",
+    "config": {"name": "reviewer", "model_client": CLIENT},
+}
+ACCEPTED: dict[str, Any] = {
+    "termination_condition": {"provider": "codeact_team.ReflectionTermination", "config": {}}
+}
+TEAM = Story(team(assistant("You write code."), RUNNER, REVIEWER, **ACCEPTED), of_the_team, "It is done.")
+NESTED = Story(
+    # their agents have the same names, and their executors the same directory
+    team(
+        team(assistant("You write one."), RUNNER, name="first", description="First.", max_turns=2),
+        team(assistant("You write two."), RUNNER, name="second", description="Second.", max_turns=2),
+        REVIEWER,
+        **ACCEPTED,
+    ),
+    of_the_nested_teams,
     "It is done.",
+    files="one\ntwo\n",
 )
-DOCKER = agent("codeact_team.DockerSessionCodeExecutor", {}, keeps_files=False)
+DOCKER = agent("codeact_team.DockerSessionCodeExecutor", {})
 STORIES = [
     pytest.param(SESSION, id="session"),
     pytest.param(TEAM, id="team"),
+    pytest.param(NESTED, id="nested-teams"),
     pytest.param(DOCKER, id="session-in-a-container", marks=pytest.mark.docker),
 ]
 each_story = pytest.mark.parametrize("story", STORIES)
@@ -176,8 +197,8 @@ def check(folder: Path, story: Story, code: int, stdout: str, stderr: str) -> No
         return
     assert (code, stdout.strip()) == (0, story.answer), stderr
     assert effects == [*story.effects]
-    if story.keeps_files:
-        assert (folder / "work" / "log.txt").read_text() == "one\ntwo\nthree\n"
+    if story.files is not None:
+        assert (folder / "work" / "log.txt").read_text() == story.files
 
 
 def alone(folder: Path, server: ScriptedServer, story: Story) -> int:
