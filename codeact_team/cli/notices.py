@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from codeact_team.cli.screen import Screen
 from codeact_team.effects import Event
-from codeact_team.events import BlockEnded, BlocksRepeated, FilesPutBack, Opened, RunResumed, SandboxPreparing
+from codeact_team.events import (
+    BlockEnded,
+    BlocksRepeated,
+    FilesPutBack,
+    Opened,
+    RunBegan,
+    RunResumed,
+    SandboxPreparing,
+)
 from codeact_team.files.saving import readable
 from codeact_team.missing_modules import advice
 from codeact_team.runs import RunResult
@@ -32,7 +40,7 @@ def tell_beside(screen: Screen, event: Event, *, places: bool = False) -> bool:
                 screen.notice("warning", f"the sandbox is looser than its default: {loosening}")
             for workspace in event.workspaces if places else ():
                 screen.notice("note", f"the workspace is {workspace}")
-        case RunResumed() | FilesPutBack() | BlocksRepeated():
+        case RunBegan(record=str(), past_the_door=[_, *_]) | RunResumed() | FilesPutBack() | BlocksRepeated():
             _tell_resumption(screen, event)
         case RunResult():
             for problem in _problems(event):
@@ -51,8 +59,11 @@ def _problems(result: RunResult) -> list[str]:
     return problems
 
 
-def _tell_resumption(screen: Screen, event: RunResumed | FilesPutBack | BlocksRepeated) -> None:
+def _tell_resumption(screen: Screen, event: RunBegan | RunResumed | FilesPutBack | BlocksRepeated) -> None:
     match event:
+        case RunBegan():
+            named = ", ".join(event.past_the_door)
+            screen.notice("note", f"this run cannot be resumed, as these act past what is recorded: {named}")
         case RunResumed():
             screen.notice("note", _resumed(event))
         case FilesPutBack():

@@ -81,6 +81,7 @@ class Past:
         last: The number of the last entry.
         sandboxes: By the place of the executor in the config.
         workspaces: By its name, where in the journal its entries are, each with the number of the block that it belongs to.
+        rebuilding: The names of workspaces that were on the way back when the run ended once more.
         under_way: Blocks that were running when the run ended, by the numbers of their entries.
 
     Raises:
@@ -93,6 +94,7 @@ class Past:
         self.last = 0
         self.sandboxes: dict[str, Sandbox] = defaultdict(Sandbox)
         self.workspaces: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        self.rebuilding: set[str] = set()
         self.under_way: dict[int, PastEffect] = {}
         self._by_key: dict[str, deque[PastEffect]] = defaultdict(deque)
         self._effects: dict[int, PastEffect] = {}
@@ -164,6 +166,10 @@ class Past:
             self._end(n, offset, State.ANSWERED, entry)
         elif (n := entry.get("failed")) is not None:
             self._end(n, offset, State.UNDER_WAY if entry.get("cancelled") else State.FAILED, entry)
+        elif (workspace := entry.get("rebuilding")) is not None:
+            self.rebuilding.add(workspace)
+        elif (workspace := entry.get("rebuilt")) is not None:
+            self.rebuilding.discard(workspace)
         elif (files := entry.get("files")) is not None:
             kept = self.workspaces[files["workspace"]]
             if kept and kept[-1][0] == files["block"]:

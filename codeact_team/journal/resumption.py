@@ -116,9 +116,11 @@ class Resumption:
             await self._refuse_conflicts(executor, workspace)
             now = self._past.files(workspace, n)
         self._live.add(workspace)
+        self._recorder.write(rebuilding=workspace)
         reason = await self._bring_back(effect, executor, blocks) if blocks else None
         if now is not None:
             await self._let_be(executor, now, n)
+        self._recorder.write(rebuilt=workspace)
         return reason
 
     async def _bring_back(
@@ -163,7 +165,7 @@ class Resumption:
         there = await self._recorder.files_of(executor)
         # what is not kept is not compared
         changed = [path for path, file in known.items() if file["digest"] and _differs(there.get(path), file)]
-        if changed and self._past.under_way:
+        if changed and (self._past.under_way or workspace in self._past.rebuilding):
             # whoever has changed them: what was there is kept in the run's directory now
             tell(FilesPutBack(workspace=workspace, files=changed))
         elif changed:

@@ -37,6 +37,20 @@ class Recording:
         """The directory of the run that is recorded now, if one is."""
         return None if self._recorder is None else str(self._recorder.directory.path)
 
+    def refuse_what_passes(self, parts: Sequence[str]) -> None:
+        """Refuse to go on with a run of which parts act past the journal.
+
+        Args:
+            parts: Their names.
+
+        Raises:
+            JournalError: If there are any.
+        """
+        if parts and isinstance(self._runs, RunDirectory):
+            raise JournalError(
+                f"the run cannot go on: {', '.join(parts)} act past its journal, so nobody knows what they have done"
+            )
+
     def begin(
         self,
         config: CheckedConfig,

@@ -202,6 +202,7 @@ class TeamRunner:
         team = self._team
         assert team is not None, "the team is not open"
         past = past_the_door(team)
+        self._recording.refuse_what_passes(past)
         failure: BaseException | None = None
         with self._door.span(
             lambda span: RunBegan(span=span, task=task, past_the_door=past, record=self._recording.place),

@@ -274,3 +274,17 @@ def test_files_that_somebody_has_changed_since_are_not_overwritten(tmp_path: Pat
     assert code == 2
     assert "somebody has changed or removed log.txt" in stderr
     assert log.read_text() == "mine\n"
+
+
+def test_a_run_of_which_a_part_acts_past_the_journal_says_so_and_is_not_gone_on_with(tmp_path: Path) -> None:
+    by_the_clock = {
+        "provider": "autogen_agentchat.conditions.TimeoutTermination",
+        "config": {"timeout_seconds": 60},
+    }
+    config = team(assistant("You write code."), RUNNER, termination_condition=by_the_clock, max_turns=1)
+    with ScriptedServer.in_thread(of_the_team) as server:
+        _, _, stderr = start(tmp_path, server, Story(config, of_the_team, ""), 0)
+        assert "this run cannot be resumed, as these act past what is recorded: TimeoutTermination" in stderr
+        code, _, stderr = resume(tmp_path, server)
+    assert code == 2
+    assert "error: the run cannot go on: TimeoutTermination act past its journal" in stderr
