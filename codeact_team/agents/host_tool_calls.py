@@ -56,11 +56,15 @@ class ToolCall(Effect[CallAnswer]):
         source: The agent whose code it is.
         name: The tool.
         arguments: As the code gives them.
+        is_repeatable: Whether it may be made twice.
     """
 
     kind = "tool_call"
 
-    def __init__(self, source: str, name: str, arguments: Mapping[str, JsonValue]) -> None:
+    def __init__(
+        self, source: str, name: str, arguments: Mapping[str, JsonValue], *, is_repeatable: bool = False
+    ) -> None:
+        self._is_repeatable = is_repeatable
         self.source = source
         self._name = name
         self._arguments = arguments
@@ -80,7 +84,9 @@ class ToolCall(Effect[CallAnswer]):
         kept = _Answer.model_validate(data)
         return CallAnswer(kept.outcome, [piece.artifact or piece.value for piece in kept.content], kept.error)
 
-    def unknown(self) -> CallAnswer:
+    def unknown(self) -> CallAnswer | None:
+        if self._is_repeatable:
+            return None
         return CallAnswer(
             CallOutcome.FAILED,
             error=f"it is unknown what became of this call of {self._name}: the run was interrupted while it was under way. "
@@ -219,7 +225,8 @@ class TurnTools(HostTools):
         *,
         pause: Pause,
     ) -> CallAnswer:
-        call, answer = ToolCall(self.source, name, arguments), _NOT_ANSWERED
+        is_repeatable = self._limits.is_repeatable(name)
+        call, answer = ToolCall(self.source, name, arguments, is_repeatable=is_repeatable), _NOT_ANSWERED
         work = partial(self._answer, name, arguments, pause)
         try:
             answer = await perform(call, work, self._door)

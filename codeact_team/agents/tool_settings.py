@@ -31,6 +31,14 @@ class ToolLimits(BaseModel):
     max_calls: int = Field(default=1000, ge=1)
     """How many calls one run of the agent may make."""
 
+    repeatable: list[str] = Field(default_factory=list[str])
+    """Tools, by patterns of their names, whose calls may be made twice: where a run was interrupted during such a call, it is
+    made again when the run goes on. Of any other, the code is told that its outcome is unknown."""
+
+    def is_repeatable(self, name: str) -> bool:
+        """Whether a call of the tool ``name`` may be made twice."""
+        return any(fnmatchcase(name, pattern) for pattern in self.repeatable)
+
     def timeout_of(self, name: str) -> float:
         """Seconds that a call of the tool ``name`` may take."""
         fitting = (seconds for pattern, seconds in self.timeouts.items() if fnmatchcase(name, pattern))

@@ -18,6 +18,7 @@ from support import fork_server
 from support.openai_server import AnyReply, Body, Json, ScriptedServer, Text
 
 from codeact_team.journal import RecordedRun, find_run
+from codeact_team.journal.log import read_log
 
 PROGRAM = Path(__file__).with_name("killed_run.py")
 
@@ -252,6 +253,27 @@ def test_it_may_be_killed_again_while_it_goes_on(tmp_path: Path, story: Story) -
                 (moments.randint(2, entries), moments.choice(["before", "torn", "after"])) for _ in range(3)
             ]
             kill_and_resume(tmp_path / str(round_), server, story, *kills)
+
+
+@pytest.mark.parametrize("repeatable", [[], ["b*"]])
+def test_a_call_that_was_under_way_is_unknown_unless_it_may_be_made_twice(
+    tmp_path: Path, repeatable: list[str]
+) -> None:
+    config = {**SESSION.config["config"], "tool_limits": {"repeatable": repeatable}}
+    story = Story({**SESSION.config, "config": config}, SESSION.reply, SESSION.answer)
+    with ScriptedServer.in_thread(story.reply) as server:
+        (tmp_path / "alone").mkdir()
+        start(tmp_path / "alone", server, story, 0)
+        run = find_run("last", tmp_path / "alone" / ".codeact-team" / "runs")
+        entries = list(read_log(run.lines))
+        asked = next(entry["n"] for entry in entries if entry.get("ask", {}).get("kind") == "tool_call")
+        answered = next(entry["n"] for entry in entries if entry.get("answered") == asked)
+        killed = tmp_path / "killed"
+        killed.mkdir()
+        start(killed, server, story, answered, "before")
+        resume(killed, server)
+    effects = (killed / "effects.txt").read_text().split()
+    assert (unknown_calls(killed), effects) == ((0, ["5", "5", "3"]) if repeatable else (1, ["5"]))
 
 
 def test_a_run_that_was_accepted_has_nothing_to_go_on_with(tmp_path: Path) -> None:
