@@ -43,6 +43,7 @@ TOOLS = """\
     timeout: 30.5
     timeouts: {"slow.*": 90.0}
     max_parallel: 3
+    repeatable: [stock.*]
     max_calls: 40
   approval:
     - {tool: price, decision: allow, at_most: 20}
