@@ -235,9 +235,11 @@ def test_a_run_that_is_killed_goes_on_to_the_same_end(tmp_path: Path, story: Sto
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @each_story
-def test_it_goes_on_from_every_entry(tmp_path: Path, story: Story) -> None:
+def test_it_goes_on_from_whatever_entry_was_the_last(tmp_path: Path, story: Story) -> None:
     with ScriptedServer.in_thread(story.reply) as server:
-        for nth in range(2, alone(tmp_path / "alone", server, story) + 1):
+        # at every one of the first; the entries of the others are of the same kinds
+        step = 1 if story is SESSION else 3
+        for nth in range(2, alone(tmp_path / "alone", server, story) + 1, step):
             kill_and_resume(tmp_path / str(nth), server, story, (nth, "torn"))
 
 
