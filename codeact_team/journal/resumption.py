@@ -48,6 +48,8 @@ class Resumption:
         """The places of executors that are as they were when the run ended."""
         self._live: set[str] = set()
         """The workspaces that are, or that code has worked in since."""
+        self._added: dict[str, set[str]] = {}
+        """By the workspace, files that somebody else has added since the run ended: they stay."""
         self._strayed = False
 
     async def stand(self, effect: Effect[Any], do: Perform) -> Any:
@@ -165,10 +167,14 @@ class Resumption:
         there = await self._recorder.files_of(executor)
         # what is not kept is not compared
         changed = [path for path, file in known.items() if file["digest"] and _differs(there.get(path), file)]
-        if changed and (self._past.under_way or workspace in self._past.rebuilding):
+        added = [path for path in there if path not in known]
+        if self._past.under_way or workspace in self._past.rebuilding:
             # whoever has changed them: what was there is kept in the run's directory now
-            tell(FilesPutBack(workspace=workspace, files=changed))
-        elif changed:
+            if changed or added:
+                tell(FilesPutBack(workspace=workspace, files=[*changed, *added]))
+            return
+        self._added[workspace] = {*added}
+        if changed:
             named = ", ".join(changed[:5]) + (f" and {len(changed) - 5} more" if changed[5:] else "")
             raise JournalError(
                 f"the run cannot go on: since it ended, somebody has changed or removed {named} in {workspace}. "
@@ -187,7 +193,11 @@ class Resumption:
             if file["digest"] is not None and _differs(there.get(path), file)
         }
         executable = {path for path, file in wanted.items() if file["is_executable"]}
-        gone = [path for path in there if path not in wanted]
+        stays = self._added.get(workspace_of(executor), ())
+        # nor is anything removed that could not be brought back
+        gone = [
+            path for path, file in there.items() if path not in wanted and path not in stays and file.digest
+        ]
         if contents or gone:
             await executor.restore_files(contents, executable, gone)
         await self._recorder.record_files(executor, n, quietly=True)

@@ -300,6 +300,21 @@ def test_files_that_somebody_has_changed_since_are_not_overwritten(tmp_path: Pat
     assert log.read_text() == "mine\n"
 
 
+def test_files_that_somebody_has_added_since_stay(tmp_path: Path) -> None:
+    with ScriptedServer.in_thread(SESSION.reply) as server:
+        (tmp_path / "alone").mkdir()
+        start(tmp_path / "alone", server, SESSION, 0)
+        run = find_run("last", tmp_path / "alone" / ".codeact-team" / "runs")
+        # the first block has ended
+        killed = next(entry["n"] for entry in read_log(run.lines) if "ran" in entry) + 1
+        folder = tmp_path / "killed"
+        folder.mkdir()
+        start(folder, server, SESSION, killed)
+        (folder / "work" / "notes.txt").write_text("mine\n")
+        check(folder, SESSION, *resume(folder, server))
+    assert (folder / "work" / "notes.txt").read_text() == "mine\n"
+
+
 def test_a_run_of_which_a_part_acts_past_the_journal_says_so_and_is_not_gone_on_with(tmp_path: Path) -> None:
     by_the_clock = {
         "provider": "autogen_agentchat.conditions.TimeoutTermination",
