@@ -106,6 +106,7 @@ class TeamRunner:
         """What the agents were told of the sandboxes."""
         self._work: asyncio.Future[str | None] | None = None
         self._stopped_by: Signals | None = None
+        self._broken_off_by: str | None = None
 
     def listen(self, listener: Listener, *, essential: bool = False) -> None:
         """Tell ``listener`` what happens. If it is essential and raises, the run stops at once with its error."""
@@ -152,6 +153,17 @@ class TeamRunner:
                 return await self._result_of(self._load_and_stream(task, seconds))
             finally:
                 self._recording.end()
+
+    def break_off(self, reason: str) -> None:
+        """End the run that is under way, whose work is not done. Whoever stands in the door may call this, from anywhere.
+
+        Args:
+            reason: Why, as :attr:`RunResult.stop_reason` has it.
+        """
+        if (work := self._work) is not None and self._broken_off_by is None:
+            self._broken_off_by = reason
+            # an exception could be caught by whatever is on its way
+            work.get_loop().call_soon_threadsafe(work.cancel)
 
     async def reset(self) -> WorkEnd:
         """Forget the conversation, and what the code has left in its interpreter."""
@@ -277,7 +289,7 @@ class TeamRunner:
 
     async def _end_of(self, work: Coroutine[Any, Any, str | None]) -> WorkEnd:
         """Await some work, which :meth:`stop` can stop. What an essential listener has raised comes out of it."""
-        self._work, self._stopped_by = asyncio.ensure_future(work), None
+        self._work, self._stopped_by, self._broken_off_by = asyncio.ensure_future(work), None, None
         end = WorkEnd()
         try:
             end = WorkEnd(await self._work)
@@ -285,8 +297,10 @@ class TeamRunner:
             end = WorkEnd(str(reason), is_broken_off=True)
         except asyncio.CancelledError:
             self._door.check()
-            if self._stopped_by is None or is_being_cancelled():
+            if is_being_cancelled() or (self._stopped_by is None and self._broken_off_by is None):
                 raise
+            if self._stopped_by is None:
+                end = WorkEnd(self._broken_off_by, is_broken_off=True)
         except Exception as failure:
             self._door.check()
             failure = self._door.original_of(failure)
