@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import time
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping
 from dataclasses import asdict
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +24,12 @@ from codeact_team.journal.blobs import Blobs
 from codeact_team.journal.hidden_values import HiddenValues
 from codeact_team.journal.log import Log
 from codeact_team.journal.past import Past
+from codeact_team.journal.questions import Questions, asking, inside
 from codeact_team.journal.run_directory import About, RunDirectory
 from codeact_team.places import place_of
 from codeact_team.workspace import RecordedFile
 
 logger = logging.getLogger(__name__)
-
-_asking: ContextVar[int | None] = ContextVar("codeact_team_asking", default=None)
-"""The number of the entry of the effect that is under way."""
-_block: ContextVar[int | None] = ContextVar("codeact_team_block", default=None)
-"""The same for blocks only."""
 
 
 class Recorder:
@@ -62,6 +54,7 @@ class Recorder:
     def __init__(self, directory: RunDirectory, hidden: HiddenValues, *, sync: bool = False) -> None:
         self.directory = directory
         self.blobs = Blobs(directory.blobs, sync=sync)
+        self.questions = Questions(hidden, self.blobs)
         self._hidden = hidden
         self._log = Log(directory.lines, sync=sync)
         self.last = 0
@@ -96,7 +89,7 @@ class Recorder:
             return
         if isinstance(event, MessageSent) and isinstance(event.message, ModelClientStreamingChunkEvent):
             return
-        self.write(event=self._packed(dump(event)))
+        self.write(event=self.questions.packed(dump(event)))
 
     @classmethod
     def reopen(
@@ -125,23 +118,11 @@ class Recorder:
         Raises:
             JournalError: If that cannot be written. The effect is not performed then, or its outcome is lost.
         """
-        return await self.perform(self.begin(self.asked(effect)), effect, do)
-
-    def asked(self, effect: Effect[Any]) -> dict[str, JsonValue]:
-        """What is asked, as an entry has it."""
-        by = f"{effect.source}@{place_of(effect.part)}"
-        asked: dict[str, JsonValue] = {
-            "by": by,
-            "kind": effect.kind,
-            "request": self._packed(effect.request()),
-        }
-        if (block := _block.get()) is not None:
-            asked["block"] = block
-        return asked | {"key": _key_of(asked)}
+        return await self.perform(self.begin(self.questions.asked(effect)), effect, do)
 
     def begin(self, asked: Mapping[str, JsonValue]) -> int:
         """Note that it is asked; the number of the entry."""
-        within = _asking.get()
+        within = asking()
         return self.write(ask={**asked} if within is None else {**asked, "within": within})
 
     async def perform(self, n: int, effect: Effect[Any], do: Perform) -> Any:
@@ -156,7 +137,7 @@ class Recorder:
                     await self.record_files(executor, n)
         except BaseException as error:
             cancelled: dict[str, JsonValue] = {"cancelled": True} if _is_cancelled(error) else {}
-            told = self._packed({"type": _type_of(error), "text": str(error)})
+            told = self.questions.packed({"type": _type_of(error), "text": str(error)})
             self.write(failed=n, error=told, **cancelled)
             raise
         self.settle(n, effect, outcome)
@@ -171,11 +152,7 @@ class Recorder:
                     self.blobs.keep(artifact.data)
             how = getattr(outcome, "outcome", Outcome.COMPLETED)
             ran["ran"] = {"outcome": how, "state_lost": getattr(outcome, "state_lost", None)}
-        self.write(answered=n, **ran, outcome=self._packed(effect.dump(outcome)))
-
-    def shown(self, value: JsonValue) -> JsonValue:
-        """What was recorded, with the credentials that are known now."""
-        return self._hidden.show(value)
+        self.write(answered=n, **ran, outcome=self.questions.packed(effect.dump(outcome)))
 
     async def _before(self, executor: StreamingCodeExecutor) -> None:
         if workspace_of(executor) not in self._files:
@@ -205,7 +182,7 @@ class Recorder:
         if quietly or (block > self._known and not (changed or gone)):
             return
         listed: JsonValue = {path: asdict(file) for path, file in changed.items()}
-        packed = self._packed(listed)
+        packed = self.questions.packed(listed)
         self.write(files={"workspace": workspace, "block": block, "changed": packed, "gone": gone})
 
     async def files_of(self, executor: StreamingCodeExecutor) -> Mapping[str, RecordedFile]:
@@ -217,9 +194,6 @@ class Recorder:
     def close(self) -> None:
         """Let others go on with the run. Idempotent."""
         self._log.close()
-
-    def _packed(self, value: JsonValue) -> JsonValue:
-        return self.blobs.pack(self._hidden.hide(value))
 
     def write(self, **entry: JsonValue) -> int:
         self.last += 1
@@ -233,25 +207,6 @@ def workspace_of(executor: StreamingCodeExecutor) -> str:
     if workspace is None or workspace.path is None or not workspace.lasts:
         return f"@{place_of(executor)}"
     return os.path.relpath(workspace.path)
-
-
-@contextmanager
-def inside(n: int, *, is_block: bool) -> Generator[None]:
-    """Within it, effects are asked for by the one whose entry has the number ``n``."""
-    token = _asking.set(n)
-    block = _block.set(n) if is_block else None
-    try:
-        yield
-    finally:
-        _asking.reset(token)
-        if block is not None:
-            _block.reset(block)
-
-
-def _key_of(asked: Mapping[str, JsonValue]) -> str:
-    """A digest of who asks what, and in which block."""
-    question = [asked["by"], asked["kind"], asked["request"], asked.get("block")]
-    return sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _is_cancelled(error: BaseException) -> bool:

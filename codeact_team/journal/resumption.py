@@ -19,7 +19,8 @@ from codeact_team.events import BlocksRepeated, FilesPutBack
 from codeact_team.execution import SessionResult
 from codeact_team.executor_interface import StreamingCodeExecutor
 from codeact_team.journal.past import Past, PastEffect, State
-from codeact_team.journal.recorder import Recorder, inside, workspace_of
+from codeact_team.journal.questions import inside
+from codeact_team.journal.recorder import Recorder, workspace_of
 from codeact_team.places import place_of
 
 _LOSS = (
@@ -59,7 +60,7 @@ class Resumption:
             RecordedError: If it has failed before, and is not to be done again.
             JournalError: If the journal, or a workspace, is not what it was.
         """
-        asked = self._recorder.asked(effect)
+        asked = self._recorder.questions.asked(effect)
         before = self._next(str(asked["key"]), effect)
         if before is None:
             if _repeating.get():
@@ -70,9 +71,9 @@ class Resumption:
                 self._recorder.begin(asked), effect, partial(_after, loss, do)
             )
         if before.state is State.ANSWERED:
-            return effect.load(self._recorder.shown(self._past.outcome(before)))
+            return effect.load(self._recorder.questions.shown(self._past.outcome(before)))
         if before.state is State.FAILED:
-            raise RecordedError(str(self._recorder.shown(self._past.error(before))))
+            raise RecordedError(str(self._recorder.questions.shown(self._past.error(before))))
         if await _is_contained(effect):
             loss = await self._restore(effect, before.n)
             return await self._recorder.perform(before.n, effect, partial(_after, loss, do))
@@ -144,7 +145,7 @@ class Resumption:
         await self._go_back(executor, blocks[0].n)
         differing = 0
         for block in blocks:
-            request: Any = self._recorder.shown(self._past.request(block))
+            request: Any = self._recorder.questions.shown(self._past.request(block))
             token = _repeating.set(True)
             try:
                 with inside(block.n, is_block=True):
@@ -153,7 +154,7 @@ class Resumption:
                 _repeating.reset(token)
             if self._strayed:
                 return False
-            recorded = effect.load(self._recorder.shown(self._past.outcome(block)))
+            recorded = effect.load(self._recorder.questions.shown(self._past.outcome(block)))
             differing += (result.exit_code, result.output) != (recorded.exit_code, recorded.output)
             await self._go_back(executor, block.n + 1)
         tell(BlocksRepeated(place=place_of(executor), blocks=len(blocks), differing=differing))
