@@ -1,0 +1,96 @@
+"""Says how what came of code differs from what came of it before. In linear time, as what code writes is hostile."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
+from itertools import chain
+
+from autogen_core.code_executor import CodeResult
+
+from codeact_team.execution import ExecutionResult, Outcome, SessionResult
+
+_MAX_LINES = 40
+"""Of each side, from the first that differs: to compare lines takes cubic time."""
+_MAX_LENGTH = 120
+"""Characters; a line that is longer counts as several."""
+_CONTEXT = 3
+_ADDRESS = re.compile(r"(?<=\bat )0x[0-9a-f]+|\b0x[0-9a-f]{9,16}\b")
+"""As objects show it; elsewhere what is shorter is a number that means something."""
+
+
+def difference(recorded: CodeResult, now: CodeResult, *, paths: Mapping[str, str] = {}) -> str | None:
+    """Compare what came of a block with what has come of it now.
+
+    Exit code, output and the answer that code has given are compared; addresses in memory are not.
+
+    Args:
+        recorded: What came of it then.
+        now: What has come of it now.
+        paths: Directories that may differ, such as temporary workspaces, and a name for each, which stands in their place.
+
+    Returns:
+        ``None`` if they are alike; else a unified diff, at most 25,000 characters; hostile data.
+    """
+    told = list(
+        chain(
+            _changed([_ending(recorded)], [_ending(now)]),
+            _changed(_lines(recorded.output, paths), _lines(now.output, paths)),
+            _changed(_answer(recorded, paths), _answer(now, paths)),
+        )
+    )
+    return "\n".join(["--- recorded", "+++ now", *told]) if told else None
+
+
+def _ending(result: CodeResult) -> str:
+    outcome = result.outcome if isinstance(result, ExecutionResult) else Outcome.COMPLETED
+    how = "" if outcome is Outcome.COMPLETED else f" ({outcome.value.replace('_', ' ')})"
+    return f"exit code {result.exit_code}{how}"
+
+
+def _answer(result: CodeResult, paths: Mapping[str, str]) -> list[str]:
+    answer = result.answer if isinstance(result, SessionResult) else None
+    return [] if answer is None else _lines(f"final answer: {answer}", paths)
+
+
+def _lines(text: str, paths: Mapping[str, str]) -> list[str]:
+    if known := sorted(filter(None, paths), key=len, reverse=True):
+        pattern = rf"(?:{'|'.join(map(re.escape, known))})(?!\w)"
+        text = re.sub(pattern, lambda found: paths[found[0]], text)
+    text = _ADDRESS.sub("0x…", text)
+    return [
+        line[start : start + _MAX_LENGTH]
+        for line in text.split("\n")
+        for start in range(0, len(line) or 1, _MAX_LENGTH)
+    ]
+
+
+def _changed(before: Sequence[str], after: Sequence[str]) -> Iterator[str]:
+    """What has changed, as one hunk of a diff, with the lines in between."""
+    if before == after:
+        return
+    first = _in_common(before, after)
+    last = min(_in_common(before[::-1], after[::-1]), min(len(before), len(after)) - first)
+    start, end = max(0, first - _CONTEXT), first + _MAX_LINES
+    one, other = (side[start : min(len(side) - last + _CONTEXT, end)] for side in (before, after))
+    is_cut = max(len(before), len(after)) - last > end
+    steps = SequenceMatcher(None, one, other, autojunk=False).get_opcodes()
+    if is_cut and len(steps) > 2 and steps[-1][0] != "equal":
+        # what looks like a change there may come only from where it is cut
+        del steps[-1]
+    yield f"@@ -{start + 1},{steps[-1][2]} +{start + 1},{steps[-1][4]} @@"
+    for kind, i, i_end, j, j_end in steps:
+        if kind == "equal":
+            yield from (f" {line}" for line in one[i:i_end])
+            continue
+        yield from (f"-{line}" for line in one[i:i_end])
+        yield from (f"+{line}" for line in other[j:j_end])
+    if is_cut:
+        yield "[… the rest is not compared]"
+
+
+def _in_common(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many lines both begin with."""
+    pairs = zip(one, other, strict=False)
+    return next((n for n, (mine, yours) in enumerate(pairs) if mine != yours), min(len(one), len(other)))
