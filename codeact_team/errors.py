@@ -77,7 +77,18 @@ class JournalError(CodeActTeamError, RuntimeError):
 
 
 class RecordedError(CodeActTeamError, RuntimeError):
-    """An error that is known from the journal of a run, by its words only."""
+    """An error that is known from the journal of a run.
+
+    Args:
+        message: Its words.
+        type_name: The full name of its class.
+        status_code: What a server has answered with, where it told that.
+    """
+
+    def __init__(self, message: str, *, type_name: str = "", status_code: int | None = None) -> None:
+        super().__init__(message)
+        self.type_name = type_name
+        self.status_code = status_code
 
 
 class SandboxError(CodeActTeamError, RuntimeError):

@@ -269,7 +269,8 @@ def _extended(messages: Sequence[LLMMessage], text: str) -> list[LLMMessage]:
 
 def _refuses_mode(error: Exception) -> bool:
     """Whether the server, or the client itself, may have refused the way of asking rather than the question."""
-    return getattr(error, "status_code", None) in _REFUSING_STATUSES or type(error) is ValueError
+    is_wrong_value = type(error) is ValueError or getattr(error, "type_name", "") == "builtins.ValueError"
+    return is_wrong_value or getattr(error, "status_code", None) in _REFUSING_STATUSES
 
 
 def _cut_short(error: Exception) -> CreateResult | None:

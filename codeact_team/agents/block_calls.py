@@ -166,7 +166,10 @@ async def _denial(
         )
         ask = partial(_ask, approval, ApprovalRequest(code=code, context=context), cancellation_token)
         answer = await perform(asked, ask, door)
-        reason = None if answer.allowed else answer.reason
+        if answer is None:
+            reason = "nobody was there to ask"
+        elif not answer.allowed:
+            reason = answer.reason
     if reason is None:
         return None
     return ExecutionResult(

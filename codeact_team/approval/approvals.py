@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from codeact_team.aio import Turns, is_being_cancelled
 from codeact_team.approval.approval_records import HANDLER, ApprovalRecord, Records, record_of
-from codeact_team.approval.asked_question import AskedQuestion
+from codeact_team.approval.asked_question import NOBODY_THERE, AskedQuestion
 from codeact_team.approval.handlers import Answer, Handler, current_handler
 from codeact_team.approval.question import Question
 from codeact_team.approval.rules import NO_RULE, ApprovalRule, Chain, Ruling
@@ -26,12 +26,7 @@ logger = logging.getLogger(__name__)
 Pause = Callable[[], AbstractContextManager[None]]
 
 _GRANT = "standing grant"
-_NOBODY = Ruling(
-    "deny",
-    "no one to ask",
-    "nobody is there to ask for approval: run this on a terminal, give the agent an approval_handler, or run it within "
-    "codeact_team.approval.asking(handler)",
-)
+_NOBODY = Ruling("deny", "no one to ask", NOBODY_THERE)
 
 
 class Approvals:
@@ -115,9 +110,8 @@ class Approvals:
                     return ruling
                 granted = self._granted
                 asked = AskedQuestion(replace(question, reason=ruling.reason))
-                try:
-                    answer = await perform(asked, partial(self._answer, asked.question), self._door)
-                except _NobodyThereError:
+                answer = await perform(asked, partial(self._answer, asked.question), self._door)
+                if answer is None:
                     return _NOBODY
                 if answer.allowed and answer.always:
                     granted.add(_kind_of(question))
@@ -125,15 +119,9 @@ class Approvals:
             return Ruling("allow", HANDLER, answer.reason)
         return Ruling("deny", HANDLER, answer.reason or "whoever was asked said no")
 
-    async def _answer(self, question: Question) -> Answer:
+    async def _answer(self, question: Question) -> Answer | None:
         handler = self._handler or current_handler()
-        if handler is None:
-            raise _NobodyThereError(_NOBODY.reason)
-        return await _answer(handler, question)
-
-
-class _NobodyThereError(Exception):
-    """Nobody is there to ask. A handler in the door may know the answer all the same."""
+        return None if handler is None else await _answer(handler, question)
 
 
 def _kind_of(question: Question) -> tuple[str, str]:

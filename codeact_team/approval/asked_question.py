@@ -8,15 +8,20 @@ from pydantic import JsonValue, TypeAdapter
 
 from codeact_team.approval.handlers import Answer
 from codeact_team.approval.question import Question
-from codeact_team.effects import Effect
+from codeact_team.effects import Effect, error_text
 from codeact_team.events import QuestionAnswered, QuestionAsked
 
+NOBODY_THERE = (
+    "nobody is there to ask for approval: run this on a terminal, give the agent an approval_handler, or run it within "
+    "codeact_team.approval.asking(handler)"
+)
 
-class AskedQuestion(Effect[Answer]):
-    """A person is asked whether code may run, or a tool may be called."""
+
+class AskedQuestion(Effect[Answer | None]):
+    """A person is asked whether code may run, or a tool may be called; the outcome is ``None`` where nobody is there."""
 
     kind = "approval"
-    form = TypeAdapter(Answer)
+    form = TypeAdapter[Answer | None](Answer | None)
 
     def __init__(self, question: Question) -> None:
         self.source = question.source
@@ -33,6 +38,6 @@ class AskedQuestion(Effect[Answer]):
         if outcome is not None:
             said = ("always" if outcome.always else "yes") if outcome.allowed else "no"
             event.text = f"{said}: {outcome.reason}" if outcome.reason else said
-        elif error is not None:
-            event.error = f"{type(error).__name__}: {error}"
+        else:
+            event.error = error_text(error) or NOBODY_THERE
         return event

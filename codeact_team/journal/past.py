@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
@@ -33,22 +33,43 @@ class PastEffect:
 
     Attributes:
         n: The number of its entry.
-        place: Where the part that was asked is in the config.
+        by: Who asked: the name of an agent, ``@``, and the place in the config of the part that was asked.
         kind: What sort of effect it is.
-        state: What is known of it.
+        block: The number of the block that asked.
+        at: When it began, in seconds since the epoch.
         began: Where in the journal its entry is.
+        state: What is known of it.
         ended: Where that of its end is.
         seconds: Wall-clock time that it has taken.
+        went_on: Whether whoever asked has asked for more since, in the same life of the run: a failure was not the end.
+        is_taken: Whether it has been given to whoever asks for it now.
     """
 
     n: int
-    place: str
+    by: str
     kind: str
+    block: int | None
     at: float
     began: int
     state: State = State.UNDER_WAY
     ended: int = -1
     seconds: float = 0.0
+    went_on: bool = False
+    is_taken: bool = False
+
+    @property
+    def place(self) -> str:
+        """Where the part that was asked is in the config."""
+        return self.by.partition("@")[2]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the run knew what had become of it, and went on."""
+        return self.state is State.ANSWERED or (self.state is State.FAILED and self.went_on)
+
+
+Asker = tuple[str, str, int | None]
+"""Who asked, for what sort of effect, and in which block."""
 
 
 @dataclass
@@ -97,6 +118,9 @@ class Past:
         self.rebuilding: set[str] = set()
         self.under_way: dict[int, PastEffect] = {}
         self._by_key: dict[str, deque[PastEffect]] = defaultdict(deque)
+        self._by_asker: dict[Asker, deque[PastEffect]] = defaultdict(deque)
+        self._failed: dict[str, PastEffect] = {}
+        """By who asked, what has failed last."""
         self._effects: dict[int, PastEffect] = {}
         self._files: dict[str, tuple[int, dict[str, Any]]] = {}
         """What was in each workspace after so many of its entries, as was asked last."""
@@ -115,18 +139,38 @@ class Past:
         return RunResumed(record=record, answered=dict(answered), repeated=len(blocks), seconds=seconds)
 
     def next(self, key: str) -> PastEffect | None:
-        """The first effect with this key that nobody has asked for; ``None`` if there is no more."""
-        waiting = self._by_key.get(key)
-        return waiting.popleft() if waiting else None
+        """Take the first effect with this key that is there; ``None`` if there is no more."""
+        return _first_of(self._by_key.get(key))
+
+    def next_settled(self, asked: Mapping[str, Any]) -> PastEffect | None:
+        """Take what was asked then where this is asked now: the same if it was asked, or else what is next of this asker.
+
+        Args:
+            asked: As an entry has it.
+        """
+        for waiting in (self._by_key.get(asked["key"]), self._by_asker.get(_asker_of(asked))):
+            while (effect := _first_of(waiting)) is not None:
+                if effect.is_settled:
+                    return effect
+        return None
+
+    def left_in(self, block: int | None) -> Sequence[PastEffect]:
+        """What was asked in a block, or outside of all, and was not taken."""
+        return [
+            effect
+            for (*_, where), waiting in self._by_asker.items()
+            if where == block
+            for effect in waiting
+            if effect.is_settled and not effect.is_taken
+        ]
 
     def outcome(self, effect: PastEffect) -> JsonValue:
         """What came of an effect that was answered."""
         return self._blobs.unpack(self._entry(effect.ended)["outcome"])
 
-    def error(self, effect: PastEffect) -> str:
-        """What an effect that has failed has raised, in words."""
-        error: Any = self._blobs.unpack(self._entry(effect.ended)["error"])
-        return error["text"]
+    def error(self, effect: PastEffect) -> JsonValue:
+        """What an effect that has failed has raised, as :meth:`Questions.error` takes it."""
+        return self._blobs.unpack(self._entry(effect.ended)["error"])
 
     def request(self, effect: PastEffect) -> JsonValue:
         """What was asked."""
@@ -152,10 +196,6 @@ class Past:
         self._files[workspace] = taken, found
         return found
 
-    def is_under_way(self, place: str) -> bool:
-        """Whether a block was running in the executor at a place when the run ended."""
-        return any(effect.place == place for effect in self.under_way.values())
-
     def _entry(self, offset: int) -> Entry:
         return entry_at(self._lines, offset)
 
@@ -166,7 +206,18 @@ class Past:
             self._end(n, offset, State.ANSWERED, entry)
         elif (n := entry.get("failed")) is not None:
             self._end(n, offset, State.UNDER_WAY if entry.get("cancelled") else State.FAILED, entry)
-        elif (workspace := entry.get("rebuilding")) is not None:
+        elif (event := entry.get("event")) is not None and event.get("type") == "sandbox_lost":
+            # where a block is under way, its result says what was lost
+            place = event.get("place", "")
+            if all(effect.place != place for effect in self.under_way.values()):
+                self.sandboxes[place].forget()
+        elif "resumed" in entry:
+            self._failed.clear()
+        else:
+            self._take_files(offset, entry)
+
+    def _take_files(self, offset: int, entry: Entry) -> None:
+        if (workspace := entry.get("rebuilding")) is not None:
             self.rebuilding.add(workspace)
         elif (workspace := entry.get("rebuilt")) is not None:
             self.rebuilding.discard(workspace)
@@ -176,16 +227,18 @@ class Past:
                 # it was interrupted, and has run again from where it began
                 kept.pop()
             kept.append((files["block"], offset))
-        elif (event := entry.get("event")) is not None and event.get("type") == "sandbox_lost":
-            # where a block is under way, its result says what was lost
-            if not self.is_under_way(place := event.get("place", "")):
-                self.sandboxes[place].forget()
 
     def _ask(self, offset: int, entry: Entry, ask: Mapping[str, Any]) -> None:
         n = entry["n"]
-        effect = PastEffect(n, ask["by"].partition("@")[2], ask["kind"], entry["at"], offset)
+        by, block = ask["by"], ask.get("block")
+        effect = PastEffect(n, by, ask["kind"], block, entry["at"], offset)
         self._effects[n] = effect
         self._by_key[ask["key"]].append(effect)
+        if ask.get("within") == block:
+            # what is within another effect, such as a team that is a tool, is known when that is
+            self._by_asker[_asker_of(ask)].append(effect)
+        if (failed := self._failed.pop(by, None)) is not None:
+            failed.went_on = True
         if "block" in ask["kind"]:
             self.under_way[n] = effect
 
@@ -197,6 +250,8 @@ class Past:
         effect.state, effect.ended, effect.seconds = state, offset, entry["at"] - effect.at
         if state is not State.UNDER_WAY:
             self.under_way.pop(n, None)
+        if state is State.FAILED:
+            self._failed[effect.by] = effect
         if (ran := entry.get("ran")) is not None:
             self._block(effect, Outcome(ran["outcome"]), state_lost=ran["state_lost"])
             self.sandboxes[effect.place].lives_on = ran["state_lost"] is not None
@@ -211,3 +266,15 @@ class Past:
             return
         sandbox.blocks.append(effect)
         sandbox.is_repeatable = sandbox.is_repeatable and outcome is Outcome.COMPLETED
+
+
+def _asker_of(asked: Mapping[str, Any]) -> Asker:
+    return asked["by"], asked["kind"], asked.get("block")
+
+
+def _first_of(waiting: deque[PastEffect] | None) -> PastEffect | None:
+    while waiting:
+        if not (effect := waiting.popleft()).is_taken:
+            effect.is_taken = True
+            return effect
+    return None

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from codeact_team.effects import Effect
+from codeact_team.errors import RecordedError
 from codeact_team.journal.blobs import Blobs
 from codeact_team.journal.hidden_values import HiddenValues
 from codeact_team.places import place_of
@@ -57,6 +58,11 @@ class Questions:
     def shown(self, value: JsonValue) -> JsonValue:
         """What was recorded, with the credentials that are known now."""
         return self._hidden.show(value)
+
+    def error(self, recorded: JsonValue) -> RecordedError:
+        """An error that was recorded, by the words that it had."""
+        told: Any = self.shown(recorded)
+        return RecordedError(told["text"], type_name=told["type"], status_code=told.get("status"))
 
 
 @contextmanager

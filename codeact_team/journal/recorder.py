@@ -42,7 +42,7 @@ class Recorder:
     - ``ask``: an effect begins: who asks (``by``), what sort it is (``kind``), what is asked (``request``), a digest of these
       three (``key``), and ``within`` which other effect, or which ``block``, by the number of its entry.
     - ``answered``, the number of an ``ask``: what came of it (``outcome``).
-    - ``failed``, the number of an ``ask``: the ``error`` that it has raised, with its ``type``.
+    - ``failed``, the number of an ``ask``: the ``error`` that it has raised, with its ``type``, and the ``status`` of a server.
     - ``files``: what a ``block`` has ``changed`` in a ``workspace``, and what is ``gone``.
 
     Args:
@@ -137,8 +137,7 @@ class Recorder:
                     await self.record_files(executor, n)
         except BaseException as error:
             cancelled: dict[str, JsonValue] = {"cancelled": True} if _is_cancelled(error) else {}
-            told = self.questions.packed({"type": _type_of(error), "text": str(error)})
-            self.write(failed=n, error=told, **cancelled)
+            self.write(failed=n, error=self.questions.packed(_told(error)), **cancelled)
             raise
         self.settle(n, effect, outcome)
         return outcome
@@ -214,6 +213,9 @@ def _is_cancelled(error: BaseException) -> bool:
     return isinstance(error, asyncio.CancelledError) or not isinstance(error, Exception)
 
 
-def _type_of(error: BaseException) -> str:
+def _told(error: BaseException) -> JsonValue:
     kind = type(error)
-    return f"{kind.__module__}.{kind.__qualname__}"
+    told: dict[str, JsonValue] = {"type": f"{kind.__module__}.{kind.__qualname__}", "text": str(error)}
+    if isinstance(status := getattr(error, "status_code", None), int):
+        told["status"] = status
+    return told

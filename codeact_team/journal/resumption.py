@@ -73,7 +73,7 @@ class Resumption:
         if before.state is State.ANSWERED:
             return effect.load(self._recorder.questions.shown(self._past.outcome(before)))
         if before.state is State.FAILED:
-            raise RecordedError(str(self._recorder.questions.shown(self._past.error(before))))
+            raise self._recorder.questions.error(self._past.error(before))
         if await _is_contained(effect):
             loss = await self._restore(effect, before.n)
             return await self._recorder.perform(before.n, effect, partial(_after, loss, do))
@@ -95,7 +95,8 @@ class Resumption:
 
     def _next(self, key: str, effect: Effect[Any]) -> PastEffect | None:
         while (found := self._past.next(key)) is not None:
-            if found.state is State.ANSWERED or effect.unknown() is not None:
+            # what failed last is tried again, where that can do no harm
+            if found.is_settled or effect.unknown() is not None:
                 return found
         return None
 
