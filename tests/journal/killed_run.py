@@ -11,8 +11,11 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import JsonValue
+from autogen_core import CancellationToken, Component
+from autogen_core.tools import BaseTool
+from pydantic import BaseModel, JsonValue
 
+from codeact_team.approval import Answer, Question
 from codeact_team.cli.app import main
 from codeact_team.journal import log
 
@@ -24,6 +27,59 @@ def book(amount: int) -> int:
     with open(EFFECTS, "a", encoding="utf-8") as file:
         file.write(f"{amount}\n")
     return len(Path(EFFECTS).read_text(encoding="utf-8").splitlines())
+
+
+def note(amount: int) -> int:
+    """Book an amount, and return that."""
+    book(amount)
+    return amount
+
+
+async def agree(question: Question) -> Answer:
+    """Says yes to everything."""
+    return Answer(True)
+
+
+class Amount(BaseModel):
+    """What is booked."""
+
+    amount: int
+
+
+class Receipt(BaseModel):
+    """What a booking returns."""
+
+    text: str
+
+
+class NoSettings(BaseModel):
+    """There is nothing to set."""
+
+
+class Booking(BaseTool[Amount, Receipt], Component[NoSettings]):
+    """A tool of AutoGen's."""
+
+    component_config_schema = NoSettings
+    component_provider_override = "killed_run.Booking"
+
+    def __init__(self) -> None:
+        super().__init__(Amount, Receipt, type(self).__name__, "Book an amount.")
+
+    async def run(self, args: Amount, cancellation_token: CancellationToken) -> Receipt:
+        return Receipt(text=f"booked {book(args.amount)}")
+
+    @classmethod
+    def _from_config(cls, config: NoSettings) -> Booking:
+        return cls()
+
+    def _to_config(self) -> NoSettings:
+        return NoSettings()
+
+
+class Noting(Booking):
+    """One more."""
+
+    component_provider_override = "killed_run.Noting"
 
 
 class DyingLog(log.Log):
@@ -53,4 +109,4 @@ if __name__ == "__main__":
     try:
         main()
     finally:
-        print(DyingLog.written, file=sys.stderr)
+        print(f"{DyingLog.written} entries", file=sys.stderr)

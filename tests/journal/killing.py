@@ -1,0 +1,126 @@
+"""Runs of stories that are killed, and resumed, and have to end as one that was left alone."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cli.command_line import environment
+from stories import GIVEN_UP, Story
+from support import fork_server
+from support.openai_server import ScriptedServer
+
+from codeact_team.journal import RecordedRun, RunDirectory, find_run
+from codeact_team.journal.log import read_log
+
+PROGRAM = Path(__file__).with_name("killed_run.py")
+CALLS = ("tool_call", "part_call")
+ALLOWED = ("-q", "--allow", "killed_run", "--allow-unsafe")
+
+
+def run(folder: Path, server: ScriptedServer, nth: int, how: str, *arguments: str) -> tuple[int, str, str]:
+    variables = environment(
+        OPENAI_API_KEY="sk-of-the-test-0123456789",
+        OPENAI_BASE_URL=server.base_url,
+        PYTHONPATH=str(PROGRAM.parent),
+    )
+    with fork_server.start(
+        [str(PROGRAM), str(nth), how, *arguments], cwd=folder, environment=variables, stdin=subprocess.DEVNULL
+    ) as process:
+        stdout, stderr = process.communicate(timeout=100)
+        return process.wait(100), stdout.decode(), stderr.decode()
+
+
+def start(
+    folder: Path, server: ScriptedServer, story: Story, nth: int, how: str = "after"
+) -> tuple[int, str, str]:
+    (folder / "config.json").write_text(json.dumps(story.config))
+    (folder / "work").mkdir(exist_ok=True)
+    return run(folder, server, nth, how, "run", "config.json", "Go.", *ALLOWED)
+
+
+def resume(folder: Path, server: ScriptedServer, nth: int = 0, how: str = "after") -> tuple[int, str, str]:
+    return run(folder, server, nth, how, "resume", "last", *ALLOWED)
+
+
+def last_run(folder: Path) -> RunDirectory:
+    return find_run("last", folder / ".codeact-team" / "runs")
+
+
+def told_as_unknown(folder: Path) -> int:
+    """How many calls of tools were answered by that nobody knows what became of them."""
+    return sum(
+        re.search(r"it is unknown what became of this call|whether it was done is not known", dumped)
+        is not None
+        for dumped in map(json.dumps, _outcomes_of_calls(folder))
+    )
+
+
+def _outcomes_of_calls(folder: Path) -> Iterator[Any]:
+    for each in RecordedRun(last_run(folder)).effects():
+        if each.kind in CALLS:
+            yield each.outcome
+
+
+def under_way(folder: Path) -> int:
+    """How many calls of tools have no end in the journal."""
+    asked: set[int] = set()
+    for entry in read_log(last_run(folder).lines):
+        if entry.get("ask", {}).get("kind") in CALLS:
+            asked.add(entry["n"])
+        asked.discard(entry.get("answered", entry.get("failed", 0)))
+    return len(asked)
+
+
+def check(folder: Path, story: Story, code: int, stdout: str, stderr: str, *, unknown: int = 0) -> None:
+    """See that a story came to its end, or that it was given up as the outcomes of ``unknown`` calls are not known."""
+    assert told_as_unknown(folder) == unknown, stderr
+    kept = folder / "effects.txt"
+    effects = Counter(kept.read_text().split() if kept.exists() else [])
+    assert code == 0, stderr
+    if unknown:
+        assert GIVEN_UP in stdout
+        # not repeated
+        assert effects <= Counter(story.effects)
+        return
+    assert stdout.strip() == story.answer
+    assert effects == Counter(story.effects)
+    for path, text in story.files.items():
+        assert (folder / path).read_text() == text
+
+
+def alone(folder: Path, server: ScriptedServer, story: Story) -> tuple[Story, int]:
+    """Run a story without killing it.
+
+    Returns:
+        The story, with the answer that it came to if it had none; and the number of its entries but the last, which tells
+        its result.
+    """
+    folder.mkdir()
+    code, stdout, stderr = start(folder, server, story, 0)
+    story = replace(story, answer=story.answer or stdout.strip())
+    check(folder, story, code, stdout, stderr)
+    return story, int(re.findall(r"(\d+) entries", stderr)[-1]) - 1
+
+
+def kill_and_resume(folder: Path, server: ScriptedServer, story: Story, *kills: tuple[int, str]) -> None:
+    """Kill a story with an entry of its journal, and while it goes on again; at last it has to come to its end."""
+    folder.mkdir()
+    (nth, how), *others = kills
+    start(folder, server, story, nth, how)
+    unknown = under_way(folder)
+    for nth, how in others:
+        code, stdout, stderr = resume(folder, server, nth, how)
+        if code != -signal.SIGKILL:
+            # it had not so many entries left to write
+            check(folder, story, code, stdout, stderr, unknown=unknown)
+            return
+        unknown = told_as_unknown(folder) + under_way(folder)
+    check(folder, story, *resume(folder, server), unknown=unknown)
