@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from codeact_team.executors import DockerCommandLineCodeExecutor as DockerCommandLineCodeExecutor
     from codeact_team.executors import DockerSessionCodeExecutor as DockerSessionCodeExecutor
     from codeact_team.ledger import BudgetTermination as BudgetTermination
+    from codeact_team.runs import replay_run as replay_run
     from codeact_team.scope import Scope as Scope
     from codeact_team.teams import ReflectionTermination as ReflectionTermination
     from codeact_team.teams import round_robin_team as round_robin_team
@@ -95,6 +96,7 @@ _HOME = {
         "DockerSessionCodeExecutor",
     ),
     "ledger": ("BudgetTermination",),
+    "runs": ("replay_run",),
     "scope": ("Scope",),
     "teams": ("ReflectionTermination", "round_robin_team"),
 }

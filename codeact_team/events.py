@@ -469,6 +469,45 @@ class BlocksRepeated(Event):
     differing: int
 
 
+@dataclass(frozen=True)
+class ChangedRequest:
+    """Something that a run has asked otherwise than before.
+
+    Attributes:
+        agent: Who asked.
+        kind: For what sort of effect, such as ``model_call``.
+        times: How often.
+    """
+
+    agent: str
+    kind: str
+    times: int
+
+
+@dataclass(kw_only=True)
+class Replayed(Event):
+    """A recorded run has run once more, without its models and tools.
+
+    Attributes:
+        record: The directory in which it is kept.
+        blocks: How many calls of code have come to the same as then.
+        answered: How many questions were answered from its journal.
+        changed: What it has asked otherwise than then, such as a prompt in other words.
+        difference: What is otherwise than then, such as the output of a call of code, as a diff; ``None`` if nothing is.
+            Hostile data.
+        block: Which call of code that is, counted from 1; ``None`` where it is something else.
+        is_whole: Whether it has come to its end.
+    """
+
+    record: str
+    blocks: int
+    answered: int
+    changed: Sequence[ChangedRequest]
+    difference: str | None
+    is_whole: bool
+    block: int | None = None
+
+
 @dataclass(kw_only=True)
 class SandboxStopped(Event):
     """A sandbox was stopped by its owner."""

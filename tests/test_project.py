@@ -53,6 +53,7 @@ PUBLIC = {
     "dump_config",
     "load_config",
     "open_team",
+    "replay_run",
     "round_robin_team",
     "validate_config",
     "wrap",

@@ -52,6 +52,12 @@ _Config = Annotated[
         autocompletion=config_names,
     ),
 ]
+_Run = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", help="Its id, the beginning of that, `last`, or the path of its directory."
+    ),
+]
 _Overrides = Annotated[
     list[str] | None,
     typer.Option("-s", "--set", metavar="PATH=VALUE", help="Change one value of the config. Repeatable."),
@@ -272,6 +278,66 @@ def resume(
             code = run_command(
                 screen, runner, task, seconds=timeout, output=output, as_json=as_json, quiet=quiet
             )
+        raise typer.Exit(code)
+
+
+@app.command()
+def replay(
+    run: _Run,
+    until: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Stop when code has run N times, and talk to the team from there on."
+        ),
+    ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option(metavar="CONFIG", help="Run this config instead of the one that the run had."),
+    ] = None,
+    overrides: _Overrides = None,
+    beyond_workspace: Annotated[
+        bool,
+        typer.Option("--beyond-workspace", help="Run code also where it can reach more than its workspace."),
+    ] = False,
+    allow: _Allow = None,
+    allow_unsafe: _AllowUnsafe = False,
+    run_dir: _RunDir = RUNS,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print what was found only.")] = False,
+    as_json: _Json = False,
+) -> None:
+    """Run a run once more without its models and tools, and tell the first code that comes to something else.
+
+    What models, tools and people have answered is answered from its journal. Code runs for real, in new directories with
+    the files of then. So it tells what another image, a changed config, or an upgrade does to it. What the agents ask
+    otherwise than then is told, and is no difference.
+
+    With --until, variables and files are as they were then, and models and tools are real from there on: going back in
+    time. What is made is gone at the end.
+
+    Exit codes: 0 as recorded, 1 not, 2 bad input or environment, 129 hung up, 130 interrupted, 143 terminated.
+    """
+    with _reported() as screen:
+        if not (as_json or quiet):
+            screen.work()
+        from codeact_team.cli.replay import replay_command, replay_until_command
+        from codeact_team.journal import find_run
+        from codeact_team.runs import replayed
+
+        with (
+            _traced(screen),
+            replayed(
+                find_run(run, run_dir),
+                config=config,
+                overrides=_overrides(overrides, None, None),
+                policy=_policy(allow, allow_unsafe),
+                until=until,
+                beyond_workspace=beyond_workspace,
+            ) as ready,
+        ):
+            if until is None:
+                code = replay_command(screen, ready, as_json=as_json, quiet=quiet)
+            else:
+                code = replay_until_command(screen, ready, as_json=as_json)
         raise typer.Exit(code)
 
 

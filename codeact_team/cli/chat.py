@@ -15,13 +15,18 @@ from codeact_team.cli.json_lines import JsonLines
 from codeact_team.cli.line_reader import LineReader
 from codeact_team.cli.screen import Screen
 from codeact_team.cli.signals import ENDED_BY, handling_signals
+from codeact_team.effects import Listener
 from codeact_team.runs import TeamRunner
 
 if TYPE_CHECKING:
     from codeact_team.cli.message_prompt import MessagePrompt
 
+Begin = Callable[[Listener], Awaitable[int | None]]
+
 _COMMAND = re.compile(r"/\w+")
+_RUN = re.compile(r"/run\s+(?P<code>.+)", re.DOTALL)
 _COMMANDS = {
+    "/run": "run the Python that follows where the team's code runs, such as /run print(len(rows))",
     "/reset": "forget the conversation and the variables",
     "/help": "show this",
     "/exit": "leave, as do exit and quit",
@@ -35,24 +40,49 @@ _KEYS = (
 )
 
 
-def chat_command(screen: Screen, runner: TeamRunner, *, as_json: bool) -> int:
-    """Open a team, run it on one message after the other, print what happens, and return the exit code."""
+def chat_command(
+    screen: Screen,
+    runner: TeamRunner,
+    *,
+    as_json: bool,
+    begin: Begin | None = None,
+) -> int:
+    """Open a team, run it on one message after the other, print what happens, and return the exit code.
+
+    Args:
+        screen: Where to print.
+        runner: Runs the team.
+        as_json: Whether to print JSON.
+        begin: Is awaited before the first message, and given who listens; returns an exit code if there is to be none.
+    """
     with_a_person = not as_json and os.isatty(0) and os.isatty(1)
     listener = JsonLines() if as_json else Conversation(screen, echo=not with_a_person)
     runner.listen(listener, essential=True)
+    chat = _Chat(screen, runner, listener, begin, with_a_person=with_a_person)
     with asking_the_person(screen, as_json=as_json):
-        return asyncio.run(_Chat(screen, runner, with_a_person=with_a_person).run())
+        return asyncio.run(chat.run())
 
 
 class _Chat:
     """Messages in, runs of one open team out."""
 
-    def __init__(self, screen: Screen, runner: TeamRunner, *, with_a_person: bool) -> None:
+    def __init__(
+        self,
+        screen: Screen,
+        runner: TeamRunner,
+        listener: Listener,
+        begin: Begin | None,
+        *,
+        with_a_person: bool,
+    ) -> None:
         self._screen = screen
+        self._listener = listener
         self._runner = runner
+        self._begin = begin
         self._with_a_person = with_a_person
         self._prompt: MessagePrompt | None = None
         self._is_over = False
+        self._exit_code: int | None = None
         self._failures: set[int] = set()
         """Exit codes of the messages that could not be worked on."""
 
@@ -67,6 +97,8 @@ class _Chat:
         if ended_by:
             self._screen.notice("error", ENDED_BY[ended_by[0]])
             return 128 + ended_by[0]
+        if self._exit_code is not None:
+            return self._exit_code
         if self._with_a_person or not self._failures:
             return 0
         return os.EX_TEMPFAIL if self._failures == {os.EX_TEMPFAIL} else 1
@@ -76,6 +108,9 @@ class _Chat:
             # what cannot start is told before anything is asked
             await self._runner.started()
             self._screen.close()
+            if self._begin is not None and (exit_code := await self._begin(self._listener)) is not None:
+                self._exit_code = exit_code
+                return
             read = self._reader()
             while not self._is_over and (text := await read()) is not None:
                 if not await self._take(text.strip()):
@@ -85,7 +120,9 @@ class _Chat:
         """Do what a message asks for, and tell whether the chat goes on."""
         if text == "/exit" or (self._with_a_person and text in _LEAVING):
             return False
-        if _COMMAND.fullmatch(text):
+        if (run := _RUN.fullmatch(text)) is not None:
+            await self._run_code(run["code"])
+        elif _COMMAND.fullmatch(text):
             await self._command(text)
         elif text:
             if self._with_a_person:
@@ -93,6 +130,14 @@ class _Chat:
             result = await self._runner.run(text)
             self._tell_error(result.error, result.exit_code)
         return True
+
+    async def _run_code(self, code: str) -> None:
+        result, end = await self._runner.run_code(code)
+        if result is not None and isinstance(self._listener, Conversation):
+            self._screen.text(result.output.removesuffix("\n"))
+            if result.exit_code:
+                self._screen.text(f"✗ exit code {result.exit_code}", "red")
+        self._tell_error(end.error, 1)
 
     async def _command(self, name: str) -> None:
         if name == "/reset":

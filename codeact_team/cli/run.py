@@ -49,7 +49,7 @@ def _run_and_print(
     screen: Screen, runner: TeamRunner, task: str | None, *, seconds: float | None, as_json: bool
 ) -> RunResult:
     with asking_the_person(screen, as_json=as_json):
-        result = asyncio.run(_run(runner, task, seconds))
+        result = asyncio.run(stoppable_run(runner, task, seconds))
     tell_what_stopped(screen, result)
     return result
 
@@ -68,7 +68,8 @@ def _listener(screen: Screen, *, as_json: bool, quiet: bool) -> Listener:
     return AnswerOnly(screen) if quiet else Conversation(screen, answer_last=True)
 
 
-async def _run(runner: TeamRunner, task: str | None, seconds: float | None) -> RunResult:
+async def stoppable_run(runner: TeamRunner, task: str | None, seconds: float | None = None) -> RunResult:
+    """Run a team, until it has ended or a signal stops it."""
     with handling_signals(runner.stop):
         return await runner.run_once(task, seconds=seconds)
 

@@ -48,7 +48,9 @@ async def open_team(
             yield team
 
 
-def span_settings(config: CheckedConfig, source: ConfigSource) -> tuple[Callable[[str], str], str]:
+def span_settings(
+    config: CheckedConfig, source: ConfigSource | CheckedConfig
+) -> tuple[Callable[[str], str], str]:
     """What spans need of a config: what takes its credentials out of a text, and its name, which may be ""."""
     name = Path(source).stem if isinstance(source, str | os.PathLike) and not is_text(source) else ""
     return without(credentials_of(config.document, os.environ)), name

@@ -3,6 +3,7 @@
 from codeact_team.journal.hidden_values import HiddenValues
 from codeact_team.journal.recorded_run import RecordedEffect, RecordedRun
 from codeact_team.journal.recorder import Recorder
+from codeact_team.journal.replay import Replay
 from codeact_team.journal.resumption import Resumption
 from codeact_team.journal.run_directory import About, RunDirectory, find_run, new_id, runs_in
 
@@ -12,6 +13,7 @@ __all__ = [
     "RecordedEffect",
     "RecordedRun",
     "Recorder",
+    "Replay",
     "Resumption",
     "RunDirectory",
     "find_run",

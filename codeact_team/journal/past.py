@@ -33,6 +33,7 @@ class PastEffect:
 
     Attributes:
         n: The number of its entry.
+        key: A digest of who asked what, and in which block.
         by: Who asked: the name of an agent, ``@``, and the place in the config of the part that was asked.
         kind: What sort of effect it is.
         block: The number of the block that asked.
@@ -46,6 +47,7 @@ class PastEffect:
     """
 
     n: int
+    key: str
     by: str
     kind: str
     block: int | None
@@ -99,6 +101,7 @@ class Past:
         directory: Where the run is kept.
 
     Attributes:
+        blobs: What is kept beside its journal.
         last: The number of the last entry.
         sandboxes: By the place of the executor in the config.
         workspaces: By its name, where in the journal its entries are, each with the number of the block that it belongs to.
@@ -111,7 +114,7 @@ class Past:
 
     def __init__(self, directory: RunDirectory) -> None:
         self._lines = directory.lines
-        self._blobs = Blobs(directory.blobs)
+        self.blobs = Blobs(directory.blobs)
         self.last = 0
         self.sandboxes: dict[str, Sandbox] = defaultdict(Sandbox)
         self.workspaces: dict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -145,10 +148,13 @@ class Past:
     def next_settled(self, asked: Mapping[str, Any]) -> PastEffect | None:
         """Take what was asked then where this is asked now: the same if it was asked, or else what is next of this asker.
 
+        Of what code asks for, only the same.
+
         Args:
             asked: As an entry has it.
         """
-        for waiting in (self._by_key.get(asked["key"]), self._by_asker.get(_asker_of(asked))):
+        of_asker = None if asked["kind"] == "tool_call" else self._by_asker.get(_asker_of(asked))
+        for waiting in (self._by_key.get(asked["key"]), of_asker):
             while (effect := _first_of(waiting)) is not None:
                 if effect.is_settled:
                     return effect
@@ -166,15 +172,15 @@ class Past:
 
     def outcome(self, effect: PastEffect) -> JsonValue:
         """What came of an effect that was answered."""
-        return self._blobs.unpack(self._entry(effect.ended)["outcome"])
+        return self.blobs.unpack(self._entry(effect.ended)["outcome"])
 
     def error(self, effect: PastEffect) -> JsonValue:
         """What an effect that has failed has raised, as :meth:`Questions.error` takes it."""
-        return self._blobs.unpack(self._entry(effect.ended)["error"])
+        return self.blobs.unpack(self._entry(effect.ended)["error"])
 
     def request(self, effect: PastEffect) -> JsonValue:
         """What was asked."""
-        return self._blobs.unpack(self._entry(effect.began)["ask"]["request"])
+        return self.blobs.unpack(self._entry(effect.began)["ask"]["request"])
 
     def files(self, workspace: str, before: int) -> dict[str, Any]:
         """What was in a workspace when a block began: by path, digest, size and whether it is executable.
@@ -188,7 +194,7 @@ class Past:
         if taken and entries[taken - 1][0] >= before:
             taken, found = 0, {}
         while taken < len(entries) and entries[taken][0] < before:
-            entry: Any = self._blobs.unpack(self._entry(entries[taken][1])["files"])
+            entry: Any = self.blobs.unpack(self._entry(entries[taken][1])["files"])
             gone = set(entry["gone"])
             found = {path: file for path, file in (found | entry["changed"]).items() if path not in gone}
             taken += 1
@@ -230,10 +236,10 @@ class Past:
 
     def _ask(self, offset: int, entry: Entry, ask: Mapping[str, Any]) -> None:
         n = entry["n"]
-        by, block = ask["by"], ask.get("block")
-        effect = PastEffect(n, by, ask["kind"], block, entry["at"], offset)
+        key, by, block = ask["key"], ask["by"], ask.get("block")
+        effect = PastEffect(n, key, by, ask["kind"], block, entry["at"], offset)
         self._effects[n] = effect
-        self._by_key[ask["key"]].append(effect)
+        self._by_key[key].append(effect)
         if ask.get("within") == block:
             # what is within another effect, such as a team that is a tool, is known when that is
             self._by_asker[_asker_of(ask)].append(effect)

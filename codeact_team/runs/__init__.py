@@ -2,6 +2,7 @@
 
 from codeact_team.config.credentials import without_secrets
 from codeact_team.runs.failures import explain
+from codeact_team.runs.replaying import ReplayedRun, replay_run, replayed
 from codeact_team.runs.result import Cost, RunEnding, RunResult, ToolUse
 from codeact_team.runs.resuming import resumed
 from codeact_team.runs.run_files import RunFile
@@ -9,6 +10,7 @@ from codeact_team.runs.team_runner import TeamRunner, WorkEnd
 
 __all__ = [
     "Cost",
+    "ReplayedRun",
     "RunEnding",
     "RunFile",
     "RunResult",
@@ -16,6 +18,8 @@ __all__ = [
     "ToolUse",
     "WorkEnd",
     "explain",
+    "replay_run",
+    "replayed",
     "resumed",
     "without_secrets",
 ]

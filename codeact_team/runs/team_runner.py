@@ -17,6 +17,7 @@ from typing import Any
 from autogen_agentchat.base import ChatAgent, Team
 from autogen_agentchat.messages import TextMessage
 from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeBlock, CodeResult
 from autogen_core.models import ChatCompletionClient
 
 from codeact_team import telemetry
@@ -26,12 +27,14 @@ from codeact_team.agents.sandbox_knowledge import describe_sandbox
 from codeact_team.aio import is_being_cancelled
 from codeact_team.autogen_internals import components_in, recover
 from codeact_team.autogen_parts import past_the_door
+from codeact_team.autogen_parts.part_effects import PartBlock
 from codeact_team.config.for_every import ForEvery
 from codeact_team.config.loading import CheckedConfig, read_config
 from codeact_team.config.open import executors_of, make_ready, make_runnable, span_settings
 from codeact_team.effects import Door, Event, Listener, error_text
 from codeact_team.errors import BudgetError
 from codeact_team.events import Opened, RunBegan, RunEnded
+from codeact_team.executor_interface import SessionCodeExecutor
 from codeact_team.journal import RunDirectory
 from codeact_team.ledger import within_budgets
 from codeact_team.providers import Policy
@@ -74,26 +77,26 @@ class TeamRunner:
     happens is told to listeners, at last a :class:`RunResult` for each run.
 
     Args:
-        source: As of :func:`codeact_team.open_team`, and so are ``overrides`` and ``policy``.
+        source: As of :func:`codeact_team.open_team`, and so are ``overrides`` and ``policy``; or a config that is read already.
         out: A directory that gets copies of the files that each run has made or changed; made if it is missing.
         record: The directory in which :meth:`run_once` keeps the run, in one of its own; or the run that it goes on with;
-            ``None`` to keep nothing.
+            ``None`` to keep nothing; or what keeps it.
     """
 
     def __init__(
         self,
-        source: str | os.PathLike[str],
+        source: str | os.PathLike[str] | CheckedConfig,
         *,
         overrides: Sequence[str | ForEvery] = (),
         policy: Policy | None = None,
         out: str | os.PathLike[str] | None = None,
-        record: Path | RunDirectory | None = None,
+        record: Path | RunDirectory | Recording | None = None,
     ) -> None:
         self._source = source
         self._overrides = overrides
         self._policy = policy
         self._files = RunFiles(out)
-        self._recording = Recording(record)
+        self._recording = record if isinstance(record, Recording) else Recording(record)
         self._door = Door(self._recording.stand, self._files.keep)
         self.listen(self._recording, essential=True)
         self.listen(self._files.count)
@@ -165,6 +168,23 @@ class TeamRunner:
             # an exception could be caught by whatever is on its way
             work.get_loop().call_soon_threadsafe(work.cancel)
 
+    async def run_code(self, code: str) -> tuple[CodeResult | None, WorkEnd]:
+        """Run Python of a person's in the first session of the open team; what came of it, if anything, and how it ended."""
+        session = next((part for part in self._scope.owned if isinstance(part, SessionCodeExecutor)), None)
+        if session is None:
+            return None, WorkEnd(error="the team has no session whose variables live on")
+        results: list[CodeResult] = []
+
+        async def run(blocks: list[CodeBlock]) -> CodeResult:
+            return await session.execute_code_blocks(blocks, CancellationToken())
+
+        async def work() -> None:
+            blocks = [CodeBlock(code=code, language="python")]
+            results.append(await self._door.perform(PartBlock(session, blocks, run), partial(run, blocks)))
+
+        end = await self._end_of(work())
+        return (results[0] if results else None), end
+
     async def reset(self) -> WorkEnd:
         """Forget the conversation, and what the code has left in its interpreter."""
         return await self._end_of(self._reset())
@@ -186,6 +206,8 @@ class TeamRunner:
                 yield
 
     def _read(self) -> CheckedConfig:
+        if isinstance(self._source, CheckedConfig):
+            return self._source
         return read_config(self._source, overrides=self._overrides, policy=self._policy)
 
     async def _load(self, config: CheckedConfig) -> None:

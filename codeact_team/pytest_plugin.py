@@ -1,0 +1,31 @@
+"""A fixture for pytest, which finds it by itself where this package is installed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def replay_run() -> Callable[..., None]:
+    """Replays a run that was recorded, and fails the test where it does not come to the same, with what differs.
+
+    One line is a test, such as ``replay_run("tests/runs/report", overrides=["config.code_executor.config.image=new"])``. The
+    arguments are those of :func:`codeact_team.replay_run`, which tests that are async await instead.
+    """
+
+    def replay(run: str | os.PathLike[str], **options: Any) -> None:
+        # pytest loads this file in every test session of an environment
+        from codeact_team.runs import replay_run
+
+        found = asyncio.run(replay_run(run, **options))
+        if found.difference is not None:
+            pytest.fail(
+                f"{run} does not come to the same as when it was recorded:\n{found.difference}", pytrace=False
+            )
+
+    return replay

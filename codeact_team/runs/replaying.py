@@ -1,0 +1,189 @@
+"""Runs a recorded run once more, without its models and tools, to see whether its code still comes to the same."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from autogen_core.code_executor import CodeResult
+
+from codeact_team.config.document import ConfigSource
+from codeact_team.config.for_every import ForEvery
+from codeact_team.config.loading import read_config
+from codeact_team.config.written import credentials_of, credentials_of_environment
+from codeact_team.effects import Effect, Perform
+from codeact_team.errors import JournalError
+from codeact_team.events import ChangedRequest, Replayed
+from codeact_team.journal import HiddenValues, RecordedRun, Replay, RunDirectory
+from codeact_team.journal.blobs import Blobs
+from codeact_team.journal.differences import difference
+from codeact_team.journal.past import Past
+from codeact_team.journal.questions import Questions
+from codeact_team.providers import Policy
+from codeact_team.runs.elsewhere import Placeholders, elsewhere
+from codeact_team.runs.recording import Recording
+from codeact_team.runs.result import RunEnding, RunResult
+from codeact_team.runs.team_runner import TeamRunner
+from codeact_team.sandboxes.temporary import TemporaryDirectory
+
+
+class Replaying(Recording):
+    """Stands in the place of what records a run, and answers from what is recorded of another one."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.replay: Replay | None = None
+        """What answers; ``None`` where nothing does any more."""
+
+    def refuse_what_passes(self, parts: Sequence[str]) -> None:
+        if parts and self.replay is not None:
+            raise JournalError(
+                f"the run cannot be replayed: {', '.join(parts)} act past its journal, and would really act again"
+            )
+
+    async def stand(self, effect: Effect[Any], do: Perform) -> Any:
+        return await (do() if self.replay is None else self.replay.stand(effect, do))
+
+
+class ReplayedRun:
+    """A recorded run that is about to be replayed; made by :func:`replayed`.
+
+    Attributes:
+        task: What it had to do.
+        runner: Runs it.
+        replay: What answers it.
+    """
+
+    def __init__(
+        self, run: RecordedRun, task: str, runner: TeamRunner, replaying: Replaying, replay: Replay
+    ) -> None:
+        self.task = task
+        self.runner = runner
+        self.replay = replay
+        self._run = run
+        self._replaying = replaying
+        replaying.replay = replay
+
+    def go_live(self) -> None:
+        """Let what is asked from now on be really asked."""
+        self._replaying.replay = None
+
+    def found(self, result: RunResult) -> Replayed:
+        """What the replay has found, given how it has ended. Blocks."""
+        replay = self.replay
+        told, is_whole = replay.difference, replay.difference is None
+        if told is None and replay.is_stopped:
+            is_whole = False
+            if replay.end_of_record is not None and self._ended_as(RunEnding.ACCEPTED):
+                told = f"{replay.end_of_record}; then its work was accepted by now"
+        elif told is None:
+            told = self._other_end(result)
+        return Replayed(
+            record=str(self._run.directory.path),
+            blocks=replay.blocks,
+            answered=replay.answered,
+            changed=[ChangedRequest(agent, kind, times) for (agent, kind), times in replay.changed.items()],
+            difference=told,
+            is_whole=is_whole,
+            block=None if replay.difference is None else replay.blocks + 1,
+        )
+
+    def _ended_as(self, ending: RunEnding) -> bool:
+        last = self._run.last_event()
+        return isinstance(last, RunResult) and last.ending is ending
+
+    def _other_end(self, result: RunResult) -> str | None:
+        last = self._run.last_event()
+        if not isinstance(last, RunResult) or last.ending in (RunEnding.FAILED, RunEnding.STOPPED):
+            return None
+        if last.ending is not result.ending:
+            return f"then the run ended as {last.ending}, and now as {result.ending}"
+        told = difference(CodeResult(0, last.answer or ""), CodeResult(0, result.answer or ""))
+        return None if told is None else f"the answer of the run:\n{told}"
+
+
+@contextmanager
+def replayed(
+    directory: RunDirectory,
+    *,
+    config: ConfigSource | None = None,
+    overrides: Sequence[str | ForEvery] = (),
+    policy: Policy | None = None,
+    until: int | None = None,
+    beyond_workspace: bool = False,
+) -> Generator[ReplayedRun]:
+    """Make a run ready to be replayed, in directories of its own, which are gone at the end. Blocks.
+
+    Args:
+        directory: Where the run is kept.
+        config: What runs instead of the config that it had then.
+        overrides: Changes to its config.
+        policy: What may be loaded.
+        until: How many calls of code run, after which it may go on with its models; ``None`` for all.
+        beyond_workspace: Whether code may run again that can reach more than its workspace.
+
+    Raises:
+        JournalError: If the run cannot be read.
+        ConfigError: If its config cannot be used.
+    """
+    run = RecordedRun(directory)
+    about = run.about
+    environ = os.environ if until is not None else Placeholders()
+    hidden = HiddenValues(credentials_of_environment(os.environ), about.nonce)
+    source = str(hidden.show(directory.config())) if config is None else config
+    checked = read_config(source, overrides=overrides, policy=policy, environ=environ)
+    temporary = TemporaryDirectory()
+    try:
+        place = Path(temporary.path)
+        was_in = Path(about.working_directory)
+        moved, names = elsewhere(checked, place, was_in=was_in, asks_models=until is not None)
+        replaying = Replaying()
+        runner = TeamRunner(moved, record=replaying)
+        questions = Questions(
+            HiddenValues(credentials_of(checked.document, os.environ), about.nonce), Blobs(place / "blobs")
+        )
+        replay = Replay(
+            Past(directory),
+            questions,
+            names,
+            runner.break_off,
+            until=until,
+            beyond_workspace=beyond_workspace,
+        )
+        yield ReplayedRun(run, str(hidden.show(about.task)), runner, replaying, replay)
+    finally:
+        temporary.remove()
+
+
+async def replay_run(
+    run: str | os.PathLike[str],
+    *,
+    config: ConfigSource | None = None,
+    overrides: Sequence[str | ForEvery] = (),
+    policy: Policy | None = None,
+) -> Replayed:
+    """Run a recorded run once more, without its models and tools, and compare what its code comes to.
+
+    What models, tools and people have answered then is answered again. Code runs for real, in new directories with the files
+    of then, until it comes to something else.
+
+    Args:
+        run: The directory in which it is kept.
+        config: What runs instead of the config that it had then, as of :func:`load_config`.
+        overrides: Changes to its config, such as another image.
+        policy: What may be loaded.
+
+    Returns:
+        What was found; its ``difference`` is ``None`` if all is as it was.
+
+    Raises:
+        CodeActTeamError: If it cannot run.
+    """
+    with replayed(RunDirectory(Path(run)), config=config, overrides=overrides, policy=policy) as ready:
+        result = await ready.runner.run_once(ready.task)
+        if result.error is not None:
+            raise JournalError(f"the run {run} cannot be replayed: {result.error}")
+        return ready.found(result)
