@@ -87,6 +87,41 @@ class RunResumed(Event):
     seconds: float
 
 
+@dataclass(frozen=True)
+class OpenQuestion:
+    """A question that nobody was there to answer.
+
+    Attributes:
+        n: The number of its entry in the journal.
+        key: A digest of who asks what, which no other question has in the same place.
+        agent: Who asks.
+        kind: ``approval``, or ``person_input`` for any text.
+        text: The question, fit to be shown.
+        is_lost: Whether no answer can reach whoever asks: its code was stopped, and does not run again, as it could reach more
+            than its workspace. When the run goes on, the code is told as unknown, and may ask anew.
+    """
+
+    n: int
+    key: str
+    agent: str
+    kind: str
+    text: str
+    is_lost: bool = False
+
+
+@dataclass(kw_only=True)
+class RunParked(Event):
+    """A run ends here, and waits for answers: ``codeact-team answer RECORD``, and then ``codeact-team resume RECORD``.
+
+    Attributes:
+        record: The directory in which it is kept.
+        questions: What is asked.
+    """
+
+    record: str
+    questions: Sequence[OpenQuestion]
+
+
 @dataclass(kw_only=True)
 class RunEnded(Event):
     """Its work is over. What it came to is told by whoever ran it; ``error`` is what broke it off."""

@@ -35,7 +35,10 @@ class AgentTools:
         limits: ToolLimits,
         approval: Sequence[ApprovalRule],
         handler: Handler | str | None,
+        parks: bool = False,
     ) -> None:
+        if parks and not any(rule.decision == "ask" for rule in approval):
+            raise SettingError("approval_timeout has no effect: no rule in approval says `decision: ask`")
         if handler is not None and not any(rule.decision == "ask" for rule in approval):
             raise SettingError("approval_handler has no effect: no rule in approval says `decision: ask`")
         workbenches = [workbench] if isinstance(workbench, Workbench) else list(workbench or ())
@@ -45,7 +48,7 @@ class AgentTools:
         self._limits = limits
         self._handler = handler
         ask = resolve_function(handler) if isinstance(handler, str) else handler
-        self._approvals = Approvals(approval, ask, source)
+        self._approvals = Approvals(approval, ask, source, parks=parks)
         self._rights = (list(tools), workbenches, limits, list(approval), handler)
         if self._toolbox is not None:
             # a server that does not start is told of before a model is paid

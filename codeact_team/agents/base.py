@@ -170,6 +170,7 @@ class ExecutingAgent(RememberingAgent[Executing]):
             limits=self._settings.tool_limits,
             approval=self._settings.approval,
             handler=given.get("approval_handler"),
+            parks=self._settings.approval_timeout == "park",
         )
         self._approval_func: ApprovalFuncType | str | None = given.get("approval_func")
         approve = self._approval_func

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import Annotated, TypedDict
+from typing import Annotated, Literal, TypedDict
 
 from autogen_core import ComponentModel
 from autogen_core.tools import Workbench
@@ -14,6 +14,7 @@ from codeact_team.approval import ApprovalRule, Handler
 from codeact_team.providers import FunctionPath
 from codeact_team.tools import Tool
 
+WhenNobodyIsThere = Literal["deny", "park"]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -54,6 +55,11 @@ class ToolSettings(BaseModel):
     """What the calls of tools may cost."""
     approval: list[ApprovalRule] = Field(default_factory=list[ApprovalRule])
     """Rules that allow or deny code blocks and calls of tools, or have a person asked; the first that fits decides."""
+    approval_timeout: WhenNobodyIsThere = "deny"
+    """What comes of a question that nobody is there to answer: `deny`, or `park`. A run that is parked waits until nothing else
+    is under way, and ends. `codeact-team answer` and `codeact-team resume` go on with it, on whatever day. The code that has
+    asked then runs again, with what its calls were answered before; where it could reach more than its workspace, such as
+    a network, it is told as unknown instead, and has to ask anew. What is not recorded cannot be parked, and is denied."""
 
 
 class ToolUserConfig(ToolSettings):
@@ -75,4 +81,5 @@ class ToolOptions(TypedDict, total=False):
     workbench: Workbench | Sequence[Workbench] | None
     tool_limits: ToolLimits | None
     approval: Sequence[ApprovalRule]
+    approval_timeout: WhenNobodyIsThere
     approval_handler: Handler | str | None

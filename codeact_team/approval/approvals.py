@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -27,15 +27,27 @@ Pause = Callable[[], AbstractContextManager[None]]
 
 _GRANT = "standing grant"
 _NOBODY = Ruling("deny", "no one to ask", NOBODY_THERE)
+_NOT_PARKED = _NOBODY._replace(
+    reason=f"{NOBODY_THERE}. Only `codeact-team run` can park it, and not with --no-record"
+)
 
 
 class Approvals:
     """Decides on an agent's code and on its calls of tools; remembers what was granted until it is reset.
 
     Where a rule says so, the handler is asked, by default whoever :func:`~codeact_team.approval.asking` names.
+
+    Args:
+        rules: The first that fits decides.
+        handler: Who is asked.
+        source: The agent.
+        parks: Whether a run that is recorded is to wait for the answer where nobody is there; otherwise it is denied.
     """
 
-    def __init__(self, rules: Sequence[ApprovalRule], handler: Handler | None, source: str) -> None:
+    def __init__(
+        self, rules: Sequence[ApprovalRule], handler: Handler | None, source: str, *, parks: bool = False
+    ) -> None:
+        self._parks = parks
         self._chain = Chain(rules)
         self._handler = handler
         self._source = source
@@ -103,21 +115,25 @@ class Approvals:
 
     async def _ask(self, question: Question, pause: Pause) -> Ruling:
         with pause():
-            async with self._turns:
+            async with self._turn():
                 # what others were answered meanwhile may have settled this, too
                 ruling = self._decide(question)
                 if ruling.decision != "ask":
                     return ruling
                 granted = self._granted
-                asked = AskedQuestion(replace(question, reason=ruling.reason))
+                asked = AskedQuestion(replace(question, reason=ruling.reason), parks=self._parks)
                 answer = await perform(asked, partial(self._answer, asked.question), self._door)
                 if answer is None:
-                    return _NOBODY
+                    return _NOT_PARKED if self._parks else _NOBODY
                 if answer.allowed and answer.always:
                     granted.add(_kind_of(question))
         if answer.allowed:
             return Ruling("allow", HANDLER, answer.reason)
         return Ruling("deny", HANDLER, answer.reason or "whoever was asked said no")
+
+    def _turn(self) -> AbstractAsyncContextManager[object]:
+        # what waits for a person who is not there keeps nobody from asking, too
+        return self._turns if self._handler or current_handler() else nullcontext()
 
     async def _answer(self, question: Question) -> Answer | None:
         handler = self._handler or current_handler()

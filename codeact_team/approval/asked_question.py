@@ -18,20 +18,30 @@ NOBODY_THERE = (
 
 
 class AskedQuestion(Effect[Answer | None]):
-    """A person is asked whether code may run, or a tool may be called; the outcome is ``None`` where nobody is there."""
+    """A person is asked whether code may run, or a tool may be called; the outcome is ``None`` where nobody is there.
+
+    Args:
+        question: What is asked.
+        parks: Whether the run is to wait for the answer where nobody is there.
+    """
 
     kind = "approval"
     form = TypeAdapter[Answer | None](Answer | None)
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: Question, *, parks: bool = False) -> None:
+        self.parks = parks
         self.source = question.source
         self.question = question
 
     def request(self) -> JsonValue:
         return {"approval": asdict(self.question)}
 
+    def to_text(self) -> str:
+        """What is asked, fit to be shown."""
+        return self.question.to_text()
+
     def began(self, span: int) -> QuestionAsked:
-        return QuestionAsked(span=span, agent=self.source, text=self.question.to_text())
+        return QuestionAsked(span=span, agent=self.source, text=self.to_text())
 
     def ended(self, span: int, outcome: Answer | None, error: BaseException | None) -> QuestionAnswered:
         event = QuestionAnswered(span=span, agent=self.source)

@@ -100,8 +100,12 @@ class PersonInput(Effect[str]):
     def request(self) -> JsonValue:
         return {"input": self._prompt}
 
+    def to_text(self) -> str:
+        """What is asked."""
+        return self._prompt
+
     def began(self, span: int) -> QuestionAsked:
-        return QuestionAsked(span=span, agent=self.source, text=self._prompt)
+        return QuestionAsked(span=span, agent=self.source, text=self.to_text())
 
     def ended(self, span: int, outcome: str | None, error: BaseException | None) -> QuestionAnswered:
         return QuestionAnswered(span=span, agent=self.source, text=outcome or "", error=error_text(error))

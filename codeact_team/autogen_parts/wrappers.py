@@ -14,7 +14,7 @@ from autogen_core.models import LLMMessage
 from autogen_core.tools import ToolResult
 from pydantic import BaseModel, JsonValue, TypeAdapter
 
-from codeact_team.aio import aclosing, streamed
+from codeact_team.aio import aclosing, streamed, until_cancelled
 from codeact_team.approval.input_function import enter
 from codeact_team.autogen_parts.part_effects import UNKNOWN, MemoryCall, PartBlock, PartCall, PersonInput
 from codeact_team.effects import Door, Effect, current_door, perform
@@ -188,4 +188,5 @@ class WrappedInput:
     async def ask(self, prompt: str, cancellation_token: CancellationToken | None) -> str:
         """Ask the person: AutoGen takes an asynchronous function, and no object that can be called."""
         do = partial(enter, self.wrapped, prompt, cancellation_token)
-        return await perform(PersonInput(prompt), do, self._door)
+        asking = perform(PersonInput(prompt), do, self._door)
+        return await (asking if cancellation_token is None else until_cancelled(asking, cancellation_token))

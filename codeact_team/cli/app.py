@@ -217,8 +217,9 @@ def run(
 
     The answer is printed last. Without acceptance that is the best answer so far, and says so.
 
-    Exit codes: 0 accepted, 1 not accepted, 2 bad input or environment, 75 the model's server is not there or overloaded,
-    and the same command may succeed later, 129 hung up, 130 interrupted, 143 terminated.
+    Exit codes: 0 accepted, 1 not accepted, 2 bad input or environment, 3 parked, until a person has answered, 75 the
+    model's server is not there or overloaded, and the same command may succeed later, 129 hung up, 130 interrupted, 143
+    terminated.
     """
     with _reported() as screen:
         if not (as_json or quiet) and task != "-":
@@ -255,7 +256,7 @@ def resume(
     quiet: _Quiet = False,
     as_json: _Json = False,
 ) -> None:
-    """Go on with a run that was interrupted, has failed, or has used up a limit, which -s may raise.
+    """Go on with a run that was interrupted, has failed, was parked, or has used up a limit, which -s may raise.
 
     What models, tools and people have answered is known from its journal, and asked of nobody again. Code of a session
     runs again, to bring back its variables. What was under way when the run ended is not done again, but told as unknown,
@@ -339,6 +340,38 @@ def replay(
             else:
                 code = replay_until_command(screen, ready, as_json=as_json)
         raise typer.Exit(code)
+
+
+@app.command()
+def answer(
+    run: _Run,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[ANSWER]",
+            help="yes, no, no with a reason, or always; any text where a text is asked for, - reads it from standard input.",
+        ),
+    ] = None,
+    question: Annotated[
+        int | None,
+        typer.Option(
+            "-n", "--question", metavar="N", help="The number of the question, if several are open."
+        ),
+    ] = None,
+    run_dir: _RunDir = RUNS,
+    as_json: _Json = False,
+) -> None:
+    """Answer a question for which a run was parked, so that resume goes on with it. Without ANSWER, show what is asked.
+
+    Exit codes: 0, and 2 if the run waits for no such answer.
+    """
+    with _reported() as screen:
+        from codeact_team.cli.answer import answer_command
+        from codeact_team.journal import find_run
+
+        raise typer.Exit(
+            answer_command(screen, find_run(run, run_dir), words or (), question, as_json=as_json)
+        )
 
 
 @app.command()
@@ -498,7 +531,7 @@ def runs(
         list[str] | None,
         typer.Option(
             metavar="STATE",
-            help="Only those that are running, accepted, not-accepted, failed, stopped, crashed or damaged. Repeatable.",
+            help="Only those that are running, accepted, not-accepted, failed, stopped, parked, crashed or damaged. Repeatable.",
         ),
     ] = None,
     task: Annotated[

@@ -10,6 +10,7 @@ from codeact_team.events import (
     FilesPutBack,
     Opened,
     RunBegan,
+    RunParked,
     RunResumed,
     SandboxPreparing,
 )
@@ -19,6 +20,7 @@ from codeact_team.runs import RunResult
 
 _TOOLS = ("tool_call", "part_call")
 """Kinds of effects that are calls of tools."""
+_LOST = "\n(the code that asks was stopped, and does not run again: no answer reaches it. Resume the run on a terminal)"
 _MAX_PROBLEMS = 10
 """How many files are named that could not be copied."""
 
@@ -40,6 +42,8 @@ def tell_beside(screen: Screen, event: Event, *, places: bool = False) -> bool:
                 screen.notice("warning", f"the sandbox is looser than its default: {loosening}")
             for workspace in event.workspaces if places else ():
                 screen.notice("note", f"the workspace is {workspace}")
+        case RunParked():
+            screen.notice("note", _parked(event), again=True)
         case RunBegan(record=str(), past_the_door=[_, *_]) | RunResumed() | FilesPutBack() | BlocksRepeated():
             _tell_resumption(screen, event)
         case RunResult():
@@ -73,6 +77,17 @@ def _tell_resumption(screen: Screen, event: RunBegan | RunResumed | FilesPutBack
             screen.notice("warning", f"{said}; the agents go by what was written before")
         case _:
             pass
+
+
+def _parked(event: RunParked) -> str:
+    asked = "\n".join(
+        f"question {question.n}: {question.text}{_LOST if question.is_lost else ''}"
+        for question in event.questions
+    )
+    return (
+        f"the run is parked, as nobody is there to answer:\n{asked}\nto answer: codeact-team answer {event.record}; then: "
+        f"codeact-team resume {event.record}"
+    )
 
 
 def _put_back(event: FilesPutBack) -> str:

@@ -25,6 +25,7 @@ _STYLES = {
     RunState.ACCEPTED: "green",
     RunState.NOT_ACCEPTED: "yellow",
     RunState.STOPPED: "yellow",
+    RunState.PARKED: "bold yellow",
 }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
@@ -118,9 +118,9 @@ def decode(line: bytes) -> Entry | None:
     return cast(Entry, entry) if isinstance(entry, dict) else None
 
 
-def _last_line(descriptor: int) -> tuple[bytes, int]:
-    """The last whole line, empty where there is none, and where it ends."""
-    whole = end = os.lseek(descriptor, 0, os.SEEK_END)
+def _last_line(descriptor: int, end: int | None = None) -> tuple[bytes, int]:
+    """The last whole line before a place, by default the end; empty where there is none; and where it ends."""
+    whole = end = os.lseek(descriptor, 0, os.SEEK_END) if end is None else end
     last = b""
     # back to the end of the line before
     while whole > 0 and last.count(b"\n") < 2:
@@ -131,8 +131,8 @@ def _last_line(descriptor: int) -> tuple[bytes, int]:
     return kept.rpartition(b"\n")[2] + newline, end - len(torn)
 
 
-def read_last(path: Path) -> Entry | None:
-    """The last whole entry of a log, without reading the rest; ``None`` where there is none.
+def read_backwards(path: Path) -> Generator[Entry]:
+    """The whole entries of a log from the last to the first, each read when it is asked for.
 
     Raises:
         JournalError: If it cannot be read, or is damaged there.
@@ -140,16 +140,16 @@ def read_last(path: Path) -> Entry | None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            line, _ = _last_line(descriptor)
+            line, end = _last_line(descriptor)
+            while line:
+                if (entry := decode(line)) is None:
+                    raise JournalError(f"the journal {path} is damaged at its end")
+                yield entry
+                line, end = _last_line(descriptor, end - len(line))
         finally:
             os.close(descriptor)
     except OSError as error:
         raise JournalError(f"the journal {path} cannot be read: {error.strerror}") from error
-    if not line:
-        return None
-    if (entry := decode(line)) is None:
-        raise JournalError(f"the journal {path} is damaged at its end")
-    return entry
 
 
 class LogReader:

@@ -6,12 +6,15 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any
+from typing import Any, cast
 
 from pydantic import JsonValue
 
+from codeact_team.agents.host_tool_calls import ToolCall
+from codeact_team.approval.asked_question import AskedQuestion
+from codeact_team.autogen_parts.part_effects import PersonInput
 from codeact_team.errors import JournalError
-from codeact_team.events import RunResumed
+from codeact_team.events import OpenQuestion, RunParked, RunResumed, SandboxLost, load
 from codeact_team.execution import Outcome
 from codeact_team.journal.blobs import Blobs
 from codeact_team.journal.log import Entry, LogReader, entry_at
@@ -37,6 +40,7 @@ class PastEffect:
         by: Who asked: the name of an agent, ``@``, and the place in the config of the part that was asked.
         kind: What sort of effect it is.
         block: The number of the block that asked.
+        within: The number of the effect that asked.
         at: When it began, in seconds since the epoch.
         began: Where in the journal its entry is.
         state: What is known of it.
@@ -44,6 +48,8 @@ class PastEffect:
         seconds: Wall-clock time that it has taken.
         went_on: Whether whoever asked has asked for more since, in the same life of the run: a failure was not the end.
         is_taken: Whether it has been given to whoever asks for it now.
+        waits_for: The number of the question to a person without whose answer nothing of it is done; ``None`` once it had one.
+        is_given: Whether it was answered after the run had ended, and nobody has got this answer yet.
     """
 
     n: int
@@ -58,6 +64,9 @@ class PastEffect:
     seconds: float = 0.0
     went_on: bool = False
     is_taken: bool = False
+    within: int | None = None
+    waits_for: int | None = None
+    is_given: bool = False
 
     @property
     def place(self) -> str:
@@ -68,6 +77,16 @@ class PastEffect:
     def is_settled(self) -> bool:
         """Whether the run knew what had become of it, and went on."""
         return self.state is State.ANSWERED or (self.state is State.FAILED and self.went_on)
+
+    @property
+    def is_not_begun(self) -> bool:
+        """Whether nothing of it has been done: a person was asked first, or is what it asks, and has not answered."""
+        return self.state is State.UNDER_WAY and (self.is_for_a_person or self.waits_for is not None)
+
+    @property
+    def is_for_a_person(self) -> bool:
+        """Whether a person was asked."""
+        return self.kind in (AskedQuestion.kind, PersonInput.kind)
 
 
 Asker = tuple[str, str, int | None]
@@ -107,6 +126,7 @@ class Past:
         workspaces: By its name, where in the journal its entries are, each with the number of the block that it belongs to.
         rebuilding: The names of workspaces that were on the way back when the run ended once more.
         under_way: Blocks that were running when the run ended, by the numbers of their entries.
+        open: The questions for which the run was parked, and that nobody has answered, by the numbers of their entries.
 
     Raises:
         JournalError: If the journal cannot be read.
@@ -120,6 +140,7 @@ class Past:
         self.workspaces: dict[str, list[tuple[int, int]]] = defaultdict(list)
         self.rebuilding: set[str] = set()
         self.under_way: dict[int, PastEffect] = {}
+        self.open: dict[int, OpenQuestion] = {}
         self._by_key: dict[str, deque[PastEffect]] = defaultdict(deque)
         self._by_asker: dict[Asker, deque[PastEffect]] = defaultdict(deque)
         self._failed: dict[str, PastEffect] = {}
@@ -141,9 +162,22 @@ class Past:
         seconds = sum(block.seconds for block in blocks)
         return RunResumed(record=record, answered=dict(answered), repeated=len(blocks), seconds=seconds)
 
-    def next(self, key: str) -> PastEffect | None:
-        """Take the first effect with this key that is there; ``None`` if there is no more."""
-        return _first_of(self._by_key.get(key))
+    @property
+    def has_answers(self) -> bool:
+        """Whether questions were answered since the run had ended."""
+        return any(effect.is_given for effect in self._effects.values())
+
+    def next(self, key: str, within: int | None) -> PastEffect | None:
+        """Take the first effect with this key that is there; ``None`` if there is no more.
+
+        Args:
+            key: Of what is asked.
+            within: The number of the effect that asks. What a person is asked in another one is another question.
+        """
+        waiting = self._by_key.get(key)
+        if waiting and waiting[0].is_for_a_person:
+            waiting = deque(each for each in waiting if each.within == within)
+        return _first_of(waiting)
 
     def next_settled(self, asked: Mapping[str, Any]) -> PastEffect | None:
         """Take what was asked then where this is asked now: the same if it was asked, or else what is next of this asker.
@@ -212,15 +246,29 @@ class Past:
             self._end(n, offset, State.ANSWERED, entry)
         elif (n := entry.get("failed")) is not None:
             self._end(n, offset, State.UNDER_WAY if entry.get("cancelled") else State.FAILED, entry)
-        elif (event := entry.get("event")) is not None and event.get("type") == "sandbox_lost":
+        elif (event := entry.get("event")) is not None:
+            self._take_event(event)
+        elif (n := entry.get("used")) is not None:
+            self._go_on(self._effects[n])
+        elif "resumed" in entry:
+            self._failed.clear()
+            self.open.clear()
+        else:
+            self._take_files(offset, entry)
+
+    def _take_event(self, event: Mapping[str, Any]) -> None:
+        if "type" not in event or event["type"] == RunParked.type:
+            # what is large as a whole does not tell what it is
+            event = cast("dict[str, Any]", self.blobs.unpack({**event}))
+        if event["type"] == RunParked.type:
+            parked = load(event)
+            assert isinstance(parked, RunParked)
+            self.open = {question.n: question for question in parked.questions}
+        elif event["type"] == SandboxLost.type:
             # where a block is under way, its result says what was lost
             place = event.get("place", "")
             if all(effect.place != place for effect in self.under_way.values()):
                 self.sandboxes[place].forget()
-        elif "resumed" in entry:
-            self._failed.clear()
-        else:
-            self._take_files(offset, entry)
 
     def _take_files(self, offset: int, entry: Entry) -> None:
         if (workspace := entry.get("rebuilding")) is not None:
@@ -236,10 +284,12 @@ class Past:
 
     def _ask(self, offset: int, entry: Entry, ask: Mapping[str, Any]) -> None:
         n = entry["n"]
-        key, by, block = ask["key"], ask["by"], ask.get("block")
-        effect = PastEffect(n, key, by, ask["kind"], block, entry["at"], offset)
+        key, by, block, within = ask["key"], ask["by"], ask.get("block"), ask.get("within")
+        effect = PastEffect(n, key, by, ask["kind"], block, entry["at"], offset, within=within)
         self._effects[n] = effect
         self._by_key[key].append(effect)
+        if effect.is_for_a_person and (call := self._call_of(effect, ask)) is not None:
+            call.waits_for = n
         if ask.get("within") == block:
             # what is within another effect, such as a team that is a tool, is known when that is
             self._by_asker[_asker_of(ask)].append(effect)
@@ -248,12 +298,41 @@ class Past:
         if "block" in ask["kind"]:
             self.under_way[n] = effect
 
+    def _call_of(self, question: PastEffect, ask: Mapping[str, Any]) -> PastEffect | None:
+        """The call of a tool that a question is about, if it is about one: it is made when that is approved."""
+        call = None if question.within is None else self._effects.get(question.within)
+        if question.kind != AskedQuestion.kind or call is None or call.kind != ToolCall.kind:
+            return None
+        # code of an agent that is a tool may be asked about in the same place
+        request: Any = self.blobs.unpack(ask["request"])
+        return call if request["approval"]["kind"] == "tool" else None
+
+    def _take_answer(self, effect: PastEffect, key: str) -> None:
+        """An answer that was given after the run had ended."""
+        question = self.open.pop(effect.n, None)
+        if question is None or question.key != key:
+            raise JournalError(
+                f"{self._lines}: an answer to a question that was not open: the journal is damaged"
+            )
+        effect.is_given = True
+
+    def _go_on(self, question: PastEffect) -> None:
+        """Whoever has asked a question knows the answer: from now on it may do anything."""
+        question.is_given = False
+        call = None if question.within is None else self._effects.get(question.within)
+        if call is not None and call.waits_for == question.n:
+            call.waits_for = None
+
     def _end(self, n: int, offset: int, state: State, entry: Entry) -> None:
         if (effect := self._effects.get(n)) is None:
             raise JournalError(
                 f"{self._lines}: the end of an effect that has not begun: the journal is damaged"
             )
         effect.state, effect.ended, effect.seconds = state, offset, entry["at"] - effect.at
+        if (key := entry.get("key")) is not None:
+            self._take_answer(effect, key)
+        elif state is not State.UNDER_WAY and effect.is_for_a_person:
+            self._go_on(effect)
         if state is not State.UNDER_WAY:
             self.under_way.pop(n, None)
         if state is State.FAILED:

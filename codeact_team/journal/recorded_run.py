@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing, suppress
+from contextlib import aclosing, closing, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -16,7 +16,7 @@ from codeact_team.errors import JournalError
 from codeact_team.events import load
 from codeact_team.journal.blobs import Blobs
 from codeact_team.journal.growth import growth
-from codeact_team.journal.log import Entry, LogReader, read_last, read_log
+from codeact_team.journal.log import Entry, LogReader, read_backwards, read_log
 from codeact_team.journal.run_directory import About, RunDirectory
 from codeact_team.system.file_locks import is_locked
 
@@ -109,7 +109,9 @@ class RecordedRun:
         Raises:
             JournalError: If the end of the journal is damaged.
         """
-        last = read_last(self.directory.lines)
+        with closing(read_backwards(self.directory.lines)) as entries:
+            # the answers to questions for which the run was parked come after its end
+            last = next((entry for entry in entries if "key" not in entry), None)
         told = None if last is None else last.get("event")
         return None if told is None else self._event(told)
 
@@ -124,7 +126,11 @@ class RecordedRun:
             if (ask := entry.get("ask")) is not None:
                 under_way[entry["n"]] = self._effect(entry, ask)
             elif (asked := under_way.pop(entry.get("answered", entry.get("failed", 0)), None)) is not None:
-                yield self._ended(asked, entry)
+                if entry.get("cancelled"):
+                    # it may have been gone on with
+                    under_way[asked.n] = self._ended(asked, entry)
+                else:
+                    yield self._ended(replace(asked, error=None), entry)
         yield from under_way.values()
 
     def artifact(self, digest: str) -> bytes | None:

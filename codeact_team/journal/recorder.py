@@ -17,7 +17,7 @@ from pydantic import JsonValue
 from codeact_team.code_effects import CodeRun
 from codeact_team.effects import Effect, Event, Perform
 from codeact_team.errors import SandboxError
-from codeact_team.events import MessageSent, Output, Words, dump
+from codeact_team.events import MessageSent, OpenQuestion, Output, Words, dump
 from codeact_team.execution import Outcome
 from codeact_team.executor_interface import StreamingCodeExecutor
 from codeact_team.journal.blobs import Blobs
@@ -152,6 +152,10 @@ class Recorder:
             how = getattr(outcome, "outcome", Outcome.COMPLETED)
             ran["ran"] = {"outcome": how, "state_lost": getattr(outcome, "state_lost", None)}
         self.write(answered=n, **ran, outcome=self.questions.packed(effect.dump(outcome)))
+
+    def answer(self, question: OpenQuestion, outcome: JsonValue) -> None:
+        """Note what was answered to a question of a run that has ended."""
+        self.write(answered=question.n, key=question.key, outcome=self.questions.packed(outcome))
 
     async def _before(self, executor: StreamingCodeExecutor) -> None:
         if workspace_of(executor) not in self._files:

@@ -19,7 +19,7 @@ from codeact_team.events import BlocksRepeated, FilesPutBack
 from codeact_team.execution import SessionResult
 from codeact_team.executor_interface import StreamingCodeExecutor
 from codeact_team.journal.past import Past, PastEffect, State
-from codeact_team.journal.questions import inside
+from codeact_team.journal.questions import asking, inside
 from codeact_team.journal.recorder import Recorder, workspace_of
 from codeact_team.places import place_of
 
@@ -71,9 +71,14 @@ class Resumption:
                 self._recorder.begin(asked), effect, partial(_after, loss, do)
             )
         if before.state is State.ANSWERED:
+            if before.is_given:
+                # what waited for it is not known to be undone from now on
+                self._recorder.write(used=before.n)
             return effect.load(self._recorder.questions.shown(self._past.outcome(before)))
         if before.state is State.FAILED:
             raise self._recorder.questions.error(self._past.error(before))
+        if before.is_not_begun:
+            return await self._recorder.perform(before.n, effect, do)
         if await _is_contained(effect):
             loss = await self._restore(effect, before.n)
             return await self._recorder.perform(before.n, effect, partial(_after, loss, do))
@@ -94,9 +99,9 @@ class Resumption:
                 await self._go_back(executor, _END)
 
     def _next(self, key: str, effect: Effect[Any]) -> PastEffect | None:
-        while (found := self._past.next(key)) is not None:
+        while (found := self._past.next(key, asking())) is not None:
             # what failed last is tried again, where that can do no harm
-            if found.is_settled or effect.unknown() is not None:
+            if found.is_settled or found.is_not_begun or effect.unknown() is not None:
                 return found
         return None
 

@@ -25,6 +25,7 @@ class RunState(StrEnum):
     NOT_ACCEPTED = RunEnding.NOT_ACCEPTED.value
     FAILED = RunEnding.FAILED.value
     STOPPED = RunEnding.STOPPED.value
+    PARKED = RunEnding.PARKED.value
     CRASHED = "crashed"
     """It has no end, and no process holds it."""
     DAMAGED = "damaged"

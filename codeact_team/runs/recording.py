@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from codeact_team.approval.asked_question import AskedQuestion
+from codeact_team.approval.handlers import current_handler
 from codeact_team.config.loading import CheckedConfig
 from codeact_team.config.written import credentials_of, write_config
 from codeact_team.effects import Effect, Event, Perform, tell
 from codeact_team.errors import JournalError
-from codeact_team.events import Opened
+from codeact_team.events import Opened, RunParked
 from codeact_team.executor_interface import StreamingCodeExecutor
-from codeact_team.journal import About, Recorder, Resumption, RunDirectory, new_id
+from codeact_team.journal import (
+    About,
+    Parking,
+    Past,
+    RecordedRun,
+    Recorder,
+    Resumption,
+    RunDirectory,
+    new_id,
+)
+from codeact_team.runs.result import RunEnding, RunResult
 
 _VERSIONED = ("codeact-team", "autogen-core", "autogen-agentchat", "autogen-ext")
 
@@ -29,6 +42,7 @@ class Recording:
 
     def __init__(self, runs: Path | RunDirectory | None) -> None:
         self._runs = runs
+        self._parking: Parking | None = None
         self._recorder: Recorder | None = None
         self._resumption: Resumption | None = None
 
@@ -51,12 +65,32 @@ class Recording:
                 f"the run cannot go on: {', '.join(parts)} act past its journal, so nobody knows what they have done"
             )
 
+    def still_waits(self) -> RunParked | None:
+        """What the run to go on with waits for, where nobody has answered since, nor is there to be asked. Blocks.
+
+        Raises:
+            JournalError: If its journal cannot be read.
+        """
+        if not isinstance(self._runs, RunDirectory) or current_handler() is not None:
+            return None
+        last = RecordedRun(self._runs).last_event()
+        if not isinstance(last, RunResult) or last.ending is not RunEnding.PARKED:
+            return None
+        past = Past(self._runs)
+        questions = list(past.open.values())
+        # what a program asks may be in standard input; code that is told as unknown can go on
+        can_go_on = any(each.is_lost or each.kind != AskedQuestion.kind for each in questions)
+        if past.has_answers or can_go_on or not questions:
+            return None
+        return RunParked(record=str(self._runs.path), questions=questions)
+
     def begin(
         self,
         config: CheckedConfig,
         task: str,
         executors: Sequence[StreamingCodeExecutor],
         opened: Opened,
+        park: Callable[[RunParked], None],
     ) -> None:
         """Record from now on, if anything is to be recorded. Blocks.
 
@@ -65,6 +99,7 @@ class Recording:
             task: What it has to do.
             executors: Where code runs; none of them may reach the directory.
             opened: What was told before.
+            park: Ends the run where it waits for a person who is not there.
 
         Raises:
             JournalError: If it cannot be recorded.
@@ -81,6 +116,7 @@ class Recording:
         else:
             _refuse_what_code_reaches(self._runs, executors)
             self._recorder = self._create(self._runs, config, task, credentials)
+        self._parking = Parking(self._recorder, park)
         self._recorder(opened)
 
     def _create(
@@ -101,8 +137,11 @@ class Recording:
 
     async def stand(self, effect: Effect[Any], do: Perform) -> Any:
         """A handler: see :meth:`Recorder.stand`."""
-        stand = self._resumption or self._recorder
-        return await (do() if stand is None else stand.stand(effect, do))
+        stand, parking = self._resumption or self._recorder, self._parking
+        if stand is None or parking is None:
+            return await do()
+        with parking.watching(effect):
+            return await stand.stand(effect, partial(parking.stand, effect, do))
 
     async def finish(self, executors: Sequence[StreamingCodeExecutor]) -> None:
         """The work is done: see :meth:`Resumption.finish`."""
@@ -111,7 +150,7 @@ class Recording:
 
     def end(self) -> None:
         """Record nothing more. Idempotent."""
-        recorder, self._recorder, self._resumption = self._recorder, None, None
+        recorder, self._recorder, self._resumption, self._parking = self._recorder, None, None, None
         if recorder is not None:
             recorder.close()
 

@@ -25,6 +25,8 @@ class RunEnding(StrEnum):
     """It could not run, or not go on: bad input, or an environment that does not work."""
     STOPPED = "stopped"
     """A signal stopped it."""
+    PARKED = "parked"
+    """It waits for the answer of a person who was not there."""
 
 
 @dataclass
@@ -101,7 +103,7 @@ class RunResult(Event, type="result"):
 
     @property
     def exit_code(self) -> int:
-        """0 accepted, 1 not accepted, 2 failed, 75 if the same run may succeed later, 128 + n if signal n stopped it.
+        """0 accepted, 1 not accepted, 2 failed, 3 parked, 75 if the same run may succeed later, 128 + n if signal n stopped it.
 
         The last two as ``sysexits`` and shells have them.
         """
@@ -109,4 +111,4 @@ class RunResult(Event, type="result"):
             return 128 + self.signal
         if self.is_transient:
             return os.EX_TEMPFAIL
-        return {RunEnding.ACCEPTED: 0, RunEnding.NOT_ACCEPTED: 1}.get(self.ending, 2)
+        return {RunEnding.ACCEPTED: 0, RunEnding.NOT_ACCEPTED: 1, RunEnding.PARKED: 3}.get(self.ending, 2)

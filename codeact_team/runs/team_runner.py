@@ -33,7 +33,7 @@ from codeact_team.config.loading import CheckedConfig, read_config
 from codeact_team.config.open import executors_of, make_ready, make_runnable, span_settings
 from codeact_team.effects import Door, Event, Listener, error_text
 from codeact_team.errors import BudgetError
-from codeact_team.events import Opened, RunBegan, RunEnded
+from codeact_team.events import Opened, RunBegan, RunEnded, RunParked
 from codeact_team.executor_interface import SessionCodeExecutor
 from codeact_team.journal import RunDirectory
 from codeact_team.ledger import within_budgets
@@ -110,6 +110,7 @@ class TeamRunner:
         self._work: asyncio.Future[str | None] | None = None
         self._stopped_by: Signals | None = None
         self._broken_off_by: str | None = None
+        self._is_parked = False
 
     def listen(self, listener: Listener, *, essential: bool = False) -> None:
         """Tell ``listener`` what happens. If it is essential and raises, the run stops at once with its error."""
@@ -167,6 +168,11 @@ class TeamRunner:
             self._broken_off_by = reason
             # an exception could be caught by whatever is on its way
             work.get_loop().call_soon_threadsafe(work.cancel)
+
+    def _park(self, event: RunParked) -> None:
+        self._is_parked = True
+        self._door.tell(event)
+        self.break_off(f"it waits for an answer: codeact-team answer {event.record}")
 
     async def run_code(self, code: str) -> tuple[CodeResult | None, WorkEnd]:
         """Run Python of a person's in the first session of the open team; what came of it, if anything, and how it ended."""
@@ -226,8 +232,11 @@ class TeamRunner:
     async def _load_and_stream(self, task: str | None, seconds: float | None) -> str | None:
         config = self._read()
         wanted = given_task(config.document, task)
+        if not self._overrides and (waits := self._recording.still_waits()) is not None:
+            self._park(waits)
+            await asyncio.get_running_loop().create_future()
         async with self._loaded(config):
-            self._recording.begin(config, wanted, executors_of(self._scope), self._opened)
+            self._recording.begin(config, wanted, executors_of(self._scope), self._opened, self._park)
             return await self._stream(wanted, seconds)
 
     async def _stream(
@@ -286,6 +295,8 @@ class TeamRunner:
             ending = RunEnding.STOPPED
         elif end.error is not None:
             ending = RunEnding.FAILED
+        elif self._is_parked and end.is_broken_off:
+            ending = RunEnding.PARKED
         else:
             ending = RunEnding.ACCEPTED if acceptance.accepted else RunEnding.NOT_ACCEPTED
         result = RunResult(

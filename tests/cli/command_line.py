@@ -60,9 +60,9 @@ def codeact_team(
     return subprocess.CompletedProcess(arguments, code, stdout.decode(), stderr.decode())
 
 
-def in_this_process(*arguments: str) -> subprocess.CompletedProcess[str]:
+def in_this_process(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Run a command without a process of its own, which takes a second to import what is imported here already."""
-    result = CliRunner().invoke(app, arguments)
+    result = CliRunner().invoke(app, arguments, input=stdin)
     return subprocess.CompletedProcess(arguments, result.exit_code, result.stdout, result.stderr)
 
 

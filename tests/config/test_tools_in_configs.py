@@ -49,6 +49,7 @@ TOOLS = """\
     - {tool: price, decision: allow, at_most: 20}
     - {code: "*rm -rf*", decision: deny, reason: nothing is deleted here}
     - {tool: "*", arguments: {number: "1*"}, decision: ask}
+  approval_timeout: park
   approval_handler: support.shop:agree
 """
 AGENT = """\

@@ -1,0 +1,359 @@
+"""A run that nobody is there to answer is parked, answered by a command of its own, and goes on."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.command_line import COMMAND, codeact_team, environment, in_this_process, lines, talker
+from support import fork_server
+from support.openai_server import AnyReply, Body, ScriptedServer, Text
+from support.waiting import until
+
+from codeact_team.journal import find_run
+from codeact_team.journal.log import read_log
+
+CLIENT = {
+    "provider": "autogen_ext.models.openai.OpenAIChatCompletionClient",
+    "config": {"model": "gpt-4o", "max_retries": 0},
+}
+ASK_FOR_REFUNDS = {"tool": "refund", "decision": "ask", "reason": "it is money"}
+ASK_FOR_CODE = {"code": "*refund*", "decision": "ask"}
+EXECUTOR: dict[str, Any] = {
+    "provider": "codeact_team.ConfinedSessionCodeExecutor",
+    "config": {"confinement": "best_effort", "work_dir": "work", "packages": []},
+}
+WITH_A_NETWORK: dict[str, Any] = {
+    "provider": "codeact_team.DockerSessionCodeExecutor",
+    "config": {"network": "bridge", "packages": []},
+}
+PARKED, STOPPED = 3, 130
+
+
+class Case:
+    """A folder with a config in it, and a model that answers with blocks of code, one after the other."""
+
+    def __init__(
+        self, folder: Path, server: ScriptedServer, rule: dict[str, str], executor: Any = EXECUTOR
+    ) -> None:
+        self.folder = folder
+        shutil.copy(Path(__file__).with_name("parking_tools.py"), folder)
+        self.variables = {
+            "OPENAI_API_KEY": "sk-of-the-test-0123456789",
+            "OPENAI_BASE_URL": server.base_url,
+        }
+        config = {
+            "name": "coder",
+            "model_client": CLIENT,
+            "tools": [f"parking_tools:{name}" for name in ("refund", "count", "hang")],
+            "approval": [rule],
+            "approval_timeout": "park",
+            "code_executor": executor,
+        }
+        self.write({"provider": "codeact_team.CodeActAgent", "config": config})
+
+    def write(self, config: dict[str, Any]) -> None:
+        (self.folder / "config.json").write_text(json.dumps(config))
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self.command("run", "config.json", "Go.", "--allow", "parking_tools", *arguments)
+
+    def resume(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self.command("resume", "last", "--allow", "parking_tools", *arguments)
+
+    def answer(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        return in_this_process("answer", "last", "--run-dir", str(self.runs), *arguments, stdin=stdin)
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return codeact_team(*arguments, cwd=self.folder, **self.variables)
+
+    def open(self) -> list[dict[str, Any]]:
+        return lines(self.answer("--json").stdout)
+
+    def state(self) -> str:
+        (run,) = lines(in_this_process("runs", "--run-dir", str(self.runs), "--json").stdout)
+        return run["state"]
+
+    @property
+    def runs(self) -> Path:
+        return self.folder / ".codeact-team" / "runs"
+
+    @property
+    def effects(self) -> list[str]:
+        file = self.folder / "effects.txt"
+        return file.read_text().splitlines() if file.exists() else []
+
+
+def saying(*blocks: str) -> Callable[[Body], AnyReply]:
+    def reply(body: Body) -> AnyReply:
+        said = sum(message["role"] == "assistant" for message in body["messages"])
+        return Text(f"```python\n{blocks[min(said, len(blocks) - 1)]}\n```")
+
+    return reply
+
+
+def test_a_call_waits_for_its_approval_until_another_day_in_another_place(tmp_path: Path) -> None:
+    blocks = saying(
+        "x = [1]\nopen('log.txt', 'a').write('one\\n')",
+        "open('log.txt', 'a').write('two\\n')\ntold = tools.refund(order='A')\nx.append(2)\n"
+        "final_answer(f'{told} {x} {open(\"log.txt\").read().split()}')",
+    )
+    (tmp_path / "here").mkdir()
+    with ScriptedServer.in_thread(blocks) as server:
+        case = Case(tmp_path / "here", server, ASK_FOR_REFUNDS)
+        told = lines(case.run("--json").stdout)
+        (parked,) = [event for event in told if event["type"] == "run_parked"]
+        (question,) = parked["questions"]
+        assert question["text"] == (
+            'coder wants to call refund:\n| order: "A"\nYou are asked because: it is money'
+        )
+        assert (told[-1]["ending"], told[-1]["exit_code"], told[-1]["accepted"]) == ("parked", PARKED, False)
+        assert f"codeact-team answer {parked['record']}" in told[-1]["stop_reason"]
+        asked = len(server.requests)
+
+        case.folder = (tmp_path / "here").rename(tmp_path / "there")
+        again = case.resume()
+        assert again.returncode == PARKED
+        assert f"question {question['n']}: coder wants to call refund" in again.stderr
+        assert case.state() == "parked"
+        assert case.open() == [question]
+
+        for wrong in ("maybe", "yes please"):
+            said = case.answer(wrong)
+            assert said.returncode == 2
+            assert f"'{wrong}' is no answer to question {question['n']}" in said.stderr
+        assert "the run has no open question 1, but" in case.answer("yes", "-n", "1").stderr
+        assert case.answer("yes").returncode == 0
+        assert "all questions of the run are answered: resume it" in case.answer("no").stderr
+        assert case.state() == "parked"
+        assert case.effects == []
+
+        ended = case.resume("-q")
+        assert (ended.returncode, ended.stdout) == (0, "refunded A [1, 2] ['one', 'two']\n")
+        assert len(server.requests) == asked, "what the model has said is known"
+    assert case.effects == ["refund A"]
+    assert (case.folder / "work" / "log.txt").read_text() == "one\ntwo\n"
+    assert "waits for no answer, as it is accepted" in case.answer("yes").stderr
+
+
+def test_calls_side_by_side_are_asked_about_at_once_and_what_else_is_under_way_comes_to_its_end(
+    tmp_path: Path,
+) -> None:
+    blocks = saying(
+        "import asyncio\ntold = await asyncio.gather(tools.refund.aio(order='A'), tools.count.aio(), "
+        "tools.refund.aio(order='B'), return_exceptions=True)\nfinal_answer(f'{told}')"
+    )
+    with ScriptedServer.in_thread(blocks) as server:
+        case = Case(tmp_path, server, ASK_FOR_REFUNDS)
+        assert case.run("-q").returncode == PARKED
+        assert case.effects == ["counted"]
+        first, second = case.open()
+        assert '"A"' in first["text"]
+        assert '"B"' in second["text"]
+        assert (
+            f"which of the open questions is meant: {first['n']}, {second['n']}" in case.answer("yes").stderr
+        )
+        said = case.answer("no", "not", "today", "--question", str(first["n"]), "--json")
+        assert json.loads(said.stdout) == {
+            "answered": first["n"],
+            "key": first["key"],
+            "open": [second["n"]],
+        }
+        # the other one is still asked, and has its number
+        assert case.resume("-q").returncode == PARKED
+        assert case.open() == [second]
+        case.answer("yes")
+        ended = case.resume("-q")
+    assert ended.returncode == 0
+    assert re.search(r"not today.*, 3, 'refunded B'", ended.stdout), ended.stdout
+    assert case.effects == ["counted", "refund B"]
+
+
+def test_the_same_question_asked_again_is_another_one(tmp_path: Path) -> None:
+    blocks = saying(
+        "first = tools.refund(order='A')\ntry:\n    second = tools.refund(order='A')\nexcept Exception as error:\n"
+        "    second = str(error)\nfinal_answer(f'{first}, {second}')"
+    )
+    with ScriptedServer.in_thread(blocks) as server:
+        case = Case(tmp_path, server, ASK_FOR_REFUNDS)
+        case.run("-q")
+        (first,) = case.open()
+        case.answer("yes")
+        assert case.resume("-q").returncode == PARKED
+        (second,) = case.open()
+        assert second["n"] != first["n"]
+        case.answer("no", "once is enough")
+        ended = case.resume("-q")
+    assert ended.returncode == 0
+    assert ended.stdout.startswith("refunded A, ")
+    assert "once is enough" in ended.stdout
+    assert case.effects == ["refund A"]
+
+
+def test_code_waits_for_its_approval(tmp_path: Path) -> None:
+    blocks = saying("tools.refund(order='A')", "final_answer('I leave it.')")
+    with ScriptedServer.in_thread(blocks) as server:
+        case = Case(tmp_path, server, ASK_FOR_CODE)
+        assert case.run("-q").returncode == PARKED
+        shown = case.answer()
+        assert "coder wants to run python code:\n| tools.refund(order='A')\n" in shown.stdout
+        case.answer("no", "ask the shop first")
+        assert case.resume("-q").stdout == "I leave it.\n"
+        assert "ask the shop first" in json.dumps(server.requests[-1])
+    assert case.effects == []
+
+
+@pytest.mark.docker
+def test_where_code_could_reach_more_than_its_workspace_no_answer_reaches_it(tmp_path: Path) -> None:
+    with ScriptedServer.in_thread(saying("final_answer(tools.refund(order='A'))")) as server:
+        case = Case(tmp_path, server, ASK_FOR_REFUNDS, WITH_A_NETWORK)
+        parked = case.run("-q")
+        assert parked.returncode == PARKED
+        assert (
+            "(the code that asks was stopped, and does not run again: no answer reaches it." in parked.stderr
+        )
+        answered = case.answer("yes")
+    assert answered.returncode == 2
+    assert "Resume the run on a terminal, to be asked when it asks anew" in answered.stderr
+
+
+def test_a_person_who_is_not_there_is_asked_for_a_text_later(tmp_path: Path) -> None:
+    person = {"provider": "autogen_agentchat.agents.UserProxyAgent", "config": {"name": "client"}}
+    with ScriptedServer.in_thread([Text("Which size?")]) as server:
+        case = Case(tmp_path, server, ASK_FOR_CODE)
+        case.variables |= {"LOCAL_MODEL": "scripted-model", "LOCAL_BASE_URL": server.base_url}
+        helper = json.loads((tmp_path / talker(tmp_path)).read_text())
+        case.write(
+            {
+                "provider": "autogen_agentchat.teams.RoundRobinGroupChat",
+                "component_type": "team",
+                "config": {"participants": [helper, person], "max_turns": 2},
+            }
+        )
+        assert case.run("-q").returncode == PARKED
+        (question,) = case.open()
+        assert (question["kind"], question["agent"]) == ("person_input", "client")
+        assert "helper\nWhich size?\nclient is asked: Enter your response: " in case.answer().stdout
+        assert case.resume("-q").returncode == PARKED
+        assert case.open() == [question]
+        case.answer("-", stdin="yes: the\nlarge one\n")
+        told = lines(case.resume("--json").stdout)
+    assert told[-1]["exit_code"] == 1
+    said = [event["message"]["content"] for event in told if event["type"] == "message"]
+    assert said[-1] == "yes: the\nlarge one"
+
+
+def test_a_run_that_is_not_recorded_cannot_be_parked(tmp_path: Path) -> None:
+    with ScriptedServer.in_thread(saying("tools.refund(order='A')", "final_answer('no')")) as server:
+        case = Case(tmp_path, server, ASK_FOR_CODE)
+        assert case.run("-q", "--no-record").stdout == "no\n"
+        assert "Only `codeact-team run` can park it, and not with --no-record" in json.dumps(
+            server.requests[-1]
+        )
+
+
+async def test_ctrl_c_stops_a_run_that_waits_for_what_is_under_way(tmp_path: Path) -> None:
+    blocks = saying("import asyncio\nawait asyncio.gather(tools.refund.aio(order='A'), tools.hang.aio())")
+    with ScriptedServer.in_thread(blocks) as server:
+        case = Case(tmp_path, server, ASK_FOR_REFUNDS)
+        command = [*COMMAND[1:], "run", "config.json", "Go.", "--allow", "parking_tools"]
+        with fork_server.start(
+            command, cwd=tmp_path, environment=environment(**case.variables), stdin=subprocess.DEVNULL
+        ) as process:
+            await until(lambda: case.effects == ["hangs"])
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
+            assert process.wait(60) == STOPPED
+        assert case.state() == "stopped"
+        assert "waits for no answer, as it is stopped" in case.answer("yes").stderr
+
+
+def killed(case: Case, nth: int, how: str, *arguments: str) -> None:
+    """Kill the command when it writes an entry of the journal, its ``nth``."""
+    program = [str(Path(__file__).with_name("killed_run.py")), str(nth), how, *arguments]
+    with fork_server.start(
+        program, cwd=case.folder, environment=environment(**case.variables), stdin=subprocess.DEVNULL
+    ) as process:
+        process.communicate(timeout=100)
+        assert process.wait(100) == -signal.SIGKILL
+
+
+def entries(case: Case) -> list[dict[str, Any]]:
+    return list(read_log(find_run("last", case.runs).lines))
+
+
+def test_a_call_that_may_have_been_made_is_asked_about_anew(tmp_path: Path) -> None:
+    blocks = saying(
+        "for attempt in range(2):\n    try:\n        told = tools.refund(order='A')\n"
+        "    except Exception as error:\n        told = str(error)\nfinal_answer(told)"
+    )
+    with ScriptedServer.in_thread(blocks) as server:
+        (tmp_path / "case").mkdir()
+        case = Case(tmp_path / "case", server, ASK_FOR_REFUNDS)
+        case.run("-q")
+        (first,) = case.open()
+        case.answer("yes")
+        known = len(entries(case))
+        shutil.copytree(case.folder, tmp_path / "copy")
+        assert case.resume("-q").returncode == PARKED
+        (call,) = [entry["n"] for entry in entries(case) if entry.get("ask", {}).get("kind") == "tool_call"][
+            :1
+        ]
+        made = next(entry["n"] for entry in entries(case) if entry.get("answered") == call)
+        shutil.rmtree(case.folder)
+        (tmp_path / "copy").rename(case.folder)
+
+        # the money is gone, and that is not written down
+        killed(case, made - known, "torn", "resume", "last", "-q", "--allow", "parking_tools")
+        assert case.effects == ["refund A"]
+        assert case.resume("-q").returncode == PARKED
+        (second,) = case.open()
+        assert second["n"] != first["n"]
+        assert case.effects == ["refund A"]
+        case.answer("no", "it was")
+        assert "it was" in case.resume("-q").stdout
+    assert case.effects == ["refund A"]
+
+
+def parked_and_killed(folder: Path, server: ScriptedServer, nth: int, how: str) -> None:
+    folder.mkdir()
+    case = Case(folder, server, ASK_FOR_REFUNDS)
+    killed(case, nth, how, "run", "config.json", "Go.", "-q", "--allow", "parking_tools")
+    assert case.resume("-q").returncode == PARKED
+    assert case.effects == []
+    assert case.answer("yes").returncode == 0
+    assert case.resume("-q").stdout == "refunded A\n"
+    assert case.effects == ["refund A"]
+
+
+REFUNDS = saying("final_answer(tools.refund(order='A'))")
+
+
+def entries_while_parking(folder: Path, server: ScriptedServer) -> list[int]:
+    folder.mkdir()
+    case = Case(folder, server, ASK_FOR_REFUNDS)
+    case.run("-q")
+    (question,) = case.open()
+    return [entry["n"] for entry in entries(case) if entry["n"] >= question["n"]]
+
+
+def test_a_run_may_be_killed_while_it_is_parked(tmp_path: Path) -> None:
+    with ScriptedServer.in_thread(REFUNDS) as server:
+        parking = entries_while_parking(tmp_path / "alone", server)
+        parked_and_killed(tmp_path / "killed", server, parking[len(parking) // 2], "torn")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_run_may_be_killed_at_each_moment_of_its_parking(tmp_path: Path) -> None:
+    with ScriptedServer.in_thread(REFUNDS) as server:
+        for nth in entries_while_parking(tmp_path / "alone", server):
+            for how in ("torn", "after"):
+                parked_and_killed(tmp_path / f"{nth}-{how}", server, nth, how)
