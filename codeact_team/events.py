@@ -97,8 +97,8 @@ class OpenQuestion:
         agent: Who asks.
         kind: ``approval``, or ``person_input`` for any text.
         text: The question, fit to be shown.
-        is_lost: Whether no answer can reach whoever asks: its code was stopped, and does not run again, as it could reach more
-            than its workspace. When the run goes on, the code is told as unknown, and may ask anew.
+        is_lost: Whether no answer can reach what has asked: it was stopped half-way, and is not done twice, as it is code that
+            could reach more than its workspace, or a tool. When the run goes on, it is told as unknown, and may ask anew.
     """
 
     n: int

@@ -58,7 +58,7 @@ def _show(screen: Screen, question: OpenQuestion, directory: RunDirectory) -> No
     screen.text(question.text)
     if question.is_lost:
         screen.notice(
-            "warning", f"the code that asked question {question.n} does not run again: no answer reaches it"
+            "warning", f"what has asked question {question.n} is not done twice: no answer reaches it"
         )
 
 

@@ -20,7 +20,7 @@ from codeact_team.runs import RunResult
 
 _TOOLS = ("tool_call", "part_call")
 """Kinds of effects that are calls of tools."""
-_LOST = "\n(the code that asks was stopped, and does not run again: no answer reaches it. Resume the run on a terminal)"
+_LOST = "\n(what asks it is stopped half-way, and not done twice: no answer reaches it. Resume the run on a terminal)"
 _MAX_PROBLEMS = 10
 """How many files are named that could not be copied."""
 

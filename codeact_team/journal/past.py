@@ -50,6 +50,7 @@ class PastEffect:
         is_taken: Whether it has been given to whoever asks for it now.
         waits_for: The number of the question to a person without whose answer nothing of it is done; ``None`` once it had one.
         is_given: Whether it was answered after the run had ended, and nobody has got this answer yet.
+        has_left_files: Whether it was interrupted, and the files that it has left are known.
     """
 
     n: int
@@ -67,6 +68,7 @@ class PastEffect:
     within: int | None = None
     waits_for: int | None = None
     is_given: bool = False
+    has_left_files: bool = False
 
     @property
     def place(self) -> str:
@@ -273,9 +275,14 @@ class Past:
     def _take_files(self, offset: int, entry: Entry) -> None:
         if (workspace := entry.get("rebuilding")) is not None:
             self.rebuilding.add(workspace)
+            for block in self.under_way.values():
+                # it may run again from now on
+                block.has_left_files = False
         elif (workspace := entry.get("rebuilt")) is not None:
             self.rebuilding.discard(workspace)
         elif (files := entry.get("files")) is not None:
+            if (interrupted := self.under_way.get(files["block"])) is not None:
+                interrupted.has_left_files = True
             kept = self.workspaces[files["workspace"]]
             if kept and kept[-1][0] == files["block"]:
                 # it was interrupted, and has run again from where it began

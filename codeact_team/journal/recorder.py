@@ -136,8 +136,12 @@ class Recorder:
                 if isinstance(executor, StreamingCodeExecutor):
                     await self.record_files(executor, n)
         except BaseException as error:
-            cancelled: dict[str, JsonValue] = {"cancelled": True} if _is_cancelled(error) else {}
-            self.write(failed=n, error=self.questions.packed(_told(error)), **cancelled)
+            try:
+                if isinstance(error, asyncio.CancelledError) and isinstance(executor, StreamingCodeExecutor):
+                    await self._after_interruption(executor, n)
+            finally:
+                cancelled: dict[str, JsonValue] = {"cancelled": True} if _is_cancelled(error) else {}
+                self.write(failed=n, error=self.questions.packed(_told(error)), **cancelled)
             raise
         self.settle(n, effect, outcome)
         return outcome
@@ -162,6 +166,12 @@ class Recorder:
             await executor.start()
             # before the first block, it belongs to none
             await self.record_files(executor, 0)
+
+    async def _after_interruption(self, executor: StreamingCodeExecutor, block: int) -> None:
+        """Note what is left where a person may change it, so that it is known later who has."""
+        workspace = workspace_of(executor)
+        if workspace in self._files and not workspace.startswith("@"):
+            await self.record_files(executor, block)
 
     async def record_files(
         self, executor: StreamingCodeExecutor, block: int, *, quietly: bool = False

@@ -175,7 +175,8 @@ class Resumption:
         # what is not kept is not compared
         changed = [path for path, file in known.items() if file["digest"] and _differs(there.get(path), file)]
         added = [path for path in there if path not in known]
-        if self._past.under_way or workspace in self._past.rebuilding:
+        is_known = all(block.has_left_files for block in self._past.under_way.values())
+        if not is_known or workspace in self._past.rebuilding:
             # whoever has changed them: what was there is kept in the run's directory now
             if changed or added:
                 tell(FilesPutBack(workspace=workspace, files=[*changed, *added]))

@@ -30,6 +30,7 @@ from codeact_team.events import (
     QuestionAnswered,
     QuestionAsked,
     RunBegan,
+    RunParked,
     Said,
     SandboxLost,
     SandboxPreparing,
@@ -159,7 +160,14 @@ class Story:
                 self._tell(event.agent, event.type, event)
             case BudgetSpent(used_up=str()):
                 self._file.write(self._items.budget_spent(event))
-            case Opened() | SandboxPreparing() | SandboxStarted() | SandboxLost() | ListenerFailed():
+            case (
+                Opened()
+                | RunParked()
+                | SandboxPreparing()
+                | SandboxStarted()
+                | SandboxLost()
+                | ListenerFailed()
+            ):
                 self._file.write(getattr(self._items, event.type)(event))
             case _:
                 pass

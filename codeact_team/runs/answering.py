@@ -58,8 +58,8 @@ class ParkedRun:
         outcome = _outcome(question, text)
         if question.is_lost:
             raise JournalError(
-                f"no answer reaches question {question.n}: the code that has asked was stopped, and does not run again, as it "
-                "could reach more than its workspace. Resume the run on a terminal, to be asked when it asks anew"
+                f"no answer reaches question {question.n}: what has asked it was stopped half-way, and is not done twice, as it "
+                "is code that could reach more than its workspace, or a tool. Resume the run on a terminal, to be asked anew"
             )
         recorder, past = Recorder.reopen(self._directory, credentials_of_environment(os.environ))
         try:

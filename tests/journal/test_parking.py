@@ -135,11 +135,19 @@ def test_a_call_waits_for_its_approval_until_another_day_in_another_place(tmp_pa
         assert case.state() == "parked"
         assert case.effects == []
 
+        log = case.folder / "work" / "log.txt"
+        left = log.read_text()
+        log.write_text("mine\n")
+        assert "somebody has changed or removed log.txt" in case.resume("-q").stderr
+        log.write_text(left)
+        (case.folder / "work" / "notes.txt").write_text("mine, too\n")
+
         ended = case.resume("-q")
         assert (ended.returncode, ended.stdout) == (0, "refunded A [1, 2] ['one', 'two']\n")
         assert len(server.requests) == asked, "what the model has said is known"
     assert case.effects == ["refund A"]
-    assert (case.folder / "work" / "log.txt").read_text() == "one\ntwo\n"
+    assert log.read_text() == "one\ntwo\n"
+    assert (case.folder / "work" / "notes.txt").read_text() == "mine, too\n"
     assert "waits for no answer, as it is accepted" in case.answer("yes").stderr
 
 
@@ -216,12 +224,10 @@ def test_where_code_could_reach_more_than_its_workspace_no_answer_reaches_it(tmp
         case = Case(tmp_path, server, ASK_FOR_REFUNDS, WITH_A_NETWORK)
         parked = case.run("-q")
         assert parked.returncode == PARKED
-        assert (
-            "(the code that asks was stopped, and does not run again: no answer reaches it." in parked.stderr
-        )
+        assert "(what asks it is stopped half-way, and not done twice: no answer reaches it." in parked.stderr
         answered = case.answer("yes")
     assert answered.returncode == 2
-    assert "Resume the run on a terminal, to be asked when it asks anew" in answered.stderr
+    assert "Resume the run on a terminal, to be asked anew" in answered.stderr
 
 
 def test_a_person_who_is_not_there_is_asked_for_a_text_later(tmp_path: Path) -> None:

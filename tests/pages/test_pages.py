@@ -9,11 +9,24 @@ from itertools import chain
 
 import pytest
 from shown_runs import Shown, session
+from support.recorded import result
 
 from codeact_team.effects import Event
-from codeact_team.events import BlockBegan, BlockEnded, Code, CodeWritten, RunBegan, ToolCallBegan
+from codeact_team.events import (
+    BlockBegan,
+    BlockEnded,
+    Code,
+    CodeWritten,
+    OpenQuestion,
+    QuestionAnswered,
+    QuestionAsked,
+    RunBegan,
+    RunParked,
+    ToolCallBegan,
+)
 from codeact_team.execution import Artifact
 from codeact_team.pages import write_page
+from codeact_team.runs import RunEnding
 
 
 def page(events: Iterable[Event], shown: Shown | None = None) -> str:
@@ -66,6 +79,24 @@ def test_a_run_that_was_killed_says_what_has_no_end():
     assert "no end" in told.partition("<main>")[0]
     assert "No end is recorded of this code" in told
     assert "No end is recorded of a call of a tool: <code>tools.buy {&#34;pieces&#34;: 1}</code>" in told
+
+
+def test_a_run_that_is_parked_says_for_which_question():
+    told = page(
+        [
+            RunBegan(span=1, task="Look."),
+            QuestionAsked(span=2, agent="coder", text="May I <look>?"),
+            RunParked(
+                record="runs/1", questions=[OpenQuestion(17, "", "coder", "approval", "May I <look>?", True)]
+            ),
+            QuestionAnswered(span=2, agent="coder", error="CancelledError: the run is parked"),
+            result(RunEnding.PARKED, stop_reason="it waits for an answer: codeact-team answer runs/1"),
+        ]
+    )
+    assert '<span class="state parked">parked</span>' in told.partition("<main>")[0]
+    assert "codeact-team answer runs/1" in told
+    assert "May I &lt;look&gt;?" in told
+    assert "nobody was there to answer question 17 <span" in told
 
 
 def test_code_is_folded_where_the_model_has_just_written_it():
