@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from codeact_team.config import ForEvery as ForEvery
     from codeact_team.config import dump_config as dump_config
     from codeact_team.config import load_config as load_config
-    from codeact_team.config import open_team as open_team
     from codeact_team.config import validate_config as validate_config
     from codeact_team.effects import Door as Door
     from codeact_team.effects import Event as Event
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from codeact_team.executors import DockerSessionCodeExecutor as DockerSessionCodeExecutor
     from codeact_team.ledger import BudgetTermination as BudgetTermination
     from codeact_team.runs import replay_run as replay_run
+    from codeact_team.runs.opening import open_team as open_team
     from codeact_team.scope import Scope as Scope
     from codeact_team.teams import ReflectionTermination as ReflectionTermination
     from codeact_team.teams import round_robin_team as round_robin_team
@@ -66,7 +66,7 @@ _HOME = {
         "describe_sandbox",
     ),
     "autogen_parts": ("wrap",),
-    "config": ("ForEvery", "dump_config", "load_config", "open_team", "validate_config"),
+    "config": ("ForEvery", "dump_config", "load_config", "validate_config"),
     "effects": ("Door", "Event"),
     "errors": (
         "BudgetError",
@@ -97,6 +97,7 @@ _HOME = {
     ),
     "ledger": ("BudgetTermination",),
     "runs": ("replay_run",),
+    "runs.opening": ("open_team",),
     "scope": ("Scope",),
     "teams": ("ReflectionTermination", "round_robin_team"),
 }

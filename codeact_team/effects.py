@@ -124,12 +124,13 @@ class Door:
 
     Args:
         handlers: What stands in it; the first is the outermost.
+        outer: Another door, which each effect passes after this one, and at which everything is told, too.
     """
 
-    def __init__(self, *handlers: Handler) -> None:
-        self._handlers = handlers
-        self._listeners: dict[Listener, bool] = {}
-        self._spans = count(1)
+    def __init__(self, *handlers: Handler, outer: Door | None = None) -> None:
+        self._handlers = handlers if outer is None else (*handlers, outer._stand)
+        self._listeners: dict[Listener, bool] = {} if outer is None else {outer.tell: False}
+        self._spans = count(1) if outer is None else outer._spans
         self._failures: list[BaseException] = []
         self._broken: BaseException | None = None
 
@@ -194,15 +195,19 @@ class Door:
         """
         self.check()
         outcome, failure = None, None
-        for handler in reversed(self._handlers):
-            do = partial(handler, effect, do)
         with self.span(effect.began, lambda span: effect.ended(span, outcome, failure)):
             try:
-                outcome = await do()
+                outcome = await self._stand(effect, do)
             except BaseException as error:
                 failure = error
                 raise
             return outcome
+
+    async def _stand(self, effect: Effect[Any], do: Perform) -> Any:
+        self.check()
+        for handler in reversed(self._handlers):
+            do = partial(handler, effect, do)
+        return await do()
 
     @contextmanager
     def span(self, began: Callable[[int], Event], ended: Callable[[int], Event]) -> Generator[int]:

@@ -58,10 +58,9 @@ class Wanted:
             runs = beyond(runs, size)
         now = time.time()
         for run in runs:
-            task = "" if run.about is None else run.about.task or ""
             if (
                 (not states or run.state in states)
-                and (self.task is None or self.task.casefold() in task.casefold())
+                and (self.task is None or self.task.casefold() in run.task.casefold())
                 and (self.older_than is None or now - run.changed > self.older_than * _DAY)
             ):
                 yield run
@@ -108,7 +107,7 @@ def _show(screen: Screen, run: KeptRun) -> None:
             cells.append(result.cost.to_text())
     cells.append(f"{'' if seconds is None else f'{seconds:,.1f} s':>10}")
     screen.text(f"  {'  '.join(cells)}", "dim", end="")
-    screen.text(f"  {cut(' '.join((about.task or about.config).split()), _MAX_TASK)}")
+    screen.text(f"  {cut(' '.join((run.task or about.config).split()), _MAX_TASK)}")
 
 
 def _as_json(run: KeptRun) -> dict[str, Any]:
@@ -117,7 +116,7 @@ def _as_json(run: KeptRun) -> dict[str, Any]:
         "id": run.id,
         "path": str(run.directory.path),
         "state": run.state.value,
-        "task": None if about is None else about.task,
+        "task": run.task if about else None,
         "config": None if about is None else about.config,
         "began": None if about is None else about.began,
         "seconds": None if result is None else round(result.seconds, 3),

@@ -82,7 +82,7 @@ def _write(screen: Screen, run: RecordedRun, path: Path) -> None:
             damages.append(error)
 
     began = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(about.began))
-    title = cut(" ".join((about.task or "").split()), _MAX_TITLE) or about.id
+    title = cut(" ".join((run.task or "").split()), _MAX_TITLE) or about.id
     facts = {
         "Run": about.id,
         "Config": about.config,

@@ -15,6 +15,7 @@ from codeact_team.config.for_every import ForEvery
 from codeact_team.config.loading import CheckedConfig, read_config
 from codeact_team.config.written import credentials_of
 from codeact_team.errors import ConfigError
+from codeact_team.events import Opened
 from codeact_team.executor_interface import StreamingCodeExecutor
 from codeact_team.providers import Policy
 from codeact_team.scope import Scope
@@ -34,7 +35,7 @@ async def open_team(
 
     Where the process has a global tracer provider of OpenTelemetry, what the team does becomes spans.
 
-    Its arguments are those of :func:`load_config`.
+    Its arguments are those of :func:`load_config`. :func:`codeact_team.open_team` does the same, and can keep what happens.
 
     Raises:
         ConfigError: If anything is wrong with the config, or it is neither a team nor an agent.
@@ -84,3 +85,13 @@ async def make_ready(scope: Scope) -> None:
 def executors_of(scope: Scope) -> list[StreamingCodeExecutor]:
     """The executors that a scope owns."""
     return [part for part in scope.owned if isinstance(part, StreamingCodeExecutor)]
+
+
+def what_is_open(executors: Sequence[StreamingCodeExecutor]) -> Opened:
+    """What there is to tell of executors when their team is loaded."""
+    places = [executor.workspace for executor in executors]
+    lasting = [str(place.path) for place in places if place is not None and place.lasts]
+    return Opened(
+        loosenings=[said for executor in executors for said in executor.loosenings],
+        workspaces=list(dict.fromkeys(lasting)),
+    )

@@ -113,7 +113,7 @@ def _sample(run: RecordedRun, problems: list[str]) -> EvalSample:
     sample = EvalSample(
         id=about.id,
         epoch=1,
-        input=about.task or "",
+        input=run.task or "",
         target="",
         messages=messages,
         events=transcript.events,

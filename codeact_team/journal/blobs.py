@@ -43,6 +43,8 @@ class Blobs:
         self._directory = directory
         self._sync = sync
         self._known: set[str] = set()
+        self._safe: set[Path] = set()
+        """Directories whose own names are on the disk."""
 
     def keep(self, data: bytes) -> str:
         """Keep bytes, and return their digest. Blocks.
@@ -125,22 +127,27 @@ class Blobs:
 
     def _write(self, digest: str, data: bytes) -> None:
         path = self._path(digest)
-        if path.exists():
-            return
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        passing = path.with_name(f"{path.name}-{secrets.token_hex(4)}")
-        try:
-            descriptor = os.open(passing, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with open(descriptor, "wb") as file:
-                file.write(data)
-                if self._sync:
-                    file.flush()
-                    os.fsync(descriptor)
-            passing.rename(path)
-        finally:
-            passing.unlink(missing_ok=True)
+        if not path.exists():
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            passing = path.with_name(f"{path.name}-{secrets.token_hex(4)}")
+            try:
+                descriptor = os.open(passing, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                with open(descriptor, "wb") as file:
+                    file.write(data)
+                    if self._sync:
+                        # before it gets its name
+                        file.flush()
+                        os.fsync(descriptor)
+                passing.rename(path)
+            finally:
+                passing.unlink(missing_ok=True)
         if self._sync:
-            _sync_directory(path.parent)
+            sync(path)
+            sync(path.parent)
+            if path.parent not in self._safe:
+                sync(self._directory)
+                sync(self._directory.parent)
+                self._safe.add(path.parent)
 
 
 def _bytes_of(text: str) -> tuple[str, bytes] | None:
@@ -153,8 +160,9 @@ def _bytes_of(text: str) -> tuple[str, bytes] | None:
     return None
 
 
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+def sync(path: Path) -> None:
+    """Let a file, or the names in a directory, survive a power cut. Blocks."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 
 from codeact_team.effects import Event
 from codeact_team.errors import JournalError
-from codeact_team.events import load
+from codeact_team.events import RunBegan, load
 from codeact_team.journal.blobs import Blobs
 from codeact_team.journal.growth import growth
 from codeact_team.journal.log import Entry, LogReader, read_backwards, read_log
@@ -67,6 +67,19 @@ class RecordedRun:
             JournalError: If that cannot be read.
         """
         return self.directory.about()
+
+    @cached_property
+    def task(self) -> str | None:
+        """What it has to do; of a program's, the first task; ``None`` where it has given none.
+
+        Raises:
+            JournalError: If that cannot be read.
+        """
+        if self.about.task is not None:
+            return self.about.task
+        told = (entry.get("event", {}) for entry in read_log(self.directory.lines))
+        began = next((event for event in told if event.get("type") == RunBegan.type), None)
+        return None if began is None else str(self._blobs.unpack(began["task"]))
 
     @property
     def is_running(self) -> bool:

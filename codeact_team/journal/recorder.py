@@ -82,7 +82,18 @@ class Recorder:
         """
         hidden = HiddenValues(credentials, about.nonce)
         about = About.model_validate(hidden.hide(about.model_dump(mode="json")))
-        return cls(RunDirectory.create(runs, about, str(hidden.hide(config))), hidden, sync=sync)
+        directory = RunDirectory(runs / about.id)
+        directory.make()
+        recorder = cls(directory, hidden, sync=sync)
+        try:
+            # nobody else does so meanwhile, as the journal is held
+            directory.describe(about, str(hidden.hide(config)))
+            if sync:
+                directory.sync()
+        except BaseException:
+            recorder.close()
+            raise
+        return recorder
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Words | Output):
@@ -105,6 +116,8 @@ class Recorder:
         hidden = HiddenValues(credentials, directory.about().nonce)
         recorder = cls(directory, hidden, sync=sync)
         try:
+            if sync:
+                directory.sync()
             past = Past(directory)
         except BaseException:
             recorder.close()

@@ -52,6 +52,8 @@ class Resumption:
         self._added: dict[str, set[str]] = {}
         """By the workspace, files that somebody else has added since the run ended: they stay."""
         self._strayed = False
+        self._reached = 0
+        """The number of the last entry that was an answer now."""
 
     async def stand(self, effect: Effect[Any], do: Perform) -> Any:
         """Answer an effect, or perform it.
@@ -70,6 +72,7 @@ class Resumption:
             return await self._recorder.perform(
                 self._recorder.begin(asked), effect, partial(_after, loss, do)
             )
+        self._reached = max(self._reached, before.n)
         if before.state is State.ANSWERED:
             if before.is_given:
                 # what waited for it is not known to be undone from now on
@@ -87,7 +90,7 @@ class Resumption:
         return outcome
 
     async def finish(self, executors: Sequence[StreamingCodeExecutor]) -> None:
-        """Bring back the files of temporary workspaces that no code has run in since the run goes on."""
+        """Bring back the files of temporary workspaces that no code has run in since the run goes on, as they were then."""
         for executor in executors:
             workspace = workspace_of(executor)
             if (
@@ -96,7 +99,7 @@ class Resumption:
                 and workspace not in self._live
             ):
                 await executor.start()
-                await self._go_back(executor, _END)
+                await self._go_back(executor, self._reached + 1)
 
     def _next(self, key: str, effect: Effect[Any]) -> PastEffect | None:
         while (found := self._past.next(key, asking())) is not None:

@@ -6,13 +6,14 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from codeact_team.errors import JournalError
+from codeact_team.journal.blobs import sync
 
 FORMAT = 1
 """Of the directory and all that is in it."""
@@ -20,6 +21,11 @@ _ABOUT = "run.json"
 _CONFIG = "config.yaml"
 _LINES = "journal.jsonl"
 _BLOBS = "blobs"
+_PASSING = ".new"
+_BEFORE = {_CONFIG, _LINES, _CONFIG + _PASSING, _ABOUT + _PASSING}
+"""What a process that was killed may have left before there was a run."""
+ADVICE = "Choose another directory by --run-dir, or run it with --no-record; in Python, by `record`"
+"""What to do where a run cannot be recorded."""
 
 
 class About(BaseModel):
@@ -28,7 +34,7 @@ class About(BaseModel):
     Attributes:
         format: Of the directory.
         id: Its name; the names of later runs come after it.
-        task: What to do; hostile data where somebody else wrote it.
+        task: What to do; hostile data where somebody else wrote it. ``None`` where a program gives a team its tasks.
         config: The name of the config.
         working_directory: From which relative paths in the config lead.
         began: When, in seconds since the epoch.
@@ -40,7 +46,7 @@ class About(BaseModel):
 
     format: int = FORMAT
     id: str
-    task: str
+    task: str | None
     config: str
     working_directory: str
     began: float = Field(default_factory=time.time)
@@ -60,32 +66,56 @@ class RunDirectory:
         self.lines = path / _LINES
         self.blobs = path / _BLOBS
 
-    @classmethod
-    def create(cls, runs: Path, about: About, config: str) -> RunDirectory:
-        """Make the directory of a new run. Blocks.
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is a run. Blocks."""
+        return (self.path / _ABOUT).is_file()
 
-        Args:
-            runs: The directory that holds it; made if it is missing.
-            about: What is known of it.
-            config: Its config, in YAML.
+    def make(self) -> None:
+        """Make the directory of a new run; one that is there already has to be empty. Blocks.
 
         Raises:
             JournalError: If it cannot be made.
         """
-        directory = cls(runs / about.id)
-        try:
+        runs = self.path.parent
+        with self._refused():
             if not runs.is_dir():
                 runs.mkdir(mode=0o700, parents=True, exist_ok=True)
                 _keep_out_of_git(runs)
-            directory.path.mkdir(mode=0o700)
-            directory._write(_CONFIG, config)
-            directory._write(_ABOUT, about.model_dump_json(indent=2) + "\n")
-        except OSError as error:
-            raise JournalError(
-                f"the run cannot be recorded in {runs}: {error.strerror}. Choose another directory by --run-dir, or run it "
-                "with --no-record"
-            ) from error
-        return directory
+            self.path.mkdir(mode=0o700, exist_ok=True)
+            if {*os.listdir(self.path)} - _BEFORE or (self.lines.exists() and self.lines.stat().st_size):
+                raise JournalError(f"{self.path} is there already, and is not the directory of a run")
+            self.path.chmod(0o700)
+
+    def describe(self, about: About, config: str) -> None:
+        """Say what runs: from then on, this is the directory of a run. Blocks.
+
+        Args:
+            about: What is known of it.
+            config: Its config, in YAML.
+
+        Raises:
+            JournalError: If that cannot be written, or there is a run.
+        """
+        if self.is_begun:
+            raise JournalError(f"{self.path} has got a run of another process just now")
+        with self._refused():
+            self._write(_CONFIG, config)
+            self._write(_ABOUT, about.model_dump_json(indent=2) + "\n")
+
+    def sync(self) -> None:
+        """Let what describes the run, and the names of its directory and its journal, survive a power cut. Blocks.
+
+        Raises:
+            JournalError: If that fails.
+        """
+        with self._refused():
+            for path in (self.path / _CONFIG, self.path / _ABOUT, self.path):
+                sync(path)
+            for directory in self.path.parents:
+                # those that were made for it are ours
+                with suppress(PermissionError):
+                    sync(directory)
 
     def about(self) -> About:
         """What was known of the run when it began. Blocks.
@@ -122,9 +152,21 @@ class RunDirectory:
             raise JournalError(f"{file} cannot be read: {error}") from error
 
     def _write(self, name: str, text: str) -> None:
-        descriptor = os.open(self.path / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+        # whole or not at all, whenever the process is killed
+        passing = self.path / f"{name}{_PASSING}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(passing, flags, 0o600), "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
+        passing.rename(self.path / name)
+
+    @contextmanager
+    def _refused(self) -> Generator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise JournalError(
+                f"the run cannot be recorded in {self.path.parent}: {error.strerror}. {ADVICE}"
+            ) from error
 
 
 def new_id() -> str:
@@ -149,7 +191,7 @@ def runs_in(directory: Path) -> Iterator[RunDirectory]:
         raise JournalError(f"the runs in {directory} cannot be listed: {error.strerror}") from error
     for name in names:
         run = RunDirectory(directory / name)
-        if (run.path / _ABOUT).is_file():
+        if run.is_begun:
             yield run
 
 
@@ -159,8 +201,8 @@ def find_run(name: str, directory: Path) -> RunDirectory:
     Raises:
         JournalError: If there is none, or more than one begins so.
     """
-    if (given := Path(name)).is_dir() and (given / _ABOUT).is_file():
-        return RunDirectory(given)
+    if (given := RunDirectory(Path(name))).is_begun:
+        return given
     runs = list(runs_in(directory))
     if not runs:
         raise JournalError(f"there is no run {name!r}: {directory} has none at all")

@@ -6,7 +6,8 @@ from codeact_team.runs.replaying import ReplayedRun, replay_run, replayed
 from codeact_team.runs.result import Cost, RunEnding, RunResult, ToolUse
 from codeact_team.runs.resuming import resumed
 from codeact_team.runs.run_files import RunFile
-from codeact_team.runs.team_runner import TeamRunner, WorkEnd
+from codeact_team.runs.summary import WorkEnd
+from codeact_team.runs.team_runner import TeamRunner
 
 __all__ = [
     "Cost",

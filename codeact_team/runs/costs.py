@@ -19,9 +19,14 @@ from codeact_team.runs.result import Cost, ToolUse
 
 
 class Costs:
-    """A listener that counts what a run has cost."""
+    """A listener that counts what a run has cost.
 
-    def __init__(self) -> None:
+    Args:
+        in_all: Whether what the tasks of a team have cost is counted together.
+    """
+
+    def __init__(self, *, in_all: bool = False) -> None:
+        self._in_all = in_all
         self._begin()
 
     def _begin(self) -> None:
@@ -51,7 +56,7 @@ class Costs:
 
     def __call__(self, event: Event) -> None:
         match event:
-            case RunBegan():
+            case RunBegan() if not self._in_all:
                 self._begin()
             case MessageSent():
                 self.messages += not isinstance(event.message, ModelClientStreamingChunkEvent)

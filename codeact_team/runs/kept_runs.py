@@ -40,6 +40,7 @@ class KeptRun:
         directory: Where it is kept.
         state: What has become of it.
         about: What was known when it began; ``None`` where that cannot be read.
+        task: What it has to do, or had first; empty where that is not known.
         result: What came of it, where it has ended.
         problem: Why it cannot be read.
     """
@@ -47,6 +48,7 @@ class KeptRun:
     directory: RunDirectory
     state: RunState
     about: About | None = None
+    task: str = ""
     result: RunResult | None = None
     problem: str | None = None
 
@@ -61,13 +63,15 @@ class KeptRun:
         # asked first: what has ended meanwhile has a last word
         is_running = run.is_running
         try:
-            last = run.last_event() if directory.lines.exists() else None
+            there = directory.lines.exists()
+            last, task = (run.last_event(), run.task or "") if there else (None, about.task or "")
         except JournalError as error:
-            return cls(directory, RunState.DAMAGED, about, problem=str(error))
+            return cls(directory, RunState.DAMAGED, about, about.task or "", problem=str(error))
         result = last if isinstance(last, RunResult) else None
         if is_running:
-            return cls(directory, RunState.RUNNING, about)
-        return cls(directory, RunState(result.ending.value) if result else RunState.CRASHED, about, result)
+            return cls(directory, RunState.RUNNING, about, task)
+        state = RunState(result.ending.value) if result else RunState.CRASHED
+        return cls(directory, state, about, task, result)
 
     @property
     def id(self) -> str:

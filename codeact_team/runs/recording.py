@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -28,7 +29,10 @@ from codeact_team.journal import (
     RunDirectory,
     new_id,
 )
+from codeact_team.journal.run_directory import ADVICE
 from codeact_team.runs.result import RunEnding, RunResult
+
+logger = logging.getLogger(__name__)
 
 _VERSIONED = ("codeact-team", "autogen-core", "autogen-agentchat", "autogen-ext")
 
@@ -37,11 +41,14 @@ class Recording:
     """A listener and a handler that record a run from :meth:`begin` to :meth:`end`, if it is to be recorded.
 
     Args:
-        runs: The directory for a new run, or the run to go on with; ``None`` to record nothing.
+        runs: The directory that gets one for a new run; or that of the run itself, which goes on if it is there; ``None``
+            to record nothing.
+        sync: Whether all that is recorded survives a power cut.
     """
 
-    def __init__(self, runs: Path | RunDirectory | None) -> None:
+    def __init__(self, runs: Path | RunDirectory | None, *, sync: bool = False) -> None:
         self._runs = runs
+        self._sync = sync
         self._parking: Parking | None = None
         self._recorder: Recorder | None = None
         self._resumption: Resumption | None = None
@@ -60,7 +67,7 @@ class Recording:
         Raises:
             JournalError: If there are any.
         """
-        if parts and isinstance(self._runs, RunDirectory):
+        if parts and self._resumption is not None:
             raise JournalError(
                 f"the run cannot go on: {', '.join(parts)} act past its journal, so nobody knows what they have done"
             )
@@ -87,7 +94,7 @@ class Recording:
     def begin(
         self,
         config: CheckedConfig,
-        task: str,
+        task: str | None,
         executors: Sequence[StreamingCodeExecutor],
         opened: Opened,
         park: Callable[[RunParked], None],
@@ -96,7 +103,7 @@ class Recording:
 
         Args:
             config: What runs.
-            task: What it has to do.
+            task: What it has to do; ``None`` where a program gives it its tasks.
             executors: Where code runs; none of them may reach the directory.
             opened: What was told before.
             park: Ends the run where it waits for a person who is not there.
@@ -106,30 +113,36 @@ class Recording:
         """
         if self._runs is None:
             return
-        credentials = credentials_of(config.document, os.environ)
-        if isinstance(self._runs, RunDirectory):
-            _refuse_what_code_reaches(self._runs.path, executors)
-            self._recorder, past = Recorder.reopen(self._runs, credentials)
-            self._resumption = Resumption(past, self._recorder)
-            self._recorder.write(resumed=dict(_versions()))
-            tell(past.told(str(self._runs.path)))
+        if isinstance(directory := self._runs, RunDirectory):
+            _refuse_what_code_reaches(directory.path, executors)
         else:
-            _refuse_what_code_reaches(self._runs, executors)
-            self._recorder = self._create(self._runs, config, task, credentials)
+            _refuse_what_code_reaches(directory, executors)
+            directory = RunDirectory(directory / new_id())
+        credentials = credentials_of(config.document, os.environ)
+        if directory.is_begun:
+            self._recorder, past = Recorder.reopen(directory, credentials, sync=self._sync)
+            self._resumption = Resumption(past, self._recorder)
+            if task is None and self._recorder.questions.shown(directory.config()) != write_config(
+                config.document
+            ):
+                logger.warning(
+                    "the config has changed since this run began: what is asked otherwise is done anew"
+                )
+            self._recorder.write(resumed=dict(_versions()))
+            tell(past.told(str(directory.path)))
+        else:
+            about = About(
+                id=directory.path.name,
+                task=task,
+                config=config.document.name,
+                working_directory=os.getcwd(),
+                versions=_versions(),
+            )
+            self._recorder = Recorder.create(
+                directory.path.parent, about, write_config(config.document), credentials, sync=self._sync
+            )
         self._parking = Parking(self._recorder, park)
         self._recorder(opened)
-
-    def _create(
-        self, runs: Path, config: CheckedConfig, task: str, credentials: Mapping[str, str]
-    ) -> Recorder:
-        about = About(
-            id=new_id(),
-            task=task,
-            config=config.document.name,
-            working_directory=os.getcwd(),
-            versions=_versions(),
-        )
-        return Recorder.create(runs, about, write_config(config.document), credentials)
 
     def __call__(self, event: Event) -> None:
         if self._recorder is not None:
@@ -155,6 +168,20 @@ class Recording:
             recorder.close()
 
 
+def refuse_elsewhere(about: About) -> None:
+    """Refuse to go on with a run in another directory than that in which it was made. Blocks.
+
+    Raises:
+        JournalError: If this is another one.
+    """
+    made_in = Path(about.working_directory)
+    # where that is not there, the run was carried to another machine
+    if made_in.is_dir() and not made_in.samefile(os.curdir):
+        raise JournalError(
+            f"the run {about.id} was made in {made_in}, from which paths in its config lead: go there first"
+        )
+
+
 def _versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: version(name) for name in _VERSIONED}}
 
@@ -166,6 +193,5 @@ def _refuse_what_code_reaches(runs: Path, executors: Sequence[StreamingCodeExecu
         for path in executor.reached:
             if directory.is_relative_to(reached := path.resolve()) or reached.is_relative_to(directory):
                 raise JournalError(
-                    f"the run cannot be recorded in {runs}: its code can reach {path}, and so what is recorded of it. Choose "
-                    "another directory by --run-dir, or run it with --no-record"
+                    f"the run cannot be recorded in {runs}: its code can reach {path}, and so what is recorded of it. {ADVICE}"
                 )

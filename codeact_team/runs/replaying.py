@@ -131,6 +131,10 @@ def replayed(
     """
     run = RecordedRun(directory)
     about = run.about
+    if about.task is None:
+        raise JournalError(
+            f"the run {about.id} is a program's, which gave the team its tasks: it cannot be replayed"
+        )
     environ = os.environ if until is not None else Placeholders()
     hidden = HiddenValues(credentials_of_environment(os.environ), about.nonce)
     source = str(hidden.show(directory.config())) if config is None else config

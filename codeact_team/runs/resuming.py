@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 from codeact_team.config.for_every import ForEvery
 from codeact_team.config.written import credentials_of_environment
 from codeact_team.errors import JournalError
 from codeact_team.journal import HiddenValues, RecordedRun, RunDirectory
 from codeact_team.providers import Policy
+from codeact_team.runs.recording import refuse_elsewhere
 from codeact_team.runs.result import RunEnding, RunResult
 from codeact_team.runs.team_runner import TeamRunner
 
@@ -35,6 +35,10 @@ def resumed(
     """
     run = RecordedRun(directory)
     about = run.about
+    if about.task is None:
+        raise JournalError(
+            f"the run {about.id} is a program's, which gives the team its tasks: run that again, and it goes on"
+        )
     if run.is_running:
         raise JournalError(f"the run {about.id} has not ended: another process works on it")
     last = run.last_event()
@@ -42,12 +46,7 @@ def resumed(
         raise JournalError(
             f"the run {about.id} has ended, and its work was accepted: there is nothing to go on with"
         )
-    made_in = Path(about.working_directory)
-    # where that is not there, the run was carried to another machine
-    if made_in.is_dir() and not made_in.samefile(os.curdir):
-        raise JournalError(
-            f"the run {about.id} was made in {about.working_directory}, from which paths in its config lead: go there first"
-        )
+    refuse_elsewhere(about)
     hidden = HiddenValues(credentials_of_environment(os.environ), about.nonce)
     config, task = str(hidden.show(directory.config())), str(hidden.show(about.task))
     return TeamRunner(config, overrides=overrides, policy=policy, out=out, record=directory), task

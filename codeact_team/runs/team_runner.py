@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from signal import Signals
@@ -21,7 +21,6 @@ from autogen_core.code_executor import CodeBlock, CodeResult
 from autogen_core.models import ChatCompletionClient
 
 from codeact_team import telemetry
-from codeact_team.agents import ReflectionAgent
 from codeact_team.agents.base import RememberingAgent
 from codeact_team.agents.sandbox_knowledge import describe_sandbox
 from codeact_team.aio import is_being_cancelled
@@ -30,44 +29,23 @@ from codeact_team.autogen_parts import past_the_door
 from codeact_team.autogen_parts.part_effects import PartBlock
 from codeact_team.config.for_every import ForEvery
 from codeact_team.config.loading import CheckedConfig, read_config
-from codeact_team.config.open import executors_of, make_ready, make_runnable, span_settings
+from codeact_team.config.open import executors_of, make_ready, make_runnable, span_settings, what_is_open
 from codeact_team.effects import Door, Event, Listener, error_text
-from codeact_team.errors import BudgetError
-from codeact_team.events import Opened, RunBegan, RunEnded, RunParked
+from codeact_team.events import RunBegan, RunEnded, RunParked
 from codeact_team.executor_interface import SessionCodeExecutor
 from codeact_team.journal import RunDirectory
 from codeact_team.ledger import within_budgets
 from codeact_team.providers import Policy
-from codeact_team.runs.acceptance import Acceptance
-from codeact_team.runs.answers import Answers
-from codeact_team.runs.costs import Costs
-from codeact_team.runs.failures import explain, is_transient
 from codeact_team.runs.recording import Recording
-from codeact_team.runs.result import RunEnding, RunResult
+from codeact_team.runs.result import RunResult
 from codeact_team.runs.run_files import RunFiles
+from codeact_team.runs.summary import Summary, WorkEnd
 from codeact_team.runs.task_stream import TimeLimitReached, stream
 from codeact_team.runs.tasks import given_task
 from codeact_team.sandbox_description import noted_task
 from codeact_team.scope import Scope
-from codeact_team.teams import ReflectionTermination
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class WorkEnd:
-    """How a run, or a reset, ended; fields as in :class:`RunResult`."""
-
-    stop_reason: str | None = None
-    is_broken_off: bool = False
-    error: str | None = None
-    is_transient: bool = False
-    signal: Signals | None = None
-
-    @property
-    def came_by_itself(self) -> bool:
-        """Whether the team ended its work, well or not."""
-        return self.error is None and self.signal is None and not self.is_broken_off
 
 
 class TeamRunner:
@@ -100,8 +78,8 @@ class TeamRunner:
         self._door = Door(self._recording.stand, self._files.keep)
         self.listen(self._recording, essential=True)
         self.listen(self._files.count)
-        self._acceptance, self._answers, self._costs = Acceptance(), Answers(), Costs()
-        for listener in (self._acceptance, self._answers, self._costs):
+        self._summary = Summary()
+        for listener in self._summary.listeners:
             self.listen(listener, essential=True)
         self._team: Team | ChatAgent | None = None
         self._must_note = False
@@ -219,12 +197,9 @@ class TeamRunner:
     async def _load(self, config: CheckedConfig) -> None:
         telemetry.trace(self._door, *span_settings(config, self._source))
         self._team = make_runnable(config)
-        self._acceptance.reviewed = _is_reviewed(self._team)
+        self._summary.begin(self._team)
         self._must_note = any(map(_needs_note, components_in(self._team)))
-        loosenings = [said for executor in executors_of(self._scope) for said in executor.loosenings]
-        places = [executor.workspace for executor in executors_of(self._scope)]
-        lasting = [str(place.path) for place in places if place is not None and place.lasts]
-        self._opened = Opened(loosenings=loosenings, workspaces=list(dict.fromkeys(lasting)))
+        self._opened = what_is_open(executors_of(self._scope))
         self._door.tell(self._opened)
         self._door.check()
         await make_ready(self._scope)
@@ -289,33 +264,9 @@ class TeamRunner:
     async def _result_of(self, work: Coroutine[Any, Any, str | None]) -> RunResult:
         began = time.monotonic()
         end = await self._end_of(work)
-        acceptance, costs = self._acceptance, self._costs
-        acceptance.broken_off = end.is_broken_off or acceptance.is_broken_off_by(end.stop_reason)
-        if end.signal is not None:
-            ending = RunEnding.STOPPED
-        elif end.error is not None:
-            ending = RunEnding.FAILED
-        elif self._is_parked and end.is_broken_off:
-            ending = RunEnding.PARKED
-        else:
-            ending = RunEnding.ACCEPTED if acceptance.accepted else RunEnding.NOT_ACCEPTED
-        result = RunResult(
-            ending=ending,
-            usage=costs.usage,
-            messages=costs.messages,
-            steps=costs.steps,
-            seconds=time.monotonic() - began,
-            stop_reason=end.stop_reason or acceptance.cut_short,
-            objection=acceptance.objection if ending is RunEnding.NOT_ACCEPTED else None,
-            error=end.error,
-            is_transient=end.is_transient,
-            signal=end.signal,
-            tools=costs.tools,
-            answer=self._answers.best,
-            files=self._files.found,
-            file_notes=self._files.notes,
-            cost=costs.cost,
-        )
+        end = replace(end, is_parked=self._is_parked and end.is_broken_off)
+        result = self._summary.result(end, time.monotonic() - began)
+        result.files, result.file_notes = self._files.found, self._files.notes
         self._door.tell(result)
         self._door.check()
         return result
@@ -338,10 +289,7 @@ class TeamRunner:
             self._door.check()
             failure = self._door.original_of(failure)
             logger.debug("the run failed", exc_info=failure)
-            if isinstance(failure, BudgetError):
-                end = WorkEnd(str(failure), is_broken_off=True)
-            else:
-                end = WorkEnd(error=explain(failure), is_transient=is_transient(failure))
+            end = WorkEnd.by(failure)
         finally:
             self._work = None
         end = replace(end, signal=self._stopped_by)
@@ -350,11 +298,6 @@ class TeamRunner:
             self._note = ""
             await recover(self._team)
         return end
-
-
-def _is_reviewed(team: Team | ChatAgent) -> bool:
-    """Whether somebody in a team judges the work of the others, or something waits for a judgement."""
-    return any(isinstance(part, ReflectionAgent | ReflectionTermination) for part in components_in(team))
 
 
 def _needs_note(part: object) -> bool:

@@ -1,0 +1,261 @@
+"""Opens a team for a program, and keeps what happens, if it wants that."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from autogen_agentchat.base import ChatAgent, TaskResult, Team
+from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage
+from autogen_core import CancellationToken
+
+from codeact_team import telemetry
+from codeact_team.aio import aclosing, streamed
+from codeact_team.autogen_parts import past_the_door
+from codeact_team.config.document import ConfigSource
+from codeact_team.config.for_every import ForEvery
+from codeact_team.config.loading import CheckedConfig, read_config
+from codeact_team.config.open import executors_of, make_ready, make_runnable, span_settings, what_is_open
+from codeact_team.config.open import open_team as open_unrecorded
+from codeact_team.effects import Door, current_door, error_text, remembered
+from codeact_team.errors import JournalError
+from codeact_team.events import MessageSent, RunBegan, RunEnded, RunParked
+from codeact_team.executor_interface import StreamingCodeExecutor
+from codeact_team.journal import About, RunDirectory
+from codeact_team.providers import Policy
+from codeact_team.runs.recording import Recording, refuse_elsewhere
+from codeact_team.runs.result import RunEnding
+from codeact_team.runs.summary import Summary, WorkEnd
+from codeact_team.scope import Scope
+from codeact_team.wrapper import Wrapper
+
+logger = logging.getLogger(__name__)
+
+Task = str | BaseChatMessage | Sequence[BaseChatMessage] | None
+Item = BaseAgentEvent | BaseChatMessage | TaskResult
+
+
+@asynccontextmanager
+async def open_team(
+    source: ConfigSource,
+    *,
+    overrides: Sequence[str | ForEvery] = (),
+    policy: Policy | None = None,
+    record: str | os.PathLike[str] | None = None,
+    sync: bool = False,
+) -> AsyncGenerator[Team | ChatAgent]:
+    """Load a team, or a single agent, and stop at the end whatever it started; its model clients are closed.
+
+    The answer to a task is the last message of a run, where the work was accepted:
+    ``(await team.run(task=…)).messages[-1].to_text()``.
+
+    What its sandboxes need is there, such as packages; the sandboxes themselves start in the background.
+
+    Where the process has a global tracer provider of OpenTelemetry, what the team does becomes spans.
+
+    What happens in ``run`` and ``run_stream`` is kept in ``record``. Where a run is there already, as the process was
+    killed, it goes on: the program does the same again, and what the journal knows is answered from there. Models, tools
+    and people are not asked twice.
+
+    Args:
+        source: As of :func:`load_config`, and so are ``overrides`` and ``policy``.
+        overrides: Changes to the config.
+        policy: What may be loaded.
+        record: The directory of this run, made if it is missing, and for this user only. All tasks of the team are one
+            run. ``None`` to keep nothing.
+        sync: Whether all that is kept survives a power cut, too.
+
+    Raises:
+        ConfigError: If anything is wrong with the config, or it is neither a team nor an agent.
+        SandboxError: If the team needs what this machine does not have.
+        JournalError: If the run cannot be kept there, or not go on.
+    """
+    if record is None:
+        async with open_unrecorded(source, overrides=overrides, policy=policy) as team:
+            yield team
+        return
+    read = partial(read_config, source, overrides=overrides, policy=policy)
+    async with _recorded(read, source, _directory(record), sync=sync) as team:
+        yield team
+
+
+@asynccontextmanager
+async def _recorded(
+    read: Callable[[], CheckedConfig], source: ConfigSource, directory: RunDirectory, *, sync: bool
+) -> AsyncGenerator[Team | ChatAgent]:
+    if directory.is_begun:
+        _refuse_other(directory.about())
+    recording = Recording(directory, sync=sync)
+    door, summary = Door(recording.stand, outer=(outer := current_door())), Summary(in_all=True)
+    for listener in (recording, *summary.listeners):
+        door.listen(listener, essential=True)
+    began, end, failure = time.monotonic(), WorkEnd, None
+    try:
+        async with Scope() as scope:
+            # what the program does beside the team is no part of the run
+            with remembered(door):
+                config = read()
+                telemetry.trace(outer or door, *span_settings(config, source))
+                team = make_runnable(config)
+                summary.begin(team)
+                await make_ready(scope)
+                executors = executors_of(scope)
+                recorded = _RecordedTeam(team, door, recording, executors)
+                end = recorded.end
+                recording.begin(config, None, executors, what_is_open(executors), recorded.park)
+                recorded.require_the_door()
+            yield cast("Team", recorded)
+        door.check()
+    except BaseException as error:
+        failure = error
+        raise
+    finally:
+        if recording.place is not None:
+            # what comes of a run that is parked is raised to the program
+            if not (last := end()).is_parked and failure is not None:
+                last = WorkEnd.by(failure)
+            result = summary.result(last, time.monotonic() - began)
+            if not isinstance(failure, Exception | None):
+                result.ending = RunEnding.STOPPED
+            door.tell(result)
+            recording.end()
+
+
+def _directory(record: str | os.PathLike[str]) -> RunDirectory:
+    # wherever the program goes meanwhile
+    return RunDirectory(Path(record).absolute())
+
+
+def _refuse_other(about: About) -> None:
+    refuse_elsewhere(about)
+    if about.task is not None:
+        raise JournalError(
+            f"the run {about.id} was begun by `codeact-team run`, and goes on by `codeact-team resume`: keep this one elsewhere"
+        )
+
+
+class _RecordedTeam(Wrapper):
+    """A team, or an agent, whose runs pass a door, and are told there.
+
+    Args:
+        wrapped: The team.
+        door: The door.
+        recording: What records it.
+        executors: Where its code runs.
+    """
+
+    def __init__(
+        self,
+        wrapped: Team | ChatAgent,
+        door: Door,
+        recording: Recording,
+        executors: Sequence[StreamingCodeExecutor],
+    ) -> None:
+        super().__init__(wrapped)
+        self._door = door
+        self._recording = recording
+        self._executors = executors
+        self._past_the_door = past_the_door(wrapped)
+        self._end = WorkEnd()
+        self._token = CancellationToken()
+        """Stops the agents at work."""
+        self._parked: RunParked | None = None
+
+    def require_the_door(self) -> None:
+        """Refuse to go on with a run if the team acts past its journal; say so if it begins.
+
+        Raises:
+            JournalError: If it is refused.
+        """
+        self._recording.refuse_what_passes(self._past_the_door)
+        if self._past_the_door:
+            named = ", ".join(self._past_the_door)
+            logger.warning("this run cannot be resumed, as these act past what is recorded: %s", named)
+
+    def end(self) -> WorkEnd:
+        """How the last task ended."""
+        return self._end
+
+    def park(self, event: RunParked) -> None:
+        """End the task that is under way: it waits for an answer."""
+        self._parked = event
+        self._door.tell(event)
+        self._token.cancel()
+
+    async def run(self, **settings: Any) -> TaskResult:
+        result = None
+        async for item in self.run_stream(**settings):
+            result = item
+        assert isinstance(result, TaskResult)
+        return result
+
+    def run_stream(self, *, task: Task = None, **settings: Any) -> AsyncGenerator[Item, None]:
+        return streamed(partial(self._run, task, settings))
+
+    async def _run(
+        self, task: Task, settings: Mapping[str, Any], emit: Callable[[Item], Awaitable[None]]
+    ) -> TaskResult:
+        door, failure = self._door, None
+        self._token = settings.get("cancellation_token") or CancellationToken()
+        with (
+            remembered(door),
+            door.span(
+                lambda span: RunBegan(
+                    span=span,
+                    task=_in_words(task),
+                    past_the_door=self._past_the_door,
+                    record=self._recording.place,
+                ),
+                lambda span: RunEnded(span=span, error=error_text(failure)),
+            ),
+        ):
+            try:
+                items = self.wrapped.run_stream(task=task, **{**settings, "cancellation_token": self._token})
+                result = await self._pass_on(items, emit)
+                # an agent that is stopped may end in order
+                self._raise_if_parked()
+                await self._recording.finish(self._executors)
+            except BaseException as error:
+                failure = door.original_of(error)
+                self._end = WorkEnd.by(failure)
+                self._raise_if_parked()
+                raise
+        self._end = WorkEnd(result.stop_reason)
+        return result
+
+    def _raise_if_parked(self) -> None:
+        if self._parked is not None:
+            self._end = WorkEnd("it waits for an answer", is_broken_off=True, is_parked=True)
+            raise JournalError(
+                f"the run waits for an answer: codeact-team answer {self._parked.record}; then run the program again"
+            ) from None
+
+    async def _pass_on(
+        self, items: AsyncGenerator[Item, None], emit: Callable[[Item], Awaitable[None]]
+    ) -> TaskResult:
+        result: TaskResult | None = None
+        async with aclosing(items) as own:
+            async for item in own:
+                if isinstance(item, TaskResult):
+                    result = item
+                else:
+                    self._door.tell(MessageSent(message=item))
+                    await emit(item)
+        assert result is not None, "a run ends with its result"
+        return result
+
+
+def _in_words(task: Task) -> str:
+    match task:
+        case None | str():
+            return task or ""
+        case BaseChatMessage():
+            return task.to_text()
+        case _:
+            return "\n".join(message.to_text() for message in task)
