@@ -54,7 +54,6 @@ def _show(screen: Screen, question: OpenQuestion, directory: RunDirectory) -> No
         # the prompt alone says little
         screen.text(said.source, "bold cyan")
         screen.prose(without_note(said).to_text())
-        screen.text(f"{question.agent} is asked: ", "yellow", end="")
     screen.text(question.text)
     if question.is_lost:
         screen.notice(

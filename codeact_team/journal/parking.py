@@ -103,7 +103,10 @@ class Parking:
             # the call is not made before it is approved
             above.pop()
         is_lost = not all(map(_runs_again, above))
-        return OpenQuestion(n, key, effect.source, effect.kind, effect.to_text(), is_lost)
+        text = effect.to_text()
+        if isinstance(effect, PersonInput):
+            text = f"{effect.source} is asked: {text}"
+        return OpenQuestion(n, key, effect.source, effect.kind, text, is_lost)
 
     def _consider(self) -> None:
         """Park the run in a while, unless anything happens until then, if all that is under way waits."""

@@ -17,7 +17,7 @@ from support import fork_server
 from support.openai_server import AnyReply, Body, ScriptedServer, Text
 from support.waiting import until
 
-from codeact_team.journal import find_run
+from codeact_team.journal import RecordedRun, find_run
 from codeact_team.journal.log import read_log
 
 CLIENT = {
@@ -37,6 +37,19 @@ WITH_A_NETWORK: dict[str, Any] = {
 PARKED, STOPPED = 3, 130
 
 
+def agent(name: str, rule: dict[str, str], executor: Any = EXECUTOR) -> dict[str, Any]:
+    config = {
+        "name": name,
+        "model_client": CLIENT,
+        "system_message": f"You are {name}. $tools",
+        "tools": [f"parking_tools:{name}" for name in ("refund", "count", "hang")],
+        "approval": [rule],
+        "approval_timeout": "park",
+        "code_executor": executor,
+    }
+    return {"provider": "codeact_team.CodeActAgent", "config": config}
+
+
 class Case:
     """A folder with a config in it, and a model that answers with blocks of code, one after the other."""
 
@@ -49,15 +62,7 @@ class Case:
             "OPENAI_API_KEY": "sk-of-the-test-0123456789",
             "OPENAI_BASE_URL": server.base_url,
         }
-        config = {
-            "name": "coder",
-            "model_client": CLIENT,
-            "tools": [f"parking_tools:{name}" for name in ("refund", "count", "hang")],
-            "approval": [rule],
-            "approval_timeout": "park",
-            "code_executor": executor,
-        }
-        self.write({"provider": "codeact_team.CodeActAgent", "config": config})
+        self.write(agent("coder", rule, executor))
 
     def write(self, config: dict[str, Any]) -> None:
         (self.folder / "config.json").write_text(json.dumps(config))
@@ -146,6 +151,10 @@ def test_a_call_waits_for_its_approval_until_another_day_in_another_place(tmp_pa
         assert (ended.returncode, ended.stdout) == (0, "refunded A [1, 2] ['one', 'two']\n")
         assert len(server.requests) == asked, "what the model has said is known"
     assert case.effects == ["refund A"]
+    asked_for = [each for each in RecordedRun(find_run("last", case.runs)).effects() if each.kind == "approval"]
+    assert [(each.n, each.outcome, each.error) for each in asked_for] == [
+        (question["n"], {"allowed": True, "reason": "", "always": False}, None)
+    ]
     assert log.read_text() == "one\ntwo\n"
     assert (case.folder / "work" / "notes.txt").read_text() == "mine, too\n"
     assert "waits for no answer, as it is accepted" in case.answer("yes").stderr
@@ -182,6 +191,31 @@ def test_calls_side_by_side_are_asked_about_at_once_and_what_else_is_under_way_c
     assert ended.returncode == 0
     assert re.search(r"not today.*, 3, 'refunded B'", ended.stdout), ended.stdout
     assert case.effects == ["counted", "refund B"]
+
+
+def test_other_agents_go_on_until_they_wait_as_well(tmp_path: Path) -> None:
+    def reply(body: Body) -> AnyReply:
+        if "You are quick." in json.dumps(body["messages"]):
+            return Text("```python\nfinal_answer(tools.refund(order='A'))\n```")
+        return Text("```python\ntools.count()\nfinal_answer(tools.refund(order='B'))\n```")
+
+    confined = {"provider": EXECUTOR["provider"], "config": {**EXECUTOR["config"], "work_dir": None}}
+    agents = [agent(name, ASK_FOR_REFUNDS, confined) for name in ("quick", "slow")]
+    nodes = {name: {"name": name, "edges": []} for name in ("quick", "slow")}
+    with ScriptedServer.in_thread(reply) as server:
+        case = Case(tmp_path, server, ASK_FOR_REFUNDS)
+        provider = "autogen_agentchat.teams.GraphFlow"
+        graph = {"nodes": nodes, "default_start_node": None}
+        config = {"participants": agents, "graph": graph}
+        case.write({"provider": provider, "component_type": "team", "config": config})
+        assert case.run("-q").returncode == PARKED
+        assert [question["agent"] for question in case.open()] == ["quick", "slow"]
+        for question in case.open():
+            assert case.answer("yes", "-n", str(question["n"])).returncode == 0
+        asked = len(server.requests)
+        assert case.resume("-q").returncode == 0
+        assert len(server.requests) == asked
+    assert sorted(case.effects) == ["counted", "refund A", "refund B"]
 
 
 def test_the_same_question_asked_again_is_another_one(tmp_path: Path) -> None:
