@@ -14,7 +14,8 @@ from codeact_team.effects import Effect, Perform
 from codeact_team.errors import JournalError, RecordedError
 from codeact_team.executor_interface import StreamingCodeExecutor
 from codeact_team.journal.differences import difference
-from codeact_team.journal.past import Past, PastEffect, State
+from codeact_team.journal.past import Past
+from codeact_team.journal.past_effects import PastEffect, State
 from codeact_team.journal.questions import Questions, inside
 from codeact_team.places import place_of
 

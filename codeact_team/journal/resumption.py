@@ -18,7 +18,8 @@ from codeact_team.errors import JournalError, RecordedError
 from codeact_team.events import BlocksRepeated, FilesPutBack
 from codeact_team.execution import SessionResult
 from codeact_team.executor_interface import StreamingCodeExecutor
-from codeact_team.journal.past import Past, PastEffect, State
+from codeact_team.journal.past import Past
+from codeact_team.journal.past_effects import PastEffect, State
 from codeact_team.journal.questions import asking, inside
 from codeact_team.journal.recorder import Recorder, workspace_of
 from codeact_team.places import place_of

@@ -193,17 +193,21 @@ async def test_each_run_is_a_sample_and_one_without_an_end_has_no_score(tmp_path
         ("one", result(RunEnding.ACCEPTED)),
         ("two", result(RunEnding.FAILED, error="the server is gone")),
         ("three", None),
+        ("four", result(RunEnding.PARKED, stop_reason="it waits for an answer")),
     ]:
         with recorded(tmp_path, name, end):
             await wrap_client(ReplayChatCompletionClient(["Hello."]), "m").create(
                 [UserMessage(content="Hi.", source="user")]
             )
-    samples = {str(sample.id): sample for sample in logged(tmp_path, "one", "two", "three")}
+    samples = {str(sample.id): sample for sample in logged(tmp_path, "one", "two", "three", "four")}
     assert {name: bool(sample.scores) for name, sample in samples.items()} == {
         "one": True,
         "two": False,
         "three": False,
+        "four": False,
     }
+    assert samples["four"].metadata["ending"] == "parked"
+    assert samples["four"].metadata["stop_reason"] == "it waits for an answer"
     failed = samples["two"].error
     assert failed is not None
     assert failed.message == "the server is gone"

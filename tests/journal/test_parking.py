@@ -151,7 +151,9 @@ def test_a_call_waits_for_its_approval_until_another_day_in_another_place(tmp_pa
         assert (ended.returncode, ended.stdout) == (0, "refunded A [1, 2] ['one', 'two']\n")
         assert len(server.requests) == asked, "what the model has said is known"
     assert case.effects == ["refund A"]
-    asked_for = [each for each in RecordedRun(find_run("last", case.runs)).effects() if each.kind == "approval"]
+    asked_for = [
+        each for each in RecordedRun(find_run("last", case.runs)).effects() if each.kind == "approval"
+    ]
     assert [(each.n, each.outcome, each.error) for each in asked_for] == [
         (question["n"], {"allowed": True, "reason": "", "always": False}, None)
     ]
@@ -200,16 +202,20 @@ def test_other_agents_go_on_until_they_wait_as_well(tmp_path: Path) -> None:
         return Text("```python\ntools.count()\nfinal_answer(tools.refund(order='B'))\n```")
 
     confined = {"provider": EXECUTOR["provider"], "config": {**EXECUTOR["config"], "work_dir": None}}
-    agents = [agent(name, ASK_FOR_REFUNDS, confined) for name in ("quick", "slow")]
-    nodes = {name: {"name": name, "edges": []} for name in ("quick", "slow")}
+    names = ["quick", "slow"]
+    config: dict[str, Any] = {
+        "participants": [agent(name, ASK_FOR_REFUNDS, confined) for name in names],
+        "graph": {
+            "nodes": {name: {"name": name, "edges": []} for name in names},
+            "default_start_node": None,
+        },
+    }
+    provider = "autogen_agentchat.teams.GraphFlow"
     with ScriptedServer.in_thread(reply) as server:
         case = Case(tmp_path, server, ASK_FOR_REFUNDS)
-        provider = "autogen_agentchat.teams.GraphFlow"
-        graph = {"nodes": nodes, "default_start_node": None}
-        config = {"participants": agents, "graph": graph}
         case.write({"provider": provider, "component_type": "team", "config": config})
         assert case.run("-q").returncode == PARKED
-        assert [question["agent"] for question in case.open()] == ["quick", "slow"]
+        assert [question["agent"] for question in case.open()] == names
         for question in case.open():
             assert case.answer("yes", "-n", str(question["n"])).returncode == 0
         asked = len(server.requests)
