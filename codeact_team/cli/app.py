@@ -103,6 +103,10 @@ _RunDir = Annotated[
     Path,
     typer.Option(metavar="DIR", help="The directory of the runs, each in one of its own.", show_default=True),
 ]
+_Sync = Annotated[
+    bool,
+    typer.Option("--sync", help="Write what is kept through to the disk, so that it survives a power cut."),
+]
 _Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print the answer only.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
@@ -140,10 +144,11 @@ def _runner(
     policy: Policy,
     out: Path | None = None,
     record: Path | None = None,
+    sync: bool = False,
 ) -> TeamRunner:
     from codeact_team.runs import TeamRunner
 
-    return TeamRunner(config, overrides=overrides, policy=policy, out=out, record=record)
+    return TeamRunner(config, overrides=overrides, policy=policy, out=out, record=record, sync=sync)
 
 
 def main() -> None:
@@ -205,6 +210,7 @@ def run(
     out: _Out = None,
     run_dir: _RunDir = RUNS,
     no_record: Annotated[bool, typer.Option("--no-record", help="Do not keep the run.")] = False,
+    sync: _Sync = False,
     quiet: _Quiet = False,
     as_json: _Json = False,
 ) -> None:
@@ -231,7 +237,7 @@ def run(
         changes = _overrides(overrides, model, base_url, data)
         policy = _policy(allow, allow_unsafe)
         with _traced(screen):
-            runner = _runner(config, changes, policy, out, None if no_record else run_dir)
+            runner = _runner(config, changes, policy, out, None if no_record else run_dir, sync)
             code = run_command(
                 screen, runner, wanted, seconds=timeout, output=output, as_json=as_json, quiet=quiet
             )
@@ -240,12 +246,7 @@ def run(
 
 @app.command()
 def resume(
-    run: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN", help="Its id, the beginning of that, `last`, or the path of its directory."
-        ),
-    ],
+    run: _Run,
     overrides: _Overrides = None,
     allow: _Allow = None,
     allow_unsafe: _AllowUnsafe = False,
@@ -253,6 +254,7 @@ def resume(
     output: _Output = None,
     out: _Out = None,
     run_dir: _RunDir = RUNS,
+    sync: _Sync = False,
     quiet: _Quiet = False,
     as_json: _Json = False,
 ) -> None:
@@ -273,8 +275,9 @@ def resume(
 
         with _traced(screen):
             changes = _overrides(overrides, None, None)
+            policy = _policy(allow, allow_unsafe)
             runner, task = resumed(
-                find_run(run, run_dir), overrides=changes, policy=_policy(allow, allow_unsafe), out=out
+                find_run(run, run_dir), overrides=changes, policy=policy, out=out, sync=sync
             )
             code = run_command(
                 screen, runner, task, seconds=timeout, output=output, as_json=as_json, quiet=quiet
@@ -517,9 +520,7 @@ def packages(
 
     Exit codes: 0, and 1 if something was changed.
     """
-    from codeact_team.cli.error_reporting import reported
-
-    with reported() as screen:
+    with _reported() as screen:
         from codeact_team.cli.packages import packages_command
 
         raise typer.Exit(packages_command(screen, verify=verify, prune=prune, as_json=as_json))
@@ -567,12 +568,7 @@ def runs(
 
 @app.command()
 def show(
-    run: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN", help="Its name or the beginning of that, last, or the path of its directory."
-        ),
-    ],
+    run: _Run,
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on with what happens, until the run has ended.")
     ] = False,

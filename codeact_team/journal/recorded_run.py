@@ -77,9 +77,12 @@ class RecordedRun:
         """
         if self.about.task is not None:
             return self.about.task
-        told = (entry.get("event", {}) for entry in read_log(self.directory.lines))
-        began = next((event for event in told if event.get("type") == RunBegan.type), None)
-        return None if began is None else str(self._blobs.unpack(began["task"]))
+        for entry in read_log(self.directory.lines):
+            # what is large as a whole does not tell what it is
+            if (told := entry.get("event")) is not None and told.get("type") in (None, RunBegan.type):
+                if isinstance(event := self._event(told), RunBegan):
+                    return event.task
+        return None
 
     @property
     def is_running(self) -> bool:

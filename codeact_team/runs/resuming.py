@@ -21,6 +21,7 @@ def resumed(
     overrides: Sequence[str | ForEvery] = (),
     policy: Policy | None = None,
     out: str | os.PathLike[str] | None = None,
+    sync: bool = False,
 ) -> tuple[TeamRunner, str]:
     """What goes on with a run, and its task. Blocks.
 
@@ -29,6 +30,7 @@ def resumed(
         overrides: Changes to its config, such as a limit that is raised.
         policy: What may be loaded.
         out: As of :class:`TeamRunner`.
+        sync: As of :class:`TeamRunner`.
 
     Raises:
         JournalError: If it cannot go on.
@@ -49,4 +51,4 @@ def resumed(
     refuse_elsewhere(about)
     hidden = HiddenValues(credentials_of_environment(os.environ), about.nonce)
     config, task = str(hidden.show(directory.config())), str(hidden.show(about.task))
-    return TeamRunner(config, overrides=overrides, policy=policy, out=out, record=directory), task
+    return TeamRunner(config, overrides=overrides, policy=policy, out=out, record=directory, sync=sync), task

@@ -59,6 +59,7 @@ class TeamRunner:
         out: A directory that gets copies of the files that each run has made or changed; made if it is missing.
         record: The directory in which :meth:`run_once` keeps the run, in one of its own; or the run that it goes on with;
             ``None`` to keep nothing; or what keeps it.
+        sync: Whether what is kept survives a power cut.
     """
 
     def __init__(
@@ -69,12 +70,13 @@ class TeamRunner:
         policy: Policy | None = None,
         out: str | os.PathLike[str] | None = None,
         record: Path | RunDirectory | Recording | None = None,
+        sync: bool = False,
     ) -> None:
         self._source = source
         self._overrides = overrides
         self._policy = policy
         self._files = RunFiles(out)
-        self._recording = record if isinstance(record, Recording) else Recording(record)
+        self._recording = record if isinstance(record, Recording) else Recording(record, sync=sync)
         self._door = Door(self._recording.stand, self._files.keep)
         self.listen(self._recording, essential=True)
         self.listen(self._files.count)
