@@ -496,12 +496,14 @@ class BlocksRepeated(Event):
     Attributes:
         place: Where in the config its executor is.
         blocks: How many blocks.
-        differing: How many of them wrote something else than before; agents go by what they wrote then.
+        differing: How many of them came to something else than before; agents go by what they came to then.
+        difference: How the first of these differs, as a unified diff; hostile data.
     """
 
     place: str
     blocks: int
     differing: int
+    difference: str | None = None
 
 
 @dataclass(frozen=True)

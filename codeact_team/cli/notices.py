@@ -17,6 +17,7 @@ from codeact_team.events import (
 from codeact_team.files.saving import readable
 from codeact_team.missing_modules import advice
 from codeact_team.runs import RunResult
+from codeact_team.visibility import edged, visible
 
 _TOOLS = ("tool_call", "part_call")
 """Kinds of effects that are calls of tools."""
@@ -72,11 +73,16 @@ def _tell_resumption(screen: Screen, event: RunBegan | RunResumed | FilesPutBack
             screen.notice("note", _resumed(event))
         case FilesPutBack():
             screen.notice("note", _put_back(event))
-        case BlocksRepeated(blocks=blocks, differing=differing) if differing:
-            said = f"of {blocks} blocks that ran again, {differing} wrote something else than before"
-            screen.notice("warning", f"{said}; the agents go by what was written before")
+        case BlocksRepeated() if event.differing:
+            screen.notice("warning", _repeated(event, screen.width))
         case _:
             pass
+
+
+def _repeated(event: BlocksRepeated, width: int) -> str:
+    said = f"of {event.blocks} blocks that ran again, {event.differing} wrote something else than before"
+    shown = "" if event.difference is None else f":\n{edged(visible(event.difference), width)}"
+    return f"{said}; the agents go by what was written before{shown}"
 
 
 def _parked(event: RunParked) -> str:

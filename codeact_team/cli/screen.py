@@ -49,11 +49,11 @@ class Screen:
         if language is not None and self._out.is_terminal and len(text) <= _LONGEST_HIGHLIGHTED:
             told = highlighted(text, language)
         for line in told.split("\n", allow_blank=True):
-            for number, part in enumerate(line.divide(edge_breaks(line.plain, self._width))):
+            for number, part in enumerate(line.divide(edge_breaks(line.plain, self.width))):
                 self._print(Text.assemble((CONTINUED if number else EDGE, "dim"), part))
 
     @property
-    def _width(self) -> int:
+    def width(self) -> int:
         """Cells in a line of the terminal; what ``COLUMNS`` says may be older than its window."""
         with suppress(OSError):
             return min(self._out.width, os.get_terminal_size(1).columns or self._out.width)

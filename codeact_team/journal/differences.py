@@ -19,11 +19,15 @@ _CONTEXT = 3
 _ADDRESS = re.compile(r"(?<=\bat )0x[0-9a-f]+|\b0x[0-9a-f]{9,16}\b")
 """As objects show it; elsewhere what is shorter is a number that means something."""
 
+_TEMPORARY = re.compile(r"\bcodeact-team-\d+-\w{8}\b")
+"""The names of temporary directories."""
+
 
 def difference(recorded: CodeResult, now: CodeResult, *, paths: Mapping[str, str] = {}) -> str | None:
     """Compare what came of a block with what has come of it now.
 
-    Exit code, output and the answer that code has given are compared; addresses in memory are not.
+    Exit code, output and the answer that code has given are compared; addresses in memory and the names of temporary
+    directories are not.
 
     Args:
         recorded: What came of it then.
@@ -58,7 +62,7 @@ def _lines(text: str, paths: Mapping[str, str]) -> list[str]:
     if known := sorted(filter(None, paths), key=len, reverse=True):
         pattern = rf"(?:{'|'.join(map(re.escape, known))})(?!\w)"
         text = re.sub(pattern, lambda found: paths[found[0]], text)
-    text = _ADDRESS.sub("0x…", text)
+    text = _TEMPORARY.sub("codeact-team-…", _ADDRESS.sub("0x…", text))
     return [
         line[start : start + _MAX_LENGTH]
         for line in text.split("\n")

@@ -186,30 +186,32 @@ class Recorder:
         if workspace in self._files and not workspace.startswith("@"):
             await self.record_files(executor, block)
 
-    async def record_files(
-        self, executor: StreamingCodeExecutor, block: int, *, quietly: bool = False
-    ) -> None:
-        """Note what has changed in a workspace since that was last noted.
+    async def record_files(self, executor: StreamingCodeExecutor, block: int) -> None:
+        """Write down what has changed in a workspace since that was last known.
 
         Args:
             executor: Whose it is.
             block: The number of the entry of the block that has changed it.
-            quietly: Whether the journal knows of the changes.
         """
-        workspace = workspace_of(executor)
         try:
             now = await self.files_of(executor)
         except SandboxError as error:
             logger.warning("what code has changed in its workspace is not recorded: %s", error)
             return
-        before, self._files[workspace] = self._files.get(workspace, {}), now
+        workspace = workspace_of(executor)
+        before = self._files.get(workspace, {})
+        self.know_files(executor, now)
         changed = {path: file for path, file in now.items() if before.get(path) != file}
         gone: list[JsonValue] = [path for path in before if path not in now]
-        if quietly or (block > self._known and not (changed or gone)):
+        if block > self._known and not (changed or gone):
             return
         listed: JsonValue = {path: asdict(file) for path, file in changed.items()}
         packed = self.questions.packed(listed)
         self.write(files={"workspace": workspace, "block": block, "changed": packed, "gone": gone})
+
+    def know_files(self, executor: StreamingCodeExecutor, files: Mapping[str, RecordedFile]) -> None:
+        """Take what is in a workspace for known: what is written down later is what has changed since."""
+        self._files[workspace_of(executor)] = files
 
     async def files_of(self, executor: StreamingCodeExecutor) -> Mapping[str, RecordedFile]:
         """What is in a workspace; the contents are kept, but those with a credential in them."""
@@ -222,6 +224,11 @@ class Recorder:
         self._log.close()
 
     def write(self, **entry: JsonValue) -> int:
+        """Append an entry, and return its number. Blocks.
+
+        Raises:
+            JournalError: If it cannot be written.
+        """
         self.last += 1
         self._log.append({"n": self.last, "at": round(time.time(), 6), **entry})
         return self.last

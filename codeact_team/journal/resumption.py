@@ -18,6 +18,7 @@ from codeact_team.errors import JournalError, RecordedError
 from codeact_team.events import BlocksRepeated, FilesPutBack
 from codeact_team.execution import SessionResult
 from codeact_team.executor_interface import StreamingCodeExecutor
+from codeact_team.journal.differences import difference
 from codeact_team.journal.past import Past
 from codeact_team.journal.past_effects import PastEffect, State
 from codeact_team.journal.questions import asking, inside
@@ -132,7 +133,7 @@ class Resumption:
         self._recorder.write(rebuilding=workspace)
         reason = await self._bring_back(effect, executor, blocks) if blocks else None
         if now is not None:
-            await self._let_be(executor, now, n)
+            await self._let_be(executor, now)
         self._recorder.write(rebuilt=workspace)
         return reason
 
@@ -153,7 +154,7 @@ class Resumption:
     ) -> bool:
         """Run blocks again, with what their calls were answered then; whether they have asked for the same."""
         await self._go_back(executor, blocks[0].n)
-        differing = 0
+        told: list[str] = []
         for block in blocks:
             request: Any = self._recorder.questions.shown(self._past.request(block))
             token = _repeating.set(True)
@@ -165,9 +166,15 @@ class Resumption:
             if self._strayed:
                 return False
             recorded = effect.load(self._recorder.questions.shown(self._past.outcome(block)))
-            differing += (result.exit_code, result.output) != (recorded.exit_code, recorded.output)
+            if (differs := difference(recorded, result)) is not None:
+                told.append(differs)
             await self._go_back(executor, block.n + 1)
-        tell(BlocksRepeated(place=place_of(executor), blocks=len(blocks), differing=differing))
+        first = told[0] if told else None
+        tell(
+            BlocksRepeated(
+                place=place_of(executor), blocks=len(blocks), differing=len(told), difference=first
+            )
+        )
         return True
 
     async def _refuse_conflicts(self, executor: StreamingCodeExecutor, workspace: str) -> None:
@@ -195,9 +202,9 @@ class Resumption:
 
     async def _go_back(self, executor: StreamingCodeExecutor, n: int) -> None:
         """Let the workspace be as it was when the block with the number ``n`` began."""
-        await self._let_be(executor, self._past.files(workspace_of(executor), n), n)
+        await self._let_be(executor, self._past.files(workspace_of(executor), n))
 
-    async def _let_be(self, executor: StreamingCodeExecutor, wanted: Mapping[str, Any], n: int) -> None:
+    async def _let_be(self, executor: StreamingCodeExecutor, wanted: Mapping[str, Any]) -> None:
         there = await self._recorder.files_of(executor)
         contents = {
             path: await asyncio.to_thread(self._recorder.blobs.file, file["digest"])
@@ -212,7 +219,8 @@ class Resumption:
         ]
         if contents or gone:
             await executor.restore_files(contents, executable, gone)
-        await self._recorder.record_files(executor, n, quietly=True)
+            there = await self._recorder.files_of(executor)
+        self._recorder.know_files(executor, there)
 
 
 def _differs(there: Any, wanted: Mapping[str, JsonValue]) -> bool:

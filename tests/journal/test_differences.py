@@ -52,6 +52,13 @@ def test_addresses_in_memory_make_none(text: str) -> None:
     assert difference(result(text.format("7f3c1c0b2d90")), result(text.format("7e1aa2c4f010"))) is None
 
 
+def test_the_names_of_temporary_directories_make_none() -> None:
+    then, now = (
+        result(f"/tmp/codeact-team-{name}/workspace/a.txt") for name in ("12-abcdefgh", "345-_x1y2z34")
+    )
+    assert difference(then, now) is None
+
+
 def test_short_hexadecimal_numbers_are_numbers() -> None:
     assert difference(result(hex(30)), result(hex(31))) is not None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -147,3 +148,23 @@ def test_a_run_of_which_a_part_acts_past_the_journal_says_so_and_is_not_gone_on_
         code, _, stderr = resume(tmp_path, server)
     assert code == 2
     assert "error: the run cannot go on: TimeoutTermination act past its journal" in stderr
+
+
+def test_how_code_that_ran_again_has_come_to_something_else_is_told(tmp_path: Path) -> None:
+    chance = stories.Story(
+        stories.coder(),
+        stories.step_by_step(
+            stories.python("import uuid\nmade = uuid.uuid4()\nprint('begin')\nprint(f'made {made}')"),
+            stories.python("print('go on')"),
+            stories.python("final_answer('done')"),
+        ),
+        "done",
+    )
+    with ScriptedServer.in_thread(chance.reply) as server:
+        _, entries = alone(tmp_path / "alone", server, chance)
+        (tmp_path / "killed").mkdir()
+        start(tmp_path / "killed", server, chance, round(entries * 0.6))
+        code, stdout, stderr = resume(tmp_path / "killed", server)
+    assert (code, stdout.strip()) == (0, "done"), stderr
+    assert "blocks that ran again, 1 wrote something else than before; the agents go by" in stderr
+    assert re.search(r"^\|  begin\n\| -made \S+\n\| \+made \S+$", stderr, re.MULTILINE), stderr
