@@ -21,10 +21,17 @@ from codeact_team.sandbox_description import without_note
 def answer_command(
     screen: Screen, directory: RunDirectory, words: Sequence[str], number: int | None, *, as_json: bool
 ) -> int:
-    """Answer a question of a run that is parked, or list the open ones where there are no ``words``; the exit code."""
+    """Answer a question of a run that is parked, or show what is open where there are no ``words``; the exit code."""
     run = ParkedRun(directory)
     if not words:
-        _list(screen, run, directory, as_json=as_json)
+        questions = run.open if number is None else [run.question(number)]
+        for question in questions:
+            if as_json:
+                print_json(asdict(question))
+            else:
+                _show(screen, question, directory)
+        if not as_json:
+            _tell_what_is_left(screen, run, directory)
         return 0
     text = " ".join(words)
     if text == "-":
@@ -38,22 +45,12 @@ def answer_command(
     return 0
 
 
-def _list(screen: Screen, run: ParkedRun, directory: RunDirectory, *, as_json: bool) -> None:
-    for question in run.open:
-        if as_json:
-            print_json(asdict(question))
-        else:
-            _show(screen, question, directory)
-    if not as_json:
-        _tell_what_is_left(screen, run, directory)
-
-
 def _show(screen: Screen, question: OpenQuestion, directory: RunDirectory) -> None:
     screen.text(f"── question {question.n}", "bold yellow")
     if question.kind != AskedQuestion.kind and (said := _said_last(directory)) is not None:
         # the prompt alone says little
-        screen.text(said.source, "bold cyan")
-        screen.prose(without_note(said).to_text())
+        screen.text(f"{said.source} has said:", "dim")
+        screen.quote(without_note(said).to_text(), None)
     screen.text(question.text)
     if question.is_lost:
         screen.notice(

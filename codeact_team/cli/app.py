@@ -351,7 +351,7 @@ def answer(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[ANSWER]",
+            metavar="ANSWER",
             help="yes, no, no with a reason, or always; any text where a text is asked for, - reads it from standard input.",
         ),
     ] = None,

@@ -90,9 +90,10 @@ def _parked(event: RunParked) -> str:
         f"question {question.n}: {question.text}{_LOST if question.is_lost else ''}"
         for question in event.questions
     )
+    which = " --question N" if event.questions[1:] else ""
     return (
-        f"the run is parked, as nobody is there to answer:\n{asked}\nto answer: codeact-team answer {event.record}; then: "
-        f"codeact-team resume {event.record}"
+        f"the run is parked, as nobody is there to answer:\n{asked}\nto answer: codeact-team answer {event.record}{which} "
+        f"ANSWER; then: codeact-team resume {event.record}"
     )
 
 

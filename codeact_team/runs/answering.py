@@ -54,7 +54,7 @@ class ParkedRun:
             SettingError: If that is no answer to it, or it is not clear which one is meant.
             JournalError: If it is not open, or the answer cannot be written.
         """
-        question = self._chosen(number)
+        question = self.question(number)
         outcome = _outcome(question, text)
         if question.is_lost:
             raise JournalError(
@@ -73,7 +73,8 @@ class ParkedRun:
             recorder.close()
         return question
 
-    def _chosen(self, number: int | None) -> OpenQuestion:
+    def question(self, number: int | None) -> OpenQuestion:
+        """The open question with a number; ``None`` for the only one. Raises as :meth:`answer`."""
         if not self.open:
             raise JournalError("all questions of the run are answered: resume it")
         known = ", ".join(str(question.n) for question in self.open)

@@ -179,6 +179,7 @@ def test_calls_side_by_side_are_asked_about_at_once_and_what_else_is_under_way_c
         assert (
             f"which of the open questions is meant: {first['n']}, {second['n']}" in case.answer("yes").stderr
         )
+        assert case.answer("-n", str(second["n"])).stdout.count("wants to call") == 1
         said = case.answer("no", "not", "today", "--question", str(first["n"]), "--json")
         assert json.loads(said.stdout) == {
             "answered": first["n"],
@@ -286,7 +287,9 @@ def test_a_person_who_is_not_there_is_asked_for_a_text_later(tmp_path: Path) -> 
         assert case.run("-q").returncode == PARKED
         (question,) = case.open()
         assert (question["kind"], question["agent"]) == ("person_input", "client")
-        assert "helper\nWhich size?\nclient is asked: Enter your response: " in case.answer().stdout
+        assert (
+            "helper has said:\n| Which size?\nclient is asked: Enter your response: " in case.answer().stdout
+        )
         assert case.resume("-q").returncode == PARKED
         assert case.open() == [question]
         case.answer("-", stdin="yes: the\nlarge one\n")
