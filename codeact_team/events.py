@@ -320,6 +320,19 @@ class ToolCallEnded(EffectEvent):
 
 
 @dataclass(kw_only=True)
+class ToolsListed(EffectEvent):
+    """Workbenches are asked which tools there are.
+
+    Attributes:
+        of: What the workbenches are called.
+        is_over: Whether they have answered, or failed to.
+    """
+
+    of: Sequence[str]
+    is_over: bool = False
+
+
+@dataclass(kw_only=True)
 class QuestionAsked(EffectEvent):
     """A person is asked; ``text`` is the question, fit to be shown."""
 

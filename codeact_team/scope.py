@@ -7,7 +7,7 @@ made in, found through a context variable, which the tasks of AutoGen's runtime 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
 from contextvars import ContextVar, Token
 from types import TracebackType
@@ -52,9 +52,10 @@ class Scope:
         """Call and await ``callback`` when the scope ends, after everything is stopped."""
         self._at_end.append(callback)
 
-    def prewarm(self) -> None:
-        """Start everything registered so far, without waiting for it."""
-        self._starts += [self._tasks.create_task(part.start()) for part in self._owned]
+    def prewarm(self, parts: Iterable[Startable] | None = None) -> None:
+        """Start parts, by default everything registered so far, without waiting for it."""
+        parts = self._owned if parts is None else parts
+        self._starts += [self._tasks.create_task(part.start()) for part in parts]
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()

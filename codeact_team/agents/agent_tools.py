@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from autogen_core import CancellationToken
 from autogen_core.tools import Workbench
+from pydantic import TypeAdapter
 
 from codeact_team import scope
 from codeact_team.agents.host_tool_calls import TurnTools
 from codeact_team.agents.tool_settings import ToolLimits
 from codeact_team.aio import until_cancelled
 from codeact_team.approval import ApprovalRule, Approvals, Handler
-from codeact_team.effects import current_door
+from codeact_team.effects import current_door, perform
 from codeact_team.errors import SettingError
 from codeact_team.providers import resolve_function
-from codeact_team.tools import Offer, Tool, Toolbox
+from codeact_team.tool_listing import ToolListing
+from codeact_team.tools import Listing, Offer, Tool, Toolbox
+
+_LISTINGS = TypeAdapter(Sequence[Listing])
 
 
 class AgentTools:
@@ -68,7 +72,7 @@ class AgentTools:
         if self._toolbox is not None:
             # made outside a scope and used inside it, they belong to it all the same
             scope.register(self._toolbox)
-            offer = await until_cancelled(self._toolbox.offer(), cancellation_token)
+            offer = await until_cancelled(self._toolbox.offer(self._ask), cancellation_token)
         return TurnTools(
             self._source,
             offer,
@@ -78,7 +82,13 @@ class AgentTools:
             door=self._door,
             user=self,
             rights=self._rights,
+            start=None if self._toolbox is None else self._toolbox.be_started,
         )
+
+    async def _ask(
+        self, asked: list[str], listed: Callable[[], Awaitable[Sequence[Listing]]]
+    ) -> Sequence[Listing]:
+        return await perform(ToolListing(None, _LISTINGS, asked, self._source), listed, self._door)
 
     def reset(self) -> None:
         """Forget what was granted."""

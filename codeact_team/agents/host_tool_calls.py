@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 from codeact_team.agents.tool_settings import ToolLimits
 from codeact_team.approval import ApprovalRecord, Approvals
 from codeact_team.effects import Door, Effect, perform
-from codeact_team.errors import BudgetError
+from codeact_team.errors import BudgetError, WorkbenchError
 from codeact_team.events import ToolCallBegan, ToolCallEnded
 from codeact_team.execution import Artifact, CallAnswer, CallOutcome, HostTools
 from codeact_team.execution_records import ToolCallRecord
@@ -134,6 +134,7 @@ class TurnTools(HostTools):
         door: The door that the agent remembers.
         user: Whose turn it is, for executors that several agents share.
         rights: See :attr:`codeact_team.execution.HostTools.rights`.
+        start: Starts what tools need to be called, if anything.
 
     Attributes:
         pause: Entered while a person is asked, whose time is not the turn's.
@@ -154,11 +155,13 @@ class TurnTools(HostTools):
         door: Door | None = None,
         user: object = None,
         rights: object = None,
+        start: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.source = source
         self.user = user
         self._door = door
         self._rights = rights
+        self._start = start
         self._offer = offer
         self._limits = limits
         self._approvals = approvals
@@ -181,6 +184,7 @@ class TurnTools(HostTools):
             door=self._door,
             user=self.user,
             rights=self._rights,
+            start=self._start,
         )
         copy.pause = self.pause
         return copy
@@ -273,8 +277,11 @@ class TurnTools(HostTools):
         timer = asyncio.timeout(seconds)
         try:
             async with timer:
+                # what it offers may be known from before
+                if self._start is not None:
+                    await self._start()
                 return CallAnswer(content=await tool.call(arguments, self._cancellation_token))
-        except ToolFailed as error:
+        except (ToolFailed, WorkbenchError) as error:
             return CallAnswer(CallOutcome.FAILED, error=str(error))
         except TimeoutError:
             if not timer.expired():

@@ -11,18 +11,21 @@ from autogen_core.code_executor import CodeBlock, CodeResult
 from autogen_core.memory import MemoryContent, MemoryQueryResult, UpdateContextResult
 from autogen_core.model_context import ChatCompletionContext, UnboundedChatCompletionContext
 from autogen_core.models import LLMMessage
-from autogen_core.tools import ToolResult
+from autogen_core.tools import ToolResult, ToolSchema
 from pydantic import BaseModel, JsonValue, TypeAdapter
 
 from codeact_team.aio import aclosing, streamed, until_cancelled
 from codeact_team.approval.input_function import enter
 from codeact_team.autogen_parts.part_effects import UNKNOWN, MemoryCall, PartBlock, PartCall, PersonInput
 from codeact_team.effects import Door, Effect, current_door, perform
+from codeact_team.tool_listing import ToolListing
 from codeact_team.wrapper import Wrapper
 
 T = TypeVar("T")
 
 _RESULT = TypeAdapter(ToolResult)
+_SCHEMAS: TypeAdapter[Any] = TypeAdapter(list[dict[str, Any]])
+"""AutoGen's class for them knows less than servers say."""
 _ANYTHING = TypeAdapter[Any](Any)
 _NOTHING = TypeAdapter(None)
 _MEMORIES = TypeAdapter(MemoryQueryResult)
@@ -74,6 +77,10 @@ class WrappedStreamTool(WrappedTool):
 
 class WrappedWorkbench(Wrapper):
     """A workbench whose calls pass the door."""
+
+    async def list_tools(self) -> list[ToolSchema]:
+        listing = ToolListing(self.wrapped, _SCHEMAS, [type(self.wrapped).__name__])
+        return await perform(listing, self.wrapped.list_tools, self._door)
 
     async def call_tool(
         self,

@@ -71,15 +71,19 @@ def make_runnable(config: CheckedConfig) -> Team | ChatAgent:
     return team
 
 
-async def make_ready(scope: Scope) -> None:
+async def make_ready(scope: Scope, *, with_tools: bool = True) -> None:
     """Get what the executors of a scope have to have before a model is paid, and begin to start what it owns.
+
+    Args:
+        scope: What owns it.
+        with_tools: Whether that includes what tools need.
 
     Raises:
         SandboxError: If it cannot be had.
     """
     for executor in executors_of(scope):
         await executor.prepare()
-    scope.prewarm()
+    scope.prewarm(None if with_tools else executors_of(scope))
 
 
 def executors_of(scope: Scope) -> list[StreamingCodeExecutor]:

@@ -54,6 +54,11 @@ class Recording:
         self._resumption: Resumption | None = None
 
     @property
+    def calls_tools(self) -> bool:
+        """Whether the run may really call its tools."""
+        return True
+
+    @property
     def place(self) -> str | None:
         """The directory of the run that is recorded now, if one is."""
         return None if self._recorder is None else str(self._recorder.directory.path)

@@ -38,6 +38,10 @@ class Replaying(Recording):
         self.replay: Replay | None = None
         """What answers; ``None`` where nothing does any more."""
 
+    @property
+    def calls_tools(self) -> bool:
+        return self.replay is None
+
     def refuse_what_passes(self, parts: Sequence[str]) -> None:
         if parts and self.replay is not None:
             raise JournalError(

@@ -204,7 +204,7 @@ class TeamRunner:
         self._opened = what_is_open(executors_of(self._scope))
         self._door.tell(self._opened)
         self._door.check()
-        await make_ready(self._scope)
+        await make_ready(self._scope, with_tools=self._recording.calls_tools)
 
     async def _load_and_stream(self, task: str | None, seconds: float | None) -> str | None:
         config = self._read()

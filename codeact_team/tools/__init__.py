@@ -7,6 +7,7 @@ checked here, and what the tool returns becomes values and media.
 from codeact_team.tools.given_tools import Tool
 from codeact_team.tools.offer import HANDFUL, Offer, OfferedTool
 from codeact_team.tools.returned_values import ToolFailed
+from codeact_team.tools.tool_sources import Listing
 from codeact_team.tools.toolbox import Toolbox
 
-__all__ = ["HANDFUL", "Offer", "OfferedTool", "Tool", "ToolFailed", "Toolbox"]
+__all__ = ["HANDFUL", "Listing", "Offer", "OfferedTool", "Tool", "ToolFailed", "Toolbox"]

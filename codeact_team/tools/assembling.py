@@ -7,18 +7,18 @@ from collections.abc import Iterator, Sequence
 from codeact_team.errors import SettingError
 from codeact_team.tools.identifiers import RESERVED, assign
 from codeact_team.tools.offer import Offer, OfferedTool
-from codeact_team.tools.tool_sources import ListedTool, ToolSource
+from codeact_team.tools.tool_sources import ListedTool, Listing, ToolSource
 
 MAX_TOOLS = 5000
 MAX_DECLARATIONS = 2 * 1024 * 1024
 """How many bytes the declarations of all tools may have."""
 
-Listing = tuple[ToolSource, Sequence[ListedTool]]
+Listings = Sequence[tuple[ToolSource, Listing]]
 
 
-def assemble(listings: Sequence[Listing]) -> Offer:
+def assemble(listings: Listings) -> Offer:
     """Offer all tools that are listed, unless two without a server have the same name, one is broken, or there are too many."""
-    if sum(len(listed) for _, listed in listings) > MAX_TOOLS:
+    if sum(len(listing.tools) for _, listing in listings) > MAX_TOOLS:
         raise _largest(listings).error(f"more than {MAX_TOOLS:,} tools are too many; offer fewer")
     tools = [_offered(name, listed, source) for name, listed, source in _named(listings)]
     size = sum(tool.size for tool in tools)
@@ -37,22 +37,22 @@ def _offered(name: str, listed: ListedTool, source: ToolSource) -> OfferedTool:
         raise source.error(f"the schema of the tool {listed.name[:100]!r} cannot be used: {error}") from error
 
 
-def _largest(listings: Sequence[Listing]) -> ToolSource:
-    return max(listings, key=lambda listing: len(listing[1]))[0]
+def _largest(listings: Listings) -> ToolSource:
+    return max(listings, key=lambda each: len(each[1].tools))[0]
 
 
-def _named(listings: Sequence[Listing]) -> Iterator[tuple[str, ListedTool, ToolSource]]:
+def _named(listings: Listings) -> Iterator[tuple[str, ListedTool, ToolSource]]:
     """Give each tool the dotted path by which code calls it."""
-    flat = [(tool, source) for source, tools in listings if source.server is None for tool in tools]
+    flat = [(tool, source) for source, listed in listings if listed.server is None for tool in listed.tools]
     _refuse_doubles(flat)
-    servers = [listing for listing in listings if listing[0].server is not None]
-    names = assign([source.server or "" for source, _ in servers], "server", reserved=RESERVED)
+    servers = [each for each in listings if each[1].server is not None]
+    names = assign([listed.server or "" for _, listed in servers], "server", reserved=RESERVED)
     flat_names = assign([tool.name for tool, _ in flat], "tool", reserved=RESERVED.union(names))
     for name, (tool, source) in zip(flat_names, flat, strict=True):
         yield name, tool, source
-    for server, (source, tools) in zip(names, servers, strict=True):
-        tool_names = assign([tool.name for tool in tools], "tool", reserved=RESERVED)
-        for name, tool in zip(tool_names, tools, strict=True):
+    for server, (source, listed) in zip(names, servers, strict=True):
+        tool_names = assign([tool.name for tool in listed.tools], "tool", reserved=RESERVED)
+        for name, tool in zip(tool_names, listed.tools, strict=True):
             yield f"{server}.{name}", tool, source
 
 

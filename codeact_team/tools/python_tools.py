@@ -23,7 +23,7 @@ from codeact_team.autogen_internals import function_of
 from codeact_team.errors import CodeActTeamError, SettingError
 from codeact_team.tools.returned_values import MEDIA_TYPES, Piece, ToolFailed, pieces_of
 from codeact_team.tools.schema_documents import NO_SCHEMA, Schema
-from codeact_team.tools.tool_sources import ListedTool, ToolSource
+from codeact_team.tools.tool_sources import ListedTool, Listing, ToolSource
 from codeact_team.visibility import cut
 
 MAX_THREADS = 64
@@ -59,8 +59,8 @@ class PythonTools(ToolSource):
         if threads is not None:
             threads.shutdown(wait=False, cancel_futures=True)
 
-    async def list_tools(self) -> Sequence[ListedTool]:
-        return self.listed
+    async def list_tools(self) -> Listing:
+        return Listing(self.listed)
 
     def understood(self, tool: ListedTool, arguments: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
         given = self._tools[tool.name]

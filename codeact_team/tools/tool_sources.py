@@ -27,6 +27,21 @@ class ListedTool:
     """Of its arguments, unchecked."""
     returns: Schema | None = None
     returns_media: bool = False
+    output: Schema | None = None
+    """Of what a server answers with, as it says so."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a source lists.
+
+    Attributes:
+        tools: The tools that there are.
+        server: The name of the server, whose tools have a namespace of their own; ``None`` for all others.
+    """
+
+    tools: Sequence[ListedTool]
+    server: str | None = None
 
 
 class ToolSource(ABC):
@@ -38,11 +53,6 @@ class ToolSource(ABC):
     label: str
     """What it is, for an error."""
 
-    @property
-    def server(self) -> str | None:
-        """The name of the server, whose tools have a namespace of their own; ``None`` for all others."""
-        return None
-
     @abstractmethod
     async def start(self) -> None:
         """Start it, unless it runs. After a ``WorkbenchError`` nothing is left running."""
@@ -52,7 +62,7 @@ class ToolSource(ABC):
         """Stop it, if it was started here."""
 
     @abstractmethod
-    async def list_tools(self) -> Sequence[ListedTool]:
+    async def list_tools(self) -> Listing:
         """The tools there are now, or a ``WorkbenchError``."""
 
     def understood(self, tool: ListedTool, arguments: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
@@ -92,9 +102,9 @@ class AnyWorkbench(ToolSource):
             self._started = False
             await self._workbench.stop()
 
-    async def list_tools(self) -> Sequence[ListedTool]:
+    async def list_tools(self) -> Listing:
         try:
-            return [
+            tools = [
                 ListedTool(
                     name=schema["name"],
                     description=schema.get("description", ""),
@@ -104,6 +114,7 @@ class AnyWorkbench(ToolSource):
             ]
         except Exception as error:  # whatever a workbench raises
             raise WorkbenchError(f"{self.label} does not list its tools: {describe_error(error)}") from error
+        return Listing(tools)
 
     async def call(
         self, tool: ListedTool, arguments: dict[str, JsonValue], cancellation_token: CancellationToken

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,32 @@ def test_a_run_comes_to_the_same_without_a_model_and_without_its_tools(tmp_path:
     assert "otherwise" not in stderr
     # nor is anything of it written anew
     assert contents(tmp_path) == before
+
+
+def called_by_code() -> Story:
+    """Tools of a server, called by code."""
+    of_autogen = stories.with_a_server()
+    (participant, *_) = of_autogen.config["config"]["participants"]
+    config = coder(tools=[], workbench=participant["config"]["workbench"])
+    return Story(config, lambda _: python("final_answer(str(tools.bookings.Booking(amount=5)))"), "", ["5"])
+
+
+@pytest.mark.parametrize(
+    ("story", "place"),
+    [
+        pytest.param(stories.with_a_server, "config.participants.coder.config", id="autogen"),
+        pytest.param(called_by_code, "config", id="code"),
+    ],
+)
+def test_the_servers_of_tools_are_not_needed(tmp_path: Path, story: Callable[[], Story], place: str) -> None:
+    record(tmp_path, story())
+    effects = (tmp_path / "effects.txt").read_text()
+    assert effects.splitlines() == [*story().effects]
+    nowhere = f"{place}.workbench.0.config.server_params.command=/nowhere"
+    code, stdout, stderr = replay(tmp_path, "-s", nowhere)
+    assert (code, "── as recorded" in stdout) == (0, True), stdout + stderr
+    assert "(model call)" not in stderr
+    assert (tmp_path / "effects.txt").read_text() == effects
 
 
 def reading(shared: Path, *tools: str) -> Story:

@@ -21,8 +21,7 @@ from codeact_team.tools.mcp.connection import LOST, Connection, WorkbenchConnect
 from codeact_team.tools.mcp.redaction import label_of, redact
 from codeact_team.tools.mcp.structured_content import pieces_of_mcp, returned_schema, text_of
 from codeact_team.tools.returned_values import Piece, ToolFailed, error_text, pieces_of_result
-from codeact_team.tools.schema_documents import Schema
-from codeact_team.tools.tool_sources import ListedTool, ToolSource
+from codeact_team.tools.tool_sources import ListedTool, Listing, ToolSource
 
 _TIMED_OUT = 408
 
@@ -42,11 +41,6 @@ class McpServer(ToolSource):
         self._calls_itself = type(workbench).call_tool is not McpWorkbench.call_tool
         self._connection = Connection(workbench)
         self._lost = False
-        self._outputs: dict[str, Schema] = {}
-
-    @property
-    def server(self) -> str:
-        return self._connection.server_name
 
     async def start(self) -> None:
         if self._connection.is_open and not self._lost:
@@ -66,14 +60,13 @@ class McpServer(ToolSource):
     async def stop(self) -> None:
         await to_the_end(self._connection.close())
 
-    async def list_tools(self) -> Sequence[ListedTool]:
+    async def list_tools(self) -> Listing:
         try:
             tools = await self._connection.list_tools()
         except Exception as error:  # whatever the client of a server raises
             reason = self._reason(error)
         else:
-            self._outputs = {tool.name: tool.outputSchema for tool in tools if tool.outputSchema is not None}
-            return [self._listed(tool) for tool in tools]
+            return Listing([self._listed(tool) for tool in tools], self._connection.server_name)
         raise WorkbenchError(f"{self.label} does not list its tools: {reason}")
 
     async def call(
@@ -95,7 +88,7 @@ class McpServer(ToolSource):
         else:
             if result.isError:
                 raise ToolFailed(redact(error_text(text_of(result)), self._workbench.server_params))
-            return pieces_of_mcp(result, self._outputs.get(name))
+            return pieces_of_mcp(result, tool.output)
         raise ToolFailed(reason)
 
     def _listed(self, tool: types.Tool) -> ListedTool:
@@ -104,7 +97,8 @@ class McpServer(ToolSource):
         if override is not None:
             name = override.name or name
             description = description if override.description is None else override.description
-        return ListedTool(name, description, tool.inputSchema, returned_schema(tool.outputSchema))
+        output = tool.outputSchema
+        return ListedTool(name, description, tool.inputSchema, returned_schema(output), output=output)
 
     def _reason(self, error: Exception) -> str:
         """What has gone wrong, without secrets; and take note if the server is gone."""
