@@ -11,7 +11,7 @@ from autogen_core.code_executor import CodeBlock, CodeResult
 from autogen_core.memory import MemoryContent, MemoryQueryResult, UpdateContextResult
 from autogen_core.model_context import ChatCompletionContext, UnboundedChatCompletionContext
 from autogen_core.models import LLMMessage
-from autogen_core.tools import ToolResult, ToolSchema
+from autogen_core.tools import StaticWorkbench, ToolResult, ToolSchema
 from pydantic import BaseModel, JsonValue, TypeAdapter
 
 from codeact_team.aio import aclosing, streamed, until_cancelled
@@ -79,6 +79,9 @@ class WrappedWorkbench(Wrapper):
     """A workbench whose calls pass the door."""
 
     async def list_tools(self) -> list[ToolSchema]:
+        if isinstance(self.wrapped, StaticWorkbench):
+            # they are in the config
+            return await self.wrapped.list_tools()
         listing = ToolListing(self.wrapped, _SCHEMAS, [type(self.wrapped).__name__])
         return await perform(listing, self.wrapped.list_tools, self._door)
 

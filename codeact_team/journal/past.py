@@ -100,6 +100,12 @@ class Past:
                     return effect
         return None
 
+    @property
+    def order(self) -> Sequence[int]:
+        """The numbers of the effects that were asked outside of others, in the order in which they had ended."""
+        settled = [effect for effect in self._effects.values() if effect.is_settled and effect.within is None]
+        return [effect.n for effect in sorted(settled, key=lambda effect: effect.ended)]
+
     def left_in(self, block: int | None) -> Sequence[PastEffect]:
         """What was asked in a block, or outside of all, and was not taken."""
         return [

@@ -17,6 +17,7 @@ from codeact_team.journal.differences import difference
 from codeact_team.journal.past import Past
 from codeact_team.journal.past_effects import PastEffect, State
 from codeact_team.journal.questions import Questions, inside
+from codeact_team.journal.recorded_order import RecordedOrder
 from codeact_team.places import place_of
 
 
@@ -56,6 +57,7 @@ class Replay:
         self._end = end
         self._until = until
         self._beyond = beyond_workspace
+        self._order = RecordedOrder(past.order)
         self._ready: set[str] = set()
         self._strayed: str | None = None
         self.blocks = self.answered = 0
@@ -79,6 +81,7 @@ class Replay:
             self.changed[effect.source, effect.kind] += 1
         if isinstance(effect, CodeRun):
             return await self._run(effect, before, do)
+        await self._order.turn(before.n)
         if before.state is State.FAILED:
             raise self._questions.error(self._past.error(before))
         self.answered += 1
@@ -103,6 +106,7 @@ class Replay:
         await self._make_ready(effect.part)
         with inside(before.n, is_block=True):
             now = await do()
+        await self._order.turn(before.n)
         if before.state is State.FAILED:
             recorded, told = now, f"then it could not run: {self._questions.error(self._past.error(before))}"
         else:

@@ -22,6 +22,7 @@ from codeact_team.journal.differences import difference
 from codeact_team.journal.past import Past
 from codeact_team.journal.past_effects import PastEffect, State
 from codeact_team.journal.questions import asking, inside
+from codeact_team.journal.recorded_order import RecordedOrder
 from codeact_team.journal.recorder import Recorder, workspace_of
 from codeact_team.places import place_of
 
@@ -53,6 +54,7 @@ class Resumption:
         """The workspaces that are, or that code has worked in since."""
         self._added: dict[str, set[str]] = {}
         """By the workspace, files that somebody else has added since the run ended: they stay."""
+        self._order = RecordedOrder(past.order)
         self._strayed = False
         self._reached = 0
         """The number of the last entry that was an answer now."""
@@ -74,6 +76,7 @@ class Resumption:
             return await self._recorder.perform(
                 self._recorder.begin(asked), effect, partial(_after, loss, do)
             )
+        await self._order.turn(before.n)
         self._reached = max(self._reached, before.n)
         if before.state is State.ANSWERED:
             if before.is_given:

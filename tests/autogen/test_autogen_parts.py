@@ -59,7 +59,7 @@ class Journal:
         return outcome
 
     async def answer(self, effect: Effect[Any], do: Perform) -> Any:
-        data = next(data for request, data in self.known if request == effect.request())
+        (data,) = [data for request, data in self.known if request == effect.request()]
         return effect.load(data)
 
     def recording(self) -> Door:
