@@ -9,7 +9,9 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 from cli.command_line import environment
@@ -19,6 +21,8 @@ from support.openai_server import ScriptedServer
 
 from codeact_team.journal import RecordedRun, RunDirectory, find_run
 from codeact_team.journal.log import read_log
+from codeact_team.journal.run_directory import runs_in
+from codeact_team.runs import RunEnding, RunResult
 
 PROGRAM = Path(__file__).with_name("killed_run.py")
 CALLS = ("tool_call", "part_call")
@@ -26,15 +30,20 @@ ALLOWED = ("-q", "--allow", "killed_run", "--allow-unsafe")
 
 
 def run(folder: Path, server: ScriptedServer, nth: int, how: str, *arguments: str) -> tuple[int, str, str]:
+    """Run the command, and kill it with the ``nth`` entry, 0 for none; or ``how`` is ``moment``, after so many milliseconds."""
+    by_time = how == "moment"
     variables = environment(
         OPENAI_API_KEY="sk-of-the-test-0123456789",
         OPENAI_BASE_URL=server.base_url,
         PYTHONPATH=str(PROGRAM.parent),
     )
-    with fork_server.start(
-        [str(PROGRAM), str(nth), how, *arguments], cwd=folder, environment=variables, stdin=subprocess.DEVNULL
-    ) as process:
+    program = [str(PROGRAM), str(0 if by_time else nth), how, *arguments]
+    with fork_server.start(program, cwd=folder, environment=variables, stdin=subprocess.DEVNULL) as process:
+        killer = Timer(nth / 1000, process.kill)
+        if by_time:
+            killer.start()
         stdout, stderr = process.communicate(timeout=100)
+        killer.cancel()
         return process.wait(100), stdout.decode(), stderr.decode()
 
 
@@ -48,6 +57,11 @@ def start(
 
 def resume(folder: Path, server: ScriptedServer, nth: int = 0, how: str = "after") -> tuple[int, str, str]:
     return run(folder, server, nth, how, "resume", "last", *ALLOWED)
+
+
+def is_kept(folder: Path) -> bool:
+    """Whether the run was killed when there was something to go on with."""
+    return any(runs_in(folder / ".codeact-team" / "runs"))
 
 
 def last_run(folder: Path) -> RunDirectory:
@@ -113,14 +127,21 @@ def alone(folder: Path, server: ScriptedServer, story: Story) -> tuple[Story, in
 def kill_and_resume(folder: Path, server: ScriptedServer, story: Story, *kills: tuple[int, str]) -> None:
     """Kill a story with an entry of its journal, and while it goes on again; at last it has to come to its end."""
     folder.mkdir()
-    (nth, how), *others = kills
-    start(folder, server, story, nth, how)
-    unknown = under_way(folder)
-    for nth, how in others:
-        code, stdout, stderr = resume(folder, server, nth, how)
+    unknown = 0
+    for nth, how in kills:
+        go_on = partial(resume, folder, server) if is_kept(folder) else partial(start, folder, server, story)
+        code, stdout, stderr = go_on(nth, how)
         if code != -signal.SIGKILL:
-            # it had not so many entries left to write
+            # it was quicker, or had not so many entries left to write
             check(folder, story, code, stdout, stderr, unknown=unknown)
             return
-        unknown = told_as_unknown(folder) + under_way(folder)
-    check(folder, story, *resume(folder, server), unknown=unknown)
+        if is_kept(folder):
+            unknown = told_as_unknown(folder) + under_way(folder)
+    if not is_kept(folder):
+        return
+    last = RecordedRun(last_run(folder)).last_event() if last_run(folder).lines.exists() else None
+    if isinstance(last, RunResult) and last.ending is RunEnding.ACCEPTED:
+        # it was killed when all was done
+        check(folder, story, 0, last.answer or "", "", unknown=unknown)
+    else:
+        check(folder, story, *resume(folder, server), unknown=unknown)

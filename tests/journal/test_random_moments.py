@@ -1,0 +1,68 @@
+"""Runs that are killed at any moment, also while they go on, end as those that were left alone.
+
+There are as many moments as the variable MOMENTS of the environment says: ``MOMENTS=1000 pytest -m long`` with this file.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+import stories
+from killing import alone, kill_and_resume
+from stories import Story
+from support.openai_server import ScriptedServer
+
+MOMENTS = int(os.environ.get("MOMENTS", "40"))
+STORIES = {
+    "session": stories.SESSION,
+    "variables": stories.VARIABLES,
+    "calls side by side": stories.SIDE_BY_SIDE,
+    "approvals": stories.APPROVED,
+    "team": stories.TEAM,
+    "nested teams": stories.NESTED,
+    "selector": stories.SELECTOR,
+    "swarm": stories.SWARM,
+    "graph": stories.GRAPH,
+    "tools": stories.TOOLS,
+    "MCP server": stories.with_a_server,
+    "session in a container": stories.DOCKER,
+    "team with containers": stories.DOCKER_TEAM,
+}
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="session")
+def left_alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Story, int]]:
+    """Tells of a story, when it was left alone, and how many milliseconds it took; each runs once."""
+
+    @functools.cache
+    def told(name: str) -> tuple[Story, int]:
+        made = STORIES[name]
+        story = made if isinstance(made, Story) else made()
+        with ScriptedServer.in_thread(story.reply) as server:
+            began = time.monotonic()
+            story, _ = alone(tmp_path_factory.mktemp("alone") / "run", server, story)
+        return story, round(1000 * (time.monotonic() - began))
+
+    return told
+
+
+@pytest.mark.parametrize(
+    ("number", "name"), [(number, [*STORIES][number % len(STORIES)]) for number in range(MOMENTS)]
+)
+def test_it_ends_as_if_it_was_left_alone(
+    tmp_path: Path, left_alone: Callable[[str], tuple[Story, int]], number: int, name: str
+) -> None:
+    moments, (story, milliseconds) = Random(number), left_alone(name)
+    # one in three is killed while it goes on, too
+    times = moments.choice([1, 1, 1, 1, 2, 3])
+    kills = [(moments.randint(0, milliseconds), "moment") for _ in range(times)]
+    with ScriptedServer.in_thread(story.reply) as server:
+        kill_and_resume(tmp_path / "killed", server, story, *kills)
