@@ -19,6 +19,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from codeact_team.errors import JournalError
+from codeact_team.system.regular_files import read_regular
 
 REFERENCE = "$blob"
 _IN_BASE64: Mapping[str, tuple[Callable[[bytes], bytes], bytes]] = {
@@ -57,7 +58,9 @@ class Blobs:
             try:
                 self._write(digest, data)
             except OSError as error:
-                raise JournalError(f"{self._path(digest)} cannot be written: {error.strerror}") from error
+                raise JournalError(
+                    f"{self._path(digest)} cannot be written: {error.strerror}. The run stops here, and can be resumed"
+                ) from error
             self._known.add(digest)
         return digest
 
@@ -71,7 +74,7 @@ class Blobs:
             raise JournalError(f"{digest!r} is no digest: the journal is damaged, or not one of ours")
         path = self._path(digest)
         try:
-            data = path.read_bytes()
+            data = read_regular(path)
         except OSError as error:
             raise JournalError(f"{path} cannot be read: {error.strerror}") from error
         if sha256(data).hexdigest() != digest:
@@ -127,7 +130,8 @@ class Blobs:
 
     def _write(self, digest: str, data: bytes) -> None:
         path = self._path(digest)
-        if not path.exists():
+        # what a power cut has torn is written once more
+        if not (path.is_file() and path.stat().st_size == len(data)):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             passing = path.with_name(f"{path.name}-{secrets.token_hex(4)}")
             try:

@@ -14,6 +14,7 @@ from watchdog.events import FileModifiedEvent, FileSystemEvent, FileSystemEventH
 from watchdog.observers import Observer
 
 from codeact_team.system.file_locks import wait_until_free
+from codeact_team.system.regular_files import open_regular
 
 
 async def growth(path: Path) -> AsyncGenerator[None]:
@@ -24,7 +25,7 @@ async def growth(path: Path) -> AsyncGenerator[None]:
     """
     changed, over = asyncio.Event(), asyncio.Event()
     call = asyncio.get_running_loop().call_soon_threadsafe
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    descriptor = open_regular(path)
     # nothing ends this thread but the end of what it waits for, or of this process
     Thread(
         target=_wait, args=(descriptor, partial(call, over.set), partial(call, changed.set)), daemon=True

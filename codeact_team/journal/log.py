@@ -9,6 +9,7 @@ import json
 import os
 import zlib
 from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
@@ -17,6 +18,7 @@ from pydantic import JsonValue
 
 from codeact_team.errors import JournalError
 from codeact_team.system.file_locks import lock
+from codeact_team.system.regular_files import open_regular
 
 Entry = dict[str, Any]
 _MARK = b',"crc":"'
@@ -41,8 +43,7 @@ class Log:
         self._path = path
         self._sync = sync
         try:
-            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            self._descriptor = os.open(path, flags, 0o600)
+            self._descriptor = open_regular(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
         except OSError as error:
             raise JournalError(f"the journal {path} cannot be opened: {error.strerror}") from error
         try:
@@ -138,7 +139,7 @@ def read_backwards(path: Path) -> Generator[Entry]:
         JournalError: If it cannot be read, or is damaged there.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = open_regular(path)
         try:
             line, end = _last_line(descriptor)
             while line:
@@ -167,7 +168,7 @@ class LogReader:
         self._number = 0
         self.offset = self._end = 0
         try:
-            self._file = open(path, "rb")
+            self._file = open(open_regular(path), "rb")
         except OSError as error:
             raise JournalError(f"the journal {path} cannot be read: {error.strerror}") from error
 
@@ -204,7 +205,7 @@ def entry_at(path: Path, offset: int) -> Entry:
         JournalError: If there is none.
     """
     try:
-        with open(path, "rb") as file:
+        with open(open_regular(path), "rb") as file:
             file.seek(offset)
             entry = decode(file.readline())
     except OSError as error:
@@ -212,6 +213,21 @@ def entry_at(path: Path, offset: int) -> Entry:
     if entry is None:
         raise JournalError(f"the journal {path} was changed while it was read")
     return entry
+
+
+@contextmanager
+def understood(path: Path) -> Generator[None]:
+    """Within it, entries of a log are read for what they say.
+
+    Raises:
+        JournalError: If they do not say it in the way that this version writes.
+    """
+    try:
+        yield
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise JournalError(
+            f"{path} has an entry that this version of codeact-team does not know: {error!r}"
+        ) from error
 
 
 def read_log(path: Path) -> Iterator[Entry]:

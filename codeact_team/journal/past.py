@@ -14,7 +14,7 @@ from codeact_team.errors import JournalError
 from codeact_team.events import OpenQuestion, RunParked, RunResumed, SandboxLost, load
 from codeact_team.execution import Outcome
 from codeact_team.journal.blobs import Blobs
-from codeact_team.journal.log import Entry, LogReader, entry_at
+from codeact_team.journal.log import Entry, LogReader, entry_at, understood
 from codeact_team.journal.past_effects import Asker, PastEffect, Sandbox, State
 from codeact_team.journal.run_directory import RunDirectory
 
@@ -56,8 +56,9 @@ class Past:
         """What was in each workspace after so many of its entries, as was asked last."""
         with LogReader(self._lines) as log:
             for entry in log.new():
-                self.last = entry["n"]
-                self._take(log.offset, entry)
+                with understood(self._lines):
+                    self.last = entry["n"]
+                    self._take(log.offset, entry)
 
     def told(self, record: str) -> RunResumed:
         """What a person may want to know before the run goes on."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing, closing, suppress
+from collections.abc import AsyncGenerator, Generator, Iterator
+from contextlib import aclosing, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -16,9 +16,10 @@ from codeact_team.errors import JournalError
 from codeact_team.events import RunBegan, load
 from codeact_team.journal.blobs import Blobs
 from codeact_team.journal.growth import growth
-from codeact_team.journal.log import Entry, LogReader, read_backwards, read_log
+from codeact_team.journal.log import Entry, LogReader, read_backwards, read_log, understood
 from codeact_team.journal.run_directory import About, RunDirectory
 from codeact_team.system.file_locks import is_locked
+from codeact_team.system.regular_files import open_regular
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class RecordedRun:
     def is_running(self) -> bool:
         """Whether a process holds it."""
         try:
-            descriptor = os.open(self.directory.lines, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            descriptor = open_regular(self.directory.lines)
         except OSError:
             return False
         try:
@@ -100,7 +101,8 @@ class RecordedRun:
         """What happened, in order; of a run that was resumed, what was told since, which is all of it once more.
 
         Raises:
-            JournalError: Where the journal is damaged, after all that is whole before that; or of another version.
+            JournalError: Where the journal is damaged, after all that is whole before that. At the end, if something could
+                not be read, such as what was beside it, or is of another version.
         """
         start = self._start()
         with LogReader(self.directory.lines) as log:
@@ -138,16 +140,23 @@ class RecordedRun:
             JournalError: As :meth:`events`.
         """
         under_way: dict[int, RecordedEffect] = {}
+        problems: list[JournalError] = []
         for entry in read_log(self.directory.lines):
-            if (ask := entry.get("ask")) is not None:
-                under_way[entry["n"]] = self._effect(entry, ask)
-            elif (asked := under_way.pop(entry.get("answered", entry.get("failed", 0)), None)) is not None:
-                if entry.get("cancelled"):
-                    # it may have been gone on with
-                    under_way[asked.n] = self._ended(asked, entry)
-                else:
-                    yield self._ended(replace(asked, error=None), entry)
+            ended = None
+            with _left_out(problems), understood(self.directory.lines):
+                if (ask := entry.get("ask")) is not None:
+                    under_way[entry["n"]] = self._effect(entry, ask)
+                elif (
+                    asked := under_way.pop(entry.get("answered", entry.get("failed", 0)), None)
+                ) is not None:
+                    ended = self._ended(replace(asked, error=None), entry)
+                    if entry.get("cancelled"):
+                        # it may have been gone on with
+                        under_way[asked.n], ended = ended, None
+            if ended is not None:
+                yield ended
         yield from under_way.values()
+        _raise_first(problems)
 
     def artifact(self, digest: str) -> bytes | None:
         """The bytes of a picture or a table by its SHA-256; ``None`` where they were not kept."""
@@ -166,19 +175,22 @@ class RecordedRun:
         return start
 
     def _events(self, log: LogReader, start: int) -> Iterator[Event]:
+        problems: list[JournalError] = []
         for entry in log.new():
+            event = None
             if log.offset >= start and (told := entry.get("event")) is not None:
-                yield self._event(told)
+                with _left_out(problems):
+                    event = self._event(told)
+            if event is not None:
+                yield event
+        _raise_first(problems)
 
     def _event(self, told: JsonValue) -> Event:
-        data = self._blobs.unpack(told)
-        try:
-            assert isinstance(data, dict)
+        with understood(self.directory.lines):
+            data = self._blobs.unpack(told)
+            if not isinstance(data, dict):
+                raise ValueError("an event is an object")
             return load(data)
-        except (AssertionError, ValueError) as error:
-            raise JournalError(
-                f"{self.directory.lines} has an event that this version of codeact-team does not know: {error}"
-            ) from error
 
     def _effect(self, entry: Entry, ask: Entry) -> RecordedEffect:
         request = self._blobs.unpack(ask["request"])
@@ -196,3 +208,18 @@ class RecordedRun:
             return replace(effect, ended=entry["at"], outcome=self._blobs.unpack(entry["outcome"]))
         error: Any = self._blobs.unpack(entry["error"])
         return replace(effect, ended=entry["at"], error=f"{error['type']}: {error['text']}")
+
+
+@contextmanager
+def _left_out(problems: list[JournalError]) -> Generator[None]:
+    """What cannot be read is no reason not to read the rest."""
+    try:
+        yield
+    except JournalError as error:
+        problems.append(error)
+
+
+def _raise_first(problems: list[JournalError]) -> None:
+    if problems:
+        left_out = "" if len(problems) == 1 else f" (and {len(problems) - 1} more like it)"
+        raise JournalError(f"{problems[0]}; this is left out{left_out}")

@@ -16,7 +16,7 @@ from pydantic import JsonValue
 
 from codeact_team.code_effects import CodeRun
 from codeact_team.effects import Effect, Event, Perform
-from codeact_team.errors import SandboxError
+from codeact_team.errors import JournalError, SandboxError
 from codeact_team.events import MessageSent, OpenQuestion, Output, Words, dump
 from codeact_team.execution import Outcome
 from codeact_team.executor_interface import StreamingCodeExecutor
@@ -57,6 +57,7 @@ class Recorder:
         self.questions = Questions(hidden, self.blobs)
         self._hidden = hidden
         self._log = Log(directory.lines, sync=sync)
+        self._failure: JournalError | None = None
         self.last = 0
         """The number of the last entry."""
         self._known = 0
@@ -148,6 +149,9 @@ class Recorder:
                 outcome = await do()
                 if isinstance(executor, StreamingCodeExecutor):
                     await self.record_files(executor, n)
+        except JournalError:
+            # says nothing of the effect
+            raise
         except BaseException as error:
             try:
                 if isinstance(error, asyncio.CancelledError) and isinstance(executor, StreamingCodeExecutor):
@@ -223,12 +227,18 @@ class Recorder:
         """Let others go on with the run. Idempotent."""
         self._log.close()
 
+    def give_up(self, error: JournalError) -> None:
+        """Write nothing more of effects: what is made of an error of the journal did not come of them."""
+        self._failure = self._failure or error
+
     def write(self, **entry: JsonValue) -> int:
         """Append an entry, and return its number. Blocks.
 
         Raises:
             JournalError: If it cannot be written.
         """
+        if self._failure is not None and "event" not in entry:
+            raise self._failure
         self.last += 1
         self._log.append({"n": self.last, "at": round(time.time(), 6), **entry})
         return self.last

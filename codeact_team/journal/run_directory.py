@@ -8,12 +8,14 @@ import secrets
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from codeact_team.errors import JournalError
 from codeact_team.journal.blobs import sync
+from codeact_team.system.regular_files import read_regular
 
 FORMAT = 1
 """Of the directory and all that is in it."""
@@ -40,6 +42,7 @@ class About(BaseModel):
         began: When, in seconds since the epoch.
         versions: Of this package, of AutoGen and of Python.
         nonce: What the placeholders of credentials end with.
+        config_digest: The SHA-256 of the file with the config; ``None`` where an earlier version has begun the run.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -52,6 +55,7 @@ class About(BaseModel):
     began: float = Field(default_factory=time.time)
     versions: dict[str, str]
     nonce: str = Field(default_factory=lambda: secrets.token_hex(4))
+    config_digest: str | None = None
 
 
 class RunDirectory:
@@ -101,7 +105,11 @@ class RunDirectory:
             raise JournalError(f"{self.path} has got a run of another process just now")
         with self._refused():
             self._write(_CONFIG, config)
-            self._write(_ABOUT, about.model_dump_json(indent=2) + "\n")
+            self._write(
+                _ABOUT,
+                about.model_copy(update={"config_digest": digest_of(config)}).model_dump_json(indent=2)
+                + "\n",
+            )
 
     def sync(self) -> None:
         """Let what describes the run, and the names of its directory and its journal, survive a power cut. Blocks.
@@ -125,7 +133,7 @@ class RunDirectory:
         """
         file = self.path / _ABOUT
         try:
-            data = json.loads(file.read_bytes())
+            data = json.loads(read_regular(file))
             if isinstance(data, dict) and data.get("format") not in (FORMAT, None):  # pyright: ignore[reportUnknownMemberType]
                 raise JournalError(
                     f"{self.path} has the format {data['format']!r}, and this version of codeact-team reads {FORMAT}: "
@@ -147,9 +155,11 @@ class RunDirectory:
         """
         file = self.path / _CONFIG
         try:
-            return file.read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise JournalError(f"{file} cannot be read: {error}") from error
+            return read_regular(file).decode()
+        except OSError as error:
+            raise JournalError(f"{file} cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise JournalError(f"{file} is damaged: {error}") from error
 
     def _write(self, name: str, text: str) -> None:
         # whole or not at all, whenever the process is killed
@@ -167,6 +177,11 @@ class RunDirectory:
             raise JournalError(
                 f"the run cannot be recorded in {self.path.parent}: {error.strerror}. {ADVICE}"
             ) from error
+
+
+def digest_of(config: str) -> str:
+    """What a config is known by."""
+    return sha256(config.encode(errors="backslashreplace")).hexdigest()
 
 
 def new_id() -> str:

@@ -161,6 +161,11 @@ class Recording:
         with parking.watching(effect):
             return await stand.stand(effect, partial(parking.stand, effect, do))
 
+    def give_up(self, error: JournalError) -> None:
+        """Record nothing more but events: see :meth:`Recorder.give_up`."""
+        if self._recorder is not None:
+            self._recorder.give_up(error)
+
     async def finish(self, executors: Sequence[StreamingCodeExecutor]) -> None:
         """The work is done: see :meth:`Resumption.finish`."""
         if self._resumption is not None:

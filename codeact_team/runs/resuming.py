@@ -5,14 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from codeact_team.config.components import is_component, walk
+from codeact_team.config.document import Document, dotted, last_key, read_document
 from codeact_team.config.for_every import ForEvery
+from codeact_team.config.overrides import apply_overrides
 from codeact_team.config.written import credentials_of_environment
 from codeact_team.errors import JournalError
 from codeact_team.journal import HiddenValues, RecordedRun, RunDirectory
+from codeact_team.journal.run_directory import digest_of
 from codeact_team.providers import Policy
 from codeact_team.runs.recording import refuse_elsewhere
 from codeact_team.runs.result import RunEnding, RunResult
 from codeact_team.runs.team_runner import TeamRunner
+
+_CONDITIONS = ("termination_condition", "conditions")
+"""What only says when to end may be another."""
 
 
 def resumed(
@@ -49,6 +56,39 @@ def resumed(
             f"the run {about.id} has ended, and its work was accepted: there is nothing to go on with"
         )
     refuse_elsewhere(about)
+    config = directory.config()
+    if about.config_digest not in (None, digest_of(config)):
+        raise JournalError(
+            f"the run {about.id} cannot go on: its config.yaml was changed since it began. Put that back; what may change, "
+            "such as a limit, is given by -s"
+        )
     hidden = HiddenValues(credentials_of_environment(os.environ), about.nonce)
-    config, task = str(hidden.show(directory.config())), str(hidden.show(about.task))
+    config, task = str(hidden.show(config)), str(hidden.show(about.task))
+    _refuse_other_parts(config, [change for change in overrides if isinstance(change, str)])
     return TeamRunner(config, overrides=overrides, policy=policy, out=out, record=directory, sync=sync), task
+
+
+def _refuse_other_parts(config: str, changes: Sequence[str]) -> None:
+    """Refuse changes by which those who have asked could not be known again, and would do once more what they have done.
+
+    Raises:
+        JournalError: If there are any.
+        ConfigError: If a change cannot be made.
+    """
+    before = read_document(config)
+    was, now = _parts_of(before), _parts_of(apply_overrides(before, changes))
+    if other := [place for place in {**was, **now} if was.get(place) != now.get(place)]:
+        what = f"part at {other[0]}" if other[0] else "team or agent"
+        raise JournalError(
+            f"the run cannot go on with another {what}: its journal knows agents, and what they use, by their names, "
+            "classes and places. Begin a new run, or change their settings only"
+        )
+
+
+def _parts_of(document: Document) -> dict[str, tuple[str, object]]:
+    """The class and the name of each part that does something, by its place."""
+    return {
+        dotted(path): (value["provider"], value["config"].get("name"))
+        for path, value in walk(document.data)
+        if is_component(value) and isinstance(value["config"], dict) and last_key(path) not in _CONDITIONS
+    }

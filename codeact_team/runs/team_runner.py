@@ -30,7 +30,8 @@ from codeact_team.autogen_parts.part_effects import PartBlock
 from codeact_team.config.for_every import ForEvery
 from codeact_team.config.loading import CheckedConfig, read_config
 from codeact_team.config.open import executors_of, make_ready, make_runnable, span_settings, what_is_open
-from codeact_team.effects import Door, Event, Listener, error_text
+from codeact_team.effects import Door, Effect, Event, Listener, Perform, error_text
+from codeact_team.errors import JournalError
 from codeact_team.events import RunBegan, RunEnded, RunParked
 from codeact_team.executor_interface import SessionCodeExecutor
 from codeact_team.journal import RunDirectory
@@ -77,7 +78,7 @@ class TeamRunner:
         self._policy = policy
         self._files = RunFiles(out)
         self._recording = record if isinstance(record, Recording) else Recording(record, sync=sync)
-        self._door = Door(self._recording.stand, self._files.keep)
+        self._door = Door(self._record, self._files.keep)
         self.listen(self._recording, essential=True)
         self.listen(self._files.count)
         self._summary = Summary()
@@ -91,6 +92,7 @@ class TeamRunner:
         self._stopped_by: Signals | None = None
         self._broken_off_by: str | None = None
         self._is_parked = False
+        self._journal_failure: JournalError | None = None
 
     def listen(self, listener: Listener, *, essential: bool = False) -> None:
         """Tell ``listener`` what happens. If it is essential and raises, the run stops at once with its error."""
@@ -255,6 +257,19 @@ class TeamRunner:
         self._note = ""
         await (team.reset() if isinstance(team, Team) else team.on_reset(CancellationToken()))
 
+    async def _record(self, effect: Effect[Any], do: Perform) -> Any:
+        """Stand in the door for the journal; where that fails the run ends, whatever agents and code make of the error."""
+        if self._journal_failure is not None:
+            raise self._journal_failure
+        try:
+            return await self._recording.stand(effect, do)
+        except JournalError as error:
+            self._journal_failure = self._journal_failure or error
+            self._recording.give_up(error)
+            if self._work is not None:
+                self._work.get_loop().call_soon_threadsafe(self._work.cancel)
+            raise
+
     def _tell_essential(self, listener: Listener, event: Event) -> None:
         try:
             listener(event)
@@ -276,6 +291,7 @@ class TeamRunner:
     async def _end_of(self, work: Coroutine[Any, Any, str | None]) -> WorkEnd:
         """Await some work, which :meth:`stop` can stop. What an essential listener has raised comes out of it."""
         self._work, self._stopped_by, self._broken_off_by = asyncio.ensure_future(work), None, None
+        self._journal_failure = None
         end = WorkEnd()
         try:
             end = WorkEnd(await self._work)
@@ -283,7 +299,7 @@ class TeamRunner:
             end = WorkEnd(str(reason), is_broken_off=True)
         except asyncio.CancelledError:
             self._door.check()
-            if is_being_cancelled() or (self._stopped_by is None and self._broken_off_by is None):
+            if is_being_cancelled() or not (self._stopped_by or self._broken_off_by or self._journal_failure):
                 raise
             if self._stopped_by is None:
                 end = WorkEnd(self._broken_off_by, is_broken_off=True)
@@ -294,6 +310,8 @@ class TeamRunner:
             end = WorkEnd.by(failure)
         finally:
             self._work = None
+        if self._journal_failure is not None:
+            end = WorkEnd.by(self._journal_failure)
         end = replace(end, signal=self._stopped_by)
         if self._team is not None and not end.came_by_itself:
             # some may not have read it

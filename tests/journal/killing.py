@@ -55,13 +55,21 @@ def start(
     return run(folder, server, nth, how, "run", "config.json", "Go.", *ALLOWED)
 
 
-def resume(folder: Path, server: ScriptedServer, nth: int = 0, how: str = "after") -> tuple[int, str, str]:
-    return run(folder, server, nth, how, "resume", "last", *ALLOWED)
+def resume(
+    folder: Path, server: ScriptedServer, nth: int = 0, how: str = "after", *arguments: str
+) -> tuple[int, str, str]:
+    return run(folder, server, nth, how, "resume", "last", *ALLOWED, *arguments)
 
 
 def is_kept(folder: Path) -> bool:
     """Whether the run was killed when there was something to go on with."""
     return any(runs_in(folder / ".codeact-team" / "runs"))
+
+
+def accepted_answer(folder: Path) -> str | None:
+    """The answer of the run, if it has ended and was accepted."""
+    last = RecordedRun(last_run(folder)).last_event() if is_kept(folder) else None
+    return last.answer if isinstance(last, RunResult) and last.ending is RunEnding.ACCEPTED else None
 
 
 def last_run(folder: Path) -> RunDirectory:
@@ -128,20 +136,15 @@ def kill_and_resume(folder: Path, server: ScriptedServer, story: Story, *kills: 
     """Kill a story with an entry of its journal, and while it goes on again; at last it has to come to its end."""
     folder.mkdir()
     unknown = 0
-    for nth, how in kills:
+    for nth, how in [*kills, (0, "after")]:
+        if (answer := accepted_answer(folder)) is not None:
+            # it was killed when all was done
+            check(folder, story, 0, answer, "", unknown=unknown)
+            return
+        unknown = told_as_unknown(folder) + under_way(folder) if is_kept(folder) else 0
         go_on = partial(resume, folder, server) if is_kept(folder) else partial(start, folder, server, story)
         code, stdout, stderr = go_on(nth, how)
         if code != -signal.SIGKILL:
-            # it was quicker, or had not so many entries left to write
+            # the last one, or it was quicker, or had not so many entries left to write
             check(folder, story, code, stdout, stderr, unknown=unknown)
             return
-        if is_kept(folder):
-            unknown = told_as_unknown(folder) + under_way(folder)
-    if not is_kept(folder):
-        return
-    last = RecordedRun(last_run(folder)).last_event() if last_run(folder).lines.exists() else None
-    if isinstance(last, RunResult) and last.ending is RunEnding.ACCEPTED:
-        # it was killed when all was done
-        check(folder, story, 0, last.answer or "", "", unknown=unknown)
-    else:
-        check(folder, story, *resume(folder, server), unknown=unknown)
