@@ -158,13 +158,13 @@ class Recording:
         stand, parking = self._resumption or self._recorder, self._parking
         if stand is None or parking is None:
             return await do()
-        with parking.watching(effect):
-            return await stand.stand(effect, partial(parking.stand, effect, do))
-
-    def give_up(self, error: JournalError) -> None:
-        """Record nothing more but events: see :meth:`Recorder.give_up`."""
-        if self._recorder is not None:
-            self._recorder.give_up(error)
+        try:
+            with parking.watching(effect):
+                return await stand.stand(effect, partial(parking.stand, effect, do))
+        except JournalError as error:
+            if self._recorder is not None:
+                self._recorder.give_up(error)
+            raise
 
     async def finish(self, executors: Sequence[StreamingCodeExecutor]) -> None:
         """The work is done: see :meth:`Resumption.finish`."""

@@ -259,13 +259,10 @@ class TeamRunner:
 
     async def _record(self, effect: Effect[Any], do: Perform) -> Any:
         """Stand in the door for the journal; where that fails the run ends, whatever agents and code make of the error."""
-        if self._journal_failure is not None:
-            raise self._journal_failure
         try:
             return await self._recording.stand(effect, do)
         except JournalError as error:
             self._journal_failure = self._journal_failure or error
-            self._recording.give_up(error)
             if self._work is not None:
                 self._work.get_loop().call_soon_threadsafe(self._work.cancel)
             raise
