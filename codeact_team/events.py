@@ -462,10 +462,21 @@ class SandboxPreparing(Event):
 
 @dataclass(kw_only=True)
 class SandboxStarted(Event):
-    """A sandbox is ready; ``packages`` are the versions, by name, of what was put into it."""
+    """A sandbox is ready.
+
+    Attributes:
+        sandbox: Its executor.
+        packages: The versions, by name, of what was put into it.
+        image: The digest of the image that its container was made from.
+        python: The version of its Python, where no image says which.
+        place: Where in the config its executor is; empty where no config has it.
+    """
 
     sandbox: str
     packages: Mapping[str, str] = field(default_factory=dict[str, str])
+    image: str | None = None
+    python: str | None = None
+    place: str = ""
 
 
 @dataclass(kw_only=True)

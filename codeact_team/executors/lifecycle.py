@@ -123,7 +123,14 @@ class Lifecycle:
             await runner.open(place)
         if users.generation.interpreter is None:
             users.generation.interpreter = runner.interpreter
-            tell(SandboxStarted(sandbox=self._name, packages=place.packages), self._door)
+            started = SandboxStarted(
+                sandbox=self._name,
+                packages=place.packages,
+                image=place.image,
+                python=place.python_version,
+                place=place_of(self._owner),
+            )
+            tell(started, self._door)
 
     def _tell_preparing(self, doing: str) -> None:
         tell(SandboxPreparing(sandbox=self._name, doing=doing), self._door)

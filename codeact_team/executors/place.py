@@ -129,6 +129,16 @@ class Place(ABC):
         return {} if self._packages.layer is None else self._packages.layer.packages
 
     @property
+    def image(self) -> str | None:
+        """See :attr:`Sandbox.image`."""
+        return None if self.sandbox is None else self.sandbox.image
+
+    @property
+    def python_version(self) -> str | None:
+        """See :attr:`Sandbox.python_version`."""
+        return None if self.sandbox is None else self.sandbox.python_version
+
+    @property
     def is_prepared(self) -> bool:
         """Whether the packages are there that the settings ask for."""
         return self._packages.is_provided

@@ -7,19 +7,21 @@ from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import aclosing, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import JsonValue
 
 from codeact_team.effects import Event
 from codeact_team.errors import JournalError
-from codeact_team.events import RunBegan, load
+from codeact_team.events import RunBegan, SandboxStarted, load
 from codeact_team.journal.blobs import Blobs
 from codeact_team.journal.growth import growth
 from codeact_team.journal.log import Entry, LogReader, read_backwards, read_log, understood
 from codeact_team.journal.run_directory import About, RunDirectory
 from codeact_team.system.file_locks import is_locked
 from codeact_team.system.regular_files import open_regular
+
+E = TypeVar("E", bound=Event)
 
 
 @dataclass(frozen=True)
@@ -78,12 +80,23 @@ class RecordedRun:
         """
         if self.about.task is not None:
             return self.about.task
+        began = next(self._all_events(RunBegan), None)
+        return None if began is None else began.task
+
+    def sandboxes(self) -> Iterator[SandboxStarted]:
+        """What its code ran in: the sandboxes that have started, also before the run was resumed.
+
+        Raises:
+            JournalError: As :meth:`events`.
+        """
+        return self._all_events(SandboxStarted)
+
+    def _all_events(self, kind: type[E]) -> Iterator[E]:
         for entry in read_log(self.directory.lines):
             # what is large as a whole does not tell what it is
-            if (told := entry.get("event")) is not None and told.get("type") in (None, RunBegan.type):
-                if isinstance(event := self._event(told), RunBegan):
-                    return event.task
-        return None
+            if (told := entry.get("event")) is not None and told.get("type") in (None, kind.type):
+                if isinstance(event := self._event(told), kind):
+                    yield event
 
     @property
     def is_running(self) -> bool:

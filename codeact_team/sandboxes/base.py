@@ -102,6 +102,16 @@ class Sandbox(ABC):
         """The limits in force, for telling which one a failing program ran into."""
 
     @property
+    def image(self) -> str | None:
+        """The digest of the image that it was made from, once it runs; ``None`` without one, or where nobody knows it."""
+        return None
+
+    @property
+    def python_version(self) -> str | None:
+        """The version of its Python; ``None`` where an image says which."""
+        return None
+
+    @property
     def directories(self) -> Sequence[Path]:
         """The directories of the host that programs write to, and for which the sandbox has no quota; once it runs."""
         return ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import platform
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -77,6 +78,9 @@ async def test_a_program_that_does_the_same_again_is_answered_from_the_journal(
         assert len(server.requests) == asked
         await team.run(task="Second.")
     assert len(server.requests) == 2 * asked
+    # of both lives
+    started = list(RecordedRun(RunDirectory(tmp_path / "it")).sandboxes())
+    assert [event.python for event in started] == [platform.python_version()] * 2
     said = [[message.to_text() for message in result.messages] for result in (first, again)]  # pyright: ignore[reportAttributeAccessIssue]
     assert said[0] == said[1]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import platform
 import stat
 import sys
 import sysconfig
@@ -79,6 +80,10 @@ class ConfinedSandbox(Sandbox):
     def python(self) -> str:
         """The interpreter that the code finds: this process's own, with its packages."""
         return sys.executable
+
+    @property
+    def python_version(self) -> str:
+        return platform.python_version()
 
     @property
     def limits(self) -> Limits:

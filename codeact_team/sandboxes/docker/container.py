@@ -72,6 +72,8 @@ class Container:
         # whether it is left when it has ended
         self._keep = keep
         self._own: frozenset[str] = frozenset()
+        self.image: str | None = None
+        """The digest of its image, once it has settled; ``None`` where the engine does not say."""
 
     @property
     def alive(self) -> bool:
@@ -105,8 +107,9 @@ class Container:
                 await readable(self._stream.fileno())
 
     async def settle(self) -> None:
-        """Note which processes run before anything hostile does."""
+        """Note what it was made from, and which processes run before anything hostile does."""
         self.client.timeout = _RUNNING_TIMEOUT
+        self.image = await ask(self._made_from)
         self._own = await ask(self._processes)
 
     def launch(self, command: Sequence[str], env: Mapping[str, str]) -> tuple[str, socket.socket]:
@@ -166,6 +169,14 @@ class Container:
         """Remove it even where it was to be kept, since nobody knows of it. Blocks. A failure is logged."""
         self.detach()
         remove(self.client, self._url, self.id, keep=False)
+
+    def _made_from(self) -> str | None:
+        try:
+            with translated(self._url):
+                return str(self.client.inspect_container(self.id)["Image"])
+        except (EngineError, KeyError) as error:
+            logger.debug("the image is not known: %s", error)
+            return None
 
     def _processes(self) -> frozenset[str]:
         """The processes inside, as the engine sees them; none where it cannot tell. Blocks."""

@@ -73,6 +73,10 @@ class DockerSandbox(Sandbox):
         """Whether the workspace is a directory of the host."""
 
     @property
+    def image(self) -> str | None:
+        return None if self._container is None else self._container.image
+
+    @property
     def limits(self) -> Limits:
         return self._config.limits
 
