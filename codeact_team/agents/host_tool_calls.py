@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 
 from autogen_core import CancellationToken
@@ -231,9 +231,17 @@ class TurnTools(HostTools):
     ) -> CallAnswer:
         is_repeatable = self._limits.is_repeatable(name)
         call, answer = ToolCall(self.source, name, arguments, is_repeatable=is_repeatable), _NOT_ANSWERED
-        work = partial(self._answer, name, arguments, pause)
+        is_new = False
+
+        async def work() -> CallAnswer:
+            nonlocal is_new
+            is_new = True
+            return await self._answer(name, arguments, pause)
+
         try:
             answer = await perform(call, work, self._door)
+            if not is_new:
+                self._count(name, arguments, answer)
         except BudgetError as error:
             answer = _refused(str(error))
         finally:
@@ -271,6 +279,16 @@ class TurnTools(HostTools):
             self.denials += 1
             return CallAnswer(CallOutcome.DENIED, error=f"not approved: {record.reason}")
         return await self._run(tool, name, arguments)
+
+    def _count(self, name: str, arguments: dict[str, JsonValue], answer: CallAnswer) -> None:
+        """Count a call that was made before the run was interrupted: what it has used up stays used up."""
+        tool = None if self._offer is None else self._offer.find(name)
+        if tool is None or answer.outcome is CallOutcome.REFUSED:
+            return
+        self._calls += 1
+        if self._approvals:
+            with suppress(ValueError, ToolFailed):
+                self._approvals.count_call(name, tool.understood(arguments))
 
     async def _run(self, tool: OfferedTool, name: str, arguments: dict[str, JsonValue]) -> CallAnswer:
         seconds = self._limits.timeout_of(name)

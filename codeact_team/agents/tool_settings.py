@@ -57,7 +57,7 @@ class ToolSettings(BaseModel):
     """Rules that allow or deny code blocks and calls of tools, or have a person asked; the first that fits decides."""
     approval_timeout: WhenNobodyIsThere = "deny"
     """What comes of a question that nobody is there to answer: `deny`, or `park`. A run that is parked waits until nothing else
-    is under way, and ends. `codeact-team answer` and `codeact-team resume` go on with it, on whatever day. The code that has
+    is under way, and ends. After `codeact-team answer`, `codeact-team resume` goes on with it, on whatever day. The code that has
     asked then runs again, with what its calls were answered before. Where it could reach more than its workspace, such as a
     network, it does not: what has become of it is told as unknown, its variables are lost, and it has to ask anew. What is
     not recorded cannot be parked, and is denied."""

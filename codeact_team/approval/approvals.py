@@ -27,9 +27,7 @@ Pause = Callable[[], AbstractContextManager[None]]
 
 _GRANT = "standing grant"
 _NOBODY = Ruling("deny", "no one to ask", NOBODY_THERE)
-_NOT_PARKED = _NOBODY._replace(
-    reason=f"{NOBODY_THERE}. Only `codeact-team run` can park it, and not with --no-record"
-)
+_NOT_PARKED = _NOBODY._replace(reason=f"{NOBODY_THERE}. Nor can this run be parked, as it is not recorded")
 
 
 class Approvals:
@@ -93,6 +91,10 @@ class Approvals:
     ) -> ApprovalRecord:
         """Decide whether a tool may be called with these arguments; ``pause`` is entered while an answer is waited for."""
         return await self._settle(Question(self._source, "tool", name, arguments), pause)
+
+    def count_call(self, name: str, arguments: Mapping[str, JsonValue]) -> None:
+        """Count a call that was decided on before the run was interrupted, where a rule allows a number of them."""
+        self._decide(Question(self._source, "tool", name, arguments))
 
     async def _settle(self, question: Question, pause: Pause) -> ApprovalRecord:
         ruling, seconds = self._decide(question), 0.0

@@ -69,7 +69,9 @@ def _said_last(directory: RunDirectory) -> BaseChatMessage | None:
 def _tell_what_is_left(screen: Screen, run: ParkedRun, directory: RunDirectory) -> None:
     path = directory.path
     if not run.open:
-        screen.notice("note", f"the run goes on by: codeact-team resume {path}")
+        is_of_a_program = RecordedRun(directory).about.task is None
+        how = "when its program runs again" if is_of_a_program else f"by: codeact-team resume {path}"
+        screen.notice("note", f"the run goes on {how}")
         return
     ways = "yes, no (a reason may follow) or always"
     if all(question.kind != AskedQuestion.kind for question in run.open):

@@ -24,8 +24,8 @@ CLIENT = {
     "provider": "autogen_ext.models.openai.OpenAIChatCompletionClient",
     "config": {"model": "gpt-4o", "max_retries": 0},
 }
-ASK_FOR_REFUNDS = {"tool": "refund", "decision": "ask", "reason": "it is money"}
-ASK_FOR_CODE = {"code": "*refund*", "decision": "ask"}
+ASK_FOR_REFUNDS: list[dict[str, Any]] = [{"tool": "refund", "decision": "ask", "reason": "it is money"}]
+ASK_FOR_CODE: list[dict[str, Any]] = [{"code": "*refund*", "decision": "ask"}]
 EXECUTOR: dict[str, Any] = {
     "provider": "codeact_team.ConfinedSessionCodeExecutor",
     "config": {"confinement": "best_effort", "work_dir": "work", "packages": []},
@@ -37,13 +37,13 @@ WITH_A_NETWORK: dict[str, Any] = {
 PARKED, STOPPED = 3, 130
 
 
-def agent(name: str, rule: dict[str, str], executor: Any = EXECUTOR) -> dict[str, Any]:
+def agent(name: str, rules: list[dict[str, Any]], executor: Any = EXECUTOR) -> dict[str, Any]:
     config = {
         "name": name,
         "model_client": CLIENT,
         "system_message": f"You are {name}. $tools",
         "tools": [f"parking_tools:{name}" for name in ("refund", "count", "hang")],
-        "approval": [rule],
+        "approval": rules,
         "approval_timeout": "park",
         "code_executor": executor,
     }
@@ -54,7 +54,7 @@ class Case:
     """A folder with a config in it, and a model that answers with blocks of code, one after the other."""
 
     def __init__(
-        self, folder: Path, server: ScriptedServer, rule: dict[str, str], executor: Any = EXECUTOR
+        self, folder: Path, server: ScriptedServer, rules: list[dict[str, Any]], executor: Any = EXECUTOR
     ) -> None:
         self.folder = folder
         shutil.copy(Path(__file__).with_name("parking_tools.py"), folder)
@@ -62,7 +62,7 @@ class Case:
             "OPENAI_API_KEY": "sk-of-the-test-0123456789",
             "OPENAI_BASE_URL": server.base_url,
         }
-        self.write(agent("coder", rule, executor))
+        self.write(agent("coder", rules, executor))
 
     def write(self, config: dict[str, Any]) -> None:
         (self.folder / "config.json").write_text(json.dumps(config))
@@ -246,6 +246,23 @@ def test_the_same_question_asked_again_is_another_one(tmp_path: Path) -> None:
     assert case.effects == ["refund A"]
 
 
+def test_what_a_rule_has_allowed_before_stays_used_up(tmp_path: Path) -> None:
+    blocks = saying(
+        "tools.refund(order='A')",
+        "told = tools.refund(order='B')\ntry:\n    tools.refund(order='C')\nexcept Exception as error:\n"
+        "    told += f', {error}'\nfinal_answer(told)",
+    )
+    rules = [{"tool": "refund", "decision": "allow", "at_most": 2}, *ASK_FOR_REFUNDS]
+    with ScriptedServer.in_thread(blocks) as server:
+        case = Case(tmp_path, server, rules)
+        assert case.run("-q").returncode == PARKED
+        case.answer("no", "that is enough")
+        ended = case.resume("-q")
+    assert ended.stdout.startswith("refunded B, ")
+    assert "that is enough" in ended.stdout
+    assert case.effects == ["refund A", "refund B"]
+
+
 def test_code_waits_for_its_approval(tmp_path: Path) -> None:
     blocks = saying("tools.refund(order='A')", "final_answer('I leave it.')")
     with ScriptedServer.in_thread(blocks) as server:
@@ -303,9 +320,7 @@ def test_a_run_that_is_not_recorded_cannot_be_parked(tmp_path: Path) -> None:
     with ScriptedServer.in_thread(saying("tools.refund(order='A')", "final_answer('no')")) as server:
         case = Case(tmp_path, server, ASK_FOR_CODE)
         assert case.run("-q", "--no-record").stdout == "no\n"
-        assert "Only `codeact-team run` can park it, and not with --no-record" in json.dumps(
-            server.requests[-1]
-        )
+        assert "Nor can this run be parked, as it is not recorded" in json.dumps(server.requests[-1])
 
 
 async def test_ctrl_c_stops_a_run_that_waits_for_what_is_under_way(tmp_path: Path) -> None:

@@ -232,4 +232,5 @@ async def test_a_question_that_nobody_is_there_to_answer_parks_it(
         assert KeptRun.read(RunDirectory(tmp_path / "it")).state is RunState.PARKED
         answered = await asyncio.to_thread(codeact_team, "answer", str(tmp_path / "it"), "yes", cwd=tmp_path)
         assert answered.returncode == 0, answered.stderr
+        assert "the run goes on when its program runs again" in answered.stderr
         assert "42" in await ask()
