@@ -98,6 +98,9 @@ class Effect(ABC, Generic[T]):
         """The outcome for whoever asks where nobody knows if it was done; ``None`` where it can just be done again."""
         return None
 
+    async def skip(self) -> None:
+        """Let whoever would do it be as if it was done: a journal answers instead."""
+
     @abstractmethod
     def began(self, span: int) -> Event:
         """What is told when it begins."""

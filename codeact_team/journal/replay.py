@@ -85,6 +85,7 @@ class Replay:
         if before.state is State.FAILED:
             raise self._questions.error(self._past.error(before))
         self.answered += 1
+        await effect.skip()
         return effect.load(self._questions.shown(self._past.outcome(before)))
 
     def _stray(self, asked: Mapping[str, Any]) -> NoReturn:

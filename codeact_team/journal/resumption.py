@@ -82,6 +82,7 @@ class Resumption:
             if before.is_given:
                 # what waited for it is not known to be undone from now on
                 self._recorder.write(used=before.n)
+            await effect.skip()
             return effect.load(self._recorder.questions.shown(self._past.outcome(before)))
         if before.state is State.FAILED:
             raise self._recorder.questions.error(self._past.error(before))

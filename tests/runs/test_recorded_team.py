@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from autogen_agentchat.base import ChatAgent, TaskResult, Team
 from autogen_agentchat.messages import ModelClientStreamingChunkEvent
-from cli.command_line import codeact_team
+from cli.command_line import codeact_team, talker
 from recording import CONFINED, NO_HTTP_RETRIES, use_model_at
 from support.openai_server import Body, Json, ScriptedServer, Text
 
@@ -83,6 +83,15 @@ async def test_a_program_that_does_the_same_again_is_answered_from_the_journal(
     assert [event.python for event in started] == [platform.python_version()] * 2
     said = [[message.to_text() for message in result.messages] for result in (first, again)]  # pyright: ignore[reportAttributeAccessIssue]
     assert said[0] == said[1]
+
+
+async def test_a_client_that_replays_answers_goes_on_after_those_that_the_journal_has(tmp_path: Path) -> None:
+    config = tmp_path / talker(tmp_path, ["First.", "Second.", "Third."])
+    for tasks in (1, 2, 3):
+        async with open_team(config, record=tmp_path / "it") as agent:
+            results = [await agent.run(task="Go on.") for _ in range(tasks)]
+    said = [result.messages[-1].to_text() for result in results]  # pyright: ignore[reportAttributeAccessIssue]
+    assert said == ["First.", "Second.", "Third."]
 
 
 async def test_a_config_that_has_changed_since_is_told(
