@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 
@@ -26,8 +27,20 @@ logger = logging.getLogger(__name__)
 Pause = Callable[[], AbstractContextManager[None]]
 
 _GRANT = "standing grant"
+_is_decided: ContextVar[bool] = ContextVar("codeact_team_approval_is_decided", default=False)
+"""Whether a person has decided on this very call already, and is asked to find out how."""
 _NOBODY = Ruling("deny", "no one to ask", NOBODY_THERE)
 _NOT_PARKED = _NOBODY._replace(reason=f"{NOBODY_THERE}. Nor can this run be parked, as it is not recorded")
+
+
+@contextmanager
+def decided() -> Generator[None]:
+    """Within it, a person has decided on the very thing that is asked: no grant for all of its kind counts more."""
+    token = _is_decided.set(True)
+    try:
+        yield
+    finally:
+        _is_decided.reset(token)
 
 
 class Approvals:
@@ -111,7 +124,7 @@ class Approvals:
 
     def _decide(self, question: Question) -> Ruling:
         ruling = self._chain.decide(question)
-        if ruling.decision == "ask" and _kind_of(question) in self._granted:
+        if ruling.decision == "ask" and _kind_of(question) in self._granted and not _is_decided.get():
             return Ruling("allow", _GRANT, ruling.reason)
         return ruling
 

@@ -74,6 +74,10 @@ class Past:
         """Whether questions were answered since the run had ended."""
         return any(effect.is_given for effect in self._effects.values())
 
+    def is_decided(self, call: PastEffect) -> bool:
+        """Whether the question that a call waits for was answered since the run had ended."""
+        return call.waits_for is not None and self._effects[call.waits_for].is_given
+
     def next(self, key: str, within: int | None) -> PastEffect | None:
         """Take the first effect with this key that is there; ``None`` if there is no more.
 

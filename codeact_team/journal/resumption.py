@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from contextvars import ContextVar
 from dataclasses import asdict, replace
 from functools import partial
@@ -12,6 +13,7 @@ from typing import Any
 from autogen_core.code_executor import CodeBlock, CodeResult
 from pydantic import JsonValue
 
+from codeact_team.approval.approvals import decided
 from codeact_team.code_effects import CodeRun
 from codeact_team.effects import Effect, Perform, tell
 from codeact_team.errors import JournalError, RecordedError
@@ -87,7 +89,8 @@ class Resumption:
         if before.state is State.FAILED:
             raise self._recorder.questions.error(self._past.error(before))
         if before.is_not_begun:
-            return await self._recorder.perform(before.n, effect, do)
+            with decided() if self._past.is_decided(before) else nullcontext():
+                return await self._recorder.perform(before.n, effect, do)
         if await _is_contained(effect):
             loss = await self._restore(effect, before.n)
             return await self._recorder.perform(before.n, effect, partial(_after, loss, do))

@@ -246,6 +246,23 @@ def test_the_same_question_asked_again_is_another_one(tmp_path: Path) -> None:
     assert case.effects == ["refund A"]
 
 
+def test_an_answer_for_one_call_counts_more_than_a_grant_for_all(tmp_path: Path) -> None:
+    blocks = saying(
+        "import asyncio\ntold = await asyncio.gather(tools.refund.aio(order='A'), tools.refund.aio(order='B'), "
+        "return_exceptions=True)\nfinal_answer(f'{told} {tools.refund(order=\"C\")}')"
+    )
+    with ScriptedServer.in_thread(blocks) as server:
+        case = Case(tmp_path, server, ASK_FOR_REFUNDS)
+        case.run("-q")
+        first, second = case.open()
+        case.answer("always", "-n", str(first["n"]))
+        case.answer("no", "not that one")
+        ended = case.resume("-q")
+    assert (ended.returncode, "not that one" in ended.stdout) == (0, True)
+    assert second["text"].count('"B"') == 1
+    assert case.effects == ["refund A", "refund C"]
+
+
 def test_what_a_rule_has_allowed_before_stays_used_up(tmp_path: Path) -> None:
     blocks = saying(
         "tools.refund(order='A')",
