@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+import sys
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -47,8 +48,9 @@ class Past:
         self.rebuilding: set[str] = set()
         self.under_way: dict[int, PastEffect] = {}
         self.open: dict[int, OpenQuestion] = {}
-        self._by_key: dict[str, deque[PastEffect]] = defaultdict(deque)
-        self._by_asker: dict[Asker, deque[PastEffect]] = defaultdict(deque)
+        # nearly all have one, and a list of one takes a tenth of the memory of a queue
+        self._by_key: dict[str, list[PastEffect]] = defaultdict(list)
+        self._by_asker: dict[Asker, list[PastEffect]] = defaultdict(list)
         self._failed: dict[str, PastEffect] = {}
         """By who asked, what has failed last."""
         self._effects: dict[int, PastEffect] = {}
@@ -87,7 +89,7 @@ class Past:
         """
         waiting = self._by_key.get(key)
         if waiting and waiting[0].is_for_a_person:
-            waiting = deque(each for each in waiting if each.within == within)
+            waiting = [each for each in waiting if each.within == within]
         return _first_of(waiting)
 
     def next_settled(self, asked: Mapping[str, Any]) -> PastEffect | None:
@@ -206,8 +208,10 @@ class Past:
 
     def _ask(self, offset: int, entry: Entry, ask: Mapping[str, Any]) -> None:
         n = entry["n"]
-        key, by, block, within = ask["key"], ask["by"], ask.get("block"), ask.get("within")
-        effect = PastEffect(n, key, by, ask["kind"], block, entry["at"], offset, within=within)
+        key, block, within = ask["key"], ask.get("block"), ask.get("within")
+        # the same few, again and again
+        by, kind = sys.intern(ask["by"]), sys.intern(ask["kind"])
+        effect = PastEffect(n, key, by, kind, block, entry["at"], offset, within=within)
         self._effects[n] = effect
         self._by_key[key].append(effect)
         if effect.is_for_a_person and (call := self._call_of(effect, ask)) is not None:
@@ -279,9 +283,9 @@ def _asker_of(asked: Mapping[str, Any]) -> Asker:
     return asked["by"], asked["kind"], asked.get("block")
 
 
-def _first_of(waiting: deque[PastEffect] | None) -> PastEffect | None:
+def _first_of(waiting: list[PastEffect] | None) -> PastEffect | None:
     while waiting:
-        if not (effect := waiting.popleft()).is_taken:
+        if not (effect := waiting.pop(0)).is_taken:
             effect.is_taken = True
             return effect
     return None

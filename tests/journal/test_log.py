@@ -9,6 +9,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from support.executing import wait_until
 
 from codeact_team.errors import JournalError
-from codeact_team.journal.log import Log, decode, encode, read_log
+from codeact_team.journal.log import Log, decode, encode, read_backwards, read_log
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -58,6 +59,23 @@ def write(path: Path, *numbers: int) -> None:
 
 def numbers_in(path: Path) -> list[int]:
     return [entry["n"] for entry in read_log(path)]
+
+
+@given(st.lists(ENTRIES, max_size=6), st.data())
+def test_wherever_a_log_is_cut_off_the_entries_before_are_there_and_it_goes_on(
+    entries: list[dict[str, object]], data: st.DataObject
+) -> None:
+    whole = [encode(entry) for entry in entries]  # pyright: ignore[reportArgumentType]
+    cut = data.draw(st.integers(0, len(b"".join(whole))))
+    ends = [len(b"".join(whole[: number + 1])) for number in range(len(whole))]
+    expected = [json.loads(json.dumps(entry)) for entry in entries][: sum(end <= cut for end in ends)]
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "journal.jsonl"
+        path.write_bytes(b"".join(whole)[:cut])
+        assert list(read_log(path)) == expected
+        assert next(read_backwards(path), None) == (expected[-1] if expected else None)
+        write(path, 7)
+        assert list(read_log(path)) == [*expected, {"n": 7}]
 
 
 @pytest.mark.parametrize("text", ["é" * 40_000, "x"])
