@@ -11,6 +11,7 @@ from codeact_team.cli.answer_file import answer_file
 from codeact_team.cli.answer_only import AnswerOnly
 from codeact_team.cli.approval_prompt import asking_the_person
 from codeact_team.cli.conversation import Conversation
+from codeact_team.cli.going_on import GoingOn
 from codeact_team.cli.json_lines import JsonLines
 from codeact_team.cli.line_reader import decode
 from codeact_team.cli.screen import Screen
@@ -36,12 +37,15 @@ def run_command(
     # before the answer, which may be written there, too
     runner.make_out()
     runner.listen(_listener(screen, as_json=as_json, quiet=quiet), essential=True)
+    runner.listen(going_on := GoingOn())
     with answer_file(output) if output is not None else nullcontext() as write:
         result = _run_and_print(screen, runner, task, seconds=seconds, as_json=as_json)
         if write is not None and result.answer is not None and result.ending is RunEnding.ACCEPTED:
             write(result.answer)
         elif write is not None:
             screen.notice("warning", f"{output} is not written: there is no accepted answer")
+    if not (as_json or quiet) and (advice := going_on.advice()) is not None:
+        screen.notice("note", advice)
     return result.exit_code
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from codeact_team.cli.answer_file import whole_file
 from codeact_team.cli.conversation import Conversation
+from codeact_team.cli.going_on import GoingOn
 from codeact_team.cli.json_lines import JsonLines
 from codeact_team.cli.run import tell_what_stopped
 from codeact_team.cli.screen import Screen
@@ -37,16 +38,18 @@ def show_command(
     if html is not None:
         _write(screen, run, html)
     else:
-        asyncio.run(_print(screen, run, follow=follow, as_json=as_json))
+        going_on = GoingOn()
+        asyncio.run(_print(screen, run, going_on, follow=follow, as_json=as_json))
         if not as_json:
-            _tell_state(screen, KeptRun.read(directory))
+            _tell_state(screen, KeptRun.read(directory), going_on)
     return 0
 
 
-async def _print(screen: Screen, run: RecordedRun, *, follow: bool, as_json: bool) -> None:
+async def _print(screen: Screen, run: RecordedRun, going_on: GoingOn, *, follow: bool, as_json: bool) -> None:
     listener = JsonLines() if as_json else Conversation(screen, answer_last=True)
     async with aclosing(run.follow() if follow else _recorded(run)) as events:
         async for event in events:
+            going_on(event)
             if (
                 isinstance(event, BlockEnded)
                 and event.message_id is not None
@@ -65,11 +68,15 @@ async def _recorded(run: RecordedRun) -> AsyncGenerator[Event]:
         yield event
 
 
-def _tell_state(screen: Screen, run: KeptRun) -> None:
+def _tell_state(screen: Screen, run: KeptRun, going_on: GoingOn) -> None:
     if run.state is RunState.RUNNING:
         screen.notice("note", "the run goes on; --follow shows what happens as it does")
-    elif run.state is RunState.CRASHED:
+        return
+    if run.state is RunState.CRASHED:
         screen.notice("warning", "the run has no end: its process was killed, or the machine stopped")
+    of_program = run.about is not None and run.about.task is None
+    if (advice := going_on.advice(str(run.directory.path), of_program=of_program)) is not None:
+        screen.notice("note", advice)
 
 
 def _write(screen: Screen, run: RecordedRun, path: Path) -> None:

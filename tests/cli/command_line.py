@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -64,6 +65,11 @@ def in_this_process(*arguments: str, stdin: str = "") -> subprocess.CompletedPro
     """Run a command without a process of its own, which takes a second to import what is imported here already."""
     result = CliRunner().invoke(app, arguments, input=stdin)
     return subprocess.CompletedProcess(arguments, result.exit_code, result.stdout, result.stderr)
+
+
+def without_advice(stderr: str) -> str:
+    """What a run says beside its answer, without how it goes on."""
+    return re.sub(r"^to go on.*: codeact-team resume \S+.*\n", "", stderr, flags=re.MULTILINE)
 
 
 def run_team(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command_line import codeact_team, in_this_process, lines, local_model, talker
+from command_line import codeact_team, in_this_process, lines, local_model, talker, without_advice
 from support.openai_server import AnyReply, Garbage, HttpError, ScriptedServer
 
 MASKED = "sk-proj-***********************wxyz"
@@ -13,6 +13,7 @@ MASKED = "sk-proj-***********************wxyz"
 
 def one_message(stderr: str) -> str:
     """The text of the only thing on stderr, which is an error."""
+    stderr = without_advice(stderr)
     assert stderr.startswith("error: "), stderr
     assert stderr.count("\n") == 1, stderr
     assert "Traceback" not in stderr
@@ -63,7 +64,7 @@ def test_a_model_server_that_does_not_work(tmp_path: Path, reply: AnyReply, said
     with ScriptedServer.in_thread([reply]) as server:
         result = codeact_team("run", talker(tmp_path), "A task", cwd=tmp_path, **local_model(server.base_url))
     assert result.returncode == (75 if isinstance(reply, HttpError) and reply.status == 503 else 2)
-    assert said in result.stderr.splitlines()[-1]
+    assert said in without_advice(result.stderr).splitlines()[-1]
     assert "Traceback" not in result.stdout + result.stderr
     assert "wxyz" not in result.stdout + result.stderr
 

@@ -12,7 +12,17 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from command_line import COMMAND, CONFINED, NO_PACKAGES, environment, lines, local_model, set_all, talker
+from command_line import (
+    COMMAND,
+    CONFINED,
+    NO_PACKAGES,
+    environment,
+    lines,
+    local_model,
+    set_all,
+    talker,
+    without_advice,
+)
 from support.fork_server import Forked, start
 from support.openai_server import ScriptedServer, Slow, Text
 from terminal import on_a_terminal
@@ -98,7 +108,7 @@ def test_ctrl_c_during_a_model_call_ends_at_once(tmp_path: Path):
         os.killpg(process.pid, signal.SIGINT)
         stdout, stderr = end(process)
     assert process.returncode == 130
-    assert stderr.splitlines()[-1] == "error: interrupted"
+    assert without_advice(stderr).splitlines()[-1] == "error: interrupted"
     assert "── stopped · 1 message " in stdout
     assert "Traceback" not in stderr
 
@@ -171,7 +181,8 @@ def test_ctrl_c_during_execution_leaves_no_container(tmp_path: Path):
         _, stderr = end(process)
         assert process.returncode == 130
         place = tmp_path / "coding"
-        assert stderr == f"the workspace is {place}\nmade the work_dir {place}\nerror: interrupted\n"
+        told = without_advice(stderr)
+        assert told == f"the workspace is {place}\nmade the work_dir {place}\nerror: interrupted\n"
         assert (len(before), containers_of(process)) == (1, [])
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import stat
 from pathlib import Path
 
 from cli.command_line import ACCEPT, CODE, CONFINED, codeact_team, local_model, run_team, set_all, talker
-from support.openai_server import Json, ScriptedServer, Text
+from support.openai_server import HttpError, Json, ScriptedServer, Text
 
 from codeact_team.events import ModelCallEnded, RunBegan
 from codeact_team.journal import RecordedRun, RunDirectory
@@ -112,3 +114,32 @@ def test_a_file_with_a_credential_is_not_kept(tmp_path: Path) -> None:
     runs = tmp_path / ".codeact-team" / "runs"
     assert '".env"' in recorded(runs).directory.lines.read_text()
     assert [path for path in runs.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()] == []
+
+
+def test_a_run_that_a_limit_has_ended_says_how_it_goes_on_and_that_is_so(tmp_path: Path) -> None:
+    most = "config.termination_condition.config.conditions.1.config.max_messages"
+    with ScriptedServer.in_thread([Text(CODE), Json(ACCEPT)]) as server:
+        variables = local_model(server.base_url)
+        ran = codeact_team(
+            *("run", "local-model", "Multiply.", *set_all([CONFINED, f"{most}=2"])), cwd=tmp_path, **variables
+        )
+        shown = codeact_team("show", "last", cwd=tmp_path)
+        [advice] = re.findall("^to go on with a higher limit: codeact-team (.*)$", ran.stderr, re.MULTILINE)
+        assert (ran.returncode, advice in shown.stderr) == (1, True)
+        command = shlex.split(advice.replace("PATH=VALUE", f"{most}=25"))
+        resumed = codeact_team(*command, cwd=tmp_path, **variables)
+    assert (resumed.returncode, len(server.requests)) == (0, 2), resumed.stderr
+    assert "to go on" not in resumed.stderr
+
+
+def test_a_run_that_has_failed_says_how_it_goes_on_to_people_only(tmp_path: Path) -> None:
+    with ScriptedServer.in_thread(lambda _: HttpError(503)) as server:
+        told = [
+            codeact_team(
+                "run", talker(tmp_path), "Greet.", *more, cwd=tmp_path, **local_model(server.base_url)
+            ).stderr
+            for more in ([], ["-q"], ["--json"], ["--no-record"])
+        ]
+    assert [("to go on: codeact-team resume .codeact-team/runs/" in each) for each in told] == [
+        *(True, False, False, False)
+    ]
