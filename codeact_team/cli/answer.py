@@ -68,13 +68,14 @@ def _said_last(directory: RunDirectory) -> BaseChatMessage | None:
 
 def _tell_what_is_left(screen: Screen, run: ParkedRun, directory: RunDirectory) -> None:
     path = directory.path
-    if not run.open:
+    answerable = [question for question in run.open if not question.is_lost]
+    if not answerable:
         is_of_a_program = RecordedRun(directory).about.task is None
         how = "when its program runs again" if is_of_a_program else f"by: codeact-team resume {path}"
         screen.notice("note", f"the run goes on {how}")
         return
     ways = "yes, no (a reason may follow) or always"
-    if all(question.kind != AskedQuestion.kind for question in run.open):
+    if all(question.kind != AskedQuestion.kind for question in answerable):
         ways = "a text, or - to read it from standard input"
-    which = f" --question {run.open[0].n}" if run.open[1:] else ""
+    which = f" --question {answerable[0].n}" if run.open[1:] else ""
     screen.notice("note", f"to answer: codeact-team answer {path}{which} ANSWER, which is {ways}")

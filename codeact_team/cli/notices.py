@@ -91,10 +91,10 @@ def _parked(event: RunParked) -> str:
         for question in event.questions
     )
     which = " --question N" if event.questions[1:] else ""
-    return (
-        f"the run is parked, as nobody is there to answer:\n{asked}\nto answer: codeact-team answer {event.record}{which} "
-        f"ANSWER; then: codeact-team resume {event.record}"
-    )
+    lines = [f"the run is parked, as nobody is there to answer:\n{asked}"]
+    if not all(question.is_lost for question in event.questions):
+        lines.append(f"to answer: codeact-team answer {event.record}{which} ANSWER")
+    return "\n".join([*lines, f"to go on: codeact-team resume {event.record}"])
 
 
 def _put_back(event: FilesPutBack) -> str:
