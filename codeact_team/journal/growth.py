@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
@@ -13,6 +14,7 @@ from threading import Thread
 from watchdog.events import FileModifiedEvent, FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
 
+from codeact_team.errors import JournalError
 from codeact_team.system.file_locks import wait_until_free
 from codeact_team.system.regular_files import open_regular
 
@@ -21,20 +23,25 @@ async def growth(path: Path) -> AsyncGenerator[None]:
     """Yields at once, and again each time that a file may have grown; the last time when nobody holds it any more.
 
     Raises:
-        OSError: If it cannot be opened, or not be watched.
+        JournalError: If it cannot be opened, or not be watched.
     """
     changed, over = asyncio.Event(), asyncio.Event()
     call = asyncio.get_running_loop().call_soon_threadsafe
-    descriptor = open_regular(path)
-    # nothing ends this thread but the end of what it waits for, or of this process
-    Thread(
-        target=_wait, args=(descriptor, partial(call, over.set), partial(call, changed.set)), daemon=True
-    ).start()
+    try:
+        descriptor = open_regular(path)
+    except OSError as error:
+        raise JournalError(f"the journal {path} cannot be read: {error.strerror}") from error
     observer = Observer()
-    observer.schedule(
-        _Handler(partial(call, changed.set)), str(path.parent), event_filter=[FileModifiedEvent]
-    )
-    observer.start()
+    handler = _Handler(partial(call, changed.set))
+    try:
+        observer.schedule(handler, str(path.parent), event_filter=[FileModifiedEvent])
+        observer.start()
+    except OSError as error:
+        os.close(descriptor)
+        raise JournalError(_unwatched(path, error)) from error
+    # nothing ends this thread but the end of what it waits for, or of this process
+    calls = partial(call, over.set), partial(call, changed.set)
+    Thread(target=_wait, args=(descriptor, *calls), daemon=True).start()
     try:
         while not over.is_set():
             changed.clear()
@@ -44,6 +51,13 @@ async def growth(path: Path) -> AsyncGenerator[None]:
     finally:
         observer.stop()
         observer.join()
+
+
+def _unwatched(path: Path, error: OSError) -> str:
+    limit = {errno.EMFILE: "fs.inotify.max_user_instances", errno.ENOSPC: "fs.inotify.max_user_watches"}
+    told = f"the journal {path} cannot be followed: {error.strerror}"
+    advice = f"raise {limit[error.errno]} by sysctl, or " if error.errno in limit else ""
+    return f"{told}; {advice}look at it without --follow"
 
 
 class _Handler(FileSystemEventHandler):

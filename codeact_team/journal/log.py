@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import zlib
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -171,6 +172,26 @@ class LogReader:
             self._file = open(open_regular(path), "rb")
         except OSError as error:
             raise JournalError(f"the journal {path} cannot be read: {error.strerror}") from error
+
+    def go_to_last(self, key: str) -> None:
+        """Go on at the last entry that has a key, or at the first where none has. What is before it is not decoded.
+
+        Raises:
+            JournalError: If it cannot be read.
+        """
+        begins = re.compile(rb'\{"n":\d+,"at":[-+.e\d]+,"%b":' % key.encode())
+        number = end = 0
+        found = number, end
+        try:
+            self._file.seek(0)
+            for line in self._file:
+                if begins.match(line) and decode(line) is not None:
+                    found = number, end
+                number, end = number + 1, end + len(line)
+            self._number, self._end = found
+            self._file.seek(self._end)
+        except OSError as error:
+            raise JournalError(f"the journal {self._path} cannot be read: {error.strerror}") from error
 
     def new(self) -> Iterator[Entry]:
         """What is there and was not read before, entry by entry. What is torn off at the end is left for later.

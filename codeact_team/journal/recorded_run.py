@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, Generator, Iterator
-from contextlib import aclosing, closing, contextmanager, suppress
+from contextlib import aclosing, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -117,9 +117,8 @@ class RecordedRun:
             JournalError: Where the journal is damaged, after all that is whole before that. At the end, if something could
                 not be read, such as what was beside it, or is of another version.
         """
-        start = self._start()
-        with LogReader(self.directory.lines) as log:
-            yield from self._events(log, start)
+        with self._since_resumed() as log:
+            yield from self._events(log)
 
     async def follow(self) -> AsyncGenerator[Event]:
         """What has happened, and what happens from now on, until no process holds the run any more.
@@ -127,11 +126,10 @@ class RecordedRun:
         Raises:
             JournalError: As :meth:`events`.
         """
-        start = self._start()
-        with LogReader(self.directory.lines) as log:
+        with self._since_resumed() as log:
             async with aclosing(growth(self.directory.lines)) as wake_ups:
                 async for _ in wake_ups:
-                    for event in self._events(log, start):
+                    for event in self._events(log):
                         yield event
 
     def last_event(self) -> Event | None:
@@ -178,20 +176,18 @@ class RecordedRun:
         except JournalError:
             return None
 
-    def _start(self) -> int:
-        """Where the events begin that were told since the run was resumed last."""
-        start = 0
-        # what comes before damage is whole
-        with LogReader(self.directory.lines) as log, suppress(JournalError):
-            for entry in log.new():
-                start = log.offset if "resumed" in entry else start
-        return start
+    @contextmanager
+    def _since_resumed(self) -> Generator[LogReader]:
+        """Reads what was written since the run was resumed last."""
+        with LogReader(self.directory.lines) as log:
+            log.go_to_last("resumed")
+            yield log
 
-    def _events(self, log: LogReader, start: int) -> Iterator[Event]:
+    def _events(self, log: LogReader) -> Iterator[Event]:
         problems: list[JournalError] = []
         for entry in log.new():
             event = None
-            if log.offset >= start and (told := entry.get("event")) is not None:
+            if (told := entry.get("event")) is not None:
                 with _left_out(problems):
                     event = self._event(told)
             if event is not None:

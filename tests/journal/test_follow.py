@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 from support.recorded import recorder
+from watchdog.observers.api import BaseObserver
 
 from codeact_team.effects import Event
 from codeact_team.errors import JournalError
@@ -87,3 +89,35 @@ async def test_a_journal_that_is_damaged_is_told_up_to_there(tmp_path: Path):
     with pytest.raises(JournalError, match=r"journal\.jsonl:2: the journal is damaged here"):
         await anext(events)
     writer.close()
+
+
+async def test_where_nothing_can_be_watched_it_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> None:
+        # as the kernel does, whose limit is that of all programs of a user
+        raise OSError(errno.EMFILE, "inotify instance limit reached")
+
+    monkeypatch.setattr(BaseObserver, "start", refuse)
+    writer = recorder(tmp_path, "run", thought("first"))
+    with pytest.raises(
+        JournalError, match=r"limit reached; raise fs.inotify.max_user_instances by sysctl, or look"
+    ):
+        _ = [event async for event in RecordedRun(writer.directory).follow()]
+    writer.close()
+
+
+def test_events_before_the_run_was_resumed_are_not_even_read(tmp_path: Path) -> None:
+    writer = recorder(tmp_path, "run", thought("first"))
+    writer.write(resumed={})
+    writer(thought('{"n":1,"at":1,"resumed":'))
+    writer.write(resumed={})
+    for text in ("second", "third"):
+        writer(thought(text))
+    writer.close()
+    lines = writer.directory.lines.read_bytes().replace(b"first", b"damag")
+    writer.directory.lines.write_bytes(lines.replace(b"third", b"damag"))
+    events = RecordedRun(writer.directory).events()
+    assert next(events) == thought("second")
+    with pytest.raises(JournalError, match=r"journal\.jsonl:6: the journal is damaged here"):
+        next(events)
