@@ -132,19 +132,25 @@ def alone(folder: Path, server: ScriptedServer, story: Story) -> tuple[Story, in
     return story, int(re.findall(r"(\d+) entries", stderr)[-1]) - 1
 
 
-def kill_and_resume(folder: Path, server: ScriptedServer, story: Story, *kills: tuple[int, str]) -> None:
-    """Kill a story with an entry of its journal, and while it goes on again; at last it has to come to its end."""
+def kill_and_resume(folder: Path, server: ScriptedServer, story: Story, *kills: tuple[int, str]) -> int:
+    """Kill a story with an entry of its journal, and while it goes on again; at last it has to come to its end.
+
+    Returns:
+        How often it was killed when there was something to go on with, and more to do.
+    """
     folder.mkdir()
-    unknown = 0
+    unknown = times = 0
     for nth, how in [*kills, (0, "after")]:
         if (answer := accepted_answer(folder)) is not None:
             # it was killed when all was done
             check(folder, story, 0, answer, "", unknown=unknown)
-            return
+            return times - 1
         unknown = told_as_unknown(folder) + under_way(folder) if is_kept(folder) else 0
         go_on = partial(resume, folder, server) if is_kept(folder) else partial(start, folder, server, story)
         code, stdout, stderr = go_on(nth, how)
         if code != -signal.SIGKILL:
             # the last one, or it was quicker, or had not so many entries left to write
             check(folder, story, code, stdout, stderr, unknown=unknown)
-            return
+            break
+        times += is_kept(folder)
+    return times

@@ -63,6 +63,11 @@ def test_it_ends_as_if_it_was_left_alone(
     moments, (story, milliseconds) = Random(number), left_alone(name)
     # one in three is killed while it goes on, too
     times = moments.choice([1, 1, 1, 1, 2, 3])
-    kills = [(moments.randint(0, milliseconds), "moment") for _ in range(times)]
     with ScriptedServer.in_thread(story.reply) as server:
-        kill_and_resume(tmp_path / "killed", server, story, *kills)
+        for attempt in range(20):
+            kills = [(moments.randint(0, milliseconds), "moment") for _ in range(times)]
+            if kill_and_resume(tmp_path / str(attempt), server, story, *kills):
+                return
+            # it was killed before it had begun, or was quicker than when it was left alone
+            milliseconds = max(500, milliseconds * 4 // 5)
+    raise AssertionError("it was never killed while it ran")
