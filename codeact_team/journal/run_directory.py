@@ -175,7 +175,7 @@ class RunDirectory:
             yield
         except OSError as error:
             raise JournalError(
-                f"the run cannot be recorded in {self.path.parent}: {error.strerror}. {ADVICE}"
+                f"the run cannot be recorded in {error.filename or self.path.parent}: {error.strerror}. {ADVICE}"
             ) from error
 
 

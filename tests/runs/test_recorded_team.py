@@ -162,12 +162,38 @@ async def test_a_directory_that_code_reaches_is_refused(tmp_path: Path, server: 
     assert not (tmp_path / "it").exists()
 
 
+async def test_what_acts_past_the_journal_is_told_and_is_not_gone_on_with(
+    tmp_path: Path, server: ScriptedServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    timeout = (
+        "config.termination_condition.config.conditions.1="
+        "{provider: autogen_agentchat.conditions.TimeoutTermination, config: {timeout_seconds: 60}}"
+    )
+    async with kept(tmp_path / "it", overrides=[timeout]):
+        assert (
+            "this run cannot be resumed, as these act past what is recorded: TimeoutTermination"
+            in caplog.text
+        )
+    with pytest.raises(JournalError, match="TimeoutTermination act past its journal"):
+        async with kept(tmp_path / "it", overrides=[timeout]):
+            pass
+
+
 async def test_a_directory_of_something_else_is_refused(tmp_path: Path, server: ScriptedServer) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(JournalError, match="is there already, and is not the directory of a run"):
         async with kept(tmp_path):
             pass
     assert os.listdir(tmp_path) == ["file"]
+
+
+async def test_a_place_where_no_directory_can_be_made_is_named(
+    tmp_path: Path, server: ScriptedServer
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(JournalError, match=r"cannot be recorded in .*/file: File exists"):
+        async with kept(tmp_path / "file"):
+            pass
 
 
 async def test_one_process_at_a_time_has_a_run(tmp_path: Path, server: ScriptedServer) -> None:
