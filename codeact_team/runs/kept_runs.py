@@ -14,6 +14,7 @@ from codeact_team.errors import JournalError
 from codeact_team.journal import About, RecordedRun, RunDirectory, runs_in
 from codeact_team.runs.result import RunEnding, RunResult
 from codeact_team.system.file_locks import lock
+from codeact_team.system.regular_files import open_regular
 from codeact_team.system.trees import remove
 
 
@@ -102,9 +103,13 @@ class KeptRun:
         Raises:
             JournalError: If it cannot be removed.
         """
-        path, flags = self.directory.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        path, lines = self.directory.path, self.directory.lines
         try:
-            descriptor = os.open(self.directory.lines, flags, 0o600)
+            if not lines.is_file() or lines.is_symlink():
+                # no process holds what cannot be a journal
+                with suppress(FileNotFoundError):
+                    lines.rename(lines.with_name(f"{lines.name}.odd"))
+            descriptor = open_regular(lines, os.O_RDWR | os.O_CREAT)
             try:
                 if not lock(descriptor):
                     return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -116,6 +116,22 @@ def test_pruning_removes_what_is_listed_and_nothing_that_goes_on(tmp_path: Path,
     ] == [True, True]
     assert os.listdir(tmp_path / "runs") == [".gitignore"]
     assert "there are no such runs" in in_this_process(*runs).stderr
+
+
+def link_to_another(path: Path) -> None:
+    path.symlink_to("run.json")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, link_to_another])
+def test_what_cannot_be_a_journal_is_listed_as_damaged_and_removed(
+    tmp_path: Path, kept: Recorder, make: Callable[[Path], object]
+):
+    odd = tmp_path / "runs" / "3-failed" / "journal.jsonl"
+    odd.unlink()
+    make(odd)
+    assert listed(tmp_path, "--state", "damaged") == ["7-damaged", "3-failed"]
+    assert listed(tmp_path, "--state", "damaged", "--prune") == ["7-damaged", "3-failed"]
+    assert listed(tmp_path) == ["6-running", "5-crashed", "4-stopped", "2-rejected", "1-accepted"]
 
 
 def test_pruning_by_size_keeps_the_last_runs_that_fit(tmp_path: Path, kept: Recorder):
