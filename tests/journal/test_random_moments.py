@@ -18,7 +18,7 @@ from killing import alone, kill_and_resume
 from stories import Story
 from support.openai_server import ScriptedServer
 
-MOMENTS = int(os.environ.get("MOMENTS", "40"))
+MOMENTS = int(os.environ.get("MOMENTS", "26"))
 STORIES = {
     "session": stories.SESSION,
     "variables": stories.VARIABLES,

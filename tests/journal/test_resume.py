@@ -67,7 +67,7 @@ def test_it_goes_on_from_whatever_entry_was_the_last(tmp_path: Path, story: Stor
 @pytest.mark.timeout(1800)
 @each_story
 def test_it_may_be_killed_again_while_it_goes_on(tmp_path: Path, story: Story) -> None:
-    moments, rounds = Random(7), 10 if story in (SESSION, TEAM) else 4
+    moments, rounds = Random(7), 8 if story in (SESSION, TEAM) else 2
     with ScriptedServer.in_thread(story.reply) as server:
         story, entries = alone(tmp_path / "alone", server, story)
         for round_ in range(rounds):
