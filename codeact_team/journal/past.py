@@ -107,6 +107,11 @@ class Past:
                     return effect
         return None
 
+    def has_more(self, asked: Mapping[str, Any]) -> bool:
+        """Whether this asker has asked for more of this sort than what was taken. ``asked`` is as an entry has it."""
+        waiting = self._by_asker.get(_asker_of(asked), ())
+        return any(effect.is_settled and not effect.is_taken for effect in waiting)
+
     @property
     def order(self) -> Sequence[int]:
         """The numbers of the effects that were asked outside of others, in the order in which they had ended."""

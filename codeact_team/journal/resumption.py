@@ -74,6 +74,11 @@ class Resumption:
             if _repeating.get():
                 self._strayed = True
                 raise RecordedError("when this code ran first, it did not ask for this")
+            if asked.get("block") is None and effect.unknown() is not None and self._past.has_more(asked):
+                raise JournalError(
+                    f"the run cannot go on: {effect.source} does something else than before, and might do again what it has "
+                    "done. Was a prompt, or a model, changed by -s? Then begin a new run"
+                )
             loss = await self._restore(effect, _END)
             return await self._recorder.perform(
                 self._recorder.begin(asked), effect, partial(_after, loss, do)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Generator
@@ -185,6 +186,16 @@ def test_who_asks_stays_the_same_and_a_limit_may_be_another(killed: Path) -> Non
         check(killed, STORY, *resume(killed, server, 0, "after", "-s", "config.max_steps=7"))
 
 
+def test_a_prompt_that_was_changed_lets_nothing_be_done_twice(killed: Path) -> None:
+    effects = (killed / "effects.txt").read_text()
+    with ScriptedServer.in_thread(lambda _: stories.python("tools.book(amount=9)")) as server:
+        change = "config.system_message=You write code. $tools"
+        code, _, stderr = resume(killed, server, 0, "after", "-s", change)
+    assert code == 2
+    assert "error: the run cannot go on: coder does something else than before" in stderr
+    assert (killed / "effects.txt").read_text() == effects
+
+
 @pytest.fixture
 def mounted(tmp_path: Path) -> Generator[Path]:
     """A small file system of its own, where the runs are kept."""
@@ -241,4 +252,5 @@ def test_where_nothing_can_be_written_everything_can_be_read(mounted: Path, befo
         code, _, stderr = resume(mounted, server)
         assert (code, "cannot be opened: Read-only file system" in stderr) == (2, True)
         code, _, stderr = start(mounted, server, STORY, 0)
-        assert (code, "the run cannot be recorded in .codeact-team/runs: Read-only" in stderr) == (2, True)
+        assert code == 2
+        assert re.search(r"the run cannot be recorded in \.codeact-team/runs/\S*: Read-only", stderr)

@@ -23,14 +23,14 @@ ONE_MOMENT = [
     pytest.param(stories.NESTED, id="nested-teams"),
     pytest.param(stories.DOCKER, id="session-in-a-container", marks=pytest.mark.docker),
     pytest.param(stories.VARIABLES, id="variables"),
-    pytest.param(stories.SIDE_BY_SIDE, id="calls-side-by-side"),
-    pytest.param(stories.APPROVED, id="approvals"),
+    pytest.param(stories.SIDE_BY_SIDE, id="calls-side-by-side", marks=pytest.mark.long),
+    pytest.param(stories.APPROVED, id="approvals", marks=pytest.mark.long),
     pytest.param(stories.DOCKER_TEAM, id="team-with-containers", marks=pytest.mark.docker),
-    pytest.param(stories.SELECTOR, id="selector"),
+    pytest.param(stories.SELECTOR, id="selector", marks=pytest.mark.long),
     pytest.param(stories.SWARM, id="swarm"),
     pytest.param(stories.GRAPH, id="graph"),
-    pytest.param(stories.TOOLS, id="tools"),
-    pytest.param(stories.WORKBENCH, id="workbench"),
+    pytest.param(stories.TOOLS, id="tools", marks=pytest.mark.long),
+    pytest.param(stories.WORKBENCH, id="workbench", marks=pytest.mark.long),
     pytest.param(stories.with_a_server, id="mcp-server"),
 ]
 each_story = pytest.mark.parametrize("story", [*MANY_MOMENTS, *ONE_MOMENT], indirect=True)
@@ -44,7 +44,7 @@ def story(request: pytest.FixtureRequest) -> Story:
 
 @each_story
 def test_a_run_that_is_killed_goes_on_to_the_same_end(tmp_path: Path, story: Story) -> None:
-    parts = (0.35, 0.6, 0.85) if story in (SESSION, TEAM) else (0.7,)
+    parts = (0.35, 0.85) if story in (SESSION, TEAM) else (0.7,)
     with ScriptedServer.in_thread(story.reply) as server:
         story, entries = alone(tmp_path / "alone", server, story)
         for part in parts:
