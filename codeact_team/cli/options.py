@@ -1,0 +1,114 @@
+"""What several commands have in common: their options, and what is made of them. All else is imported when a command runs."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from codeact_team.cli.completion import config_names
+
+if TYPE_CHECKING:
+    from codeact_team.cli.screen import Screen
+    from codeact_team.config import ForEvery
+    from codeact_team.providers import Policy
+
+Config = Annotated[
+    str,
+    typer.Argument(
+        metavar="CONFIG",
+        help="A YAML or JSON file, or a shipped config such as quickstart.",
+        autocompletion=config_names,
+    ),
+]
+Run = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", help="Its id, the beginning of that, `last`, or the path of its directory."
+    ),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("-s", "--set", metavar="PATH=VALUE", help="Change one value of the config. Repeatable."),
+]
+Model = Annotated[
+    str | None, typer.Option(metavar="NAME", help="The model of every model client of the config.")
+]
+BaseUrl = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="The server of every model client, such as http://localhost:11434/v1."),
+]
+Data = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATH", help="Put a copy of a file or a directory into the workspace of the code. Repeatable."
+    ),
+]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAMESPACE", help="Allow components of another Python package. Repeatable."),
+]
+AllowUnsafe = Annotated[
+    bool,
+    typer.Option("--allow-unsafe", help="Allow components that run code on this machine without a sandbox."),
+]
+RUNS = Path(".codeact-team", "runs")
+"""Where runs are kept, below the working directory."""
+Timeout = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", min=0.001, help="Stop the team when it has worked so long."),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", metavar="FILE", help="Write the answer to a file, if it is accepted."),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR", help="Copy the files that the code makes or changes to a directory; made if missing."
+    ),
+]
+RunDir = Annotated[
+    Path,
+    typer.Option(metavar="DIR", help="The directory of the runs, each in one of its own.", show_default=True),
+]
+Sync = Annotated[
+    bool,
+    typer.Option("--sync", help="Write what is kept through to the disk, so that it survives a power cut."),
+]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print the answer only.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def reported() -> AbstractContextManager[Screen]:
+    """Within it, what goes wrong is told on the screen, and ends the command."""
+    from codeact_team.cli.error_reporting import reported
+
+    return reported()
+
+
+def traced(screen: Screen) -> AbstractContextManager[None]:
+    """Within it, what happens is sent to where traces go, if they go anywhere."""
+    from codeact_team.config.credentials import without_secrets
+    from codeact_team.telemetry.exporting import exporting
+
+    return exporting(partial(screen.notice, "warning"), without_secrets)
+
+
+def policy_of(allow: list[str] | None, allow_unsafe: bool) -> Policy:
+    """What may be loaded."""
+    from codeact_team.providers import Policy
+
+    return Policy.from_environment(allow=allow or (), allow_unsafe=allow_unsafe)
+
+
+def changes_of(
+    single: list[str] | None, model: str | None, base_url: str | None, data: list[str] | None = None
+) -> list[str | ForEvery]:
+    """What is changed in a config."""
+    from codeact_team.cli.overrides import overrides_of
+
+    return overrides_of(single, model=model, base_url=base_url, data=data)
