@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from codeact_team.config import ForEvery as ForEvery
     from codeact_team.config import dump_config as dump_config
     from codeact_team.config import load_config as load_config
+    from codeact_team.config import open_pool as open_pool
     from codeact_team.config import validate_config as validate_config
     from codeact_team.effects import Door as Door
     from codeact_team.effects import Event as Event
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from codeact_team.executors import ConfinedSessionCodeExecutor as ConfinedSessionCodeExecutor
     from codeact_team.executors import DockerCommandLineCodeExecutor as DockerCommandLineCodeExecutor
     from codeact_team.executors import DockerSessionCodeExecutor as DockerSessionCodeExecutor
+    from codeact_team.executors import SandboxPool as SandboxPool
     from codeact_team.ledger import BudgetTermination as BudgetTermination
     from codeact_team.runs import replay_run as replay_run
     from codeact_team.runs.opening import open_team as open_team
@@ -66,7 +68,7 @@ _HOME = {
         "describe_sandbox",
     ),
     "autogen_parts": ("wrap",),
-    "config": ("ForEvery", "dump_config", "load_config", "validate_config"),
+    "config": ("ForEvery", "dump_config", "load_config", "open_pool", "validate_config"),
     "effects": ("Door", "Event"),
     "errors": (
         "BudgetError",
@@ -94,6 +96,7 @@ _HOME = {
         "ConfinedSessionCodeExecutor",
         "DockerCommandLineCodeExecutor",
         "DockerSessionCodeExecutor",
+        "SandboxPool",
     ),
     "ledger": ("BudgetTermination",),
     "runs": ("replay_run",),

@@ -3,7 +3,7 @@
 from codeact_team.config.dumping import dump_config
 from codeact_team.config.for_every import ForEvery
 from codeact_team.config.loading import check_config, load_config, validate_config
-from codeact_team.config.open import open_team
+from codeact_team.config.open import example_executors, open_pool, open_team
 from codeact_team.config.schema import config_schema
 from codeact_team.config.settings_page import config_reference
 
@@ -13,7 +13,9 @@ __all__ = [
     "config_reference",
     "config_schema",
     "dump_config",
+    "example_executors",
     "load_config",
+    "open_pool",
     "open_team",
     "validate_config",
 ]

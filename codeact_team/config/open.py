@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -17,9 +18,14 @@ from codeact_team.config.written import credentials_of
 from codeact_team.errors import ConfigError
 from codeact_team.events import Opened
 from codeact_team.executor_interface import StreamingCodeExecutor
+from codeact_team.executors import SandboxPool
+from codeact_team.executors.base import SandboxedCodeExecutor
+from codeact_team.executors.pool.kinds import why_not_ahead
 from codeact_team.providers import Policy
 from codeact_team.scope import Scope
 from codeact_team.telemetry import traced
+
+logger = logging.getLogger(__name__)
 
 
 @asynccontextmanager
@@ -84,6 +90,53 @@ async def make_ready(scope: Scope, *, with_tools: bool = True) -> None:
     for executor in executors_of(scope):
         await executor.prepare()
     scope.prewarm(None if with_tools else executors_of(scope))
+
+
+@asynccontextmanager
+async def open_pool(
+    source: ConfigSource,
+    *,
+    overrides: Sequence[str | ForEvery] = (),
+    policy: Policy | None = None,
+    size: int = 2,
+    max_age: float = 3600.0,
+    max_idle: float = 600.0,
+    shared: bool = False,
+) -> AsyncGenerator[SandboxPool]:
+    """A pool that keeps ready what the code of a team runs in, or of a single agent.
+
+    Teams of this config that are opened within it, or within its ``used()``, get their sandboxes there.
+
+    Args:
+        source: As of :func:`load_config`, and so are ``overrides`` and ``policy``.
+        overrides: Changes to the config.
+        policy: What may be loaded.
+        size: As of :class:`SandboxPool`, and so is the rest.
+        max_age: Seconds that a sandbox waits.
+        max_idle: Seconds until nothing is kept ready that nobody has asked for.
+        shared: Whether a sandbox may be used again.
+
+    Raises:
+        ConfigError: If anything is wrong with the config, or it is neither a team nor an agent.
+        SettingError: If a number is out of range.
+    """
+    examples = await example_executors(read_config(source, overrides=overrides, policy=policy))
+    async with SandboxPool(*examples, size=size, max_age=max_age, max_idle=max_idle, shared=shared) as pool:
+        yield pool
+
+
+async def example_executors(config: CheckedConfig) -> list[SandboxedCodeExecutor]:
+    """Executors as a team will have them, not started, but for those whose sandboxes cannot be started ahead.
+
+    Raises:
+        ConfigError: As :func:`open_team`.
+    """
+    async with Scope() as scope:
+        make_runnable(config)
+        found = [part for part in scope.owned if isinstance(part, SandboxedCodeExecutor)]
+    for reason in filter(None, map(why_not_ahead, found)):
+        logger.info("%s", reason)
+    return [executor for executor in found if why_not_ahead(executor) is None]
 
 
 def executors_of(scope: Scope) -> list[StreamingCodeExecutor]:

@@ -12,6 +12,7 @@ from codeact_team.executors.docker import (
     DockerSessionCodeExecutor,
     DockerSessionCodeExecutorConfig,
 )
+from codeact_team.executors.pool import SandboxPool
 
 __all__ = [
     "ConfinedCommandLineCodeExecutor",
@@ -22,4 +23,5 @@ __all__ = [
     "DockerCommandLineCodeExecutorConfig",
     "DockerSessionCodeExecutor",
     "DockerSessionCodeExecutorConfig",
+    "SandboxPool",
 ]

@@ -29,6 +29,7 @@ from codeact_team.executors.lifecycle import Lifecycle
 from codeact_team.executors.place import Place
 from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.executors.stopping import Call, first
+from codeact_team.executors.warmth import Warmth
 from codeact_team.sandbox_description import DataFile, SandboxDescription
 from codeact_team.sandboxes.base import STOPPED, UNCLEARED, Exit
 from codeact_team.workspace import ChangedFile, Changes, RecordedFile, SavedFile, Workspace
@@ -57,6 +58,8 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         self._turns = Turns()
         self._turn_of: object = None
         """Whose code runs."""
+        self.warmth = Warmth(config, place, runner, self._life, self._turns, self._get_ready)
+        """What a pool asks of it."""
 
     @property
     def supported_languages(self) -> Sequence[str]:

@@ -84,6 +84,17 @@ class CodeRunner(ABC, Generic[Program, End]):
         """End that; the reason why it has ended before, if it has."""
         return None
 
+    async def is_well(self, place: Place, call: Call) -> bool:
+        """Whether what runs in a sandbox, in which no block of anybody's has run, answers; the call stops asking.
+
+        Raises:
+            SandboxError: If it does not.
+        """
+        return place.sandbox is not None and await place.sandbox.answers()
+
+    def take_over(self, other: AnyRunner) -> None:
+        """Have what another one has opened in a sandbox that this one has now; the other has nothing afterwards."""
+
     async def renew(self, place: Place, *, in_use: bool) -> None:
         """End all that blocks have left behind; if ``in_use``, while one may run."""
         if place.sandbox is not None:

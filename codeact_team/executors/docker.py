@@ -71,6 +71,16 @@ class DockerPlace(Place):
         return [*super().reached, *self._config.bound]
 
     @property
+    def bound_to(self) -> str | None:
+        if self._config.container_name is not None:
+            return f"container_name: {self._config.container_name}"
+        if not (self._config.auto_remove and self._config.stop_container):
+            return "auto_remove: false" if self._config.stop_container else "stop_container: false"
+        if self._config.bind_dir is not None:
+            return f"bind_dir: {self._config.bind_dir}"
+        return super().bound_to
+
+    @property
     def bind_dir(self) -> Path:
         """The workspace's directory as the engine names it."""
         return self.workspace.path if self._config.bind_dir is None else Path(self._config.bind_dir)

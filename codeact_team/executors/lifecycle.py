@@ -10,6 +10,7 @@ from codeact_team.effects import current_door, tell
 from codeact_team.events import SandboxLost, SandboxPreparing, SandboxStarted, SandboxStarting, SandboxStopped
 from codeact_team.executors.code_runner import AnyRunner
 from codeact_team.executors.place import Place
+from codeact_team.executors.supply import Supply, current_supply
 from codeact_team.executors.users import Users
 from codeact_team.places import place_of
 from codeact_team.sandboxes.base import STOPPED
@@ -30,6 +31,8 @@ class Lifecycle:
         self._turns = Turns()
         self._name = type(owner).__name__
         self._door = current_door()
+        self._supply = current_supply()
+        self._supplied_by: Supply | None = None
         scope.register(owner)
 
     @property
@@ -80,6 +83,16 @@ class Lifecycle:
         async with self._turns:
             await to_the_end(self._dismiss())
 
+    def take_over(self, other: Lifecycle) -> None:
+        """Have all that another one has started, which has nothing afterwards; a start does what is left to do.
+
+        Args:
+            other: That of an executor with the same settings but for data, and the same packages.
+        """
+        self._place.take_over(other._place)
+        self._runner.take_over(other._runner)
+        self.users.take_over(other.users)
+
     async def renew(self, *, in_use: bool = False) -> None:
         """Replace what the blocks have left behind, if anything is there.
 
@@ -119,6 +132,9 @@ class Lifecycle:
             self.lose("it ended while no code ran")
         if not place.running or runner.interpreter is None:
             tell(SandboxStarting(sandbox=self._name), self._door)
+            if place.sandbox is None and (supply := current_supply() or self._supply) is not None:
+                await place.provide(self._tell_preparing)
+                self._supplied_by = supply if await supply.provide(self._owner) else None
             await place.start(self._tell_preparing)
             await runner.open(place)
         if users.generation.interpreter is None:
@@ -136,8 +152,11 @@ class Lifecycle:
         tell(SandboxPreparing(sandbox=self._name, doing=doing), self._door)
 
     async def _dismiss(self) -> None:
-        self.users.replace(STOPPED, told=self._owner)
         is_started = self._place.sandbox is not None
+        supply, self._supplied_by = self._supplied_by, None
+        if is_started and supply is not None:
+            await supply.take_back(self._owner)
+        self.users.replace(STOPPED, told=self._owner)
         await self._clear()
         if is_started:
             tell(SandboxStopped(sandbox=self._name), self._door)

@@ -114,6 +114,12 @@ class Place(ABC):
         """How much memory the code has."""
 
     @property
+    def bound_to(self) -> str | None:
+        """The setting, with its value, for which no sandbox that was started ahead will do; ``None`` if there is none."""
+        work_dir = self._settings.work_dir
+        return None if work_dir is None else f"work_dir: {work_dir}"
+
+    @property
     def running(self) -> bool:
         """Whether the sandbox runs."""
         return self.sandbox is not None and self.sandbox.running
@@ -127,6 +133,11 @@ class Place(ABC):
     def packages(self) -> Mapping[str, str]:
         """The packages that were provided: version by name."""
         return {} if self._packages.layer is None else self._packages.layer.packages
+
+    @property
+    def layer(self) -> Path | None:
+        """Where they are; ``None`` without packages, or before they were provided."""
+        return None if self._packages.layer is None else self._packages.layer.path
 
     @property
     def image(self) -> str | None:
@@ -162,7 +173,25 @@ class Place(ABC):
             SandboxError: If they cannot be had.
         """
         await self.files.check(self._persistent())
-        await self._packages.provide(tell)
+        await self.provide(tell)
+
+    async def provide(self, tell: Callable[[str], None]) -> Path | None:
+        """Get the packages; where they are, ``None`` without any. Arguments and errors are those of :meth:`prepare`."""
+        return await self._packages.provide(tell)
+
+    def take_over(self, other: Place) -> None:
+        """Have the sandbox of another place, with its workspace; :meth:`start` does what is left to do.
+
+        Args:
+            other: One that has started it, with the same packages and settings but for data, and has none afterwards.
+        """
+        self.sandbox, other.sandbox = other.sandbox, None
+        self.workspace, other.workspace = other.workspace, self.workspace
+        if not self._settings.data:
+            # else the data have to be put there first, from which on what is there is watched
+            self.files, other.files = other.files, self.files
+            self.growth, other.growth = other.growth, self.growth
+        self._packages.begin_check()
 
     async def start(self, tell: Callable[[str], None]) -> None:
         """Start the sandbox, if it does not run.
@@ -177,7 +206,7 @@ class Place(ABC):
         if self.sandbox is None:
             for loosening in self.loosenings:
                 logger.warning("the sandbox is looser than its default: %s", loosening)
-            self.sandbox = self._make_sandbox(await self._packages.provide(tell))
+            self.sandbox = self._make_sandbox(await self.provide(tell))
         if not self.sandbox.running:
             self.files.sandbox_ended()
             await self.sandbox.start()

@@ -19,7 +19,7 @@ from codeact_team.executor_interface import Emit, SessionCodeExecutor
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.block_results import LOST_EXIT_CODE
 from codeact_team.executors.bounded_output import BoundedOutput
-from codeact_team.executors.code_runner import BlockEnd, BlockError, CodeRunner, Setup
+from codeact_team.executors.code_runner import AnyRunner, BlockEnd, BlockError, CodeRunner, Setup
 from codeact_team.executors.place import Place
 from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.executors.stopping import Call
@@ -113,6 +113,13 @@ class LivingInterpreter(CodeRunner[tuple[str, str], _InterpreterEnd]):
                 raise SandboxError(f"no session is possible in this sandbox: {unguarded}")
             logger.warning("%s", unguarded)
         self._session = session
+
+    async def is_well(self, place: Place, call: Call) -> bool:
+        return self.session is not None and await self.session.answers(call)
+
+    def take_over(self, other: AnyRunner) -> None:
+        assert isinstance(other, LivingInterpreter), "both are for the same kind of executor"
+        self._session, other._session = other._session, None
 
     async def close(self) -> str | None:
         session, self._session = self._session, None

@@ -72,6 +72,12 @@ class Users:
         """The user counts on nothing any more."""
         self._last.pop(user, None)
 
+    def take_over(self, other: Users) -> None:
+        """What blocks have left behind for others is from now on what they have left behind there, and nothing is there."""
+        self.generation, other.generation = other.generation, Generation()
+        # it has to be told yet that it has started
+        self.generation.interpreter = None
+
     def replace(self, loss: str, *, told: object = None) -> None:
         """Begin a new generation, as the present one is gone for the reason ``loss``, which the user ``told`` knows."""
         self.generation.loss = loss

@@ -116,6 +116,10 @@ class Sandbox(ABC):
         """The directories of the host that programs write to, and for which the sandbox has no quota; once it runs."""
         return ()
 
+    async def answers(self) -> bool:
+        """Whether it really does, where nothing runs inside; not to be awaited for ever."""
+        return self.running
+
     async def start(self) -> None:
         """Make the sandbox ready, unless it is; where that fails, nothing is left.
 

@@ -165,6 +165,18 @@ class Session:
             await emit(ended.output)
         return ended, self._artifacts
 
+    async def answers(self, control: BlockControl) -> bool:
+        """Whether the interpreter answers that was heard of last; one that has taken its place does not count.
+
+        Args:
+            control: What stops asking.
+        """
+        asked = self.interpreter
+        ended, _ = await self.run("python", "", control, _ignore)
+        # tracebacks name blocks by their numbers, and this was none
+        self._blocks -= 1
+        return isinstance(ended, Account) and ended.ran and self.interpreter == asked
+
     async def demand_restart(self) -> None:
         """Like :meth:`restart`, without waiting for it: what runs ends before whatever is asked for next."""
         await self._link.send(frame(Kind.RESTART))

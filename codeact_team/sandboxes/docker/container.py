@@ -128,17 +128,29 @@ class Container:
             # and whoever called sees that it goes on and stops the container
             logger.debug("signal %r not sent: %s", name, error)
 
+    async def answers(self) -> bool:
+        """Whether its first process does what it is told. It may never say so; it is for the caller to wait no longer."""
+        try:
+            await self._order(b"0")
+        except OSError:
+            return False
+        return True
+
+    async def _order(self, signal: bytes) -> None:
+        """Let the first process send a signal to everything else, and wait until it has; OSError if it has ended."""
+        nonce = secrets.token_hex(16).encode()
+        self.signal(signal + b" " + nonce)
+        seen = b""
+        while nonce not in seen:
+            if not (data := await self._receive()):
+                raise ConnectionError("the container has ended")
+            seen = seen[-len(nonce) :] + data
+
     async def kill_rest(self) -> None:
         """Kill everything in it but its own processes: TimeoutError if something goes on, OSError if it has ended."""
-        nonce = secrets.token_hex(16).encode()
-        self.signal(b"KILL " + nonce)
         async with asyncio.timeout(_KILL_TIMEOUT):
             # so that a late signal does not meet the next program
-            seen = b""
-            while nonce not in seen:
-                if not (data := await self._receive()):
-                    raise ConnectionError("the container has ended")
-                seen = seen[-len(nonce) :] + data
+            await self._order(b"KILL")
             # a block can take the signal away and forge the answer, but not what the engine sees
             while (running := await ask(self._processes)) != self._own or not running:
                 pass

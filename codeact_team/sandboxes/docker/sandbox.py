@@ -92,6 +92,10 @@ class DockerSandbox(Sandbox):
     def running(self) -> bool:
         return self._container is not None and self._container.alive
 
+    async def answers(self) -> bool:
+        container = self._container
+        return container is not None and await container.answers()
+
     async def stop(self) -> None:
         await self._give_up(self._container, STOPPED)
         for removal in self._removals:
