@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from codeact_team.agents import Verdict as Verdict
     from codeact_team.agents import describe_sandbox as describe_sandbox
     from codeact_team.autogen_parts import wrap as wrap
+    from codeact_team.batch import BatchLimits as BatchLimits
+    from codeact_team.batch import BatchResult as BatchResult
+    from codeact_team.batch import TaskResult as TaskResult
+    from codeact_team.batch import run_batch as run_batch
     from codeact_team.config import ForEvery as ForEvery
     from codeact_team.config import dump_config as dump_config
     from codeact_team.config import load_config as load_config
@@ -68,6 +72,7 @@ _HOME = {
         "describe_sandbox",
     ),
     "autogen_parts": ("wrap",),
+    "batch": ("BatchLimits", "BatchResult", "TaskResult", "run_batch"),
     "config": ("ForEvery", "dump_config", "load_config", "open_pool", "validate_config"),
     "effects": ("Door", "Event"),
     "errors": (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from codeact_team.cli import run_commands
+from codeact_team.cli import batch_commands, run_commands
 from codeact_team.cli.completion import config_names, template_names
 from codeact_team.cli.options import (
     RUNS,
@@ -168,6 +168,9 @@ def run(
                 screen, runner, wanted, seconds=timeout, output=output, as_json=as_json, quiet=quiet
             )
         raise typer.Exit(code)
+
+
+app.command()(batch_commands.batch)
 
 
 app.command()(run_commands.resume)

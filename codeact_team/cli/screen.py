@@ -10,7 +10,7 @@ from functools import partial
 from typing import Literal
 
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from codeact_team.cli.highlighting import highlighted, highlighted_prose
@@ -108,6 +108,22 @@ class Screen:
         self.close()
         if self._held is None and self._can_show_work:
             self._timer = asyncio.get_running_loop().call_later(_SILENCE, self._show_work)
+
+    def bar(self, *columns: ProgressColumn) -> Progress | None:
+        """Show below all that is printed how far something is, until it is stopped; ``None`` where there is no terminal."""
+        self.close()
+        if not self._can_show_work:
+            return None
+        progress = Progress(
+            *columns,
+            console=self._out,
+            transient=True,
+            expand=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        progress.start()
+        return progress
 
     def close(self) -> None:
         """Leave the terminal as it was."""

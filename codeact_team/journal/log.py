@@ -54,8 +54,8 @@ class Log:
             os.close(self._descriptor)
             raise
 
-    def append(self, entry: Mapping[str, JsonValue]) -> None:
-        """Write a line.
+    def append(self, entry: Mapping[str, JsonValue]) -> int:
+        """Write a line, and return where it begins.
 
         Raises:
             JournalError: If it cannot be written, such as on a full disk; nothing of it is left then.
@@ -72,7 +72,8 @@ class Log:
             raise JournalError(
                 f"the journal {self._path} cannot be written: {error.strerror}. The run stops here, and can be resumed"
             ) from error
-        self._size += len(line)
+        began, self._size = self._size, self._size + len(line)
+        return began
 
     def close(self) -> None:
         """Let others open it. Idempotent."""

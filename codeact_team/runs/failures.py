@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Mapping
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
 from codeact_team.config.credentials import without_secrets
-from codeact_team.errors import CodeActTeamError
+from codeact_team.errors import CodeActTeamError, EngineError
 
 _TOO_LONG = re.compile(r"context.?length|context window|maximum context|too many tokens", re.IGNORECASE)
 _ERRNO = re.compile(r"\[Errno -?\d+\] ")
@@ -59,6 +62,27 @@ def is_transient(error: BaseException) -> bool:
     if status is None:
         return _is_named(error, "APIConnectionError")
     return status >= 500 or (status == 429 and not _quota_is_used_up(error))
+
+
+def is_of_infrastructure(error: BaseException) -> bool:
+    """Whether what is around a run has failed, and not what it was given: the model's server, or the container engine."""
+    return is_transient(error) or _is_named(error, "APITimeoutError") or isinstance(error, EngineError)
+
+
+def retry_after(error: BaseException) -> float | None:
+    """How many seconds a model's server wants to be left alone, where it says so."""
+    headers: Any = getattr(getattr(error, "response", None), "headers", None) or {}
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        with suppress(ValueError):
+            return max(0.0, float(headers.get(name, "")) * unit)
+    with suppress(ValueError, TypeError):
+        return max(0.0, parsedate_to_datetime(headers.get("retry-after")).timestamp() - time.time())
+    return None
+
+
+def is_too_many(error: BaseException) -> bool:
+    """Whether a model's server has refused as there were too many requests."""
+    return _status(error) == 429 and not _quota_is_used_up(error)
 
 
 def _status(error: BaseException) -> int | None:

@@ -83,7 +83,9 @@ class Recording:
         Raises:
             JournalError: If its journal cannot be read.
         """
-        if not isinstance(self._runs, RunDirectory) or current_handler() is not None:
+        if not isinstance(self._runs, RunDirectory) or not self._runs.is_begun:
+            return None
+        if current_handler() is not None:
             return None
         last = RecordedRun(self._runs).last_event()
         if not isinstance(last, RunResult) or last.ending is not RunEnding.PARKED:

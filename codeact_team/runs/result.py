@@ -78,6 +78,7 @@ class RunResult(Event, type="result"):
         objection: Why the work does not count as accepted, where it does not and nobody has judged it.
         error: What went wrong, and what to do.
         is_transient: Whether the same run may succeed a little later.
+        is_of_infrastructure: Whether it failed by what is around it: the model's server, or the container engine.
         tools: In the order of the first calls.
         answer: What the person asked for, in words, or as JSON where an agent has an ``output_schema``. It is accepted
             if the ending is; else it is the best so far. ``None`` where there is nothing like an answer. Hostile data.
@@ -93,6 +94,7 @@ class RunResult(Event, type="result"):
     objection: str | None = None
     error: str | None = None
     is_transient: bool = False
+    is_of_infrastructure: bool = False
     signal: Signals | None = None
     tools: Sequence[ToolUse] = ()
     answer: str | None = None

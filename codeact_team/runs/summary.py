@@ -15,7 +15,7 @@ from codeact_team.errors import BudgetError
 from codeact_team.runs.acceptance import Acceptance
 from codeact_team.runs.answers import Answers
 from codeact_team.runs.costs import Costs
-from codeact_team.runs.failures import explain, is_transient
+from codeact_team.runs.failures import explain, is_of_infrastructure, is_transient
 from codeact_team.runs.result import RunEnding, RunResult
 from codeact_team.teams import ReflectionTermination
 
@@ -30,6 +30,7 @@ class WorkEnd:
     """Whether it waits for an answer."""
     error: str | None = None
     is_transient: bool = False
+    is_of_infrastructure: bool = False
     signal: Signals | None = None
 
     @classmethod
@@ -39,7 +40,11 @@ class WorkEnd:
             return cls("it was cancelled", is_broken_off=True)
         if isinstance(failure, BudgetError):
             return cls(str(failure), is_broken_off=True)
-        return cls(error=explain(failure), is_transient=is_transient(failure))
+        return cls(
+            error=explain(failure),
+            is_transient=is_transient(failure),
+            is_of_infrastructure=is_of_infrastructure(failure),
+        )
 
     @property
     def came_by_itself(self) -> bool:
@@ -87,6 +92,7 @@ class Summary:
             objection=acceptance.objection if ending is RunEnding.NOT_ACCEPTED else None,
             error=end.error,
             is_transient=end.is_transient,
+            is_of_infrastructure=end.is_of_infrastructure,
             signal=end.signal,
             tools=costs.tools,
             answer=self._answers.best,

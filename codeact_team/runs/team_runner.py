@@ -30,7 +30,7 @@ from codeact_team.autogen_parts.part_effects import PartBlock
 from codeact_team.config.for_every import ForEvery
 from codeact_team.config.loading import CheckedConfig, read_config
 from codeact_team.config.open import executors_of, make_ready, make_runnable, span_settings, what_is_open
-from codeact_team.effects import Door, Effect, Event, Listener, Perform, error_text
+from codeact_team.effects import Door, Effect, Event, Handler, Listener, Perform, error_text
 from codeact_team.errors import JournalError
 from codeact_team.events import RunBegan, RunEnded, RunParked
 from codeact_team.executor_interface import SessionCodeExecutor
@@ -98,6 +98,10 @@ class TeamRunner:
         """Tell ``listener`` what happens. If it is essential and raises, the run stops at once with its error."""
         told = partial(self._tell_essential, listener) if essential else listener
         self._door.listen(told, essential=essential)
+
+    def put_inside(self, handler: Handler) -> None:
+        """Let ``handler`` stand behind all others, for what is really done and not answered by a journal."""
+        self._door.put_inside(handler)
 
     def make_out(self) -> None:
         """Make the directory for copies now, if there is to be one.

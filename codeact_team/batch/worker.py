@@ -1,0 +1,226 @@
+"""Runs jobs, many at once: each is a run with its journal, which goes on where it was interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from signal import SIGINT
+from typing import Any
+
+from autogen_core.code_executor import CodeExecutor
+from autogen_core.models import ChatCompletionClient
+
+from codeact_team.batch.evaluation import matches, objection_of
+from codeact_team.batch.host import OUT_OF_BUDGET, Host
+from codeact_team.batch.metering import Meter, Retries
+from codeact_team.batch.results import Outcome, ResultFile, TaskResult, dump
+from codeact_team.batch.tasks import Job
+from codeact_team.config.document import at
+from codeact_team.config.loading import CheckedConfig, read_config
+from codeact_team.config.validation import check_components
+from codeact_team.errors import CodeActTeamError
+from codeact_team.journal import RecordedRun, RunDirectory
+from codeact_team.providers import Policy, schema_of
+from codeact_team.runs import RunEnding, RunResult, TeamRunner, explain, resumed
+from codeact_team.runs.failures import is_of_infrastructure
+from codeact_team.system import trees
+
+_DYING = 15.0
+"""Seconds in which a worker that was killed, or whose driver was, lets go of its runs."""
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """What all jobs of a batch have in common; plain data.
+
+    Attributes:
+        config: The text of the config.
+        config_name: What errors call it.
+        namespaces: As of :class:`Policy`, and so is ``allow_unsafe``.
+        directory: That of the batch.
+        seconds: Wall-clock time that each run may take; ``None`` for any.
+        retries: How often a job may be tried again as what is around it has failed.
+    """
+
+    config: str
+    config_name: str
+    namespaces: Sequence[str]
+    allow_unsafe: bool
+    directory: str
+    seconds: float | None
+    retries: int
+
+    @property
+    def policy(self) -> Policy:
+        """What may be loaded."""
+        return Policy(frozenset(self.namespaces), self.allow_unsafe)
+
+
+def own_directories(config: CheckedConfig) -> tuple[CheckedConfig, bool]:
+    """A config by which each task has a workspace of its own, and calls of models are tried again by the batch alone.
+
+    Returns:
+        The config, and whether it named a directory for the workspace.
+    """
+    data, had_any = copy.deepcopy(config.document.data), False
+    for part in config.parts:
+        settings = at(data, (*part.path, "config"))
+        if issubclass(part.component, CodeExecutor):
+            named = [settings.pop(name, None) for name in ("work_dir", "bind_dir")]
+            had_any = had_any or any(named)
+        elif issubclass(part.component, ChatCompletionClient):
+            if "max_retries" in schema_of(part.component).model_fields:
+                settings["max_retries"] = 0
+    document = replace(config.document, data=data)
+    return CheckedConfig(document, check_components(document, config.policy), config.policy), had_any
+
+
+class Worker:
+    """Runs jobs.
+
+    Args:
+        settings: What they have in common.
+        host: The driver.
+    """
+
+    def __init__(self, settings: WorkerSettings, host: Host) -> None:
+        self._settings = settings
+        self._policy = settings.policy
+        self._host = host
+        self._directory = Path(settings.directory)
+        self._runners: set[TeamRunner] = set()
+        self._stopped = asyncio.Event()
+
+    async def run(self, job: dict[str, Any]) -> dict[str, Any]:
+        """Run a job to its end, and judge its answer; whatever goes wrong is told by the result.
+
+        Args:
+            job: A :class:`Job`, as JSON.
+
+        Returns:
+            A :class:`TaskResult`, as JSON.
+        """
+        return dump(await self._tried(Job(**job)))
+
+    def stop(self) -> None:
+        """Stop all that runs, in order, so that it can go on later."""
+        self._stopped.set()
+        for runner in self._runners:
+            runner.stop(SIGINT)
+
+    @cached_property
+    def _config(self) -> CheckedConfig:
+        return self._read(())
+
+    def _read(self, overrides: Sequence[str]) -> CheckedConfig:
+        config = read_config(self._settings.config, overrides=overrides, policy=self._policy)
+        return replace(config, document=replace(config.document, name=self._settings.config_name))
+
+    def _config_of(self, job: Job) -> CheckedConfig:
+        config = self._read(job.overrides) if job.overrides else self._config
+        if not job.files:
+            return config
+        data = copy.deepcopy(config.document.data)
+        for part in config.parts:
+            if issubclass(part.component, CodeExecutor):
+                settings = at(data, (*part.path, "config"))
+                settings["data"] = [*settings.get("data", ()), *job.files]
+        document = replace(config.document, data=data)
+        return CheckedConfig(document, check_components(document, config.policy), config.policy)
+
+    async def _tried(self, job: Job) -> TaskResult:
+        retries = Retries(self._settings.retries, partial(self._host.tell, job.name))
+        while True:
+            stopped = TaskResult(id=job.task_id, epoch=job.epoch, outcome=Outcome.STOPPED)
+            if self._stopped.is_set():
+                return stopped
+            try:
+                result = await self._once(job, retries)
+                fails_around = result.is_transient
+            except CodeActTeamError as error:
+                fails_around = is_of_infrastructure(error)
+                result = replace(
+                    stopped, outcome=Outcome.FAILED, error=explain(error), is_transient=fails_around
+                )
+            if not fails_around or (wait := retries.take(result.error or "")) is None:
+                return result
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopped.wait(), wait)
+
+    async def _once(self, job: Job, retries: Retries) -> TaskResult:
+        run = RunDirectory(self._directory / "runs" / job.name)
+        files = self._directory / "files" / job.name
+        ended = await self._known_end(run)
+        if ended is None:
+            # of a try before, which makes them again
+            with suppress(FileNotFoundError):
+                trees.remove(str(files))
+            ended = await self._run(job, run, files, retries)
+        result = _result(job, ended)
+        if not result.is_final or (job.checker is None and job.expected is None):
+            return result
+        if result.answer is None:
+            return replace(result, correct=False)
+        if job.checker is None:
+            return replace(result, correct=matches(result.answer, job.expected))
+        objection = await objection_of(
+            job.checker, self._config_of(job), answer=result.answer, expected=job.expected, files=files
+        )
+        return replace(result, correct=objection is None, check=objection)
+
+    async def _known_end(self, directory: RunDirectory) -> RunResult | None:
+        """What a run has come to that somebody else has finished."""
+        if not directory.is_begun:
+            return None
+        run = RecordedRun(directory)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_DYING):
+                while run.is_running:  # noqa: ASYNC110 - a process that ends elsewhere tells nobody
+                    await asyncio.sleep(0.05)
+        last = run.last_event()
+        if not isinstance(last, RunResult) or last.ending not in (RunEnding.ACCEPTED, RunEnding.NOT_ACCEPTED):
+            return None
+        return None if (last.stop_reason or "").startswith(OUT_OF_BUDGET) else last
+
+    async def _run(self, job: Job, run: RunDirectory, files: Path, retries: Retries) -> RunResult:
+        if run.is_begun:
+            runner, task = resumed(run, policy=self._policy, out=files)
+        else:
+            runner, task = TeamRunner(self._config_of(job), record=run, out=files), job.text
+        meter = Meter(job.name, self._host, retries, runner.break_off)
+        runner.put_inside(meter.stand)
+        runner.listen(meter)
+        self._runners.add(runner)
+        try:
+            return await runner.run_once(task, seconds=self._settings.seconds)
+        finally:
+            self._runners.remove(runner)
+
+
+def _result(job: Job, ended: RunResult) -> TaskResult:
+    outcome = Outcome(ended.ending.value)
+    if (ended.stop_reason or "").startswith(OUT_OF_BUDGET):
+        outcome = Outcome.STOPPED
+    return TaskResult(
+        id=job.task_id,
+        epoch=job.epoch,
+        outcome=outcome,
+        answer=ended.answer,
+        stop_reason=ended.stop_reason,
+        objection=ended.objection,
+        error=ended.error,
+        is_transient=ended.is_of_infrastructure,
+        steps=ended.steps,
+        messages=ended.messages,
+        prompt_tokens=ended.usage.prompt_tokens,
+        completion_tokens=ended.usage.completion_tokens,
+        cost=None if ended.cost is None else ended.cost.amount,
+        currency=None if ended.cost is None else ended.cost.currency,
+        files=[ResultFile(file.path, file.size, file.change, file.problem) for file in ended.files],
+        run=f"runs/{job.name}",
+    )

@@ -1,0 +1,140 @@
+"""The command about many tasks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from codeact_team.cli.options import (
+    Allow,
+    AllowUnsafe,
+    BaseUrl,
+    Config,
+    Data,
+    Json,
+    Model,
+    changes_of,
+    policy_of,
+    reported,
+)
+
+
+def batch(
+    config: Config,
+    tasks: Annotated[
+        str,
+        typer.Argument(
+            metavar="TASKS",
+            help="A file with a JSON object on each line, or a CSV file; - reads JSON lines from standard input.",
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            metavar="DIR", help="The directory of the results; with those of before, the batch goes on."
+        ),
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-s",
+            "--set",
+            metavar="PATH=VALUE",
+            help="Change one value of the config; {field} in it is what a task says there. Repeatable.",
+        ),
+    ] = None,
+    model: Model = None,
+    base_url: BaseUrl = None,
+    data: Data = None,
+    allow: Allow = None,
+    allow_unsafe: AllowUnsafe = False,
+    checker: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Python that judges the answers of tasks that bring nothing to judge by."
+        ),
+    ] = None,
+    epochs: Annotated[int, typer.Option(metavar="N", min=1, help="Run each task N times.")] = 1,
+    timeout: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", min=0.001, help="Stop a task when it has worked so long."),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Processes that run tasks; one for each processor if not given."
+        ),
+    ] = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Tasks at the same time; eight for each process if not given."),
+    ] = None,
+    retries: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="How often something of a task is tried again when the engine, a connection or the model's server fails.",
+            show_default=True,
+        ),
+    ] = 4,
+    max_tokens: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Tokens that all tasks together may use.")
+    ] = None,
+    max_cost: Annotated[
+        float | None,
+        typer.Option(
+            metavar="AMOUNT",
+            min=0.0,
+            help="Money that all tasks together may cost, by the prices of the config.",
+        ),
+    ] = None,
+    max_requests: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Calls of models at the same time.")
+    ] = None,
+    requests_per_minute: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Calls of models in any minute.")
+    ] = None,
+    tokens_per_minute: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Tokens in any minute.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a team, or a single agent, on many tasks, each in a sandbox of its own.
+
+    A task has a `text`, and may have an `id`, `files` to work with, the `expected` answer, or a `checker`: Python that
+    raises if `answer` is wrong, in a sandbox. A line that is broken is reported, and the others run.
+
+    DIR gets results.jsonl, with a line for each task, runs/, where show, resume and replay find each run, and files/, with
+    what each has made or changed. The same command goes on where it was interrupted: what is done is skipped, what was half
+    done is resumed, and what has failed is tried again.
+
+    Exit codes: 0 all accepted and no answer wrong, 1 not all, 2 bad input or environment, a broken line or a task that
+    failed, 3 some are parked, until a person has answered, 75 some failed that may succeed later, 129 hung up, 130
+    interrupted, 143 terminated.
+    """
+    with reported() as screen:
+        if not as_json:
+            screen.work()
+        from codeact_team.batch import BatchLimits
+        from codeact_team.cli.batch import batch_command
+
+        code = batch_command(
+            screen,
+            config,
+            tasks,
+            checker=checker,
+            as_json=as_json,
+            out=out,
+            overrides=changes_of(overrides, model, base_url, data),
+            policy=policy_of(allow, allow_unsafe),
+            epochs=epochs,
+            seconds=timeout,
+            workers=workers,
+            concurrency=concurrency,
+            retries=retries,
+            limits=BatchLimits(max_tokens, max_cost, max_requests, requests_per_minute, tokens_per_minute),
+        )
+        raise typer.Exit(code)

@@ -1,0 +1,128 @@
+"""Workers and drivers that are killed: no finished result is lost, and all is as if nobody had been killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from batch.batches import coder, doubling, numbers, of_type, results
+from cli.command_line import environment
+from support.fork_server import Forked, start
+from support.openai_server import ScriptedServer
+from support.waiting import until
+
+from codeact_team import run_batch
+from codeact_team.effects import Event
+
+
+def processes_of(parent: int) -> list[int]:
+    """The processes that one has started, and those that they have started."""
+    found: list[int] = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = file.read_text().rpartition(")")[2].split()
+            if int(fields[1]) == parent and fields[0] != "Z":
+                child = int(file.parent.name)
+                found += [child, *processes_of(child)]
+    return found
+
+
+def workers_of(parent: int) -> list[int]:
+    found: list[int] = []
+    for process in processes_of(parent):
+        with suppress(OSError):
+            if b"codeact_team.batch.worker_process" in Path(f"/proc/{process}/cmdline").read_bytes():
+                found.append(process)
+    return found
+
+
+def begun(folder: Path, base_url: str, count: int, *arguments: str) -> Forked:
+    """A batch at work in two processes."""
+    (folder / "coder.json").write_text(json.dumps(coder(base_url)))
+    (folder / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in numbers(count)))
+    command = ["-m", "codeact_team", "batch", "coder.json", "tasks.jsonl", "--out", "out", *arguments]
+    return start(command, cwd=folder, environment=environment(), stdin=subprocess.DEVNULL)
+
+
+@pytest.mark.long
+async def test_workers_that_are_killed_are_replaced_and_nothing_is_lost_or_done_twice(tmp_path: Path) -> None:
+    events: list[Event] = []
+    killed: set[int] = set()
+
+    def kill(event: Event) -> None:
+        events.append(event)
+        ended = len(of_type(events, "task_ended"))
+        if event.type == "task_ended" and ended in (3, 9):
+            worker = next(worker for worker in workers_of(os.getpid()) if worker not in killed)
+            killed.add(worker)
+            os.kill(worker, signal.SIGKILL)
+
+    async with ScriptedServer(doubling) as server:
+        batch = await run_batch(
+            coder(server.base_url),
+            numbers(24),
+            out=tmp_path,
+            workers=2,
+            concurrency=6,
+            listeners=[kill],
+        )
+    assert (len(killed), batch.outcomes, batch.wrong) == (2, {"accepted": 24}, 0)
+    assert [(one["id"], one["answer"]) for one in results(tmp_path)] == [
+        (f"n{n}", str(2 * n)) for n in range(1, 25)
+    ]
+    assert len(of_type(events, "task_ended")) == 24
+    assert any("died" in event.reason for event in of_type(events, "task_retried"))
+    assert not workers_of(os.getpid())
+
+
+@pytest.mark.long
+async def test_all_ends_with_its_driver_and_the_same_command_goes_on_until_all_is_done(
+    tmp_path: Path,
+) -> None:
+    """At any moment the results are whole lines, of different tasks, and those that are there stay."""
+    randomness, seen = random.Random(12), list[str]()
+    with ScriptedServer.in_thread(doubling) as server:
+        for _ in range(5):
+            with begun(tmp_path, server.base_url, 60, "--workers", "2", "--concurrency", "6") as process:
+                await until(lambda: workers_of(process.pid), seconds=60)
+                await asked_more(server, randomness.randrange(1, 30), process)
+                started = processes_of(process.pid)
+                process.kill()
+                process.wait(30)
+            await ended(started)
+            before, seen = seen, lines_of(tmp_path / "out")
+            assert len({json.loads(line)["id"] for line in seen}) == len(seen)
+            assert {*before} <= {*seen}
+        with begun(tmp_path, server.base_url, 60, "--workers", "2") as process:
+            stdout, stderr = process.communicate(timeout=100)
+        assert process.returncode == 0, stderr.decode()
+        assert "60 accepted" in stdout.decode()
+        alone = tmp_path / "alone"
+        await run_batch(coder(server.base_url), numbers(60), out=alone, workers=1)
+    assert lines_of(tmp_path / "out") == lines_of(alone)
+
+
+async def asked_more(server: ScriptedServer, times: int, process: Forked) -> None:
+    asked = len(server.requests) + times
+    await until(lambda: len(server.requests) >= asked or not process_lives(process.pid), seconds=60)
+
+
+async def ended(processes: list[int]) -> None:
+    await until(lambda: not any(map(process_lives, processes)))
+
+
+def process_lives(process: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def lines_of(out: Path) -> list[str]:
+    file = out / "results.jsonl"
+    return file.read_text().splitlines() if file.exists() else []

@@ -1,0 +1,59 @@
+"""Measures of evaluation, against values that were worked out by others."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+from pydantic import JsonValue
+
+from codeact_team.batch.evaluation import matches
+from codeact_team.batch.measures import mean_pass_at, pass_at, wilson_interval
+
+
+@pytest.mark.parametrize(
+    ("passed", "trials", "low", "high"),
+    # from Newcombe (1998), and R's binom.confint(method="wilson")
+    [
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+        (29, 29, 0.8830, 1.0),
+    ],
+)
+def test_wilsons_interval(passed: int, trials: int, low: float, high: float) -> None:
+    assert wilson_interval(passed / trials, trials) == pytest.approx((low, high), abs=5e-5)
+
+
+@pytest.mark.parametrize("samples", [1, 4, 7])
+def test_pass_at_k_is_the_share_of_choices_with_one_that_passes(samples: int) -> None:
+    for passed in range(samples + 1):
+        for k in range(1, samples + 1):
+            choices = list(combinations([True] * passed + [False] * (samples - passed), k))
+            assert pass_at(k, samples, passed) == pytest.approx(sum(map(any, choices)) / len(choices))
+
+
+def test_tasks_with_too_few_runs_do_not_count() -> None:
+    assert mean_pass_at(2, [(2, 1), (2, 0), (1, 1)]) == 0.5
+    assert mean_pass_at(2, [(1, 1)]) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "same"),
+    [
+        (" Paris\n", "Paris", True),
+        ("paris", "Paris", False),
+        ("42.0", "42", True),
+        ("42", 42, True),
+        ("The answer is 42", 42, False),
+        ('{"b": [1, 2.0], "a": null}', {"a": None, "b": [1.0, 2]}, True),
+        ("true", 1, False),
+        ("1", True, False),
+        ("nan", "nan", True),
+        ("[" * 100_000, [], False),
+        ("x", ["x"], False),
+    ],
+)
+def test_an_answer_is_compared_as_what_is_expected(answer: str, expected: JsonValue, same: bool) -> None:
+    assert matches(answer, expected) is same

@@ -1,0 +1,247 @@
+"""``run_batch``: what comes of tasks, and what is kept."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from batch.batches import coder, doubling, numbers, of_type, results, said
+from support.openai_server import AnyReply, HttpError, ScriptedServer, Text
+
+from codeact_team import BatchLimits, SettingError, run_batch
+from codeact_team.effects import Event
+from codeact_team.journal import RunDirectory
+from codeact_team.runs.kept_runs import KeptRun, RunState
+
+
+async def test_each_task_is_a_run_of_its_own_whose_answer_is_judged(tmp_path: Path) -> None:
+    async with ScriptedServer(doubling) as server:
+        batch = await run_batch(coder(server.base_url), numbers(3), out=tmp_path / "out", workers=1)
+    assert (batch.exit_code, batch.outcomes, batch.left) == (0, {"accepted": 3}, 0)
+    assert [(one["id"], one["answer"], one["correct"]) for one in results(tmp_path / "out")] == [
+        ("n1", "2", True),
+        ("n2", "4", True),
+        ("n3", "6", True),
+    ]
+    for n in (1, 2, 3):
+        # not in the directory that all would share
+        assert (tmp_path / "out" / "files" / f"n{n}" / "made.txt").read_text() == str(n)
+        assert KeptRun.read(RunDirectory(tmp_path / "out" / "runs" / f"n{n}")).state is RunState.ACCEPTED
+    assert batch.accuracy is not None
+    assert batch.accuracy.value == 1
+    assert batch.tokens == sum(
+        one["prompt_tokens"] + one["completion_tokens"] for one in results(tmp_path / "out")
+    )
+
+
+async def test_what_is_done_is_skipped_and_results_are_the_same(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    async with ScriptedServer(doubling) as server:
+        config = coder(server.base_url)
+        await run_batch(config, numbers(2), out=out, workers=1)
+        before, asked = (out / "results.jsonl").read_bytes(), len(server.requests)
+        await run_batch(config, numbers(2), out=out, workers=1)
+        assert (out / "results.jsonl").read_bytes() == before
+        assert len(server.requests) == asked
+        # one more task
+        again = await run_batch(config, numbers(3), out=out, workers=1)
+        assert len(server.requests) == asked + 2
+    assert (out / "results.jsonl").read_bytes().startswith(before)
+    assert again.outcomes == {"accepted": 3}
+
+
+async def test_what_is_expected_may_change_and_no_model_is_asked_again(tmp_path: Path) -> None:
+    async with ScriptedServer(doubling) as server:
+        config = coder(server.base_url)
+        [task] = numbers(1)
+        first = await run_batch(config, [{**task, "expected": "3"}], out=tmp_path, workers=1)
+        assert (first.wrong, first.exit_code) == (1, 1)
+        second = await run_batch(config, [{**task, "expected": "2"}], out=tmp_path, workers=1)
+        assert (second.wrong, second.exit_code) == (0, 0)
+        assert len(server.requests) == 2
+
+
+async def test_another_task_or_config_does_not_get_the_results_of_this_one(tmp_path: Path) -> None:
+    async with ScriptedServer(doubling) as server:
+        config = coder(server.base_url)
+        await run_batch(config, numbers(1), out=tmp_path, workers=1)
+        with pytest.raises(SettingError, match="under the ids of these: 'n1'"):
+            await run_batch(config, [{"id": "n1", "text": "Double 7 please."}], out=tmp_path, workers=1)
+        with pytest.raises(SettingError, match="another config"):
+            await run_batch(coder(server.base_url, max_steps=3), numbers(1), out=tmp_path, workers=1)
+
+
+async def test_a_checker_judges_answer_and_files_in_a_sandbox(tmp_path: Path) -> None:
+    checker = (
+        "assert answer == expected\n"
+        "assert open(files + '/made.txt').read() == '1'\n"
+        "open('left-behind', 'w')\n"
+    )
+    tasks: list[dict[str, Any]] = [
+        {"id": "right", "text": "Double 1 please.", "expected": "2", "checker": checker},
+        {"id": "wrong", "text": "Double 2 please.", "expected": "4", "checker": checker},
+    ]
+    async with ScriptedServer(doubling) as server:
+        batch = await run_batch(coder(server.base_url), tasks, out=tmp_path / "out", workers=1)
+    right, wrong = results(tmp_path / "out")
+    assert (right["correct"], wrong["correct"], batch.wrong) == (True, False, 1)
+    assert "AssertionError" in wrong["check"]
+    assert not [name for _, _, names in os.walk(tmp_path) for name in names if name == "left-behind"]
+
+
+async def test_files_of_a_task_are_there_for_its_code_alone(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("of a")
+    (tmp_path / "b.txt").write_text("of b")
+    (tmp_path / "tasks.jsonl").write_text(
+        '{"id": "a", "text": "Read.", "files": ["a.txt"]}\n{"id": "b", "text": "Read.", "files": ["b.txt"]}\n'
+    )
+
+    def reading(body: Any) -> AnyReply:
+        if len(body["messages"]) < 4:
+            code = "import os\nfor name in sorted(os.listdir()): print('found', open(name).read())"
+            return Text(f"```python\n{code}\n```")
+        return Text(" and ".join(line for line in said(body)[-1].splitlines() if "found" in line))
+
+    async with ScriptedServer(reading) as server:
+        await run_batch(coder(server.base_url), tmp_path / "tasks.jsonl", out=tmp_path / "out", workers=1)
+    assert [one["answer"] for one in results(tmp_path / "out")] == ["found of a", "found of b"]
+
+
+async def test_overrides_say_what_a_task_says(tmp_path: Path) -> None:
+    tasks = [
+        {"id": "a", "text": "Go.", "prompt": 'Be "brief": {no}, # and: kind'},
+        {"id": "b", "text": "Go.", "prompt": "Be long."},
+        {"id": "c", "text": "Go."},
+    ]
+    events: list[Event] = []
+
+    def repeating(body: Any) -> AnyReply:
+        return Text(said(body)[0][:40])
+
+    async with ScriptedServer(repeating) as server:
+        batch = await run_batch(
+            coder(server.base_url),
+            tasks,
+            out=tmp_path,
+            overrides=["config.system_message={prompt}"],
+            workers=1,
+            listeners=[events.append],
+        )
+    assert [one["answer"][:30] for one in results(tmp_path)] == [
+        'Be "brief": {no}, # and: kind',
+        "Be long.",
+    ] or [one["answer"].splitlines()[0] for one in results(tmp_path)] == [
+        'Be "brief": {no}, # and: kind',
+        "Be long.",
+    ]
+    [broken] = of_type(events, "line_broken")
+    assert (broken.line, batch.broken, batch.exit_code) == (3, 1, 2)
+    assert "asks for the field 'prompt'" in broken.problem
+
+
+async def test_several_epochs_are_runs_of_their_own(tmp_path: Path) -> None:
+    turns = iter(range(100))
+
+    def sometimes(body: Any) -> AnyReply:
+        return Text("right" if next(turns) % 2 else "wrong")
+
+    async with ScriptedServer(sometimes) as server:
+        batch = await run_batch(
+            coder(server.base_url),
+            [{"id": "a", "text": "Guess.", "expected": "right"}],
+            out=tmp_path,
+            epochs=4,
+            workers=1,
+            concurrency=1,
+        )
+    assert [(one["id"], one["epoch"]) for one in results(tmp_path)] == [
+        ("a", 1),
+        ("a", 2),
+        ("a", 3),
+        ("a", 4),
+    ]
+    assert batch.accuracy is not None
+    assert (batch.accuracy.value, batch.accuracy.tasks) == (0.5, 1)
+    assert batch.pass_at == {1: 0.5, 2: pytest.approx(5 / 6), 4: 1.0}
+
+
+async def test_infrastructure_is_tried_again_and_told_and_a_wrong_answer_is_not(tmp_path: Path) -> None:
+    failures = [
+        HttpError(429, headers={"Retry-After": "0.01"}),
+        HttpError(503),
+        HttpError(429, headers={"retry-after-ms": "10"}),
+    ]
+
+    def failing(body: Any) -> AnyReply:
+        return failures.pop(0) if failures else Text("wrong")
+
+    events: list[Event] = []
+    async with ScriptedServer(failing) as server:
+        batch = await run_batch(
+            coder(server.base_url),
+            [{"id": "a", "text": "Guess.", "expected": "right"}],
+            out=tmp_path,
+            workers=1,
+            listeners=[events.append],
+        )
+        assert len(server.requests) == 4
+    assert (batch.outcomes, batch.wrong) == ({"accepted": 1}, 1)
+    told = [event.reason for event in of_type(events, "task_retried")]
+    assert ["429" in reason for reason in told] == [True, False, True]
+
+
+async def test_retries_end_and_a_later_start_tries_again(tmp_path: Path) -> None:
+    reply: AnyReply = HttpError(503)
+
+    def replying(body: Any) -> AnyReply:
+        return reply
+
+    async with ScriptedServer(replying) as server:
+        config = coder(server.base_url)
+        batch = await run_batch(config, [{"id": "a", "text": "Go."}], out=tmp_path, workers=1, retries=1)
+        assert len(server.requests) == 2
+        assert (batch.outcomes, batch.exit_code) == ({"failed": 1}, 75)
+        reply = Text("There.")
+        batch = await run_batch(config, [{"id": "a", "text": "Go."}], out=tmp_path, workers=1, retries=1)
+    assert (batch.outcomes, batch.exit_code) == ({"accepted": 1}, 0)
+    assert [one["answer"] for one in results(tmp_path)] == ["There."]
+
+
+async def test_what_the_server_refuses_for_good_is_not_tried_again(tmp_path: Path) -> None:
+    async with ScriptedServer([HttpError(401)]) as server:
+        batch = await run_batch(coder(server.base_url), numbers(1), out=tmp_path, workers=1)
+        assert len(server.requests) == 1
+    assert batch.exit_code == 2
+
+
+async def test_a_budget_ends_all_and_a_higher_one_goes_on(tmp_path: Path) -> None:
+    async with ScriptedServer(doubling) as server:
+        config = coder(server.base_url)
+        limits = BatchLimits(max_tokens=330)
+        first = await run_batch(config, numbers(4), out=tmp_path, workers=1, concurrency=1, limits=limits)
+        # three calls of 110 tokens: one task and a half
+        assert (len(server.requests), first.outcomes, first.left, first.exit_code) == (
+            3,
+            {"accepted": 1},
+            3,
+            1,
+        )
+        assert "330 of 330 tokens" in (first.stop_reason or "")
+        second = await run_batch(config, numbers(4), out=tmp_path, workers=1, concurrency=1)
+        assert len(server.requests) == 8
+    assert (second.outcomes, second.wrong, second.exit_code) == ({"accepted": 4}, 0, 0)
+
+
+async def test_money_is_limited_by_the_prices_of_the_config(tmp_path: Path) -> None:
+    async with ScriptedServer(doubling) as server:
+        with pytest.raises(SettingError, match="BudgetTermination"):
+            await run_batch(
+                coder(server.base_url), numbers(1), out=tmp_path, limits=BatchLimits(max_cost=1.0)
+            )
+
+
+async def test_no_tasks_at_all_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="there are no tasks"):
+        await run_batch(coder("http://127.0.0.1:9"), [], out=tmp_path)

@@ -1,0 +1,120 @@
+"""``codeact-team batch``, as a person and a program have it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from batch.batches import coder, doubling, numbers, results
+from command_line import codeact_team, environment, lines
+from support.fork_server import start
+from support.openai_server import AnyReply, ScriptedServer, Slow, Text
+
+
+def prepare(folder: Path, base_url: str, tasks: list[dict[str, Any]]) -> list[str]:
+    """The arguments of a batch in one process."""
+    (folder / "coder.json").write_text(json.dumps(coder(base_url)))
+    (folder / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
+    return ["batch", "coder.json", "tasks.jsonl", "--out", "out", "--workers", "1"]
+
+
+def test_a_batch_prints_a_line_for_each_task_and_what_came_of_all(tmp_path: Path) -> None:
+    with ScriptedServer.in_thread(doubling) as server:
+        tasks = [*numbers(2), {"id": "odd", "text": "Double 3 please.", "expected": 7}, {"id": "empty"}]
+        arguments = prepare(tmp_path, server.base_url, tasks)
+        result = codeact_team(*arguments, cwd=tmp_path)
+        assert result.returncode == 2, result.stderr
+        first, *summary = result.stdout.split("3 accepted")
+        assert sorted(line.partition(" ")[2] for line in first.splitlines()) == [
+            "✓ n1 · accepted · right · 1 step",
+            "✓ n2 · accepted · right · 1 step",
+            "✓ odd · accepted · wrong · 1 step",
+        ]
+        assert summary[0].splitlines() == [
+            " · 1 broken line left out",
+            "right answers: 66.7% (95 % interval 20.8% to 93.9%, 3 tasks)",
+            "accepted: 100.0% (95 % interval 43.9% to 100.0%, 3 tasks)",
+            "660 tokens",
+            "results: out/results.jsonl",
+        ]
+        assert "error: line 4 is left out: it has no `text`" in result.stderr
+        # what is done is not done again
+        again = codeact_team(*arguments, cwd=tmp_path)
+        assert "3 of 3 have their result from before" in again.stderr
+        assert len(server.requests) == 6
+
+
+def test_programs_read_events(tmp_path: Path) -> None:
+    with ScriptedServer.in_thread(doubling) as server:
+        result = codeact_team(*prepare(tmp_path, server.base_url, numbers(1)), "--json", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    events = lines(result.stdout)
+    assert [event["type"] for event in events] == [
+        "format",
+        "batch_noted",
+        "batch_began",
+        "task_began",
+        "task_ended",
+        "batch_result",
+    ]
+    assert events[4]["result"] == results(tmp_path / "out")[0]
+    assert (events[5]["outcomes"], events[5]["left"], events[5]["exit_code"]) == ({"accepted": 1}, 0, 0)
+
+
+def test_ctrl_c_stops_it_in_order_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    is_waiting = True
+
+    def second_hangs(body: Any) -> AnyReply:
+        if is_waiting and len(body["messages"]) > 3 and "Double 2" in str(body["messages"]):
+            return Slow(60, Text("never"))
+        return doubling(body)
+
+    with ScriptedServer.in_thread(second_hangs) as server:
+        arguments = [*prepare(tmp_path, server.base_url, numbers(3)), "--concurrency", "1"]
+        with start(
+            ["-m", "codeact_team", *arguments],
+            cwd=tmp_path,
+            environment=environment(),
+            stdin=subprocess.PIPE,
+        ) as process:
+            while len(server.requests) < 4:
+                time.sleep(0.01)
+            process.send_signal(signal.SIGINT)
+            stdout, stderr = process.communicate(timeout=60)
+            assert process.returncode == 130
+        assert "1 accepted · 2 not done" in stdout.decode()
+        assert "error: interrupted" in stderr.decode()
+        assert [one["id"] for one in results(tmp_path / "out")] == ["n1"]
+        is_waiting = False
+        result = codeact_team(*arguments, cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+        # the first call of the second task was answered before
+        assert len(server.requests) == 4 + 1 + 2
+    assert [one["answer"] for one in results(tmp_path / "out")] == ["2", "4", "6"]
+
+
+def test_a_run_of_a_batch_can_be_shown(tmp_path: Path) -> None:
+    with ScriptedServer.in_thread(doubling) as server:
+        codeact_team(*prepare(tmp_path, server.base_url, numbers(1)), cwd=tmp_path)
+    shown = codeact_team("show", "out/runs/n1", cwd=tmp_path)
+    assert "twice: 2" in shown.stdout
+    listed = codeact_team("runs", "--run-dir", "out/runs", cwd=tmp_path)
+    assert "n1" in listed.stdout
+
+
+def test_bad_input_is_told_in_one_message(tmp_path: Path) -> None:
+    arguments = prepare(tmp_path, "http://127.0.0.1:9", [])
+    for changed, said in [
+        ([*arguments], "there are no tasks"),
+        ([*arguments[:2], "no.jsonl", *arguments[3:]], "there is no file no.jsonl"),
+        ([*arguments, "--checker", "no.py"], "the checker cannot be read from no.py"),
+        ([*arguments, "--max-cost", "1"], "BudgetTermination"),
+        (["batch", "no.yaml", "tasks.jsonl", "--out", "out"], "there is no such file"),
+    ]:
+        result = codeact_team(*changed, cwd=tmp_path)
+        assert (result.returncode, said in result.stderr) == (2, True), result.stderr
+        assert "Traceback" not in result.stderr
