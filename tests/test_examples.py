@@ -214,3 +214,8 @@ def test_budget_ends_a_team_that_has_spent_its_money(tmp_path: Path) -> None:
     output = run_example("budget.py", replies=[said] * 3, cwd=tmp_path)
     assert output.splitlines()[:2] == ["spent 0.0002 USD, left 0.0003", "spent 0.0004 USD, left 0.0001"]
     assert output.splitlines()[-1].startswith("the budget is used up: 0.00057 of 0.0005 USD; ")
+
+
+def test_warm_sandboxes_serve_each_program_in_one_of_its_own(tmp_path: Path) -> None:
+    output = run_example("warm_sandboxes.py", replies=[], cwd=tmp_path)
+    assert output == "2 sandboxes are ready\n120 []\n3628800 []\n1307674368000 []\n"
