@@ -43,6 +43,8 @@ class Setup:
     block: CodeBlock
     failure: str
     """What to say before its output if it fails."""
+    may_read_data: bool = True
+    """Whether it may read what a person gives to the code, besides modules that are there."""
 
 
 Program = TypeVar("Program")

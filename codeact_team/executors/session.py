@@ -79,14 +79,18 @@ class LivingInterpreter(CodeRunner[tuple[str, str], _InterpreterEnd]):
     def __init__(self, config: SessionConfig) -> None:
         super().__init__(LANGUAGES)
         self._session: Session | None = None
-        for code in ("\n".join(f"import {m} as {name}" for name, m in config.modules.items()), config.setup):
-            if code.strip():
-                self.add_setup(code)
+        imports = "\n".join(f"import {module} as {name}" for name, module in config.modules.items())
+        self._add_setup(imports, may_read_data=False)
+        self._add_setup(config.setup)
 
     def add_setup(self, code: str) -> None:
         """Run ``code`` in each fresh interpreter; the same code is added once."""
-        setup = Setup(CodeBlock(code, "python"), f"the setup of the interpreter failed:\n{code}\n")
-        if setup not in self.setup:
+        self._add_setup(code)
+
+    def _add_setup(self, code: str, *, may_read_data: bool = True) -> None:
+        failure = f"the setup of the interpreter failed:\n{code}\n"
+        setup = Setup(CodeBlock(code, "python"), failure, may_read_data=may_read_data)
+        if code.strip() and setup not in self.setup:
             self.setup.append(setup)
 
     @property

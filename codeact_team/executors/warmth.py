@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from itertools import takewhile
 from pathlib import Path
 
 from autogen_core import CancellationToken
@@ -14,6 +16,9 @@ from codeact_team.executors.lifecycle import Lifecycle
 from codeact_team.executors.place import Place
 from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.executors.stopping import Call
+
+_OF_MODULES = ("", ".py", ".pyc", ".so")
+"""What the names of files end in that importing a module may read, such as matplotlibrc."""
 
 
 class Warmth:
@@ -56,16 +61,18 @@ class Warmth:
 
     @property
     def has_data(self) -> bool:
-        """Whether there is something to put into the workspace before the first block, and before the setup."""
+        """Whether there is something to put into the workspace before the first block."""
         return bool(self._config.data)
 
     @property
-    def setup(self) -> Sequence[Setup]:
-        """What runs before the first block."""
-        return self._runner.setup
+    def early_setup(self) -> Sequence[Setup]:
+        """What of the setup can run before the data are there, at the beginning of it."""
+        if any(map(_may_change_imports, self._config.data)):
+            return ()
+        return tuple(takewhile(lambda step: not (self.has_data and step.may_read_data), self._runner.setup))
 
-    @setup.setter
-    def setup(self, setup: Sequence[Setup]) -> None:
+    def set_up_by(self, setup: Sequence[Setup]) -> None:
+        """Let this be all that runs before the first block."""
         self._runner.setup[:] = setup
 
     @property
@@ -121,3 +128,7 @@ class Warmth:
         finally:
             call.stop.cancel()
             await call.end()
+
+
+def _may_change_imports(data: str | os.PathLike[str]) -> bool:
+    return Path(data).suffix in _OF_MODULES or Path(data).is_dir()

@@ -24,7 +24,7 @@ from codeact_team import ConfinedSessionCodeExecutor, SandboxPool
 pytestmark = [pytest.mark.benchmark, pytest.mark.docker, pytest.mark.timeout(1200)]
 
 OURS = {name: make for name, make in (COMMAND_LINE | SESSIONS).items() if "AutoGen" not in name}
-HANDED_OUT, FRESH = 200, 20
+HANDED_OUT, FRESH = 100, 20
 SECONDS = 10
 TAKERS = 4
 IDLE_SESSIONS = 100

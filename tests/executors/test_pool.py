@@ -220,13 +220,30 @@ async def test_data_are_put_into_it_when_it_is_handed_out(
 
 
 @one_interpreter
-async def test_a_setup_sees_the_data(kind: Kind, tmp_path: Path) -> None:
-    (tmp_path / "table").write_text("rows")
-    settings: dict[str, Any] = {"data": [tmp_path / "table"], "setup": "table = open('table').read()"}
+async def test_a_setup_sees_the_data_and_modules_are_there_before(
+    kind: Kind, no_more: Forbid, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"modules": {"j": "json"}, "setup": "table = j.load(open('table.json'))"}
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "table.json").write_text(f'["{name}"]')
+    async with SandboxPool(kind.make(data=[tmp_path / "one/table.json"], **settings), size=1) as pool:
+        await pool.filled()
+        no_more()
+        executor = kind.make(data=[tmp_path / "two/table.json"], **settings)
+        assert await gets_one(pool, executor)
+        assert (await run(executor, "print(table)")).output == "['two']\n"
+        await executor.stop()
+
+
+@one_interpreter
+async def test_modules_may_come_with_the_data(kind: Kind, tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text("name = 'mine'")
+    settings: dict[str, Any] = {"modules": {"helper": "helper"}, "data": [tmp_path / "helper.py"]}
     async with SandboxPool(kind.make(**settings), size=1) as pool:
         await pool.filled()
         executor = kind.make(**settings)
-        assert (await run(executor, "print(table)")).output == "rows\n"
+        assert (await run(executor, "print(helper.name)")).output == "mine\n"
         await executor.stop()
 
 

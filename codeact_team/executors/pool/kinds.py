@@ -21,7 +21,7 @@ class Kind:
     settings: str = field(repr=False)
     """All but the data, as JSON."""
     code: tuple[tuple[str, str], ...] = field(repr=False)
-    """The setup: language and text of each piece."""
+    """What of the setup has run: language and text of each piece."""
     directory: str
     """From which relative paths lead."""
     setup: tuple[Setup, ...] = field(compare=False, repr=False)
@@ -38,8 +38,7 @@ class Kind:
         if (reason := why_not_ahead(executor)) is not None:
             raise SettingError(reason)
         warmth = executor.warmth
-        # the setup may read the data, which differ from task to task
-        setup = () if warmth.has_data else tuple(warmth.setup)
+        setup = tuple(warmth.early_setup)
         return cls(
             make=type(executor),
             settings=warmth.settings,
@@ -56,7 +55,7 @@ class Kind:
     def _make_executor(self) -> SandboxedCodeExecutor:
         config = self.make.component_config_schema.model_validate_json(self.settings)
         executor = self.make(**config.model_dump())
-        executor.warmth.setup = self.setup
+        executor.warmth.set_up_by(self.setup)
         return executor
 
     async def start(self) -> SandboxedCodeExecutor:

@@ -34,7 +34,8 @@ class SandboxPool:
     executor starts its own; so it does where none can be started ahead, see :meth:`why_not`.
 
     Ready are kept those that were asked for last, but not what was asked for once; and from the start on, what the
-    examples need. Where code of an executor gets data, its setup is done when these are there.
+    examples need. Where the code gets data, which may differ, its `setup` runs when they are there; `modules` are imported
+    before, unless the data may be modules themselves.
 
     A context manager; it belongs to the event loop in which it is entered.
 
