@@ -21,7 +21,7 @@ from codeact_team import SandboxPool
 from codeact_team.effects import Door, Event
 from codeact_team.errors import SettingError
 from codeact_team.executors.base import SandboxedCodeExecutor
-from codeact_team.executors.pool import memory
+from codeact_team.executors.pool import memory, stock
 from codeact_team.sandboxes.docker.engine import at_engine
 
 Forbid = Callable[[], None]
@@ -59,6 +59,12 @@ asyncio.run(main())
 def no_more(monkeypatch: pytest.MonkeyPatch) -> Forbid:
     """From when it is called on, no sandbox is started ahead."""
     return lambda: monkeypatch.setattr(memory, "available", lambda: 0)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may take its time."""
+    monkeypatch.setattr(stock, "ANSWER_SECONDS", 60)
 
 
 async def gets_one(pool: SandboxPool, executor: SandboxedCodeExecutor) -> bool:
@@ -121,7 +127,10 @@ async def test_one_that_died_while_it_waited_is_not_handed_out(kind: Kind, no_mo
 
 
 @in_containers
-async def test_one_that_does_not_answer_is_not_handed_out(kind: Kind, no_more: Forbid) -> None:
+async def test_one_that_does_not_answer_is_not_handed_out(
+    kind: Kind, no_more: Forbid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stock, "ANSWER_SECONDS", 0.3)
     before = kind.held()
     async with SandboxPool(kind.make(), size=1) as pool:
         await pool.filled()

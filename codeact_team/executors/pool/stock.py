@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 _REFILLS_AT_ONCE = max(1, STARTS_AT_ONCE // 2)
 """The other starts are for those who wait for theirs."""
-_ANSWER_SECONDS = 1.0
+ANSWER_SECONDS = 1.0
 """In which a sandbox has to answer; it takes a millisecond."""
 _COURTESY_SECONDS = 0.005
 """Between a wish and what is done about it, in which whoever has got a sandbox can go on."""
@@ -47,7 +47,7 @@ class Waiting:
         # as all that concerns it: nothing of whoever asks is there, no door, no scope and no pool
         loop = asyncio.get_running_loop()
         self.asking = loop.create_task(self.executor.warmth.is_well(), context=Context())
-        await asyncio.wait({self.asking}, timeout=_ANSWER_SECONDS)
+        await asyncio.wait({self.asking}, timeout=ANSWER_SECONDS)
         if not self.asking.done():
             return False
         if (error := self.asking.exception()) is not None:
@@ -118,7 +118,9 @@ class Stock:
 
     def put(self, kind: Kind, executor: SandboxedCodeExecutor, born: float) -> None:
         """Keep what an executor has just taken over from one that it had been handed out to."""
-        self._begin(self._starts, self._keep(kind, executor, born))
+        self._starting[kind] += 1
+        # never cancelled: there is something to end from the first moment on
+        self._begin(self._ends, self._keep(Waiting(kind, executor, born)))
 
     async def close(self) -> None:
         """End all, and keep nothing any more. Idempotent."""
@@ -128,12 +130,10 @@ class Stock:
             self._tending.cancel()
         for start in self._starts:
             start.cancel()
-        if self._starts:
-            await asyncio.wait(self._starts)
         for one in self.waiting.copy():
             self._discard(one)
-        while self._ends:
-            await asyncio.wait(self._ends)
+        while unfinished := self._starts | self._ends:
+            await asyncio.wait(unfinished)
 
     def _tend(self) -> None:
         """Begin to start what is missing, and to end what is too much."""
@@ -195,21 +195,22 @@ class Stock:
             self._starting[kind] -= 1
             self._tend()
 
-    async def _keep(self, kind: Kind, executor: SandboxedCodeExecutor, born: float) -> None:
-        one = Waiting(kind, executor, born)
+    async def _keep(self, one: Waiting) -> None:
         try:
-            await executor.warmth.warm_up()
-        except BaseException as error:
-            await to_the_end(one.end())
-            if not isinstance(error, Exception):
-                raise
+            await one.executor.warmth.warm_up()
+        except Exception as error:
             logger.debug("a sandbox does not come back: %s", error)
+            await one.end()
         else:
             self._shelve(one)
         finally:
+            self._starting[one.kind] -= 1
             self._tend()
 
     def _shelve(self, one: Waiting) -> None:
+        if self._closed:
+            self._begin(self._ends, one.end())
+            return
         self.waiting.append(one)
         loop = asyncio.get_running_loop()
         one.expiry = loop.call_at(one.born + self._max_age, self._expire, one)
