@@ -125,7 +125,7 @@ class Driver:
                 self._door.tell(BatchNoted(level=told.level, text=told.text))
 
     async def _start_local(self) -> Link:
-        return LocalLink(self._settings, self)
+        return await LocalLink.start(self._settings, self)
 
     async def _start_process(self) -> Link:
         self._starts += 1

@@ -51,12 +51,23 @@ class Link(Protocol):
 
 
 class LocalLink:
-    """A worker in this process."""
+    """A worker in this process; made by :meth:`start`."""
 
     is_lost = False
 
-    def __init__(self, settings: WorkerSettings, host: Host) -> None:
-        self._worker = Worker(settings, host)
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._ready = asyncio.Event()
+        self._closed = asyncio.Event()
+        # a task of its own, as it is closed by another than has opened it
+        self._holding = asyncio.create_task(self._hold())
+
+    @classmethod
+    async def start(cls, settings: WorkerSettings, host: Host) -> LocalLink:
+        """Start one."""
+        link = cls(Worker(settings, host))
+        await link._ready.wait()
+        return link
 
     async def run(self, job: dict[str, Any]) -> dict[str, Any]:
         return await self._worker.run(job)
@@ -65,7 +76,13 @@ class LocalLink:
         self._worker.stop()
 
     async def close(self) -> None:
-        self._worker.stop()
+        self._closed.set()
+        await self._holding
+
+    async def _hold(self) -> None:
+        async with self._worker:
+            self._ready.set()
+            await self._closed.wait()
 
 
 def frame(message: dict[str, Any]) -> bytes:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from signal import SIGINT
-from typing import Any
+from typing import Any, Self
 
 from autogen_core.code_executor import CodeExecutor
 from autogen_core.models import ChatCompletionClient
@@ -20,10 +20,12 @@ from codeact_team.batch.host import OUT_OF_BUDGET, Host
 from codeact_team.batch.metering import Meter, Retries
 from codeact_team.batch.results import Outcome, ResultFile, TaskResult, dump
 from codeact_team.batch.tasks import Job
+from codeact_team.batch.trust import trust_shared
 from codeact_team.config.document import at
 from codeact_team.config.loading import CheckedConfig, read_config
 from codeact_team.config.validation import check_components
 from codeact_team.errors import CodeActTeamError
+from codeact_team.executors import SandboxPool
 from codeact_team.journal import RecordedRun, RunDirectory
 from codeact_team.providers import Policy, schema_of
 from codeact_team.runs import RunEnding, RunResult, TeamRunner, explain, resumed
@@ -32,6 +34,8 @@ from codeact_team.system import trees
 
 _DYING = 15.0
 """Seconds in which a worker that was killed, or whose driver was, lets go of its runs."""
+_READY = 2
+"""Sandboxes that each worker keeps ready."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ def own_directories(config: CheckedConfig) -> tuple[CheckedConfig, bool]:
 
 
 class Worker:
-    """Runs jobs.
+    """Runs jobs. An asynchronous context manager, within which sandboxes for them are started ahead.
 
     Args:
         settings: What they have in common.
@@ -93,6 +97,8 @@ class Worker:
         self._policy = settings.policy
         self._host = host
         self._directory = Path(settings.directory)
+        self._pool = SandboxPool(size=_READY)
+        self._shared = ExitStack()
         self._runners: set[TeamRunner] = set()
         self._stopped = asyncio.Event()
 
@@ -105,7 +111,19 @@ class Worker:
         Returns:
             A :class:`TaskResult`, as JSON.
         """
-        return dump(await self._tried(Job(**job)))
+        with self._pool.used():
+            return dump(await self._tried(Job(**job)))
+
+    async def __aenter__(self) -> Self:
+        # imports what makes the clients
+        _ = self._config
+        self._shared.enter_context(trust_shared())
+        await self._pool.__aenter__()
+        return self
+
+    async def __aexit__(self, *failure: Any) -> None:
+        self._shared.close()
+        await self._pool.__aexit__(*failure)
 
     def stop(self) -> None:
         """Stop all that runs, in order, so that it can go on later."""

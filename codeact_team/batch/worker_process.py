@@ -70,22 +70,28 @@ async def _serve(incoming: int, outgoing: int) -> None:
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(incoming, "rb", 0))
     writer, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(outgoing, "wb", 0))
-    driver, jobs = _Driver(writer), set[asyncio.Task[None]]()
+    driver = _Driver(writer)
     begin = await read_frame(reader)
     if begin is None:
         return
     _end_with(begin["driver"])
     sys.path[:] = begin["path"]
-    worker = Worker(WorkerSettings(**begin["settings"]), driver)
     _tell_notices(driver)
+    async with Worker(WorkerSettings(**begin["settings"]), driver) as worker:
+        driver.send({"ready": True})
+        await _work(worker, driver, reader)
+    writer.close()
 
-    async def work(job: dict[str, Any]) -> None:
+
+async def _work(worker: Worker, driver: _Driver, reader: asyncio.StreamReader) -> None:
+    jobs = set[asyncio.Task[None]]()
+
+    async def run(job: dict[str, Any]) -> None:
         driver.send({"done": job["name"], "result": await worker.run(job)})
 
-    driver.send({"ready": True})
     while (message := await read_frame(reader)) is not None:
         if "run" in message:
-            jobs.add(task := asyncio.create_task(work(message["run"])))
+            jobs.add(task := asyncio.create_task(run(message["run"])))
             task.add_done_callback(_ended(jobs))
         elif "admitted" in message:
             driver.answer(message["admitted"], message["job"], message["refusal"])
@@ -94,7 +100,6 @@ async def _serve(incoming: int, outgoing: int) -> None:
     if jobs:
         # nobody is there for whom they could go on
         os._exit(1)
-    writer.close()
 
 
 def _ended(jobs: set[asyncio.Task[None]]) -> Any:

@@ -6,6 +6,7 @@ import os
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from autogen_core import ComponentBase
 from pydantic import BaseModel, ValidationError
@@ -20,6 +21,7 @@ from codeact_team.config.model_access import missing_key
 from codeact_team.config.origins import remember
 from codeact_team.config.overrides import apply_overrides
 from codeact_team.config.validation import check_components, check_text
+from codeact_team.config.written import write_config
 from codeact_team.errors import ConfigError, NotAllowedError, SandboxError
 from codeact_team.providers import Policy, missing_package
 
@@ -70,6 +72,11 @@ class CheckedConfig:
     document: Document
     parts: Sequence[PlacedComponent]
     policy: Policy
+
+    @cached_property
+    def written(self) -> str:
+        """Its text, as :func:`write_config` has it."""
+        return write_config(self.document)
 
     def make(self) -> ComponentBase[BaseModel]:
         """Make what it describes.

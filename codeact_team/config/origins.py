@@ -27,8 +27,10 @@ def remember(root: ComponentBase[BaseModel], references: _References) -> None:
     """Let ``root``, and each component in it, be dumped with these references."""
     if references:
         for part in components_in(root):
+            # what all have in common, as AutoGen's defaults, is there again
+            if id(part) not in _loaded:
+                weakref.finalize(part, _loaded.pop, id(part))
             _loaded[id(part)] = references
-            weakref.finalize(part, _loaded.pop, id(part))
 
 
 class Origins:

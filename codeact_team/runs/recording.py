@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import platform
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from codeact_team.approval.asked_question import AskedQuestion
 from codeact_team.approval.handlers import current_handler
 from codeact_team.config.loading import CheckedConfig
-from codeact_team.config.written import credentials_of, write_config
+from codeact_team.config.written import credentials_of
 from codeact_team.effects import Effect, Event, Perform, tell
 from codeact_team.errors import JournalError
 from codeact_team.events import Opened, RunParked
@@ -129,9 +129,7 @@ class Recording:
         if directory.is_begun:
             self._recorder, past = Recorder.reopen(directory, credentials, sync=self._sync)
             self._resumption = Resumption(past, self._recorder)
-            if task is None and self._recorder.questions.shown(directory.config()) != write_config(
-                config.document
-            ):
+            if task is None and self._recorder.questions.shown(directory.config()) != config.written:
                 logger.warning(
                     "the config has changed since this run began: what is asked otherwise is done anew"
                 )
@@ -143,10 +141,10 @@ class Recording:
                 task=task,
                 config=config.document.name,
                 working_directory=os.getcwd(),
-                versions=_versions(),
+                versions=dict(_versions()),
             )
             self._recorder = Recorder.create(
-                directory.path.parent, about, write_config(config.document), credentials, sync=self._sync
+                directory.path.parent, about, config.written, credentials, sync=self._sync
             )
         self._parking = Parking(self._recorder, park)
         self._recorder(opened)
@@ -194,7 +192,8 @@ def refuse_elsewhere(about: About) -> None:
         )
 
 
-def _versions() -> dict[str, str]:
+@cache
+def _versions() -> Mapping[str, str]:
     return {"python": platform.python_version(), **{name: version(name) for name in _VERSIONED}}
 
 

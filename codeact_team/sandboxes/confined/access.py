@@ -6,6 +6,7 @@ import glob
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 from codeact_team.errors import SettingError
@@ -26,13 +27,17 @@ _OF_AN_INSTALLATION = ("bin", "include", "lib", "lib64", "libexec", "share", "ss
 
 def readable_paths(extra: Sequence[str]) -> list[str]:
     """The existing paths that confined code may read and execute; the config adds ``extra``."""
-    paths = [path for pattern in _SYSTEM for path in glob.glob(pattern)]
-    paths += _interpreter()
+    paths = [*_of_the_system(), *_interpreter()]
     for path in extra:
         if not os.path.exists(path):
             raise SettingError(f"readable: {path!r} does not exist")
         paths.append(os.path.abspath(path))
     return list(dict.fromkeys(paths))
+
+
+@cache
+def _of_the_system() -> Sequence[str]:
+    return [path for pattern in _SYSTEM for path in glob.glob(pattern)]
 
 
 def _interpreter() -> Iterator[str]:
