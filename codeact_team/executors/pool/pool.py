@@ -37,7 +37,7 @@ class SandboxPool:
     examples need. Where the code gets data, which may differ, its `setup` runs when they are there; `modules` are imported
     before, unless the data may be modules themselves.
 
-    A context manager; it belongs to the event loop in which it is entered.
+    A context manager that is entered once; it belongs to the event loop in which that is.
 
     Args:
         examples: Executors as they will ask, each for as much. They are not started.
@@ -129,8 +129,10 @@ class SandboxPool:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._within.close()
-        await self.aclose()
+        try:
+            self._within.close()
+        finally:
+            await self.aclose()
 
     async def provide(self, executor: Startable) -> bool:
         """Let an executor that starts, and has its packages, take over a sandbox; whether there is one for it."""
