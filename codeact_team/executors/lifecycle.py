@@ -71,6 +71,9 @@ class Lifecycle:
                 await self._open()
                 while for_use and not await self._place.is_sound():
                     self.lose("its packages were changed")
+                    if (supply := current_supply() or self._supply) is not None:
+                        await supply.discard(self._place.layer)
+                    await self._place.discard()
                     await self._open()
             except BaseException:
                 if is_new:

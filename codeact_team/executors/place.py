@@ -216,17 +216,15 @@ class Place(ABC):
         await self.growth.begin(self.sandbox.directories)
 
     async def is_sound(self) -> bool:
-        """Whether code may run in the sandbox, which runs: its packages are what was made.
+        """Whether code may run in the sandbox, which runs: its packages are what was made."""
+        return await self._packages.is_whole()
 
-        If not, the sandbox is stopped, and a start gets a fresh one and fresh packages.
-        """
-        if await self._packages.is_whole():
-            return True
+    async def discard(self) -> None:
+        """Stop the sandbox, which has packages, and get rid of these: a start gets a fresh one, and fresh packages."""
         assert self.sandbox is not None, "it runs"
         await self.sandbox.stop()
         self.sandbox = None
         await self._packages.discard()
-        return False
 
     async def stop(self) -> None:
         """Stop the sandbox, and remove what is temporary."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
+from pathlib import Path
 from typing import Protocol
 
 from codeact_team.scope import Startable
@@ -23,6 +24,10 @@ class Supply(Protocol):
         """Take over the sandbox of an executor that stops, if others may have it."""
         ...
 
+    async def discard(self, layer: Path | None) -> None:
+        """End all sandboxes with these packages, which were changed since they were made."""
+        ...
+
 
 def current_supply() -> Supply | None:
     """What supplies whoever starts here; threads and runtimes may not inherit the context."""
@@ -37,3 +42,10 @@ def supplied_by(supply: Supply) -> Generator[None]:
         yield
     finally:
         _current.reset(token)
+
+
+def context_of(supply: Supply) -> Context:
+    """A context in which there is nothing but this: no door, no scope, and nothing of whoever is at work."""
+    context = Context()
+    context.run(_current.set, supply)
+    return context

@@ -23,6 +23,7 @@ from codeact_team.effects import Door, Event
 from codeact_team.errors import SettingError
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.pool import memory, stock
+from codeact_team.packages.layers import Layers
 from codeact_team.sandboxes.docker.engine import at_engine
 
 Forbid = Callable[[], None]
@@ -233,6 +234,26 @@ async def test_packages_are_those_that_are_asked_for_now(
             assert (await run(executor, f"import {name}; print('here')")).output == "here\n"
             assert f"No module named '{other}'" in (await run(executor, f"import {other}")).output
             await executor.stop()
+
+
+@pytest.mark.long
+@any_kind
+async def test_packages_that_were_changed_while_it_waited_are_made_anew(
+    kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_wheel(use_index(tmp_path, monkeypatch), "shapes")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    async with SandboxPool(kind.make(packages=["shapes"]), size=2) as pool:
+        await pool.filled()
+        [layer] = Layers().all()
+        module = layer.path / "site-packages" / "shapes.py"
+        module.chmod(0o644)
+        module.write_text("version = 'forged'\n")
+        for _ in range(3):
+            executor = kind.make(packages=["shapes"])
+            assert (await run(executor, "import shapes; print(shapes.version)")).output == "1.0\n"
+            await executor.stop()
+            await pool.filled()
 
 
 @each_part_once

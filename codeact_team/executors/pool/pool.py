@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, ExitStack
 from itertools import cycle, islice
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 from weakref import WeakKeyDictionary
@@ -157,6 +158,11 @@ class SandboxPool:
             back.warmth.take_over(executor.warmth)
             self._stock.put(lent.kind, back, lent.born)
         self._keep_wanted()
+
+    async def discard(self, layer: Path | None) -> None:
+        """End all that waits with packages that were changed since they were made."""
+        if self._is_open:
+            await self._stock.discard(layer)
 
     @property
     def _is_open(self) -> bool:

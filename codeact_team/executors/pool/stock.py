@@ -8,13 +8,16 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from codeact_team.aio import to_the_end
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.pool import memory
 from codeact_team.executors.pool.kinds import Kind
+from codeact_team.executors.supply import context_of
 from codeact_team.sandboxes.base import STARTS_AT_ONCE
+from codeact_team.scope import Startable
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +71,7 @@ class Waiting:
 
 
 class Stock:
-    """For the event loop in which it is used first.
+    """For the event loop in which it is used first. What is started ahead is supplied by it: with nothing.
 
     Args:
         size: How many may wait or be started ahead.
@@ -115,6 +118,19 @@ class Stock:
         ending = self._begin(self._ends, one.end())
         if self._closed:
             await to_the_end(asyncio.wait({ending}))
+
+    async def provide(self, executor: Startable) -> bool:
+        """What is started ahead is started anew."""
+        return False
+
+    async def take_back(self, executor: Startable) -> None:
+        """What is started ahead and fails is ended."""
+
+    async def discard(self, layer: Path | None) -> None:
+        """End all that waits with packages that were changed since they were made."""
+        endings = [self._discard(one) for one in self.waiting.copy() if one.executor.warmth.layer == layer]
+        if endings:
+            await asyncio.wait(endings)
 
     def put(self, kind: Kind, executor: SandboxedCodeExecutor, born: float) -> None:
         """Keep what an executor has just taken over from one that it had been handed out to."""
@@ -219,9 +235,9 @@ class Stock:
         self._discard(one)
         self._tend()
 
-    def _discard(self, one: Waiting) -> None:
+    def _discard(self, one: Waiting) -> asyncio.Task[None]:
         self._remove(one)
-        self._begin(self._ends, one.end())
+        return self._begin(self._ends, one.end())
 
     def _remove(self, one: Waiting) -> None:
         self.waiting.remove(one)
@@ -229,7 +245,7 @@ class Stock:
             one.expiry.cancel()
 
     def _begin(self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work, context=Context())
+        task = asyncio.get_running_loop().create_task(work, context=context_of(self))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
         return task
