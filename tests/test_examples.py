@@ -6,7 +6,9 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.fork_server import forked_by_command, start
@@ -23,7 +25,7 @@ _OUTPUT = "[1, 4, 9, 16, 25, 36, 49, 64, 81, 100]"
 def run_example(
     name: str,
     *arguments: str,
-    replies: list[AnyReply],
+    replies: Sequence[AnyReply] | Callable[[Any], AnyReply],
     cwd: Path,
     stdin: str = "",
     executable: str = sys.executable,
@@ -207,6 +209,36 @@ def test_the_analyst_reads_a_table_and_answers_with_a_chart(sandbox: str, tmp_pa
     output = run_example("analyst.py", sandbox, replies=[Text(_CHART), Text(_GREW)], cwd=tmp_path)
     assert output.endswith("East grew most: by 27.3 percent.\n")
     assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_batch_tells_which_answers_are_right_and_goes_on(tmp_path: Path) -> None:
+    squares = "open('squares.txt', 'w').write(chr(10).join(str(n * n) for n in range(1, 6)))"
+
+    def answer(body: Any) -> AnyReply:
+        task = str(body["messages"])
+        if "How many primes" in task:
+            return Text("24")
+        if len(body["messages"]) > 3:
+            return Text("East\n")
+        code = squares if "Write the squares" in task else "print(open('sales.csv').read())"
+        return Text(f"```python\n{code}\n```")
+
+    asked: list[Any] = []
+
+    def counted(body: Any) -> AnyReply:
+        asked.append(body)
+        return answer(body)
+
+    for _ in range(2):
+        output = run_example("batch.py", "result", replies=counted, cwd=tmp_path)
+        assert output.splitlines() == [
+            "primes is not right: 24",
+            "grown is right",
+            "squares is right",
+            "67% are right",
+        ]
+    # the second time nothing was left to do
+    assert len(asked) == 5
 
 
 def test_budget_ends_a_team_that_has_spent_its_money(tmp_path: Path) -> None:
