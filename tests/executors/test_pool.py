@@ -305,7 +305,7 @@ async def test_modules_may_come_with_the_data(kind: Kind, tmp_path: Path) -> Non
 @any_kind
 async def test_what_cannot_be_started_ahead_starts_as_ever(kind: Kind, tmp_path: Path) -> None:
     executor = kind.make(work_dir=tmp_path)
-    reason = f"a sandbox for `work_dir: {tmp_path}` cannot be started before it is asked for"
+    reason = f"with `work_dir: {tmp_path}`, no sandbox can be started ahead"
     with pytest.raises(SettingError, match="work_dir"):
         SandboxPool(executor)
     async with SandboxPool() as pool:

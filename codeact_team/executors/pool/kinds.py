@@ -78,4 +78,4 @@ def why_not_ahead(executor: SandboxedCodeExecutor) -> str | None:
     """Why no sandbox that was started ahead will do for an executor; ``None`` if one will."""
     if (setting := executor.warmth.bound_to) is None:
         return None
-    return f"a sandbox for `{setting}` cannot be started before it is asked for"
+    return f"with `{setting}`, no sandbox can be started ahead"

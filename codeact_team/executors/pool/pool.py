@@ -28,25 +28,29 @@ _REMEMBERED = 100
 
 
 class SandboxPool:
-    """Keeps sandboxes ready, with their interpreters started and their setup done, for executors that start.
+    """Keeps sandboxes ready for executors that start: with the interpreter started, and its setup done.
 
-    An executor that starts within it, or within :meth:`used`, takes over a sandbox that is as its own would be: of the
-    same settings, packages and setup. Each is used by one executor, and never again. Where none is ready that is well, the
-    executor starts its own; so it does where none can be started ahead, see :meth:`why_not`.
+    An executor that starts within the pool, or within :meth:`used`, gets a sandbox that is as its own would be: of the same
+    settings, with the same packages and the same setup. Each sandbox is used by one executor, and never again. Where
+    none is ready that still answers, the executor starts its own. So it does where its sandbox cannot be started ahead:
+    :meth:`why_not` says why.
 
-    Ready are kept those that were asked for last, but not what was asked for once; and from the start on, what the
-    examples need. Where the code gets data, which may differ, its `setup` runs when they are there; `modules` are imported
+    Data may differ: they are put there when the sandbox is handed out, and `setup` runs after that. `modules` are imported
     before, unless the data may be modules themselves.
+
+    The pool keeps ready what the last executors have asked for, as many as there is room for, but not what was asked for
+    only once. Examples say it before anybody asks. Nothing is started ahead while there is less memory left, in this machine
+    or in a control group around this process, than the code of one sandbox may use.
 
     A context manager that is entered once; it belongs to the event loop in which that is.
 
     Args:
-        examples: Executors as they will ask, each for as much. They are not started.
+        examples: Executors like those that will ask, each kind equally often. They are not started.
         size: How many sandboxes may wait.
-        max_age: Seconds that one waits until a fresh one takes its place.
-        max_idle: Seconds until what nobody has asked for is kept ready no more.
-        shared: Whether an executor may get what another one has used and stopped, with the files, variables and
-            processes that are left there. What had data is not shared.
+        max_age: Seconds after which a fresh sandbox takes the place of one that waits.
+        max_idle: Seconds after which a kind of sandbox is kept ready no more, if nobody has asked for it.
+        shared: Whether an executor may get the sandbox of another one that has stopped, with the files, variables and
+            processes that were left there. Not where there were data. Agents with other tools are refused there.
 
     Raises:
         SettingError: If a number is out of range, or nothing can be started ahead for an example.
@@ -89,10 +93,10 @@ class SandboxPool:
         return why_not_ahead(executor)
 
     def expect(self, *examples: SandboxedCodeExecutor) -> None:
-        """Keep ready what executors like these need, each as much, and nothing else until that is asked for.
+        """Keep ready what executors like these need, and nothing else until that is asked for.
 
         Args:
-            examples: They are not started.
+            examples: Each kind equally often. They are not started.
 
         Raises:
             SettingError: If nothing can be started ahead for one.
@@ -111,7 +115,7 @@ class SandboxPool:
             raise self._stock.failure
 
     def used(self) -> AbstractContextManager[None]:
-        """Within it, executors that are made or start ask this pool. For tasks that did not begin within the pool itself."""
+        """Within it, executors that are made or start ask this pool. For tasks that were not begun within the pool."""
         return supplied_by(self)
 
     async def aclose(self) -> None:
@@ -136,7 +140,7 @@ class SandboxPool:
             await self.aclose()
 
     async def provide(self, executor: Startable) -> bool:
-        """Let an executor that starts, and has its packages, take over a sandbox; whether there is one for it."""
+        """Let an executor that starts take over a sandbox, if one is ready for it; whether it has. Executors call this."""
         if not self._is_open or not isinstance(executor, SandboxedCodeExecutor):
             return False
         if (reason := self.why_not(executor)) is not None:
@@ -149,7 +153,7 @@ class SandboxPool:
             self._wish_for(kind)
 
     async def take_back(self, executor: Startable) -> None:
-        """Take over the sandbox of an executor that stops, if others may have it."""
+        """Take over the sandbox of an executor that stops, if others may have it. Executors call this."""
         lent = self._lent.pop(executor, None)
         if lent is None or not self._is_open or not isinstance(executor, SandboxedCodeExecutor):
             return
@@ -160,7 +164,7 @@ class SandboxPool:
         self._keep_wanted()
 
     async def discard(self, layer: Path | None) -> None:
-        """End all that waits with packages that were changed since they were made."""
+        """End all that waits with packages that were changed since they were made. Executors call this."""
         if self._is_open:
             await self._stock.discard(layer)
 
