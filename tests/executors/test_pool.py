@@ -517,6 +517,18 @@ async def test_other_tasks_use_it_where_they_say_so(kind: Kind, no_more: Forbid)
     assert found == [False, True]
 
 
+@any_kind
+async def test_an_executor_of_another_event_loop_starts_its_own(kind: Kind) -> None:
+    async def elsewhere() -> str:
+        async with kind.make() as executor:
+            return (await run(executor, "print('there')")).output
+
+    async with SandboxPool(kind.make(), size=1) as pool:
+        await pool.filled()
+        assert await asyncio.to_thread(asyncio.run, elsewhere()) == "there\n"
+        assert pool.ready == 1
+
+
 def test_numbers_out_of_range_are_refused() -> None:
     settings: list[dict[str, Any]] = [{"size": 0}, {"max_age": 0}, {"max_idle": 0}]
     for setting in settings:
