@@ -13,21 +13,22 @@ from typing import Any
 
 from codeact_team.batch.driver import Driver
 from codeact_team.batch.events import BatchBegan, BatchNoted, BatchResult, LineBroken, Share
+from codeact_team.batch.job_configs import JobConfigs, WorkerSettings, own_directories
 from codeact_team.batch.measures import mean_pass_at, wilson_interval
 from codeact_team.batch.results import Results, TaskResult
 from codeact_team.batch.tasks import BatchTask, BrokenLine, Job, TaskError, jobs_of, read_tasks
 from codeact_team.batch.templates import has_fields
 from codeact_team.batch.throttle import BatchLimits, Ledger, RateLimit
-from codeact_team.batch.worker import WorkerSettings, own_directories
 from codeact_team.config.document import ConfigSource, name_of
 from codeact_team.config.for_every import ForEvery
 from codeact_team.config.loading import CheckedConfig, read_config
-from codeact_team.config.written import write_config
+from codeact_team.config.open import make_runnable
 from codeact_team.effects import Door, Listener
 from codeact_team.errors import SettingError
 from codeact_team.ledger import BudgetTermination
 from codeact_team.ledger.budget_config import BudgetTerminationConfig, Price
 from codeact_team.providers import Policy
+from codeact_team.scope import Scope
 
 _TASKS_A_WORKER = 4
 """Fewer are not worth the start of a process, which imports for a second or two."""
@@ -117,12 +118,22 @@ class Batch:
         """
         config = self._read_config()
         ledger = self._ledger(config)
-        text, name = write_config(config.document), name_of(self._source)
+        text = config.written
         jobs, broken = self._jobs()
         for line in broken:
             self._door.tell(LineBroken(line=line.number, problem=line.problem))
         if not jobs:
             raise SettingError("there are no tasks" if not broken else "no line is a task that can run")
+        settings = WorkerSettings(
+            config=text,
+            config_name=name_of(self._source),
+            namespaces=sorted(self._policy.namespaces),
+            allow_unsafe=self._policy.allow_unsafe,
+            directory=str(self._out),
+            seconds=self._seconds,
+            retries=self._retries,
+        )
+        await _try_to_make(JobConfigs(settings).of(jobs[0]))
         with Results(self._out, sha256(text.encode(errors="backslashreplace")).hexdigest()[:32]) as results:
             _refuse_changed(jobs, results)
             done = [job for job in jobs if results.has_final(job)]
@@ -136,15 +147,7 @@ class Batch:
             self._driver = driver = Driver(
                 jobs,
                 results,
-                WorkerSettings(
-                    config=text,
-                    config_name=name,
-                    namespaces=sorted(self._policy.namespaces),
-                    allow_unsafe=self._policy.allow_unsafe,
-                    directory=str(self._out),
-                    seconds=self._seconds,
-                    retries=self._retries,
-                ),
+                settings,
                 workers=min(workers, concurrency),
                 concurrency=concurrency,
                 ledger=ledger,
@@ -204,6 +207,12 @@ class Batch:
 
     def _jobs_of(self, task: BatchTask, templates: Sequence[str]) -> list[Job]:
         return jobs_of(task, epochs=self._epochs, overrides=templates, checker=self._checker)
+
+
+async def _try_to_make(config: CheckedConfig) -> None:
+    """Find out before anything begins what no task could run without, such as a key."""
+    async with Scope():
+        make_runnable(config)
 
 
 def _at_least_one(value: int, name: str) -> int:

@@ -12,11 +12,11 @@ from signal import Signals
 from codeact_team.aio import to_the_end
 from codeact_team.batch.events import BatchNoted, TaskBegan, TaskEnded, TaskRetried
 from codeact_team.batch.host import OUT_OF_BUDGET, Called, Noted, Retried, Spent, Told
+from codeact_team.batch.job_configs import WorkerSettings
 from codeact_team.batch.links import Link, LocalLink, ProcessLink, Slot, WorkerLostError
 from codeact_team.batch.results import Outcome, Results, TaskResult, load
 from codeact_team.batch.tasks import Job
 from codeact_team.batch.throttle import Ledger, RateLimit
-from codeact_team.batch.worker import WorkerSettings
 from codeact_team.effects import Door
 from codeact_team.errors import CodeActTeamError, JournalError
 

@@ -14,7 +14,8 @@ from typing import Any, Protocol
 
 from codeact_team.aio import to_the_end
 from codeact_team.batch.host import Host, load
-from codeact_team.batch.worker import Worker, WorkerSettings
+from codeact_team.batch.job_configs import WorkerSettings
+from codeact_team.batch.worker import Worker
 from codeact_team.errors import CodeActTeamError
 
 _GRACE = 20.0

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import copy
-from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from signal import SIGINT
 from typing import Any, Self
 
-from autogen_core.code_executor import CodeExecutor
-from autogen_core.models import ChatCompletionClient
-
 from codeact_team.batch.evaluation import matches, objection_of
 from codeact_team.batch.host import OUT_OF_BUDGET, Host
+from codeact_team.batch.job_configs import JobConfigs, WorkerSettings
 from codeact_team.batch.metering import Meter, Retries
 from codeact_team.batch.results import Outcome, ResultFile, TaskResult, dump
 from codeact_team.batch.tasks import Job
 from codeact_team.batch.trust import trust_shared
-from codeact_team.config.document import at
-from codeact_team.config.loading import CheckedConfig, read_config
-from codeact_team.config.validation import check_components
 from codeact_team.errors import CodeActTeamError
 from codeact_team.executors import SandboxPool
 from codeact_team.journal import RecordedRun, RunDirectory
-from codeact_team.providers import Policy, schema_of
 from codeact_team.runs import RunEnding, RunResult, TeamRunner, explain, resumed
 from codeact_team.runs.failures import is_of_infrastructure
 from codeact_team.system import trees
@@ -36,52 +28,6 @@ _DYING = 15.0
 """Seconds in which a worker that was killed, or whose driver was, lets go of its runs."""
 _READY = 2
 """Sandboxes that each worker keeps ready."""
-
-
-@dataclass(frozen=True)
-class WorkerSettings:
-    """What all jobs of a batch have in common; plain data.
-
-    Attributes:
-        config: The text of the config.
-        config_name: What errors call it.
-        namespaces: As of :class:`Policy`, and so is ``allow_unsafe``.
-        directory: That of the batch.
-        seconds: Wall-clock time that each run may take; ``None`` for any.
-        retries: How often a job may be tried again as what is around it has failed.
-    """
-
-    config: str
-    config_name: str
-    namespaces: Sequence[str]
-    allow_unsafe: bool
-    directory: str
-    seconds: float | None
-    retries: int
-
-    @property
-    def policy(self) -> Policy:
-        """What may be loaded."""
-        return Policy(frozenset(self.namespaces), self.allow_unsafe)
-
-
-def own_directories(config: CheckedConfig) -> tuple[CheckedConfig, bool]:
-    """A config by which each task has a workspace of its own, and calls of models are tried again by the batch alone.
-
-    Returns:
-        The config, and whether it named a directory for the workspace.
-    """
-    data, had_any = copy.deepcopy(config.document.data), False
-    for part in config.parts:
-        settings = at(data, (*part.path, "config"))
-        if issubclass(part.component, CodeExecutor):
-            named = [settings.pop(name, None) for name in ("work_dir", "bind_dir")]
-            had_any = had_any or any(named)
-        elif issubclass(part.component, ChatCompletionClient):
-            if "max_retries" in schema_of(part.component).model_fields:
-                settings["max_retries"] = 0
-    document = replace(config.document, data=data)
-    return CheckedConfig(document, check_components(document, config.policy), config.policy), had_any
 
 
 class Worker:
@@ -94,7 +40,7 @@ class Worker:
 
     def __init__(self, settings: WorkerSettings, host: Host) -> None:
         self._settings = settings
-        self._policy = settings.policy
+        self._configs = JobConfigs(settings)
         self._host = host
         self._directory = Path(settings.directory)
         self._pool = SandboxPool(size=_READY)
@@ -116,7 +62,7 @@ class Worker:
 
     async def __aenter__(self) -> Self:
         # imports what makes the clients
-        _ = self._config
+        _ = self._configs.common
         self._shared.enter_context(trust_shared())
         await self._pool.__aenter__()
         return self
@@ -130,26 +76,6 @@ class Worker:
         self._stopped.set()
         for runner in self._runners:
             runner.stop(SIGINT)
-
-    @cached_property
-    def _config(self) -> CheckedConfig:
-        return self._read(())
-
-    def _read(self, overrides: Sequence[str]) -> CheckedConfig:
-        config = read_config(self._settings.config, overrides=overrides, policy=self._policy)
-        return replace(config, document=replace(config.document, name=self._settings.config_name))
-
-    def _config_of(self, job: Job) -> CheckedConfig:
-        config = self._read(job.overrides) if job.overrides else self._config
-        if not job.files:
-            return config
-        data = copy.deepcopy(config.document.data)
-        for part in config.parts:
-            if issubclass(part.component, CodeExecutor):
-                settings = at(data, (*part.path, "config"))
-                settings["data"] = [*settings.get("data", ()), *job.files]
-        document = replace(config.document, data=data)
-        return CheckedConfig(document, check_components(document, config.policy), config.policy)
 
     async def _tried(self, job: Job) -> TaskResult:
         retries = Retries(self._settings.retries, partial(self._host.tell, job.name))
@@ -187,7 +113,7 @@ class Worker:
         if job.checker is None:
             return replace(result, correct=matches(result.answer, job.expected))
         objection = await objection_of(
-            job.checker, self._config_of(job), answer=result.answer, expected=job.expected, files=files
+            job.checker, self._configs.of(job), answer=result.answer, expected=job.expected, files=files
         )
         return replace(result, correct=objection is None, check=objection)
 
@@ -207,9 +133,9 @@ class Worker:
 
     async def _run(self, job: Job, run: RunDirectory, files: Path, retries: Retries) -> RunResult:
         if run.is_begun:
-            runner, task = resumed(run, policy=self._policy, out=files)
+            runner, task = resumed(run, policy=self._settings.policy, out=files)
         else:
-            runner, task = TeamRunner(self._config_of(job), record=run, out=files), job.text
+            runner, task = TeamRunner(self._configs.of(job), record=run, out=files), job.text
         meter = Meter(job.name, self._host, retries, runner.break_off)
         runner.put_inside(meter.stand)
         runner.listen(meter)

@@ -16,8 +16,9 @@ from signal import SIGKILL
 from typing import Any
 
 from codeact_team.batch.host import Called, Noted, Told, dump
+from codeact_team.batch.job_configs import WorkerSettings
 from codeact_team.batch.links import frame, read_frame
-from codeact_team.batch.worker import Worker, WorkerSettings
+from codeact_team.batch.worker import Worker
 from codeact_team.system.kernel import prctl
 
 _PR_SET_PDEATHSIG = 1

@@ -121,6 +121,8 @@ class _Progress:
         self._done, self._all = event.done, event.jobs
         if event.done:
             self._screen.notice("note", f"{event.done} of {event.jobs} have their result from before")
+        if event.done == event.jobs:
+            return
         self._bar = self._screen.bar(
             TextColumn("{task.completed}/{task.total}", style="bold"),
             BarColumn(bar_width=None, table_column=Column(ratio=1)),

@@ -10,7 +10,7 @@ import pytest
 from batch.batches import coder, doubling, numbers, of_type, results, said
 from support.openai_server import AnyReply, HttpError, ScriptedServer, Text
 
-from codeact_team import BatchLimits, SettingError, run_batch
+from codeact_team import BatchLimits, ConfigError, SettingError, run_batch
 from codeact_team.effects import Event
 from codeact_team.journal import RunDirectory
 from codeact_team.runs.kept_runs import KeptRun, RunState
@@ -245,3 +245,14 @@ async def test_money_is_limited_by_the_prices_of_the_config(tmp_path: Path) -> N
 async def test_no_tasks_at_all_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="there are no tasks"):
         await run_batch(coder("http://127.0.0.1:9"), [], out=tmp_path)
+
+
+async def test_what_no_task_could_run_without_is_told_before_any_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    config = coder("http://127.0.0.1:9")
+    del config["config"]["model_client"]["config"]["api_key"]
+    with pytest.raises(ConfigError, match="OPENAI_API_KEY"):
+        await run_batch(config, numbers(2), out=tmp_path / "out")
+    assert not os.listdir(tmp_path)

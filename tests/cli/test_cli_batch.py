@@ -118,3 +118,21 @@ def test_bad_input_is_told_in_one_message(tmp_path: Path) -> None:
         result = codeact_team(*changed, cwd=tmp_path)
         assert (result.returncode, said in result.stderr) == (2, True), result.stderr
         assert "Traceback" not in result.stderr
+
+
+def test_what_waits_for_a_person_is_parked_and_goes_on_when_it_is_answered(tmp_path: Path) -> None:
+    with ScriptedServer.in_thread(doubling) as server:
+        arguments = prepare(tmp_path, server.base_url, numbers(2))
+        rules = [{"code": "*write('2')*", "decision": "ask"}]
+        config = coder(server.base_url, approval=rules, approval_timeout="park")
+        (tmp_path / "coder.json").write_text(json.dumps(config))
+        parked = codeact_team(*arguments, cwd=tmp_path)
+        assert parked.returncode == 3, parked.stdout + parked.stderr
+        assert "1 accepted · 1 parked" in parked.stdout
+        [waits] = [one for one in results(tmp_path / "out") if one["outcome"] == "parked"]
+        asked = len(server.requests)
+        assert codeact_team("answer", f"out/{waits['run']}", "yes", cwd=tmp_path).returncode == 0
+        result = codeact_team(*arguments, cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+        assert len(server.requests) == asked + 1
+    assert [one["answer"] for one in results(tmp_path / "out")] == ["2", "4"]

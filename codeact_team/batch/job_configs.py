@@ -1,0 +1,96 @@
+"""The config of a batch, and that of each of its jobs."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from autogen_core.code_executor import CodeExecutor
+from autogen_core.models import ChatCompletionClient
+
+from codeact_team.batch.tasks import Job
+from codeact_team.config.document import at
+from codeact_team.config.loading import CheckedConfig, read_config
+from codeact_team.config.validation import check_components
+from codeact_team.providers import Policy, schema_of
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """What all jobs of a batch have in common; plain data.
+
+    Attributes:
+        config: The text of the config.
+        config_name: What errors call it.
+        namespaces: As of :class:`Policy`, and so is ``allow_unsafe``.
+        directory: That of the batch.
+        seconds: Wall-clock time that each run may take; ``None`` for any.
+        retries: How often a job may be tried again as what is around it has failed.
+    """
+
+    config: str
+    config_name: str
+    namespaces: Sequence[str]
+    allow_unsafe: bool
+    directory: str
+    seconds: float | None
+    retries: int
+
+    @property
+    def policy(self) -> Policy:
+        """What may be loaded."""
+        return Policy(frozenset(self.namespaces), self.allow_unsafe)
+
+
+def own_directories(config: CheckedConfig) -> tuple[CheckedConfig, bool]:
+    """A config by which each task has a workspace of its own, and calls of models are tried again by the batch alone.
+
+    Returns:
+        The config, and whether it named a directory for the workspace.
+    """
+    data, had_any = copy.deepcopy(config.document.data), False
+    for part in config.parts:
+        settings = at(data, (*part.path, "config"))
+        if issubclass(part.component, CodeExecutor):
+            named = [settings.pop(name, None) for name in ("work_dir", "bind_dir")]
+            had_any = had_any or any(named)
+        elif issubclass(part.component, ChatCompletionClient):
+            if "max_retries" in schema_of(part.component).model_fields:
+                settings["max_retries"] = 0
+    document = replace(config.document, data=data)
+    return CheckedConfig(document, check_components(document, config.policy), config.policy), had_any
+
+
+class JobConfigs:
+    """The configs of jobs.
+
+    Args:
+        settings: What they have in common.
+    """
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+
+    @cached_property
+    def common(self) -> CheckedConfig:
+        """The config of all that say nothing else."""
+        return self._read(())
+
+    def _read(self, overrides: Sequence[str]) -> CheckedConfig:
+        config = read_config(self._settings.config, overrides=overrides, policy=self._settings.policy)
+        return replace(config, document=replace(config.document, name=self._settings.config_name))
+
+    def of(self, job: Job) -> CheckedConfig:
+        """The config that a job runs with."""
+        config = self._read(job.overrides) if job.overrides else self.common
+        if not job.files:
+            return config
+        data = copy.deepcopy(config.document.data)
+        for part in config.parts:
+            if issubclass(part.component, CodeExecutor):
+                settings = at(data, (*part.path, "config"))
+                settings["data"] = [*settings.get("data", ()), *job.files]
+        document = replace(config.document, data=data)
+        return CheckedConfig(document, check_components(document, config.policy), config.policy)

@@ -1,0 +1,79 @@
+"""Batches whose sandboxes are containers: the engine is away, and containers are killed."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from batch.batches import coder, of_type, results, said, task_of
+from support.openai_server import AnyReply, ScriptedServer, Text
+
+from codeact_team import run_batch
+from codeact_team.effects import Event
+from codeact_team.sandboxes.docker.container import LABEL, owner_label
+from codeact_team.sandboxes.docker.engine import connect, engine_url
+
+pytestmark = pytest.mark.docker
+
+
+def in_containers(base_url: str) -> dict[str, Any]:
+    config = coder(base_url)
+    config["config"]["code_executor"] = {
+        "provider": "codeact_team.DockerSessionCodeExecutor",
+        "config": {"packages": []},
+    }
+    return config
+
+
+async def test_an_engine_that_is_away_is_tried_again_and_what_it_kept_from_running_runs_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[Event] = []
+    task = {"id": "a", "text": "Say it."}
+
+    def model(body: Any) -> AnyReply:
+        return Text("```python\nprint('it')\n```") if len(body["messages"]) < 4 else Text("it")
+
+    async with ScriptedServer(model) as server:
+        config = in_containers(server.base_url)
+        with monkeypatch.context() as away:
+            away.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
+            batch = await run_batch(
+                config, [task], out=tmp_path / "out", workers=1, retries=1, listeners=[events.append]
+            )
+        assert (batch.outcomes, batch.exit_code) == ({"failed": 1}, 75)
+        assert len(of_type(events, "task_retried")) == 1
+        batch = await run_batch(config, [task], out=tmp_path / "out", workers=1)
+    assert (batch.outcomes, batch.exit_code) == ({"accepted": 1}, 0)
+
+
+@pytest.mark.long
+async def test_a_container_that_is_killed_takes_no_other_task_with_it(tmp_path: Path) -> None:
+    """The model is told that its sandbox was lost, and has the code run again."""
+    killed: list[str] = []
+
+    def model(body: Any) -> AnyReply:
+        number = task_of(body).split()[1]
+        if "twice:" in said(body)[-1]:
+            return Text(said(body)[-1].split("twice:")[1].split()[0])
+        if len(body["messages"]) > 3 and not killed:
+            # at work on another task, or waiting for one
+            with closing(connect(engine_url())) as client:
+                for container in client.containers(filters={"label": f"{LABEL}={owner_label()}"}):
+                    killed.append(container["Id"])
+                    client.kill(container["Id"])
+        code = (
+            f"x = {number}\nprint('once:', x)"
+            if len(body["messages"]) < 4
+            else f"print('twice:', 2 * {number})"
+        )
+        return Text(f"```python\n{code}\n```")
+
+    tasks = [{"id": f"n{n}", "text": f"Double {n} please.", "expected": 2 * n} for n in range(1, 5)]
+    async with ScriptedServer(model) as server:
+        batch = await run_batch(in_containers(server.base_url), tasks, out=tmp_path, workers=1, concurrency=2)
+    assert killed
+    assert (batch.outcomes, batch.wrong) == ({"accepted": 4}, 0)
+    assert [one["answer"] for one in results(tmp_path)] == ["2", "4", "6", "8"]
