@@ -99,11 +99,11 @@ class Batch:
         self._overrides = overrides
         self._policy = policy or Policy.from_environment()
         self._checker = checker
-        self._epochs = _at_least_one(epochs, "epochs")
-        self._workers = None if workers is None else _at_least_one(workers, "workers")
-        self._concurrency = None if concurrency is None else _at_least_one(concurrency, "concurrency")
+        self._epochs = _at_least(1, epochs, "epochs")
+        self._workers = None if workers is None else _at_least(1, workers, "workers")
+        self._concurrency = None if concurrency is None else _at_least(1, concurrency, "concurrency")
         self._seconds = seconds
-        self._retries = retries
+        self._retries = _at_least(0, retries, "retries")
         self._limits = limits or BatchLimits()
         self._door = Door()
         for listener in listeners:
@@ -141,6 +141,7 @@ class Batch:
                 ledger.add(result.prompt_tokens + result.completion_tokens, result.cost)
             workers = self._workers or min(_processors(), -(-(len(jobs) - len(done)) // _TASKS_A_WORKER) or 1)
             concurrency = self._concurrency or workers * _AT_ONCE
+            workers = min(workers, concurrency)
             began = BatchBegan(directory=str(self._out), jobs=len(jobs), done=len(done), workers=workers)
             began.broken = len(broken)
             self._door.tell(began)
@@ -148,7 +149,7 @@ class Batch:
                 jobs,
                 results,
                 settings,
-                workers=min(workers, concurrency),
+                workers=workers,
                 concurrency=concurrency,
                 ledger=ledger,
                 rate=RateLimit(self._limits),
@@ -215,9 +216,9 @@ async def _try_to_make(config: CheckedConfig) -> None:
         make_runnable(config)
 
 
-def _at_least_one(value: int, name: str) -> int:
-    if value < 1:
-        raise SettingError(f"`{name}` is at least 1")
+def _at_least(least: int, value: int, name: str) -> int:
+    if value < least:
+        raise SettingError(f"{name}: {value} is less than {least}")
     return value
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from autogen_core.models import RequestUsage
 
 from codeact_team.batch.host import OUT_OF_BUDGET, Called, Spent
+from codeact_team.errors import SettingError
 from codeact_team.ledger.budget_config import Price
 
 _WINDOW = 60.0
@@ -28,6 +29,9 @@ class BatchLimits:
         max_requests: Calls of models at the same time.
         requests_per_minute: Calls that begin within any minute.
         tokens_per_minute: Tokens that are used within any minute, as far as that is known before.
+
+    Raises:
+        SettingError: If one is not above 0.
     """
 
     max_tokens: int | None = None
@@ -35,6 +39,11 @@ class BatchLimits:
     max_requests: int | None = None
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, limit in asdict(self).items():
+            if limit is not None and not limit > 0:
+                raise SettingError(f"{name}: {limit} is not above 0")
 
 
 class Ledger:

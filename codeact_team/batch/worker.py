@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -17,12 +18,13 @@ from codeact_team.batch.metering import Meter, Retries
 from codeact_team.batch.results import Outcome, ResultFile, TaskResult, dump
 from codeact_team.batch.tasks import Job
 from codeact_team.batch.trust import trust_shared
-from codeact_team.errors import CodeActTeamError
 from codeact_team.executors import SandboxPool
 from codeact_team.journal import RecordedRun, RunDirectory
 from codeact_team.runs import RunEnding, RunResult, TeamRunner, explain, resumed
 from codeact_team.runs.failures import is_of_infrastructure
 from codeact_team.system import trees
+
+logger = logging.getLogger(__name__)
 
 _DYING = 15.0
 """Seconds in which a worker that was killed, or whose driver was, lets go of its runs."""
@@ -86,7 +88,8 @@ class Worker:
             try:
                 result = await self._once(job, retries)
                 fails_around = result.is_transient
-            except CodeActTeamError as error:
+            except Exception as error:  # one task that nobody foresaw must not end the others
+                logger.debug("a task failed", exc_info=error)
                 fails_around = is_of_infrastructure(error)
                 result = replace(
                     stopped, outcome=Outcome.FAILED, error=explain(error), is_transient=fails_around

@@ -10,7 +10,9 @@ import asyncio
 import logging
 import os
 import sys
+import threading
 import warnings
+from functools import partial
 from itertools import count
 from signal import SIGKILL
 from typing import Any
@@ -19,7 +21,9 @@ from codeact_team.batch.host import Called, Noted, Told, dump
 from codeact_team.batch.job_configs import WorkerSettings
 from codeact_team.batch.links import frame, read_frame
 from codeact_team.batch.worker import Worker
+from codeact_team.config.credentials import without_secrets
 from codeact_team.system.kernel import prctl
+from codeact_team.telemetry.exporting import exporting
 
 _PR_SET_PDEATHSIG = 1
 
@@ -29,6 +33,8 @@ class _Driver:
 
     def __init__(self, writer: asyncio.WriteTransport) -> None:
         self._writer = writer
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._numbers = count()
         self._asked: dict[int, asyncio.Future[str | None]] = {}
 
@@ -48,6 +54,13 @@ class _Driver:
     def tell(self, job: str, told: Told) -> None:
         self.send({"job": job, "told": dump(told)})
 
+    def note(self, level: str, text: str) -> None:
+        """Tell something for the person, from whatever thread."""
+        if threading.get_ident() == self._thread:
+            self.tell("", Noted(level, text))
+        else:
+            self._loop.call_soon_threadsafe(self.tell, "", Noted(level, text))
+
     def answer(self, number: int, job: str, refusal: str | None) -> None:
         if (asked := self._asked.pop(number, None)) is not None and not asked.done():
             asked.set_result(refusal)
@@ -62,8 +75,7 @@ class _Notices(logging.Handler):
         self._driver = driver
 
     def emit(self, record: logging.LogRecord) -> None:
-        level = "warning" if record.levelno >= logging.WARNING else "note"
-        self._driver.tell("", Noted(level, record.getMessage()))
+        self._driver.note("warning" if record.levelno >= logging.WARNING else "note", record.getMessage())
 
 
 async def _serve(incoming: int, outgoing: int) -> None:
@@ -78,9 +90,10 @@ async def _serve(incoming: int, outgoing: int) -> None:
     _end_with(begin["driver"])
     sys.path[:] = begin["path"]
     _tell_notices(driver)
-    async with Worker(WorkerSettings(**begin["settings"]), driver) as worker:
-        driver.send({"ready": True})
-        await _work(worker, driver, reader)
+    with exporting(partial(driver.note, "warning"), without_secrets):
+        async with Worker(WorkerSettings(**begin["settings"]), driver) as worker:
+            driver.send({"ready": True})
+            await _work(worker, driver, reader)
     writer.close()
 
 
@@ -123,7 +136,7 @@ def _tell_notices(driver: _Driver) -> None:
 
     def show(message: Warning | str, category: type[Warning], *place: object) -> None:
         if issubclass(category, UserWarning):
-            driver.tell("", Noted("warning", str(message)))
+            driver.note("warning", str(message))
 
     warnings.showwarning = show
 

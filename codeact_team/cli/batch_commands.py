@@ -18,6 +18,7 @@ from codeact_team.cli.options import (
     changes_of,
     policy_of,
     reported,
+    traced,
 )
 
 
@@ -121,20 +122,23 @@ def batch(
         from codeact_team.batch import BatchLimits
         from codeact_team.cli.batch import batch_command
 
-        code = batch_command(
-            screen,
-            config,
-            tasks,
-            checker=checker,
-            as_json=as_json,
-            out=out,
-            overrides=changes_of(overrides, model, base_url, data),
-            policy=policy_of(allow, allow_unsafe),
-            epochs=epochs,
-            seconds=timeout,
-            workers=workers,
-            concurrency=concurrency,
-            retries=retries,
-            limits=BatchLimits(max_tokens, max_cost, max_requests, requests_per_minute, tokens_per_minute),
-        )
+        with traced(screen):
+            code = batch_command(
+                screen,
+                config,
+                tasks,
+                checker=checker,
+                as_json=as_json,
+                out=out,
+                overrides=changes_of(overrides, model, base_url, data),
+                policy=policy_of(allow, allow_unsafe),
+                epochs=epochs,
+                seconds=timeout,
+                workers=workers,
+                concurrency=concurrency,
+                retries=retries,
+                limits=BatchLimits(
+                    max_tokens, max_cost, max_requests, requests_per_minute, tokens_per_minute
+                ),
+            )
         raise typer.Exit(code)
