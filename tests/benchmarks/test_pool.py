@@ -65,7 +65,7 @@ async def test_hand_out(tmp_path: Path) -> None:
             rows["from a pool"] = await starts(make, HANDED_OUT, pool.filled)
         for how, times in rows.items():
             half, most = p50_and_p99(times)
-            table.add_row(f"{kind}, {how}", f"{half:.2f}", f"{most:.2f}", f"{theirs / half:.0f}")
+            table.add_row(f"{kind}, {how}", f"{half:.2f}", f"{most:.2f}", f"{theirs / half:.1f}")
     Console(width=140).print(table)
 
 
