@@ -11,7 +11,7 @@ from signal import Signals
 
 from codeact_team.aio import to_the_end
 from codeact_team.batch.events import BatchNoted, TaskBegan, TaskEnded, TaskRetried
-from codeact_team.batch.host import OUT_OF_BUDGET, Called, Noted, Retried, Spent, Told
+from codeact_team.batch.host import OUT_OF_BUDGET, Begun, Called, Noted, Retried, Spent, Told
 from codeact_team.batch.job_configs import WorkerSettings
 from codeact_team.batch.links import Link, LocalLink, ProcessLink, Slot, WorkerLostError
 from codeact_team.batch.results import Outcome, Results, TaskResult, load
@@ -98,6 +98,7 @@ class Driver:
     def stop(self, number: Signals) -> bool:
         """Begin no more jobs, and stop those that run, in order; says that it does."""
         self.stop_reason, self.signal = "it was stopped", number
+        self._door.tell(BatchNoted(level="note", text="stopping: what runs is ended in order"))
         for slot in self._slots:
             slot.stop()
         return True
@@ -112,6 +113,8 @@ class Driver:
 
     def tell(self, job: str, told: Told) -> None:
         match told:
+            case Begun():
+                self._ledger.begin(job)
             case Called():
                 self._rate.called(job, told)
             case Spent():
@@ -145,7 +148,6 @@ class Driver:
             job = self._pending.popleft()
             self._door.tell(TaskBegan(id=job.task_id, epoch=job.epoch, goes_on=self._results.has_begun(job)))
             self._results.begin(job)
-            self._ledger.begin(job.name)
             try:
                 result = load(await link.run(asdict(job)))
             except WorkerLostError:

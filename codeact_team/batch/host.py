@@ -10,6 +10,11 @@ OUT_OF_BUDGET = "the budget of the batch is used up"
 
 
 @dataclass(frozen=True)
+class Begun:
+    """A run begins, or goes on; then what it has spent before is told again."""
+
+
+@dataclass(frozen=True)
 class Called:
     """A model was asked.
 
@@ -49,8 +54,8 @@ class Noted:
     text: str
 
 
-Told = Called | Spent | Retried | Noted
-_KINDS: dict[str, type[Told]] = {kind.__name__: kind for kind in (Called, Spent, Retried, Noted)}
+Told = Begun | Called | Spent | Retried | Noted
+_KINDS: dict[str, type[Told]] = {kind.__name__: kind for kind in (Begun, Called, Spent, Retried, Noted)}
 
 
 class Host(Protocol):

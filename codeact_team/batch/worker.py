@@ -12,7 +12,7 @@ from signal import SIGINT
 from typing import Any, Self
 
 from codeact_team.batch.evaluation import matches, objection_of
-from codeact_team.batch.host import OUT_OF_BUDGET, Host
+from codeact_team.batch.host import OUT_OF_BUDGET, Begun, Host
 from codeact_team.batch.job_configs import JobConfigs, WorkerSettings
 from codeact_team.batch.metering import Meter, Retries
 from codeact_team.batch.results import Outcome, ResultFile, TaskResult, dump
@@ -143,6 +143,7 @@ class Worker:
         runner.put_inside(meter.stand)
         runner.listen(meter)
         self._runners.add(runner)
+        self._host.tell(job.name, Begun())
         try:
             return await runner.run_once(task, seconds=self._settings.seconds)
         finally:

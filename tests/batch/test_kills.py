@@ -108,6 +108,26 @@ async def test_all_ends_with_its_driver_and_the_same_command_goes_on_until_all_i
     assert lines_of(tmp_path / "out") == lines_of(alone)
 
 
+@pytest.mark.long
+async def test_ctrl_c_stops_all_workers_in_order(tmp_path: Path) -> None:
+    with ScriptedServer.in_thread(doubling) as server:
+        with begun(tmp_path, server.base_url, 30, "--workers", "2", "--concurrency", "6") as process:
+            await until(lambda: workers_of(process.pid), seconds=60)
+            await asked_more(server, 9, process)
+            started = processes_of(process.pid)
+            # a terminal tells the whole group
+            os.killpg(process.pid, signal.SIGINT)
+            stdout, stderr = process.communicate(timeout=60)
+        assert process.returncode == 130, stderr.decode()
+        assert "not done" in stdout.decode()
+        await ended(started)
+        with begun(tmp_path, server.base_url, 30, "--workers", "2") as process:
+            process.communicate(timeout=100)
+        assert process.returncode == 0
+        # two calls for each task, and none of them twice but those that were under way
+        assert len(server.requests) <= 60 + 6
+
+
 async def asked_more(server: ScriptedServer, times: int, process: Forked) -> None:
     asked = len(server.requests) + times
     await until(lambda: len(server.requests) >= asked or not process_lives(process.pid), seconds=60)
