@@ -53,6 +53,8 @@ class Past:
         self._by_asker: dict[Asker, list[PastEffect]] = defaultdict(list)
         self._failed: dict[str, PastEffect] = {}
         """By who asked, what has failed last."""
+        self._cancelled: dict[int, Mapping[str, Any]] = {}
+        """By the numbers of blocks that were cancelled, how they ran, as long as their agents have asked for nothing since."""
         self._effects: dict[int, PastEffect] = {}
         self._files: dict[str, tuple[int, dict[str, Any]]] = {}
         """What was in each workspace after so many of its entries, as was asked last."""
@@ -176,6 +178,7 @@ class Past:
             self._go_on(self._effects[n])
         elif "resumed" in entry:
             self._failed.clear()
+            self._cancelled.clear()
             self.open.clear()
         else:
             self._take_files(offset, entry)
@@ -226,6 +229,7 @@ class Past:
             self._by_asker[_asker_of(ask)].append(effect)
         if (failed := self._failed.pop(by, None)) is not None:
             failed.went_on = True
+        self._settle_cancelled(by)
         if "block" in ask["kind"]:
             self.under_way[n] = effect
 
@@ -259,6 +263,10 @@ class Past:
             raise JournalError(
                 f"{self._lines}: the end of an effect that has not begun: the journal is damaged"
             )
+        ran = entry.get("ran")
+        if ran is not None and Outcome(ran["outcome"]) is Outcome.CANCELLED:
+            # as the run was stopped; unless its agent has gone on from there, it is as if it had been killed just then
+            state, self._cancelled[n] = State.UNDER_WAY, ran
         effect.state, effect.ended, effect.seconds = state, offset, entry["at"] - effect.at
         if (key := entry.get("key")) is not None:
             self._take_answer(effect, key)
@@ -268,9 +276,20 @@ class Past:
             self.under_way.pop(n, None)
         if state is State.FAILED:
             self._failed[effect.by] = effect
-        if (ran := entry.get("ran")) is not None:
-            self._block(effect, Outcome(ran["outcome"]), state_lost=ran["state_lost"])
-            self.sandboxes[effect.place].lives_on = ran["state_lost"] is not None
+        if ran is not None and n not in self._cancelled:
+            self._ran(effect, ran)
+
+    def _settle_cancelled(self, by: str) -> None:
+        """An agent asks for something: what it has run before has ended for it, also where that was cancelled."""
+        agent = by.partition("@")[0]
+        for n in [n for n in self._cancelled if self._effects[n].by.partition("@")[0] == agent]:
+            self._effects[n].state = State.ANSWERED
+            self._ran(self._effects[n], self._cancelled.pop(n))
+
+    def _ran(self, effect: PastEffect, ran: Mapping[str, Any]) -> None:
+        self.under_way.pop(effect.n, None)
+        self._block(effect, Outcome(ran["outcome"]), state_lost=ran["state_lost"])
+        self.sandboxes[effect.place].lives_on = ran["state_lost"] is not None
 
     def _block(self, effect: PastEffect, outcome: Outcome, *, state_lost: bool | None) -> None:
         sandbox = self.sandboxes[effect.place]
