@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from codeact_team.errors import ConfigError as ConfigError
     from codeact_team.errors import ConfinementError as ConfinementError
     from codeact_team.errors import EngineError as EngineError
+    from codeact_team.errors import ForkError as ForkError
     from codeact_team.errors import ModelError as ModelError
     from codeact_team.errors import NotAllowedError as NotAllowedError
     from codeact_team.errors import SandboxError as SandboxError
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from codeact_team.execution import ExecutionResult as ExecutionResult
     from codeact_team.execution import Outcome as Outcome
     from codeact_team.execution import SessionResult as SessionResult
+    from codeact_team.executor_interface import Checkpoint as Checkpoint
     from codeact_team.executor_interface import SessionCodeExecutor as SessionCodeExecutor
     from codeact_team.executor_interface import StreamingCodeExecutor as StreamingCodeExecutor
     from codeact_team.executors import ConfinedCommandLineCodeExecutor as ConfinedCommandLineCodeExecutor
@@ -81,6 +83,7 @@ _HOME = {
         "ConfigError",
         "ConfinementError",
         "EngineError",
+        "ForkError",
         "ModelError",
         "NotAllowedError",
         "SandboxError",
@@ -95,7 +98,7 @@ _HOME = {
         "Outcome",
         "SessionResult",
     ),
-    "executor_interface": ("SessionCodeExecutor", "StreamingCodeExecutor"),
+    "executor_interface": ("Checkpoint", "SessionCodeExecutor", "StreamingCodeExecutor"),
     "executors": (
         "ConfinedCommandLineCodeExecutor",
         "ConfinedSessionCodeExecutor",

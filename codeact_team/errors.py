@@ -9,6 +9,7 @@
     ├── WorkbenchError          tools cannot be had, such as those of an MCP server that does not start
     └── SandboxError            code cannot run on this machine as asked
         ├── EngineError         the container engine, or an image, is missing or refuses
+        ├── ForkError           a session cannot be copied as it is now
         └── ConfinementError    the kernel cannot enforce what confinement requires
 
 Code that fails, a program that is killed and a model that answers nonsense are results, never exceptions.
@@ -97,6 +98,10 @@ class SandboxError(CodeActTeamError, RuntimeError):
 
 class EngineError(SandboxError):
     """The container engine cannot be reached, lacks the image, or refuses the container."""
+
+
+class ForkError(SandboxError):
+    """A session cannot be copied as it is now: its code holds something open that a copy could not have."""
 
 
 class ConfinementError(SandboxError):

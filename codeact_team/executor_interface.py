@@ -7,7 +7,7 @@ which languages it runs, and tells more about a result than an exit code.
 from __future__ import annotations
 
 import os
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -16,7 +16,7 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock, CodeExecutor
 
 from codeact_team.aio import streamed
-from codeact_team.errors import SandboxError
+from codeact_team.errors import ForkError, SandboxError
 from codeact_team.execution import Artifact, ExecutionResult, HostTools
 from codeact_team.sandbox_description import DataFile, SandboxDescription
 from codeact_team.workspace import ChangedFile, Changes, RecordedFile, SavedFile, Workspace
@@ -223,6 +223,14 @@ class StreamingCodeExecutor(CodeExecutor):
         return True
 
 
+class Checkpoint(ABC):
+    """The variables and files of a session as they were at one time; see :meth:`SessionCodeExecutor.checkpoint`."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Forget them. Idempotent."""
+
+
 class SessionCodeExecutor(StreamingCodeExecutor):
     """A code executor whose Python blocks share one living interpreter; its results are :class:`SessionResult`.
 
@@ -274,6 +282,58 @@ class SessionCodeExecutor(StreamingCodeExecutor):
                 code_blocks, cancellation_token, user=user, tools=tools, emit=emit
             )
         )
+
+    async def fork(self, count: int = 1) -> Sequence[SessionCodeExecutor]:
+        """Make branches: executors with the variables of this one as they are now, which run side by side with it.
+
+        A branch has a copy of the workspace, to which relative paths lead; by an absolute path it reaches the workspace
+        itself. It has the limits of this sandbox, together with all others in it, and other random numbers. It ends when
+        it is stopped, or when this executor stops.
+
+        Args:
+            count: How many.
+
+        Raises:
+            ForkError: If code has left something open or running that a copy could not have: the text says what.
+            SandboxError: If the sandbox cannot start.
+        """
+        raise ForkError(f"{type(self).__name__} has no branches")
+
+    async def promote(self, branch: SessionCodeExecutor, *, user: object | None = None) -> None:
+        """Go on where a branch has got to: its variables and files take the place of those that are here. It ends with that.
+
+        Args:
+            branch: One that :meth:`fork` has returned.
+            user: Who asks for it; others are told that their variables are other ones now.
+
+        Raises:
+            SettingError: If it is no branch of this executor.
+            SandboxError: If it has ended.
+        """
+        raise ForkError(f"{type(self).__name__} has no branches")
+
+    async def checkpoint(self) -> Checkpoint:
+        """Keep the variables and files as they are now, to go back to; as much of the memory as the code changes from now on.
+
+        Raises:
+            ForkError: See :meth:`fork`.
+            SandboxError: If the sandbox cannot start.
+        """
+        raise ForkError(f"{type(self).__name__} has no checkpoints")
+
+    async def rollback(self, to: Checkpoint, *, user: object | None = None) -> None:
+        """Go back to a checkpoint, which stays: to its variables, and to its files at the path where these were.
+
+        What tools of the host have done is not undone, and neither are changes of files outside the workspace.
+
+        Args:
+            to: What :meth:`checkpoint` has returned.
+            user: See :meth:`promote`.
+
+        Raises:
+            SandboxError: If the checkpoint is gone, such as with the sandbox.
+        """
+        raise ForkError(f"{type(self).__name__} has no checkpoints")
 
     @abstractmethod
     def add_setup(self, code: str) -> None:

@@ -59,6 +59,11 @@ class ExecutingSettings(AgentSettings, ToolSettings):
     """Whether the model's words are streamed."""
     stream_output: bool = False
     """Whether the code's output is streamed while it runs."""
+    rollback_on_error: bool = False
+    """Whether code that fails leaves the variables, and the files of the workspace, as they were before it, so that a
+    further attempt does not begin with half of what was to be changed. Needs a session executor. What code does by tools, and
+    outside the workspace, is not undone. Code is not set back where variables cannot be copied: while it holds files open
+    for writing, sockets, threads or processes; that is told."""
 
 
 class ExecutingConfig(ExecutingSettings, AgentConfig, ToolUserConfig):
@@ -73,6 +78,7 @@ class ExecutingOptions(AgentOptions, ToolOptions, total=False):
 
     model_client_stream: bool
     stream_output: bool
+    rollback_on_error: bool
     approval_func: ApprovalFuncType | str | None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -18,12 +18,12 @@ from pydantic import JsonValue
 
 from codeact_team.agents.host_tool_calls import TurnTools
 from codeact_team.agents.kept_output import keep_output
-from codeact_team.aio import is_being_cancelled, until_cancelled
+from codeact_team.aio import is_being_cancelled, to_the_end, until_cancelled
 from codeact_team.approval import Answer, Question
 from codeact_team.approval.asked_question import AskedQuestion
 from codeact_team.code_effects import CodeRun
 from codeact_team.effects import Door, perform
-from codeact_team.errors import CodeActTeamError, SandboxError
+from codeact_team.errors import CodeActTeamError, ForkError, SandboxError
 from codeact_team.execution import Artifact, ExecutionResult, Outcome, SessionResult
 from codeact_team.execution_records import dump_result, load_result
 from codeact_team.executor_interface import Emit, SessionCodeExecutor, StreamingCodeExecutor
@@ -34,6 +34,11 @@ logger = logging.getLogger(__name__)
 _TIMEOUT_EXIT_CODE = 124
 """What the ``timeout`` command exits with."""
 CANCELLED = "Code execution was cancelled."
+_SET_BACK = (
+    "[Variables and files of the workspace are again as they were before this code. What it has done elsewhere, such as by "
+    "tools, is not undone.]"
+)
+_HALF_CHANGED = "[Variables may be half changed by this code: {}]"
 INTERRUPTED = "The run was interrupted while this code ran: whether it has run to its end, and what it has done, is not known."
 
 
@@ -69,6 +74,7 @@ async def run_blocks(
     door: Door | None = None,
     keeps_output: bool = False,
     max_pictures: int = 0,
+    rolls_back: bool = False,
 ) -> ExecutionResult:
     """Ask for approval, and run the blocks.
 
@@ -84,17 +90,29 @@ async def run_blocks(
         door: The door that the agent remembers.
         keeps_output: Whether output that is too long for a model is kept in the workspace.
         max_pictures: How many pictures are read that the code has saved in the workspace, where it has shown none.
+        rolls_back: Whether variables and files are as they were before code that fails.
 
     Raises:
         SandboxError: If no code can run here at all.
         SettingError: If that is because of a setting of the executor.
     """
 
+    def execute(
+        blocks: list[CodeBlock], tools: TurnTools, emit: Emit | None
+    ) -> Coroutine[None, None, ExecutionResult]:
+        if rolls_back and isinstance(executor, SessionCodeExecutor):
+            return _execute_or_roll_back(executor, blocks, tools, cancellation_token, emit)
+        return _execute(executor, blocks, tools, cancellation_token, emit)
+
+    def again(blocks: list[CodeBlock]) -> Coroutine[None, None, CodeResult]:
+        # as those of the turn are run, whose records know nothing of it
+        return execute(blocks, tools.unrecorded(), None)
+
     async def work() -> ExecutionResult:
         if denial is not None:
             return denial
         _raise_if_cancelled(cancellation_token)
-        result = await _execute(executor, blocks, tools, cancellation_token, emit)
+        result = await execute(blocks, tools, emit)
         if keeps_output and isinstance(executor, SessionCodeExecutor) and isinstance(result, SessionResult):
             result.output_file = await keep_output(executor, result)
         if max_pictures and result.outcome is Outcome.COMPLETED and any(".png" in one.code for one in blocks):
@@ -105,7 +123,6 @@ async def run_blocks(
     try:
         _raise_if_cancelled(cancellation_token)
         denial = await _denial(tools, approval, blocks, context, cancellation_token, door)
-        again = partial(_again, executor, tools, cancellation_token)
         block = Block(executor, blocks, again, message_id)
         block.source = tools.source
         return await perform(block, work, door)
@@ -198,11 +215,43 @@ def _fenced(block: CodeBlock) -> str:
     return f"{fence}{block.language}\n{block.code}\n{fence}"
 
 
-async def _again(
-    executor: CodeExecutor, tools: TurnTools, cancellation_token: CancellationToken, blocks: list[CodeBlock]
-) -> CodeResult:
-    """Run other blocks as those of the turn are run, whose records know nothing of it."""
-    return await _execute(executor, blocks, tools.unrecorded(), cancellation_token, None)
+async def _execute_or_roll_back(
+    executor: SessionCodeExecutor,
+    blocks: list[CodeBlock],
+    tools: TurnTools,
+    cancellation_token: CancellationToken,
+    emit: Emit | None,
+) -> ExecutionResult:
+    """Run blocks; where they fail, the variables and files are as they were before, if that is possible."""
+    try:
+        checkpoint = await executor.checkpoint()
+    except ForkError as error:
+        result = await _execute(executor, blocks, tools, cancellation_token, emit)
+        return _remarked(result, _HALF_CHANGED.format(error)) if _has_failed(result) else result
+    try:
+        result = await _execute(executor, blocks, tools, cancellation_token, emit)
+        if not _has_failed(result):
+            return result
+        try:
+            await executor.rollback(checkpoint, user=tools.user)
+        except SandboxError as error:
+            logger.debug("nothing can be set back: %s", error)
+            return result
+    finally:
+        await to_the_end(checkpoint.aclose())
+    if isinstance(result, SessionResult):
+        # what the failed code has bound is gone, and what was there before it is not
+        result = replace(result, names=[], omitted_names=0, state_lost=False)
+    return _remarked(result, _SET_BACK)
+
+
+def _has_failed(result: ExecutionResult) -> bool:
+    return result.exit_code != 0 and result.outcome in (Outcome.COMPLETED, Outcome.TIMED_OUT, Outcome.LOST)
+
+
+def _remarked(result: ExecutionResult, remark: str) -> ExecutionResult:
+    separator = "" if result.output.endswith("\n") or not result.output else "\n"
+    return replace(result, output=f"{result.output}{separator}{remark}")
 
 
 async def _execute(

@@ -102,6 +102,11 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentSettings], Component[Cod
                 f"tools: code in {type(self._code_executor).__name__} cannot call them; that needs a session: "
                 "DockerSessionCodeExecutor or ConfinedSessionCodeExecutor"
             )
+        if self._settings.rollback_on_error and not isinstance(self._code_executor, SessionCodeExecutor):
+            raise SettingError(
+                f"rollback_on_error: {type(self._code_executor).__name__} keeps no variables to go back to; that needs a "
+                "session: DockerSessionCodeExecutor or ConfinedSessionCodeExecutor"
+            )
         self._settings.check(
             has_model=self._model_client is not None,
             has_memory=bool(self._memory),
@@ -140,6 +145,7 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentSettings], Component[Cod
             message_id=turn and turn.message_id,
             door=self._door,
             max_pictures=self._settings.max_pictures,
+            rolls_back=self._settings.rollback_on_error,
         )
         return observe(result)
 

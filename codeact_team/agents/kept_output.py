@@ -8,8 +8,8 @@ from itertools import count
 from codeact_team.errors import SandboxError
 from codeact_team.execution import ExecutionResult, Outcome
 from codeact_team.executor_interface import SessionCodeExecutor
-from codeact_team.files.snapshots import KEPT_APART
 from codeact_team.observations import MAX_OBSERVATION_CHARS, encodable
+from codeact_team.sessions.protocol import KEPT_APART
 
 logger = logging.getLogger(__name__)
 

@@ -47,13 +47,15 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
     """
 
     component_config_schema: type[Any]
+    life_kind: type[Lifecycle] = Lifecycle
+    """What starts and stops it."""
 
     def __init__(self, config: ExecutorConfig, place: Place, runner: AnyRunner) -> None:
         self._config = config
         self._place = place
         self._runner = runner
         self._describing = Describing(config, place, runner)
-        self._life = Lifecycle(self, place, runner)
+        self._life = self.life_kind(self, place, runner)
         self._users = self._life.users
         self._turns = Turns()
         self._turn_of: object = None
@@ -203,7 +205,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         generation, setup = self._users.generation, self._runner.setup
         while generation.setup_done < len(setup) and not call.stop.done():
             one, output = setup[generation.setup_done], BoundedOutput()
-            end = await self._run_program(self._runner.read(one.block), call, output)
+            end = await self._run_program(self._runner.read_setup(one), call, output)
             result = await self._conclude(end, call, output)
             if call.stop.done() and not call.timed_out:
                 return

@@ -110,6 +110,10 @@ class CodeRunner(ABC, Generic[Program, End]):
             BlockError: If nothing can be.
         """
 
+    def read_setup(self, setup: Setup) -> Program:
+        """What is to be run for a piece of the setup."""
+        return self.read(setup.block)
+
     @abstractmethod
     async def run(
         self,

@@ -8,9 +8,10 @@ from pathlib import Path
 from autogen_core import Component
 
 from codeact_team.executors.base import SandboxedCodeExecutor
+from codeact_team.executors.branches import BranchingCodeExecutor
 from codeact_team.executors.command_line import CommandLineConfig, ProcessPerBlock
 from codeact_team.executors.place import Place
-from codeact_team.executors.session import InterpreterCodeExecutor, SessionConfig
+from codeact_team.executors.session import SessionConfig
 from codeact_team.executors.settings import ExecutorConfig, takes_settings
 from codeact_team.sandboxes.base import Sandbox
 from codeact_team.sandboxes.confined import ConfinedSandbox, ConfinedSandboxConfig, Enforced
@@ -97,7 +98,7 @@ class ConfinedSessionCodeExecutorConfig(ConfinedExecutorConfig, SessionConfig):
     """Settings of :class:`ConfinedSessionCodeExecutor`."""
 
 
-class ConfinedSessionCodeExecutor(InterpreterCodeExecutor, Component[ConfinedSessionCodeExecutorConfig]):
+class ConfinedSessionCodeExecutor(BranchingCodeExecutor, Component[ConfinedSessionCodeExecutorConfig]):
     """Runs Python blocks in one living interpreter of this machine that may write its workspace and nothing else.
 
     Variables, imports and functions live on from block to block, as in a notebook; shell blocks share their working

@@ -13,9 +13,10 @@ from pydantic import Field, field_validator, model_validator
 from codeact_team.errors import SettingError
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.block_files import DEFAULT_LANGUAGES
+from codeact_team.executors.branches import BranchingCodeExecutor
 from codeact_team.executors.command_line import CommandLineConfig, ProcessPerBlock
 from codeact_team.executors.place import Place
-from codeact_team.executors.session import InterpreterCodeExecutor, SessionConfig
+from codeact_team.executors.session import SessionConfig
 from codeact_team.executors.settings import ExecutorConfig, HostDirectory, read_as, takes_settings
 from codeact_team.executors.user_functions import (
     PROMPT_TEMPLATE,
@@ -216,7 +217,7 @@ class DockerSessionCodeExecutorConfig(DockerExecutorConfig, SessionConfig):
     """Settings of :class:`DockerSessionCodeExecutor`."""
 
 
-class DockerSessionCodeExecutor(InterpreterCodeExecutor, Component[DockerSessionCodeExecutorConfig]):
+class DockerSessionCodeExecutor(BranchingCodeExecutor, Component[DockerSessionCodeExecutorConfig]):
     """Runs Python blocks in one living interpreter in a hardened Docker container, and shell blocks beside it.
 
     Variables, imports and functions live on from block to block, as in a notebook; shell blocks share their working

@@ -23,10 +23,9 @@ from codeact_team.executors.code_runner import AnyRunner, BlockEnd, BlockError, 
 from codeact_team.executors.place import Place
 from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.executors.stopping import Call
-from codeact_team.files.snapshots import KEPT_APART
 from codeact_team.sandboxes.base import STOPPED, Exit
 from codeact_team.sessions.host import Session, add_artifact
-from codeact_team.sessions.protocol import MAX_CODE_BYTES, MAX_FILE_BYTES, MIB
+from codeact_team.sessions.protocol import KEPT_APART, MAX_CODE_BYTES, MAX_FILE_BYTES, MIB
 from codeact_team.sessions.replies import Report
 
 logger = logging.getLogger(__name__)
@@ -155,6 +154,9 @@ class LivingInterpreter(CodeRunner[tuple[str, str], _InterpreterEnd]):
             raise BlockError(f"The block has {size} bytes; it may have {limit} MiB. Put data into a file.")
         return language, block.code
 
+    def read_setup(self, setup: Setup) -> tuple[str, str]:
+        return "setup", setup.block.code
+
     async def run(
         self,
         program: tuple[str, str],
@@ -210,8 +212,12 @@ class LivingInterpreter(CodeRunner[tuple[str, str], _InterpreterEnd]):
 class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
     """Runs code in one living interpreter, in a sandbox that starts on first use."""
 
-    def __init__(self, config: SessionConfig, place: Place) -> None:
-        self._interpreter = LivingInterpreter(config)
+    _config: SessionConfig
+
+    def __init__(
+        self, config: SessionConfig, place: Place, interpreter: LivingInterpreter | None = None
+    ) -> None:
+        self._interpreter = interpreter or LivingInterpreter(config)
         super().__init__(config, place, self._interpreter)
 
     async def run_code_blocks(

@@ -24,6 +24,12 @@ class Generation:
         self.setup_done = 0
         self._rights: object = _UNCLAIMED
 
+    def forked(self, interpreter: int) -> Generation:
+        """A copy of it, which goes its own way."""
+        other = Generation()
+        other.interpreter, other.setup_done, other._rights = interpreter, self.setup_done, self._rights
+        return other
+
     def claim(self, rights: object) -> None:
         """Let code with these rights to call the host run here, and from now on no other; they are compared by ``==``.
 
@@ -78,9 +84,15 @@ class Users:
         # it has to be told yet that it has started
         self.generation.interpreter = None
 
-    def replace(self, loss: str, *, told: object = None) -> None:
-        """Begin a new generation, as the present one is gone for the reason ``loss``, which the user ``told`` knows."""
+    def replace(self, loss: str, *, told: object = None, by: Generation | None = None) -> None:
+        """Begin a new generation, as the present one is gone for the reason ``loss``, which the user ``told`` knows.
+
+        Args:
+            loss: Why.
+            told: Who knows it.
+            by: The new one; by default nothing of it is there yet.
+        """
         self.generation.loss = loss
-        self.generation = Generation()
+        self.generation = by or Generation()
         if told is not None:
             self.forget(told)

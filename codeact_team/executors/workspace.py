@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ from codeact_team.errors import SandboxError
 from codeact_team.executors.settings import HostDirectory
 from codeact_team.files.directories import below, opened
 from codeact_team.sandboxes.temporary import TemporaryDirectory
+from codeact_team.system import trees
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +118,7 @@ class HostWorkspace:
             os.chown(directory, self._owner, self._owner)
 
     def remove_at_end(self, path: str) -> None:
-        """Let the file at this path be removed with what is temporary, and the directory around it, if it is empty then."""
+        """Let what is at this path be removed with what is temporary, and the directory around it, if it is empty then."""
         if self._work_dir is not None:
             self._passing.add(path)
 
@@ -140,13 +142,16 @@ class HostWorkspace:
                 with opened(self._work_dir) as top:
                     with below(top, above) as directory:
                         # of a link that code has put there, this removes the link
-                        os.unlink(name, dir_fd=directory)
+                        if stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+                            trees.remove(name, directory)
+                        else:
+                            os.unlink(name, dir_fd=directory)
                     with suppress(OSError):
                         os.rmdir(above, dir_fd=top)
             except FileNotFoundError:
                 pass
             except OSError as error:
-                logger.warning("the temporary file %s is left: %s", self._work_dir / path, error)
+                logger.warning("%s, which is temporary, is left: %s", self._work_dir / path, error)
 
 
 def _identity(directory: str) -> tuple[int, int]:

@@ -8,11 +8,10 @@ import stat
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
+from codeact_team.sessions.protocol import KEPT_APART
 from codeact_team.system.trees import DIRECTORY
 from codeact_team.workspace import Change, ChangedFile, Changes
 
-KEPT_APART = ".codeact-team"
-"""A directory of the workspace for what a team needs for itself, for as long as it runs."""
 MAX_SEEN = 200_000
 """Entries of all kinds that are looked at; where a person's own directory has more, nothing can be told."""
 _MAX_CHANGES = 10_000

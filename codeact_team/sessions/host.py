@@ -11,11 +11,11 @@ from typing import Protocol
 from pydantic import JsonValue, ValidationError
 
 from codeact_team.aio import to_the_end
-from codeact_team.errors import SandboxError
+from codeact_team.errors import ForkError, SandboxError
 from codeact_team.execution import Artifact, HostTools
 from codeact_team.sandboxes.base import Exit, Sandbox
 from codeact_team.sessions.escalation import escalate
-from codeact_team.sessions.link import GARBLED, Link
+from codeact_team.sessions.link import GARBLED, Line, Link
 from codeact_team.sessions.protocol import (
     MAX_ARTIFACT_BYTES,
     MAX_ARTIFACTS,
@@ -25,7 +25,7 @@ from codeact_team.sessions.protocol import (
     ProtocolError,
     frame,
 )
-from codeact_team.sessions.replies import Account, ArtifactHead, Failure, Greeting, Listing
+from codeact_team.sessions.replies import Account, ArtifactHead, Failure, Forked, Greeting, Listing
 from codeact_team.sessions.tool_calls import ToolCalls, introduction
 
 REQUEST_TIMEOUT = 60.0
@@ -38,6 +38,9 @@ _FILE_ERRORS: dict[str, type[OSError]] = {
     error.__name__: error
     for error in (FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 }
+
+
+_PYTHON = {"python": Kind.RUN, "setup": Kind.SETUP}
 
 
 class BlockControl(Protocol):
@@ -61,15 +64,16 @@ class Session:
 
     Args:
         sandbox: A running sandbox, in which nothing else runs.
+        line: For a branch: where its frames go.
 
     Attributes:
         interpreter: The number of the present interpreter, as was heard last.
         interpreter_loss: Why the one before is gone.
     """
 
-    def __init__(self, sandbox: Sandbox) -> None:
+    def __init__(self, sandbox: Sandbox, line: Line | None = None) -> None:
         self._sandbox = sandbox
-        self._link = Link(sandbox)
+        self._link = Link(sandbox).new_line() if line is None else line
         self._blocks = 0
         self._told: Sequence[Mapping[str, JsonValue]] | None = None
         """The tools that the code was told of last."""
@@ -83,7 +87,7 @@ class Session:
         """Its calls, once there are any."""
         self._escalation: asyncio.Task[None] | None = None
         """What makes it end, once it has to."""
-        self.interpreter = 0
+        self.interpreter = 0 if line is None else 1
         self.interpreter_loss = ""
 
     @property
@@ -125,7 +129,8 @@ class Session:
         it does not end by that.
 
         Args:
-            language: ``python``, ``sh`` or ``bash``.
+            language: ``python``, ``sh`` or ``bash``; or ``setup`` for Python code that is to be in each interpreter before all
+                others, which runs where it is not there yet.
             code: The block.
             control: What stops it.
             emit: Gets its output as it comes.
@@ -140,8 +145,8 @@ class Session:
         self._blocks += 1
         # half a character has no bytes
         data = code.encode(errors="replace")
-        if language == "python":
-            request = frame(Kind.RUN, RUN_HEAD.pack(self.interpreter, self._blocks), data)
+        if (kind := _PYTHON.get(language)) is not None:
+            request = frame(kind, RUN_HEAD.pack(self.interpreter, self._blocks), data)
         else:
             request = frame(Kind.SHELL, language.encode(), b"\n", data)
         request = self._introduce(tools) + request
@@ -172,13 +177,14 @@ class Session:
             control: What stops asking.
         """
         asked = self.interpreter
-        ended, _ = await self.run("python", "", control, _ignore)
+        ended, _ = await self.run("setup", "", control, _ignore)
         # tracebacks name blocks by their numbers, and this was none
         self._blocks -= 1
         return isinstance(ended, Account) and ended.ran and self.interpreter == asked
 
     async def demand_restart(self) -> None:
         """Like :meth:`restart`, without waiting for it: what runs ends before whatever is asked for next."""
+        self._link.close_branches()
         await self._link.send(frame(Kind.RESTART))
 
     async def restart(self) -> None:
@@ -187,7 +193,61 @@ class Session:
         Raises:
             SandboxError: If the session ended over it.
         """
+        self._link.close_branches()
         await self._request(frame(Kind.RESTART), Kind.READY)
+
+    async def fork(self, count: int) -> Sequence[Session]:
+        """Make branches: sessions with variables, files and shells as they are here now, in the same sandbox.
+
+        Raises:
+            ForkError: If the interpreter cannot be copied as it is: it says what stands in the way.
+            SandboxError: If the session ended over it.
+        """
+        branches: list[Session] = []
+        try:
+            # cancelled half-way, nobody would know of them
+            await to_the_end(self._fork(count, branches))
+        except BaseException:
+            for branch in branches:
+                await to_the_end(branch.aclose())
+            raise
+        return branches
+
+    async def _fork(self, count: int, branches: list[Session]) -> None:
+        lines = [self._link.branch() for _ in range(count)]
+        numbers = json.dumps({"branches": [line.number for line in lines]}).encode()
+        try:
+            _, answer = await self._exchange(frame(Kind.FORK, numbers), Kind.FORKED, "")
+            refused = Forked.model_validate_json(answer).refused
+        except BaseException as error:
+            for line in lines:
+                line.close()
+            if not isinstance(error, ValidationError):
+                raise
+            await self._link.end(GARBLED)
+            raise SandboxError(f"the session was lost: {GARBLED}") from None
+        if refused is not None:
+            for line in lines:
+                line.close()
+            raise ForkError(f"this session cannot be forked now: {refused}")
+        for line in lines:
+            branch = Session(self._sandbox, line)
+            branch._told = self._told
+            branches.append(branch)
+
+    async def promote(self, branch: Session) -> None:
+        """Go on where a branch has got to, which ends with that: its variables, files and shells take the place of these.
+
+        Raises:
+            SandboxError: If the branch or the session has ended.
+        """
+        request = frame(Kind.PROMOTE, json.dumps({"branch": branch._link.number}).encode())
+        try:
+            await self._request(request, Kind.READY)
+        except OSError as error:
+            raise SandboxError(f"nothing can go on from there: {error}") from None
+        branch._link.close()
+        self._told = branch._told
 
     async def put_file(self, path: str, data: bytes) -> None:
         """Write a file of the workspace.
@@ -224,9 +284,15 @@ class Session:
             raise SandboxError(f"the session was lost: {GARBLED}") from None
 
     async def aclose(self) -> None:
-        """End it with all that runs inside."""
-        if self.alive:
+        """End it with all that runs inside; a branch alone."""
+        if not self.alive:
+            return
+        if not self._link.number:
             await to_the_end(self._link.end("it was closed"))
+            return
+        with suppress(SandboxError):
+            await self._request(frame(Kind.END), Kind.DONE)
+        self._link.close()
 
     def _introduce(self, tools: HostTools | None) -> bytes:
         """What tells the code of the tools, if that is not what it knows."""
@@ -334,7 +400,7 @@ class Session:
                 await self._link.send(request)
                 while (received := await self._link.receive()) is not None:
                     match received:
-                        case Kind.READY, payload if self._is_old(payload):
+                        case Kind.READY, payload if self._is_old(payload) or answer != Kind.READY:
                             # of a restart that nobody has waited for
                             continue
                         case Kind.FILE, data if len(content) + len(data) <= MAX_FILE_BYTES:

@@ -17,7 +17,15 @@ from codeact_team.aio import Turns, to_the_end
 from codeact_team.errors import SandboxError
 from codeact_team.sandboxes.base import STARTS_AT_ONCE, Exit, Process, Sandbox
 from codeact_team.sessions import shipping
-from codeact_team.sessions.protocol import FROM_SUPERVISOR, FrameReader, Kind, ProtocolError
+from codeact_team.sessions.protocol import (
+    BRANCH_HEAD,
+    FROM_SUPERVISOR,
+    MIB,
+    FrameReader,
+    Kind,
+    ProtocolError,
+    of_branch,
+)
 from codeact_team.sessions.replies import Greeting
 
 START_TIMEOUT = 30.0
@@ -32,32 +40,42 @@ _MAX_WORDS = 2000
 _starts = Turns(STARTS_AT_ONCE)
 _AT_ONCE = 4096
 """Bytes that every pipe takes as a whole."""
+_MAX_WAITING = 4 * MIB
+"""How much may wait for one who does not read on, before nothing more is read for the others either."""
+_BRANCH_ENDED = "the branch was ended"
 
 
-class Link:
-    """A supervisor in a sandbox, and the frames to and from it. Not bound to an event loop; for one reader at a time.
+class Line:
+    """The frames of a session, or of one branch of it, to and from the supervisor. For one reader at a time.
 
     Args:
-        sandbox: A running sandbox, in which nothing else runs.
+        link: The stream that they go through.
+        number: That of the branch; 0 for the session.
 
     Attributes:
-        ending: How it ended, once it has.
-        on_end: Awaited when it ends; whoever sends has to be kept from it.
+        on_end: Awaited when the stream ends; whoever sends has to be kept from it.
     """
 
-    def __init__(self, sandbox: Sandbox) -> None:
-        self._sandbox = sandbox
-        self._process: Process | None = None
+    def __init__(self, link: Link, number: int) -> None:
+        self._link = link
+        self.number = number
         self._reader = FrameReader(FROM_SUPERVISOR)
         self._frames: deque[tuple[Kind, bytes]] = deque()
-        self._sending = Turns()
-        self.ending: Exit | None = None
+        self._size = 0
+        self._room: asyncio.Future[None] | None = None
+        """Done when there is room again; awaited by whoever reads for all."""
+        self._is_over = False
         self.on_end: Callable[[], Awaitable[None]] | None = None
 
     @property
     def alive(self) -> bool:
         """Whether it was opened, and has not ended as far as is known."""
-        return self._process is not None and self.ending is None
+        return self._link.alive and not self._is_over
+
+    @property
+    def ending(self) -> Exit | None:
+        """How it ended, once it has."""
+        return Exit(_KILLED, lost=_BRANCH_ENDED) if self._is_over else self._link.ending
 
     async def open(self) -> Greeting:
         """Start the supervisor, and with it an interpreter; what it says of itself.
@@ -65,6 +83,119 @@ class Link:
         Raises:
             SandboxError: If it cannot run in this sandbox, such as where Python is missing.
         """
+        return await self._link.open()
+
+    def branch(self) -> Line:
+        """A line for a branch that is to be."""
+        return self._link.new_line()
+
+    def close(self) -> None:
+        """Take in nothing more. The branch has ended, or has become another."""
+        self._is_over = True
+        self._link.lines.pop(self.number, None)
+        self._drain()
+
+    def close_branches(self) -> None:
+        """Take note that all branches end."""
+        for line in [*self._link.lines.values()]:
+            if line.number:
+                line.close()
+
+    async def send(self, data: bytes) -> None:
+        """Send frames. A cancellation may cut them in half."""
+        await self._link.send(of_branch(self.number, data) if self.number else data)
+
+    async def send_whole(self, data: bytes) -> None:
+        """Send frames, and only then heed a cancellation."""
+        if len(data) <= _AT_ONCE:
+            await self.send(data)
+        else:
+            await to_the_end(self.send(data))
+
+    async def receive(self) -> tuple[Kind, bytes] | None:
+        """The next frame; ``None`` once the stream has ended."""
+        while self.alive and not self._frames:
+            await self._link.read_for(self)
+        if not self.alive:
+            return None
+        kind, payload = self._frames.popleft()
+        self._size -= len(payload)
+        if self._size <= _MAX_WAITING:
+            self._drain()
+        return kind, payload
+
+    async def end(self, reason: str) -> None:
+        """End whatever runs in the sandbox, and note why. Idempotent."""
+        await self._link.end(reason)
+
+    @property
+    def has_frames(self) -> bool:
+        """Whether there is something to be received."""
+        return bool(self._frames)
+
+    def put(self, kind: Kind, payload: bytes) -> None:
+        """Let a frame wait to be received."""
+        self._frames.append((kind, payload))
+        self._size += len(payload)
+
+    def feed(self, piece: bytes) -> None:
+        """Take in a piece of the stream of the branch. Raises a ``ProtocolError``."""
+        for kind, payload in self._reader.feed(piece):
+            if kind == Kind.BRANCH:
+                raise ProtocolError("a branch has no branches")
+            self.put(kind, payload)
+
+    async def wait_for_room(self) -> None:
+        """Wait until not too much waits here."""
+        while self._size > _MAX_WAITING:
+            self._room = asyncio.get_running_loop().create_future()
+            await self._room
+
+    def _drain(self) -> None:
+        room, self._room = self._room, None
+        if room is not None and not room.done():
+            room.get_loop().call_soon_threadsafe(_wake, room)
+
+
+def _wake(room: asyncio.Future[None]) -> None:
+    if not room.done():
+        room.set_result(None)
+
+
+class Link:
+    """A supervisor in a sandbox, and the stream to and from it. Not bound to an event loop.
+
+    Args:
+        sandbox: A running sandbox, in which nothing else runs.
+
+    Attributes:
+        lines: Whose frames go through it, by number.
+        ending: How it ended, once it has.
+    """
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+        self._process: Process | None = None
+        self._reader = FrameReader(FROM_SUPERVISOR)
+        self._sending = Turns()
+        self._reading = Turns()
+        self._next = 0
+        self.lines: dict[int, Line] = {}
+        self.ending: Exit | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it was opened, and has not ended as far as is known."""
+        return self._process is not None and self.ending is None
+
+    def new_line(self) -> Line:
+        """The next line; the first is that of the session."""
+        line = self.lines[self._next] = Line(self, self._next)
+        self._next += 1
+        return line
+
+    async def open(self) -> Greeting:
+        """See :meth:`Line.open`."""
         async with _starts:
             return await self._open()
 
@@ -91,41 +222,50 @@ class Link:
         finally:
             self._sending.pass_on()
 
-    async def send_whole(self, data: bytes) -> None:
-        """Send frames, and only then heed a cancellation."""
-        if len(data) <= _AT_ONCE:
-            await self.send(data)
-        else:
-            await to_the_end(self.send(data))
-
-    async def receive(self) -> tuple[Kind, bytes] | None:
-        """The next frame; ``None`` once the stream has ended."""
-        if self._process is None or self.ending is not None:
-            return None
-        while not self._frames:
+    async def read_for(self, line: Line) -> None:
+        """Read what comes next, whoever it is for, unless another has read something for ``line`` meanwhile."""
+        async with self._reading:
+            if line.has_frames or not line.alive or self._process is None:
+                return
+            for other in [*self.lines.values()]:
+                if other is not line:
+                    await other.wait_for_room()
             data = await self._process.read()
-            if not data:
-                await self.end(_ENDED)
-                return None
-            try:
-                self._frames.extend(self._reader.feed(data))
-            except ProtocolError:
-                await self.end(GARBLED)
-                return None
-        return self._frames.popleft()
+            problem = self._sort(data) if data else _ENDED
+        if problem is not None:
+            await self.end(problem)
+
+    def _sort(self, data: bytes) -> str | None:
+        """Hand out the frames that are complete with ``data``; what is wrong with them."""
+        try:
+            for kind, payload in self._reader.feed(data):
+                if kind != Kind.BRANCH:
+                    self.lines[0].put(kind, payload)
+                    continue
+                if len(payload) < BRANCH_HEAD.size:
+                    return GARBLED
+                (number,) = BRANCH_HEAD.unpack_from(payload)
+                if not 0 < number < self._next:
+                    return GARBLED
+                if (line := self.lines.get(number)) is not None:
+                    line.feed(payload[BRANCH_HEAD.size :])
+        except ProtocolError:
+            return GARBLED
+        return None
 
     async def end(self, reason: str) -> None:
-        """End whatever runs in the sandbox, and note why. Idempotent."""
+        """See :meth:`Line.end`."""
         process = self._process
         if process is None:
             return
         if self.ending is None:
             self.ending = Exit(_KILLED, lost=reason)
             await self._sandbox.kill()
-            if self.on_end is not None:
-                await self.on_end()
+            for line in [*self.lines.values()]:
+                if line.on_end is not None:
+                    await line.on_end()
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LAST_WORDS):
+                async with asyncio.timeout(_LAST_WORDS), self._reading:
                     while await process.read():
                         pass
                     ending = await process.wait()

@@ -24,6 +24,15 @@ MAX_CALLS_AT_ONCE, MAX_CALL_BYTES_AT_ONCE = 64, 4 * MIB
 """How many calls of a block may be unanswered, and how long these may be together. The interpreter holds back what
 exceeds it, so more are an attack."""
 
+MAX_BRANCHES = 64
+"""How many branches one session may have at a time."""
+BRANCH_HEAD = struct.Struct(">I")
+"""What precedes a piece of a branch's stream: the number of the branch."""
+KEPT_APART = ".codeact-team"
+"""A directory of the workspace for what a team needs for itself, for as long as it runs."""
+BRANCHES = f"{KEPT_APART}/branches"
+"""A directory of the workspace with a directory for each branch, by its number."""
+
 _MAX_REPORT_BYTES = 512 * KIB
 _MAX_OUTPUT_BYTES = 1 * MIB
 
@@ -65,6 +74,17 @@ class Kind(IntEnum):
     :class:`codeact_team.execution.CallOutcome`. Dropped where the block has ended."""
     SHELL = 10
     """Run a block in a shell: its name, ``sh`` or ``bash``, as a line, then the code. Answered like ``RUN``."""
+    SETUP = 11
+    """Like ``RUN``, with what is to be in every interpreter before its first block: the interpreters to come may have it
+    already, and then nothing runs."""
+    FORK = 12
+    """Make branches of the interpreter, as it is between two blocks, each with a copy of its directory: ``branches``,
+    their numbers, which were never used before. Answered by ``FORKED``."""
+    PROMOTE = 13
+    """Let the branch with the number ``branch`` go on in the place of the one that gets this: its interpreter and its
+    files, for which those that are there are given up. Answered by ``READY``."""
+    END = 14
+    """End this branch, with all that it has started and its directory. No payload; answered by ``DONE``."""
 
     # from the supervisor
     READY = 33
@@ -90,6 +110,13 @@ class Kind(IntEnum):
     for; else no payload."""
     FAILED = 38
     """A file request cannot be done: ``error``, the name of an ``OSError`` class or ``OSError``, and ``message``."""
+    FORKED = 39
+    """The branches are there; or there are none, and ``refused`` says why. From an interpreter, too."""
+
+    # either way
+    BRANCH = 48
+    """A piece of the stream of a branch: :data:`BRANCH_HEAD`, then bytes. The frames of that stream are those between the
+    host and the supervisor, but for this one."""
 
     # from the interpreter to the supervisor, each payload preceded by the token of the block
     REPORT = 65
@@ -109,6 +136,22 @@ class Kind(IntEnum):
     """Nobody waits for the answer to the call ``id`` any more; at most once for each. Passed on like that. It is answered
     all the same."""
 
+    # from the supervisor to the interpreter, beside those that it passes on
+    MOVE = 97
+    """Go on in another directory, at the same place below it: ``home``, where it was, and ``to``."""
+
+    SEAL = 98
+    """Have what is there only to be forked from now on: ``filter``, a program (base64) that keeps the code's hands off it;
+    and ``has_domain``, whether the descriptor of a Landlock ruleset for the forks has come through the control socket.
+    Answered by ``FORKED``, which may say why it cannot be forked; then it may run blocks itself."""
+
+    # ``FORK`` from the supervisor to the interpreter has ``directories``, one for each fork: where its copy of ``home`` is to
+    # be, or null. Of what each fork needs, the descriptors have come through the control socket.
+
+
+OF_A_FORK, BORN = 5, b"+"
+"""How many descriptors go through the control socket for each fork; and how the message begins that a fork sends there: what
+follows keeps it from living, if something follows."""
 
 TOKEN_BYTES = 16
 """How long the token is that belongs to each block, and that only its report may bear."""
@@ -124,6 +167,11 @@ FROM_HOST: Mapping[int, int] = {
     Kind.LIST: 0,
     Kind.TOOLS: 4 * MIB,
     Kind.ANSWER: MAX_ANSWER_BYTES,
+    Kind.SETUP: MAX_CODE_BYTES + 1 * KIB,
+    Kind.FORK: 1 * KIB,
+    Kind.PROMOTE: 1 * KIB,
+    Kind.END: 0,
+    Kind.BRANCH: 1 * MIB,
 }
 """The frames that the host sends, with the size of the largest payload."""
 
@@ -137,12 +185,18 @@ FROM_SUPERVISOR: Mapping[int, int] = {
     Kind.FILE: 1 * MIB,
     Kind.DONE: 4 * MIB,
     Kind.FAILED: 64 * KIB,
+    Kind.FORKED: 64 * KIB,
+    Kind.BRANCH: 1 * MIB,
 }
 """The frames that the supervisor sends, with the size of the largest payload."""
 
 TO_INTERPRETER: Mapping[int, int] = {
     Kind.RUN: FROM_HOST[Kind.RUN] + TOKEN_BYTES,
+    Kind.SETUP: FROM_HOST[Kind.SETUP] + TOKEN_BYTES,
     Kind.TOOLS: FROM_HOST[Kind.TOOLS] + TOKEN_BYTES,
+    Kind.FORK: 1 * MIB,
+    Kind.MOVE: 64 * KIB,
+    Kind.SEAL: 64 * KIB,
 }
 """The frames that the supervisor sends to the interpreter as commands; the token of the block, zeros where there is
 none, precedes the payload."""
@@ -154,6 +208,7 @@ block runs."""
 FROM_INTERPRETER: Mapping[int, int] = {
     Kind.REPORT: _MAX_REPORT_BYTES + TOKEN_BYTES,
     **{kind: FROM_SUPERVISOR[kind] + TOKEN_BYTES for kind in (Kind.ARTIFACT, Kind.CALL, Kind.CANCEL)},
+    Kind.FORKED: 64 * KIB,
 }
 """The frames that the interpreter sends, with the size of the largest payload, the token included."""
 
@@ -165,6 +220,13 @@ class ProtocolError(Exception):
 def frame(kind: Kind, *payload: bytes) -> bytes:
     """A frame of ``kind``, its payload given in pieces."""
     return b"".join((_HEADER.pack(kind, sum(map(len, payload))), *payload))
+
+
+def of_branch(number: int, data: bytes) -> bytes:
+    """The frames that carry a piece of the stream of a branch."""
+    size = FROM_HOST[Kind.BRANCH] - BRANCH_HEAD.size
+    pieces = (data[start : start + size] for start in range(0, len(data), size))
+    return b"".join(frame(Kind.BRANCH, BRANCH_HEAD.pack(number), piece) for piece in pieces)
 
 
 class FrameReader:

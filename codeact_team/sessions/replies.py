@@ -146,6 +146,12 @@ class Failure(BaseModel):
     message: str
 
 
+class Forked(BaseModel):
+    """Whether a session was forked; see ``Kind.FORKED``."""
+
+    refused: str | None = Field(max_length=10_000)
+
+
 class Greeting(BaseModel):
     """What the supervisor says of itself; see ``Kind.READY``."""
 

@@ -111,7 +111,16 @@ def install(rules: Sequence[Rule]) -> None:
     Raises:
         OSError: If the kernel takes no filter, or the processor is not one whose numbers of calls are known.
     """
-    program = b"".join(_program(rules, os.uname().machine))
+    install_program(assemble(rules))
+
+
+def assemble(rules: Sequence[Rule]) -> bytes:
+    """The instructions that the kernel runs before each call. Raises an ``OSError`` for an unknown processor."""
+    return b"".join(_program(rules, os.uname().machine))
+
+
+def install_program(program: bytes) -> None:
+    """Like :func:`install`, with what :func:`assemble` has made of the rules."""
     instructions = ctypes.create_string_buffer(program)
     filter_ = ctypes.create_string_buffer(
         struct.pack("@HP", len(program) // 8, ctypes.addressof(instructions))

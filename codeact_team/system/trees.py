@@ -12,8 +12,8 @@ DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OURS = 0o700
 
 
-def remove(top: str) -> None:
-    """Remove the directory ``top`` with all that is in it.
+def remove(top: str, within: int | None = None) -> None:
+    """Remove the directory ``top`` with all that is in it; one in the directory open as ``within``, if that is given.
 
     A deep tree needs no more stack, descriptors or length of a path than a flat one. Follows no links, also where
     something still writes to the tree. What cannot be removed does not keep the rest.
@@ -21,12 +21,12 @@ def remove(top: str) -> None:
     Raises:
         OSError: If something is left: why the first of it could not be removed.
     """
-    with _opened(top) as directory:
+    with _opened(top, within) as directory:
         removal = _Removal(directory)
         removal.empty()
     if removal.failures:
         raise removal.failures[0]
-    os.rmdir(top)
+    os.rmdir(top, dir_fd=within)
 
 
 class _Removal:

@@ -295,6 +295,8 @@ async def test_a_disk_cannot_be_taken_at_once_but_written(executor: SandboxedCod
 
 
 async def test_temporary_files_have_a_size(small: SandboxedCodeExecutor) -> None:
+    # what blocks of a session have left running takes memory
+    await small.restart()
     code = """
         import tempfile
         with tempfile.TemporaryFile() as file:

@@ -24,8 +24,7 @@ from codeact_team.sessions.replies import Account
 
 ATTACKS = (Path(__file__).parent / "guard_attacks.py").read_text()
 
-SHELL_ATTACKS = """
-target=$PPID
+SHELL_ATTACKS_ON_A_TARGET = """
 try() { "$@" 2>/dev/null && echo "worked: $*"; }
 for signal in 0 CONT STOP TERM KILL; do
     try kill -$signal $target
@@ -39,6 +38,7 @@ done
 try dd if=/proc/$target/mem of=/dev/null count=1 bs=1
 echo done
 """
+SHELL_ATTACKS = f"target=$PPID\n{SHELL_ATTACKS_ON_A_TARGET}"
 
 
 def test_the_attacks_work_on_a_process_that_is_not_guarded() -> None:
@@ -89,6 +89,35 @@ def test_code_cannot_reach_its_supervisor_in_a_container(tmp_path: Path, user: s
         assert one.run(ATTACKS, "python").text == "done\n"
         assert one.run(SHELL_ATTACKS, "sh").text == "done\n"
         assert one.run("print(1)").text == "1\n"
+
+
+# the zygote is the one child of the supervisor beside the interpreter
+THE_ZYGOTE = """
+import os
+[zygote] = {*open(f"/proc/{os.getppid()}/task/{os.getppid()}/children").read().split()} - {str(os.getpid())}
+os.environ["TARGET"] = zygote
+"""
+THE_ZYGOTE_IN_SHELL = """
+for target in $(cat /proc/$PPID/task/$PPID/children); do break; done
+"""
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("user", ["65534", "0"])
+def test_code_cannot_reach_what_its_interpreters_are_forked_from(tmp_path: Path, user: str) -> None:
+    with supervised(tmp_path, prefix=in_docker(user), python="python3") as one:
+        # in a shell that comes before any interpreter, and after
+        assert one.run(THE_ZYGOTE_IN_SHELL + SHELL_ATTACKS_ON_A_TARGET, "sh").text == "done\n"
+        assert one.run(THE_ZYGOTE + ATTACKS).text == "done\n"
+        assert one.run(THE_ZYGOTE_IN_SHELL + SHELL_ATTACKS_ON_A_TARGET, "sh").text == "done\n"
+        one.restart()
+        assert one.run("print(1)").text == "1\n"
+
+
+async def test_confined_code_can_only_read_what_its_interpreters_are_forked_from(tmp_path: Path) -> None:
+    # which has nothing that its forks do not have
+    _, output = await _confined(tmp_path, THE_ZYGOTE + ATTACKS, "python")
+    assert {*output.splitlines()} <= {"worked: read its memory", "done"}
 
 
 WITHOUT_ANY_GUARD = """

@@ -23,6 +23,7 @@ from codeact_team import (
     ConfinedSessionCodeExecutor,
     DockerCommandLineCodeExecutor,
     DockerSessionCodeExecutor,
+    StreamingCodeExecutor,
 )
 from codeact_team.execution import ExecutionResult, Outcome
 from codeact_team.executors.base import SandboxedCodeExecutor
@@ -31,7 +32,7 @@ from codeact_team.sandboxes.docker.engine import connect, engine_url
 
 
 async def run(
-    executor: SandboxedCodeExecutor,
+    executor: StreamingCodeExecutor,
     *code: str,
     language: str = "python",
     token: CancellationToken | None = None,

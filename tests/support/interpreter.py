@@ -6,6 +6,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -82,6 +83,7 @@ class RunningInterpreter:
         self._reports, reports = os.pipe()
         answers, self._answers = os.pipe()
         self._output, output = os.pipe()
+        self._control, control = socket.socketpair()
         payload = shipping.payload()
         bootstrap = (resources.files("codeact_team.sessions") / "runner" / "bootstrap.py").read_text()
         arguments = [
@@ -91,17 +93,18 @@ class RunningInterpreter:
             str(commands),
         ]
         self.process = subprocess.Popen(
-            [python, "-u", "-c", bootstrap, *arguments, str(reports), str(answers)],
+            [python, "-u", "-c", bootstrap, *arguments, str(reports), str(answers), str(control.fileno())],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            pass_fds=(commands, reports, answers),
+            pass_fds=(commands, reports, answers, control.fileno()),
             cwd=workspace,
             env={**os.environ, **(environment or {})},
             start_new_session=True,
         )
         for fd in (commands, reports, answers, output):
             os.close(fd)
+        control.close()
         self._frames = FrameReader(FROM_INTERPRETER)
         self._frames_waiting: deque[tuple[Kind, bytes]] = deque()
         self.unanswered_calls: deque[Call] = deque()
@@ -121,6 +124,7 @@ class RunningInterpreter:
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
+        self._control.close()
         for fd in (self._commands, self._reports, self._answers, self._output):
             if fd >= 0:
                 os.close(fd)

@@ -139,6 +139,7 @@ class CodeActLoop:
                 door=run.door,
                 keeps_output=True,
                 max_pictures=self.settings.max_pictures,
+                rolls_back=self.settings.rollback_on_error,
             )
         except CodeActTeamError as error:
             await self._tell(run, f"The code could not be run: {error}")

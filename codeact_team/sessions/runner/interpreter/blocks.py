@@ -56,6 +56,10 @@ class Blocks:
             parts.append(compile(Interactive([last]), name, "single", flags, dont_inherit=True))
         return parts
 
+    def close_loop(self) -> str | None:
+        """Close the event loop, for a fork cannot share it; a later block gets another. Why that cannot be, or ``None``."""
+        return self._loop.close()
+
     @interruptible
     def run(self, parts: Sequence[CodeType]) -> None:
         """Run what :meth:`compile` has made. Raises whatever the code raises."""
@@ -112,6 +116,17 @@ class _Loop:
             for late in requests:
                 # not for the next block
                 late.cancel()
+
+    def close(self) -> str | None:
+        if self._loop is None or self._loop.is_closed():
+            return None
+        with library_first():
+            from asyncio import all_tasks
+
+        if tasks := all_tasks(self._loop):
+            return f"{len(tasks)} task(s) of the event loop have not ended: await or cancel them"
+        self._loop.close()
+        return None
 
     def _open(self) -> AbstractEventLoop:
         if self._loop is None or self._loop.is_closed():

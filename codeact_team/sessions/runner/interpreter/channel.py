@@ -32,16 +32,26 @@ class Channel:
 
     Frames may be sent by several threads. The writer below takes each under its own lock and in C, where no exception
     of Python, not even one that is sent to the thread, can cut it short.
+
+    Attributes:
+        descriptors: Of the commands, the reports and the answers.
     """
 
     def __init__(self, commands: int, reports: int, answers: int) -> None:
-        for fd in (commands, reports, answers):
-            os.set_inheritable(fd, False)
-        # one that is put in another's place has another owner, or cannot be read or written, which is an error, too
-        self._commands = Descriptor(commands, os.getppid())
-        self._reports = Descriptor(reports, os.getppid())
-        self.answering = Descriptor(answers, os.getpid())
+        self.descriptors = (commands, reports, answers)
+        self._supervisor = os.getppid()
         self._writer = BufferedWriter(FileIO(reports, "w", closefd=False))
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin with what :attr:`descriptors` refer to now."""
+        for fd in self.descriptors:
+            os.set_inheritable(fd, False)
+        commands, reports, answers = self.descriptors
+        # one that is put in another's place has another owner, or cannot be read or written, which is an error, too
+        self._commands = Descriptor(commands, self._supervisor)
+        self._reports = Descriptor(reports, self._supervisor)
+        self.answering = Descriptor(answers, os.getpid())
         self._frames = FrameReader(TO_INTERPRETER)
         self._arrived: deque[tuple[Kind, bytes]] = deque()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from fcntl import F_GETOWN, F_SETOWN, fcntl
 
 
@@ -35,7 +34,3 @@ class Descriptor:
         if not self.intact():
             raise OSError(errno.EBADF, f"file descriptor {self.fd}, which is not the code's, was closed")
         return self.fd
-
-    def copy(self) -> Descriptor:
-        """Another descriptor of the same open file, not inherited by other programs."""
-        return Descriptor(os.dup(self.fd), self._owner)

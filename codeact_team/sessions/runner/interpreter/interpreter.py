@@ -30,23 +30,36 @@ if TYPE_CHECKING:
     from types import CodeType
     from typing import Any
 
+    from codeact_team.sessions.runner.interpreter.forking import Forks
     from codeact_team.sessions.runner.interpreter.tools_module import Tools
 
 _FAILED = 1
 _INTERRUPTED = 130
 
-_TOOLS = f"{__name__.rpartition('.')[0]}.tools_module"
+_PACKAGE = __name__.rpartition(".")[0]
+_TOOLS, _FORKING = f"{_PACKAGE}.tools_module", f"{_PACKAGE}.forking"
+"""Loaded when they are needed."""
 
 _display = sys.displayhook
 
 
 class Interpreter:
-    """Runs the blocks that come through ``channel``, one after the other; ``load`` imports what tools need."""
+    """Runs the blocks that come through ``channel``, one after the other.
 
-    def __init__(self, channel: Channel, load: Callable[[str], Any]) -> None:
+    Args:
+        channel: Where commands come from.
+        control: The number of the socket by which forks get their descriptors.
+        load: Imports a module of the runner.
+    """
+
+    def __init__(self, channel: Channel, control: int, load: Callable[[str], Any]) -> None:
         self._channel = channel
+        self._control = control
+        os.set_inheritable(control, False)
         self._load = load
         self._tools: Tools | None = None
+        self._forks: Forks | None = None
+        self._seeded = False
         self._pid = getpid()
         module = ModuleType("__main__")
         sys.modules["__main__"] = module
@@ -73,9 +86,18 @@ class Interpreter:
             if kind is Kind.TOOLS:
                 self._declare(decode(payload.decode())["tools"])
                 continue
+            if kind in (Kind.FORK, Kind.SEAL):
+                self._fork_or_seal(kind, token, decode(payload.decode()))
+                continue
+            if kind is Kind.MOVE:
+                self._load(_FORKING).move(**decode(payload.decode()))
+                continue
             _, number = RUN_HEAD.unpack_from(payload)
             name = f"<block {number}>"
-            report = self._run(payload[RUN_HEAD.size :].decode(), name, token)
+            code = payload[RUN_HEAD.size :].decode()
+            # what a setup has seeded stays so in the interpreters that are forked from this one
+            self._seeded = self._seeded or (kind is Kind.SETUP and "seed" in code)
+            report = self._run(code, name, token)
             self._channel.send(Kind.REPORT, token, report)
             # now nobody waits for it
             self._sources.settle(name, self._parts)
@@ -89,6 +111,26 @@ class Interpreter:
                 made: type[Tools] = self._load(_TOOLS).Tools
             self._tools = made(self._channel, self._interrupts, self._namespace)
         self._tools.declare(tools)
+
+    def _fork_or_seal(self, kind: Kind, token: bytes, request: dict[str, Any]) -> None:
+        if self._forks is None:
+            with library_first():
+                made: type[Forks] = self._load(_FORKING).Forks
+            self._forks = made(self._channel, self._streams, self._control, self._blocks.close_loop)
+        calls = None if self._tools is None else self._tools.calls
+        own_threads = 0 if calls is None else calls.threads
+        if kind is Kind.SEAL:
+            is_fork = False
+            refused = self._forks.seal(request, own_threads=own_threads, keeps_random_numbers=self._seeded)
+        else:
+            is_fork, refused = self._forks.fork(request, own_threads=own_threads)
+        if not is_fork:
+            self._channel.send(Kind.FORKED, token, _encoded({"refused": refused}))
+            return
+        self._pid = getpid()
+        if calls is not None:
+            calls.begin_process()
+        self._forks.announce()
 
     def _run(self, code: str, name: str, token: bytes) -> bytes:
         self._answer.begin()
@@ -188,9 +230,10 @@ def main(payload: bytes, load: Callable[[str], Any], arguments: list[str]) -> No
     """Run blocks until the supervisor closes the pipe, then exit, with ``EX_SOFTWARE`` if that cannot be done."""
     status = 0
     try:
-        channel = Channel(*map(int, arguments))
+        *pipes, control = map(int, arguments)
+        channel = Channel(*pipes)
         prepare_user_site()
-        Interpreter(channel, load).serve()
+        Interpreter(channel, control, load).serve()
     except BaseException as error:
         status = os.EX_SOFTWARE
         with suppress(OSError):

@@ -78,11 +78,20 @@ class Calls:
         self._channel = channel
         self._interrupts = interrupts
         interrupts.on_stop = self._stop
+        self._numbers = count(1)
+        self.begin_process()
+
+    @property
+    def threads(self) -> int:
+        """How many threads are the runner's."""
+        return int(self._listening)
+
+    def begin_process(self) -> None:
+        """Begin in this process, which may be a fork of the one before, between two blocks."""
         self._pid = getpid()
         self._main_thread = get_ident()
         # what runs within it may be a finalizer of the code, which may do anything
         self._lock = RLock()
-        self._numbers = count(1)
         self._token: bytes | None = None
         self._sent: dict[int, _Call] = {}
         self._sent_bytes = 0

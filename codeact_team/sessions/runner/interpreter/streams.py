@@ -20,13 +20,31 @@ class Streams:
     """Remembers what file descriptors 0 to 2 and ``sys.stdin``, ``sys.stdout`` and ``sys.stderr`` are now."""
 
     def __init__(self) -> None:
-        # one that is made a copy of the other is not taken for it
-        owners = {_STDIN: os.getppid(), _STDOUT: os.getpid(), _STDERR: os.getpid()}
-        descriptors = [Descriptor(fd, owner) for fd, owner in owners.items()]
-        self._descriptors = [(descriptor, descriptor.copy()) for descriptor in descriptors]
+        self._supervisor = os.getppid()
+        self._copies = {fd: os.dup(fd) for fd in (_STDIN, _STDOUT, _STDERR)}
+        self._remember()
         self._own: dict[str, Any] = {"stdin": sys.stdin, "stdout": sys.stdout, "stderr": sys.stderr}
         for name in ("stdout", "stderr"):
             self._own[name].reconfigure(encoding="utf-8", errors="backslashreplace")
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """All that are the runner's."""
+        return (*self._copies, *self._copies.values())
+
+    def _remember(self) -> None:
+        # one that is made a copy of the other is not taken for it
+        owners = {_STDIN: self._supervisor, _STDOUT: os.getpid(), _STDERR: os.getpid()}
+        self._descriptors = [
+            (Descriptor(fd, owner), Descriptor(self._copies[fd], owner)) for fd, owner in owners.items()
+        ]
+
+    def begin(self, output: int) -> None:
+        """Write to ``output`` from now on. To be called in a fork of the interpreter."""
+        for fd in (_STDOUT, _STDERR):
+            os.dup2(output, fd)
+            os.dup2(output, self._copies[fd], inheritable=False)
+        self._remember()
 
     def restore(self) -> None:
         """Put back what is not as it was. Raises an ``OSError`` if the code has closed even the copies."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterable
 from contextlib import suppress
 
 from codeact_team.sessions.protocol import (
@@ -33,6 +34,7 @@ class Block:
         token: What its report bears.
         interpreter: The number of the interpreter that is to run it; 0 for a shell.
         shell: The shell that runs it.
+        is_given: Whether the interpreter has been given it.
         interrupted: Whether it has been told to end.
     """
 
@@ -40,6 +42,7 @@ class Block:
         self.interpreter = interpreter
         self.token = os.urandom(TOKEN_BYTES)
         self.shell: Shell | None = None
+        self.is_given = False
         self.interrupted = False
         self._began = now()
         self._artifacts = 0
@@ -80,27 +83,35 @@ class _Counter:
         return self._number
 
 
-class Results:
-    """Tells how blocks and interpreters end.
-
-    Attributes:
-        present: The number of the present interpreter, which is started with the next block if it is not yet.
-    """
+class Usage:
+    """What the kernel counts of all that runs here."""
 
     def __init__(self) -> None:
-        self.present = 1
-        self._loss = ""
         self._oom_kills = _Counter(
             b"oom_kill", "/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"
         )
         self._fork_failures = _Counter(
             b"max", "/sys/fs/cgroup/pids.events", "/sys/fs/cgroup/pids/pids.events"
         )
-        self._counts = self._count()
-        self._processor_time = ProcessorTime()
+        self.processor_time = ProcessorTime()
 
-    def _count(self) -> tuple[int | None, int | None]:
+    def count(self) -> tuple[int | None, int | None]:
+        """How many processes were killed for memory, and how many could not be started."""
         return self._oom_kills.read(), self._fork_failures.read()
+
+
+class Results:
+    """Tells how blocks and interpreters end, those of one branch.
+
+    Attributes:
+        present: The number of the present interpreter, which is started with the next block if it is not yet.
+    """
+
+    def __init__(self, usage: Usage) -> None:
+        self.present = 1
+        self._loss = ""
+        self._usage = usage
+        self._counts = usage.count()
 
     def lost(self, reason: str) -> None:
         """The present interpreter is gone, or cannot be."""
@@ -116,18 +127,19 @@ class Results:
         ended_here: bool,
         output: bytes,
         report: bytes,
-        running: int | None,
+        running: Iterable[int],
     ) -> bytes:
         """The ``RESULT`` frame of a block.
 
-        ``ended_here`` says if this process has killed what ran it; ``running`` is the process of the present interpreter.
+        ``ended_here`` says if this process has killed what ran it; ``running`` are the processes of all interpreters that
+        live.
         """
-        (ooms, failures), self._counts = self._counts, self._count()
+        (ooms, failures), self._counts = self._counts, self._usage.count()
         oom_kills, fork_failures = _difference(self._counts[0], ooms), _difference(self._counts[1], failures)
         if oom_kills == NONE and ended_here:
             oom_kills = 0
         code = NONE if code is None else code
-        used = self._processor_time.since_last(running)
+        used = self._usage.processor_time.since_last(running)
         reason = self._loss.encode(errors="replace")[:_MAX_REASON]
         head = RESULT_HEAD.pack(
             block.interpreter,
@@ -148,7 +160,7 @@ class Results:
             return f"it ended itself with exit code {exit_code(status)} (os._exit or the like)"
         number = os.WTERMSIG(status)
         if number == signal.SIGKILL:
-            if _difference(self._oom_kills.read(), self._counts[0]) > 0:
+            if _difference(self._usage.count()[0], self._counts[0]) > 0:
                 return "it was killed for memory"
             return f"it was killed (signal {number})"
         return f"{(signal.strsignal(number) or 'unknown signal').lower()} (signal {number})"

@@ -1,13 +1,19 @@
-"""The interpreter as its supervisor sees it: a process, and pipes for commands, for reports and for answers."""
+"""The interpreter as its supervisor sees it: a process, pipes for commands, reports and answers, and a socket for forks."""
 
 from __future__ import annotations
 
 import json
 import os
+import struct
 import sys
-from collections.abc import Iterator
+
+# without the module around it, which takes longer to load than all else here
+from _socket import AF_UNIX, MSG_DONTWAIT, SCM_RIGHTS, SOCK_STREAM, SOL_SOCKET, socketpair
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
 
 from codeact_team.sessions.protocol import (
+    BORN,
     FROM_INTERPRETER,
     KIB,
     MAX_ANSWER_BYTES,
@@ -21,6 +27,7 @@ from codeact_team.sessions.runner.supervisor.pipes import PipeWriter, make_pipe,
 from codeact_team.sessions.runner.supervisor.process_family import Family
 
 _RUNNER = __name__.rpartition(".")[0].rpartition(".")[0]
+_SO_PASSCRED, _SCM_CREDENTIALS = 16, 2
 _COMMANDS_SIZE = 256 * KIB
 """So that an interpreter finds all its source when it comes to read it."""
 _MAX_UNREAD_ANSWERS = 2 * MAX_CALLS_AT_ONCE
@@ -34,77 +41,146 @@ class Program:
 
     Args:
         payload: The sources, as this process got them.
-
-    Attributes:
-        tools: The host's functions, as the host declares them; ``None`` as long as it does not.
     """
 
     def __init__(self, payload: bytes) -> None:
         if not sys.executable:
             raise OSError("this Python does not know its own path")
         self.payload = payload
-        self.tools: bytes | None = None
         self._bootstrap = json.loads(payload)[f"{_RUNNER}.bootstrap"]
 
-    def argv(self, commands: int, reports: int, answers: int) -> list[str]:
+    def argv(self, commands: int, reports: int, answers: int, control: int) -> list[str]:
         main = f"{_RUNNER}.interpreter.interpreter"
         source = (commands, len(self.payload), main)
-        arguments = map(str, (*source, commands, reports, answers))
+        arguments = map(str, (*source, commands, reports, answers, control))
         return [sys.executable, "-u", "-c", self._bootstrap, *arguments]
 
 
 class Interpreter:
-    """A running interpreter.
+    """An interpreter, to be started by :meth:`start` or :meth:`fork_from`.
 
     What is given to it waits in one of the pipes, to be flushed by the caller.
 
+    Args:
+        output: What it gets as stdout and stderr: the end of a pipe.
+
     Attributes:
-        pid: Its process id, and that of its group and session.
+        pid: Its process id, and that of its group and session; 0 until it is known.
         reports: Where its frames are read.
         commands: Where frames are written to it.
         answers: Where the answers to its calls are written.
+        control: Where a fork says that it lives.
         asked: Whether it has been given a block.
+        is_pristine: Whether forks of it may run blocks instead of it, as it has run nothing but setups.
+        setups: The setups that have run in it then.
 
     Raises:
-        OSError: If it cannot be started.
+        OSError: If there are not enough descriptors.
     """
 
-    def __init__(self, program: Program, family: Family, output: int) -> None:
+    def __init__(self, output: int) -> None:
+        self._output = output
         theirs, commands = make_pipe(_COMMANDS_SIZE)
         listening, answers = make_pipe()
         self.reports, writer = make_pipe()
+        self._control, control = socketpair(AF_UNIX, SOCK_STREAM)
+        self._theirs = (theirs, writer, listening, control.detach())
         self.commands, self.answers = PipeWriter(commands), PipeWriter(answers)
         os.set_blocking(self.reports, False)
+        self.control = self._control.fileno()
+        self.pid = 0
+        self.asked = False
+        self.is_pristine = False
+        self.setups: set[bytes] = set()
+        self._tools: bytes | None = None
+        self._frames = FrameReader(FROM_INTERPRETER)
+        self._size_of_last = 0
+
+    def start(self, program: Program, family: Family, *, is_pristine: bool) -> None:
+        """Start it as a program.
+
+        Args:
+            program: The program.
+            family: Who starts it.
+            is_pristine: Whether it is to run no block before it has been asked to fork.
+
+        Raises:
+            OSError: If it cannot be started.
+        """
+        self.is_pristine = is_pristine
         try:
             self.pid = family.start(
-                program.argv(theirs, writer, listening),
+                program.argv(*self._theirs),
                 environment=os.environb,
-                output=output,
-                inherited={fd: fd for fd in (theirs, writer, listening)},
+                output=self._output,
+                inherited={fd: fd for fd in self._theirs},
+                is_trusted=is_pristine,
             )
         except OSError:
             self.close()
             raise
-        finally:
-            for fd in (theirs, writer, listening):
-                os.close(fd)
-        self.asked = False
-        self._frames = FrameReader(FROM_INTERPRETER)
-        self._size_of_last = 0
+        self._give_away()
         self.commands.add(program.payload)
-        if program.tools is not None:
-            self.tell_tools(program.tools)
 
-    def tell_tools(self, tools: bytes) -> None:
-        """Give it the declarations of the host's functions."""
-        self.commands.add(frame(Kind.TOOLS, bytes(TOKEN_BYTES), tools))
+    def fork_from(self, other: Interpreter) -> None:
+        """Let it become a fork of another one, which is told to fork next.
 
-    def run(self, token: bytes, block: bytes) -> None:
+        Raises:
+            OSError: If it does not get what it needs for that.
+        """
+        self._control.setsockopt(SOL_SOCKET, _SO_PASSCRED, 1)
+        other._send(*self._theirs, self._output)
+        self._give_away()
+        self._tools = other._tools
+
+    def _send(self, *fds: int) -> None:
+        rights = struct.pack(f"{len(fds)}i", *fds)
+        self._control.sendmsg([BORN], [(SOL_SOCKET, SCM_RIGHTS, rights)], MSG_DONTWAIT)
+
+    def hear(self) -> tuple[int, str]:
+        """What a fork says: its process id, as the kernel has it, and what keeps it from living, if something does."""
+        said, data, _, _ = self._control.recvmsg(4096, 256, MSG_DONTWAIT)
+        for level, kind, content in data:
+            if (level, kind) == (SOL_SOCKET, _SCM_CREDENTIALS) and said.startswith(BORN):
+                return struct.unpack_from("i", content)[0], said[len(BORN) :].decode(errors="replace")
+        return 0, "it ended"
+
+    def _give_away(self) -> None:
+        theirs, self._theirs = self._theirs, ()
+        for fd in theirs:
+            os.close(fd)
+
+    def tell_tools(self, tools: bytes | None) -> None:
+        """Give it the declarations of the host's functions, unless it has them."""
+        if tools is not None and tools != self._tools:
+            self._tools = tools
+            self.commands.add(frame(Kind.TOOLS, bytes(TOKEN_BYTES), tools))
+
+    def run(self, kind: Kind, token: bytes, block: bytes) -> None:
         """Give it a block."""
         self.asked = True
-        command = frame(Kind.RUN, token, block)
+        command = frame(kind, token, block)
         self._size_of_last = len(command)
         self.commands.add(command)
+
+    def fork(self, directories: Sequence[str | None], home: str) -> None:
+        """Have it fork itself; see :attr:`Kind.FORK`."""
+        self._command(Kind.FORK, {"directories": directories, "home": home})
+
+    def seal(self, instructions: bytes, domain: int | None) -> None:
+        """Have it run no blocks any more; see :attr:`Kind.SEAL`. Raises an ``OSError`` if it cannot be told."""
+        if domain is not None:
+            self._send(domain)
+        self._command(
+            Kind.SEAL, {"filter": b64encode(instructions).decode(), "has_domain": domain is not None}
+        )
+
+    def _command(self, kind: Kind, request: Mapping[str, object]) -> None:
+        self.commands.add(frame(kind, bytes(TOKEN_BYTES), json.dumps(request).encode()))
+
+    def move(self, home: str, to: str) -> None:
+        """Have it go on in another directory."""
+        self.commands.add(frame(Kind.MOVE, bytes(TOKEN_BYTES), json.dumps({"home": home, "to": to}).encode()))
 
     def answer(self, token: bytes, answer: bytes) -> bool:
         """Give it the answer to a call; whether it reads its answers."""
@@ -127,6 +203,8 @@ class Interpreter:
         return self._frames.feed(data)
 
     def close(self) -> None:
+        self._give_away()
+        self._control.close()
         self.commands.close()
         self.answers.close()
         os.close(self.reports)

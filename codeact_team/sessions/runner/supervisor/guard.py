@@ -18,7 +18,7 @@ except ImportError:
         "the Python in the sandbox has no ctypes, which the supervisor needs to guard itself from the code"
     )
 
-from codeact_team.system.filters import Rule, install
+from codeact_team.system.filters import Rule, assemble, install, install_program
 from codeact_team.system.kernel import (
     CAPABILITIES,
     PR_GET_DUMPABLE,
@@ -40,7 +40,7 @@ _ABI_OF_REFER, _ABI_OF_SCOPES = 2, 6
 
 
 class Guard:
-    """Guards this process, from now on, against everything that it starts. Only one process may be guarded so.
+    """Guards this process, from now on, against everything that it starts, and one other that it has started.
 
     Against reading: this process is not dumpable, or else its children are in Landlock domains of their own. Against
     signals: a system call filter, or else a Landlock scope, which also keeps one block from ending what another has left
@@ -48,10 +48,14 @@ class Guard:
 
     Attributes:
         unguarded: What code could do to this process, or ``None``.
+        can_shield: Whether :meth:`shield` is possible.
+        ruleset: Of the Landlock domains that children enter; ``None`` if they enter none.
     """
 
     def __init__(self) -> None:
-        self._ruleset: int | None = None
+        self.ruleset: int | None = None
+        self._shield: bytes | None = None
+        self.can_shield = False
         if sys.platform != "linux":
             self.unguarded: str | None = (
                 "code can read and signal its supervisor: only Linux can keep it from that"
@@ -61,13 +65,15 @@ class Guard:
         prctl(PR_SET_DUMPABLE, 0)
         unreadable = prctl(PR_GET_DUMPABLE) == 0 and not _may_trace_anything()
         unreachable = _filter_calls()
+        is_filtered = unreachable
         if not (unreadable and unreachable):
             abi = syscall(_LANDLOCK_CREATE_RULESET, 0, 0, _CREATE_RULESET_VERSION)
             scope = _SCOPE_SIGNAL if not unreachable and abi >= _ABI_OF_SCOPES else 0
             if abi >= _ABI_OF_REFER and (ruleset := _make_ruleset(scope)) is not None:
-                self._ruleset = ruleset
+                self.ruleset = ruleset
                 unreadable = unreadable or self._memory_is_closed()
                 unreachable = unreachable or scope != 0
+        self.can_shield = unreadable and is_filtered
         deeds = [deed for deed, kept in (("read", unreadable), ("signal", unreachable)) if not kept]
         self.unguarded = (
             f"code can {' and '.join(deeds)} its supervisor: the kernel, or what surrounds the sandbox, offers no"
@@ -91,8 +97,22 @@ class Guard:
 
     def enter_child(self) -> None:
         """To be called in a child, before anything of the code's runs there, which must not happen if this raises."""
-        if self._ruleset is not None and syscall(_LANDLOCK_RESTRICT_SELF, self._ruleset, 0) < 0:
+        if self.ruleset is not None and syscall(_LANDLOCK_RESTRICT_SELF, self.ruleset, 0) < 0:
             raise OSError(ctypes.get_errno(), "the code cannot be kept from its supervisor")
+        if self._shield is not None:
+            install_program(self._shield)
+
+    def shield(self, process: int | None) -> bytes:
+        """Guard another process like this one, from now on: against what is started by :meth:`enter_child`.
+
+        Args:
+            process: It leads its group. ``None`` to guard none any more.
+
+        Returns:
+            The program of a system call filter, for it to install: against what it starts itself.
+        """
+        self._shield = None if process is None else assemble(_aimed_at(process, process))
+        return self._shield or b""
 
 
 def _may_trace_anything() -> bool:

@@ -18,6 +18,7 @@ _END_SECONDS = 1.0
 _LEAST_LOOKS = 20
 """How often they are looked at in any case: a busy machine may take the time from this process, too."""
 _PAUSE = 0.001
+_SOME = 8
 _ROUNDS_OF_STOPS = 8
 """How often new processes may turn up while their makers are stopped, before those that were seen are killed."""
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -38,11 +39,13 @@ class Descendant(NamedTuple):
     Attributes:
         started: When it was forked, in clock ticks since the machine started; long after now if that is not known.
         session: The id of its session, which is the id of the process that made it; 0 if not known.
+        line: The child of this process that it has come of, or that has adopted it; itself if it is one.
     """
 
     pid: int
     started: int
     session: int
+    line: int
 
 
 Choice = Callable[[Descendant], bool]
@@ -63,6 +66,7 @@ class Family:
         self._listable = os.access(_CHILDREN.format(self._me, self._me), os.R_OK)
         self._running: set[int] = set()
         self._ended: dict[int, int] = {}
+        self._has_killed_others = False
 
     def start(
         self,
@@ -72,6 +76,7 @@ class Family:
         output: int,
         inherited: Mapping[int, int],
         directory: str | None = None,
+        is_trusted: bool = False,
     ) -> int:
         """Start a program in a session of its own, stdin empty. It ends with code 126 if that cannot be after all.
 
@@ -81,11 +86,15 @@ class Family:
             output: What it gets as stdout and stderr.
             inherited: File descriptors it gets beside these: its number there, and the one here.
             directory: Where it starts, if that still exists; else in this process's directory.
+            is_trusted: Whether it is to be guarded, rather than guarded against.
         """
         with self._oom_score:
             pid = os.fork()
         if pid == 0:
             try:
+                os.setsid()
+                if not is_trusted:
+                    self._guard.enter_child()
                 self._become(argv, environment, output, inherited, directory)
             except BaseException as error:
                 os.write(output, f"{argv[0]}: {error}\n".encode())
@@ -104,8 +113,6 @@ class Family:
         inherited: Mapping[int, int],
         directory: str | None,
     ) -> None:
-        os.setsid()
-        self._guard.enter_child()
         # what is ignored stays so in a new program
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             with suppress(OSError):
@@ -119,14 +126,53 @@ class Family:
             os.set_inheritable(there, True)
         os.execve(argv[0], argv, environment)
 
+    @property
+    def can_list(self) -> bool:
+        """Whether descendants can be found that were not started here."""
+        return self._listable
+
+    def adopt(self, pid: int) -> bool:
+        """Take a process that was not started here for one of those that were; whether it is a child of this one."""
+        if pid in self._running or pid not in _children_of(self._me):
+            return False
+        self._running.add(pid)
+        self._ended.pop(pid, None)
+        return True
+
+    def has_room(self) -> bool:
+        """Whether some more processes may be started. A sandbox that counts them can lose count of those killed here."""
+        if not self._has_killed_others:
+            return True
+        self._has_killed_others = False
+        reader, writer = os.pipe()
+        children: list[int] = []
+        try:
+            for _ in range(_SOME):
+                if (pid := os.fork()) == 0:
+                    os.close(writer)
+                    os.read(reader, 1)
+                    os._exit(0)
+                children.append(pid)
+        except OSError:
+            return False
+        finally:
+            os.close(writer)
+            os.close(reader)
+            for pid in children:
+                os.waitpid(pid, 0)
+        return True
+
+    def has(self, chosen: Choice) -> bool:
+        """Whether any living descendant is ``chosen``."""
+        return any(map(chosen, self._alive()))
+
     def reap(self) -> int:
         """Reap whatever has ended, and count it."""
         count = 0
         with suppress(ChildProcessError):
-            while True:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-                if pid == 0:
-                    break
+            while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                # a wait that could block: sandboxes that count processes take only those to be gone that it was for
+                pid, status = os.waitpid(ended.si_pid, 0)
                 count += 1
                 if pid in self._running:
                     self._running.remove(pid)
@@ -152,15 +198,16 @@ class Family:
             targets = self._stopped(chosen, killed)
             if not targets and not reaped:
                 return True
+            self._has_killed_others = self._has_killed_others or not targets <= self._running
             for pid in targets:
                 self._signal(pid, signal.SIGKILL)
             killed |= targets
             time.sleep(_PAUSE)
         return False
 
-    def end_all(self) -> bool:
-        """Kill all descendants; see :meth:`end`."""
-        return self.end(lambda descendant: True) and self._is_childless()
+    def end_all(self, spared: int | None = None) -> bool:
+        """Kill all descendants but the child ``spared``; see :meth:`end`."""
+        return self.end(lambda descendant: descendant.pid != spared) and self._has_no_child_but(spared)
 
     def interrupt(self, leader: int) -> None:
         """Send SIGINT to the process group of a child started here."""
@@ -194,21 +241,23 @@ class Family:
 
     def _alive(self) -> Iterator[Descendant]:
         if not self._listable:
-            yield from [Descendant(pid, _LONG_AFTER, pid) for pid in self._running]
+            yield from [Descendant(pid, _LONG_AFTER, pid, pid) for pid in self._running]
             return
         found = [self._me]
-        known = {self._me}
+        lines = {self._me: self._me}
         for pid in found:
             for child in _children_of(pid):
-                if child not in known:
-                    known.add(child)
+                if child not in lines:
+                    lines[child] = child if pid == self._me else lines[pid]
                     found.append(child)
-                    if descendant := _descendant(child):
+                    if descendant := _descendant(child, lines[child]):
                         yield descendant
 
-    def _is_childless(self) -> bool:
+    def _has_no_child_but(self, spared: int | None) -> bool:
         # some may have died since
         self.reap()
+        if spared is not None:
+            return _children_of(self._me) == [spared]
         try:
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
@@ -226,7 +275,7 @@ def _children_of(pid: int) -> list[int]:
     return children
 
 
-def _descendant(pid: int) -> Descendant | None:
+def _descendant(pid: int, line: int) -> Descendant | None:
     """``None`` if it is dead."""
     try:
         # the name before it may hold blanks and brackets
@@ -235,12 +284,12 @@ def _descendant(pid: int) -> Descendant | None:
         return None
     except PermissionError:
         # some sandboxes show a process only once it has asked them for something
-        return Descendant(pid, _LONG_AFTER, 0)
+        return Descendant(pid, _LONG_AFTER, 0, line)
     state, session, threads, started = fields[0], fields[3], fields[17], fields[19]
     # where the first thread has ended but not the others, it looks like a zombie
     if state in (b"Z", b"X") and int(threads) <= 1:
         return None
-    return Descendant(pid, int(started), int(session))
+    return Descendant(pid, int(started), int(session), line)
 
 
 def _read(path: str) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import time
+from collections.abc import Iterable
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _MICROSECONDS = 1_000_000
@@ -21,7 +22,7 @@ _GROUPS = (
 class ProcessorTime:
     """The time of everything that runs here together.
 
-    It is that of the control group, where this process finds its own. Elsewhere it is that of the interpreter and of
+    It is that of the control group, where this process finds its own. Elsewhere it is that of the interpreters and of
     whatever has ended, as far as somebody has waited for its end: code can then hide what its children use.
     """
 
@@ -33,33 +34,33 @@ class ProcessorTime:
                 self._counter = os.open(f"{directory}/{usage}", os.O_RDONLY | os.O_CLOEXEC)
                 self._units = units
                 break
-        self._before = self._read(None) or 0
+        self._before = self._read(()) or 0
         self._looked = time.monotonic()
 
-    def since_last(self, interpreter: int | None) -> int | None:
+    def since_last(self, interpreters: Iterable[int]) -> int | None:
         """Microseconds since this was last asked; ``None`` if nobody knows.
 
         Args:
-            interpreter: The process of the interpreter, if there is one.
+            interpreters: The processes of those that live.
         """
         if self._counter is None:
             if (looked := time.monotonic()) - self._looked < 1 / _TICKS:
                 # that clock has not ticked since; what is too little for it counts later
                 return 0
             self._looked = looked
-        now = self._read(interpreter)
+        now = self._read(interpreters)
         if now is None:
             return None
         used, self._before = max(0, now - self._before), max(now, self._before)
         return used
 
-    def _read(self, interpreter: int | None) -> int | None:
+    def _read(self, interpreters: Iterable[int]) -> int | None:
         if self._counter is not None:
             # a number alone, or first of all after its key
             return int(os.pread(self._counter, 4096, 0).split(None, 2)[:2][-1]) // self._units
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)
         seconds = ended.ru_utime + ended.ru_stime
-        if interpreter is not None:
+        for interpreter in interpreters:
             try:
                 with open(f"/proc/{interpreter}/stat", "rb", buffering=0) as file:
                     # the name before it may hold blanks and brackets

@@ -6,7 +6,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 
-from codeact_team.sessions.protocol import FROM_HOST, KIB, FrameReader, Kind, frame
+from codeact_team.sessions.protocol import FROM_HOST, KIB, FrameReader, Kind, frame, of_branch
 from codeact_team.sessions.runner.supervisor.pipes import make_pipe, read_some
 
 _PIPE_SIZE = 256 * KIB
@@ -64,6 +64,34 @@ class Host:
             raise HostGone from error
 
 
+class BranchHost:
+    """The stream of a branch, in pieces that go through that to the host.
+
+    Attributes:
+        held: What goes with the next that is sent.
+    """
+
+    def __init__(self, host: Host, number: int) -> None:
+        self._host = host
+        self._number = number
+        self._frames = FrameReader(FROM_HOST)
+        self.held: list[bytes] = []
+
+    def feed(self, piece: bytes) -> Iterator[tuple[Kind, bytes]]:
+        """The frames that are complete with a piece that has come."""
+        return self._frames.feed(piece)
+
+    def hold(self, *pieces: bytes) -> None:
+        """See :meth:`Host.hold`."""
+        self.held += pieces
+
+    def send(self, *pieces: bytes) -> None:
+        """See :meth:`Host.send`."""
+        data = b"".join((*self.held, *pieces))
+        self.held.clear()
+        self._host.send(of_branch(self._number, data))
+
+
 class Output:
     """The one pipe that the code's programs have as stdout and stderr.
 
@@ -105,6 +133,10 @@ class Output:
         kept = frame(Kind.OUTPUT, note.encode(), bytes(self._kept))
         self._kept, self._dropped = bytearray(), 0
         return kept
+
+    def close(self) -> None:
+        for fd in (self.fd, self.inner):
+            os.close(fd)
 
     def discard(self) -> None:
         """Drop what has been written. Nobody may write any more."""

@@ -27,15 +27,15 @@ _STATE = """{{ printf '%s\\0' "$PWD"; {env} -0 && printf '\\0'; }} 2>/dev/null >
 
 
 class Shells:
-    """The shells of a session, which write to ``output``."""
+    """The shells of a session or of a branch of it, which write to ``output`` and begin in ``home``."""
 
-    def __init__(self, family: Family, output: int) -> None:
+    def __init__(self, family: Family, output: int, home: str) -> None:
         self._family = family
         self._output = output
         self._places = os.environ.get("PATH", os.defpath)
-        self._workspace = os.getcwd()
+        self._home = home
         self._script = ""
-        self._directory: str | None = None
+        self._directory = home
         self._variables: Mapping[bytes, bytes] = dict(os.environb)
         self._sessions: set[int] = set()
 
@@ -88,9 +88,16 @@ class Shells:
             name: value for name, sign, value in variables if name and sign and name not in _OWN_VARIABLES
         }
 
+    def go_on_from(self, other: Shells) -> None:
+        """Go on where the shells of another branch have ended, in this one's own directory."""
+        here = os.path.relpath(other._directory, other._home)
+        is_inside = here.split(os.sep)[0] != os.pardir
+        self._directory = os.path.normpath(os.path.join(self._home, here)) if is_inside else other._directory
+        self._variables = other._variables
+
     def reset(self) -> None:
-        """Begin again in the workspace."""
-        self._directory = None
+        """Begin again in the directory in which the first has begun."""
+        self._directory = self._home
         self._variables = dict(os.environb)
 
     def remove(self) -> None:
@@ -110,7 +117,7 @@ class Shells:
         name = f"codeact-{os.urandom(8).hex()}"
         failure: OSError | None = None
         # the code may have filled the first place, or removed it
-        for place in (os.environ.get("TMPDIR") or "/tmp", self._workspace):
+        for place in (os.environ.get("TMPDIR") or "/tmp", self._home):
             self._script = os.path.join(place, name)
             try:
                 fd = os.open(self._script, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -1,4 +1,4 @@
-"""The files of the workspace, for the host: written, read and listed by paths below the current directory.
+"""The files of the workspace, for the host: written, read and listed by paths below a directory.
 
 Paths are bytes: what a file is called does not depend on the locale.
 """
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from codeact_team.sessions.protocol import (
+    BRANCHES,
     FROM_SUPERVISOR,
     KIB,
     MAX_FILE_BYTES,
@@ -23,6 +24,7 @@ from codeact_team.sessions.protocol import (
     frame,
 )
 
+_BRANCHES = BRANCHES.encode()
 _CHUNK = 1 * MIB
 _MAX_LIST = FROM_SUPERVISOR[Kind.DONE] - KIB
 """How long a list may be, as JSON."""
@@ -34,19 +36,19 @@ REQUESTS = (Kind.PUT, Kind.GET, Kind.LIST)
 """The frames that :func:`answers` are for."""
 
 
-def answers(kind: Kind, payload: bytes) -> Iterator[bytes]:
-    """The frames that answer a request."""
+def answers(kind: Kind, payload: bytes, home: bytes) -> Iterator[bytes]:
+    """The frames that answer a request about what is in the directory ``home``; the current one if that is empty."""
     try:
         if kind == Kind.PUT:
             head = payload.find(b"\n") + 1
-            put(_path(payload[:head]), memoryview(payload)[head:])
+            put(home, _path(payload[:head]), memoryview(payload)[head:])
             yield frame(Kind.DONE)
         elif kind == Kind.GET:
-            for piece in get(_path(payload)):
+            for piece in get(home, _path(payload)):
                 yield frame(Kind.FILE, piece)
             yield frame(Kind.DONE)
         else:
-            yield frame(Kind.DONE, json.dumps({"files": list_all()}).encode())
+            yield frame(Kind.DONE, json.dumps({"files": list_all(home)}).encode())
     except OSError as error:
         failure = {"error": type(error).__name__, "message": error.strerror or str(error)}
         yield frame(Kind.FAILED, json.dumps(failure).encode())
@@ -62,9 +64,9 @@ def _path(request: bytes) -> str:
     return path
 
 
-def put(path: str, data: memoryview) -> None:
+def put(home: bytes, path: str, data: memoryview) -> None:
     """Write a file; directories are made, and whatever is in its place, but a directory, is replaced."""
-    target = _inside(path)
+    target = _inside(home, path)
     directory = os.path.dirname(target)
     if directory:
         os.makedirs(directory, exist_ok=True)
@@ -79,10 +81,10 @@ def put(path: str, data: memoryview) -> None:
         raise
 
 
-def get(path: str) -> Iterator[bytes]:
+def get(home: bytes, path: str) -> Iterator[bytes]:
     """The content of a regular file that is not too large, piece by piece."""
     # a pipe without a writer would be waited for
-    fd = os.open(_inside(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    fd = os.open(_inside(home, path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         status = os.fstat(fd)
         if stat.S_ISDIR(status.st_mode):
@@ -100,18 +102,19 @@ def get(path: str) -> Iterator[bytes]:
         os.close(fd)
 
 
-def list_all() -> list[tuple[str, int]]:
+def list_all(home: bytes) -> list[tuple[str, int]]:
     """The regular files with their sizes, in a stable order, or as many as there is room for. Links are not followed."""
     found: list[tuple[str, int]] = []
     room, unseen = _MAX_LIST, _MAX_SEEN
     pending = [b""]
     while pending:
-        entries = _entries(pending.pop(), unseen)
+        entries = _entries(home, pending.pop(), unseen)
         unseen -= len(entries)
         below: list[bytes] = []
         for path, status in entries:
             if stat.S_ISDIR(status.st_mode):
-                below.append(path)
+                if path != _BRANCHES:
+                    below.append(path)
             elif stat.S_ISREG(status.st_mode):
                 name = path.decode(errors="replace")
                 room -= len(json.dumps(name)) + _MAX_SIZE_DIGITS
@@ -124,11 +127,11 @@ def list_all() -> list[tuple[str, int]]:
     return found
 
 
-def _entries(directory: bytes, limit: int) -> list[tuple[bytes, os.stat_result]]:
+def _entries(home: bytes, directory: bytes, limit: int) -> list[tuple[bytes, os.stat_result]]:
     """What is in a directory, by name; at most ``limit``; nothing if it cannot be read."""
     found: list[tuple[bytes, os.stat_result]] = []
     try:
-        with os.scandir(directory or b".") as entries:
+        with os.scandir(os.path.join(home, directory) or b".") as entries:
             for _, entry in zip(range(limit), entries):  # noqa: B905 - there may be more
                 # it may have been removed meanwhile
                 with suppress(FileNotFoundError):
@@ -143,11 +146,11 @@ def _check_size(size: int) -> None:
         raise OSError(errno.EFBIG, f"it has {size} bytes, and at most {MAX_FILE_BYTES} can be read")
 
 
-def _inside(path: str) -> bytes:
+def _inside(home: bytes, path: str) -> bytes:
     parts = path.split("/")
     if path.startswith("/") or ".." in parts or "\0" in path or not set(parts) - {"", "."}:
         raise OSError(errno.EINVAL, f"{path!r} is no path below the workspace")
     try:
-        return path.encode(errors="surrogateescape")
+        return os.path.join(home, path.encode(errors="surrogateescape"))
     except UnicodeError as error:
         raise OSError(errno.EINVAL, f"{path!r} is no path") from error

@@ -1,0 +1,285 @@
+"""Branches of a session, and checkpoints that it is set back to."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from pathlib import Path
+
+import pytest
+from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeBlock
+from support.executing import Kind, one_interpreter, run
+from support.in_sessions import output, said
+
+from codeact_team import ForkError, SandboxError, SessionResult, SettingError
+from codeact_team.execution import ExecutionResult
+from codeact_team.executors.branches import BranchingCodeExecutor
+
+pytestmark = one_interpreter
+
+
+@pytest.fixture
+async def session(executor: BranchingCodeExecutor) -> BranchingCodeExecutor:
+    await executor.restart()
+    return executor
+
+
+async def run_for(user: object, session: BranchingCodeExecutor, code: str) -> ExecutionResult:
+    return await session.run_code_blocks([CodeBlock(code, "python")], CancellationToken(), user=user)
+
+
+async def test_branches_have_the_variables_and_go_ways_of_their_own(session: BranchingCodeExecutor) -> None:
+    await output(session, "x = [1]")
+    branches = await session.fork(3)
+    said_there = await asyncio.gather(
+        *(run(branch, f"x.append({number}); print(x)") for number, branch in enumerate(branches, 2))
+    )
+    assert [one.output for one in said_there] == ["[1, 2]\n", "[1, 3]\n", "[1, 4]\n"]
+    assert await output(session, "x") == "[1]\n"
+    # each goes on where it was, and so does what it was forked from
+    assert (await run(branches[1], "print(x)")).output == "[1, 3]\n"
+    for branch in branches:
+        await branch.stop()
+    assert await output(session, "x") == "[1]\n"
+
+
+async def test_branches_have_files_of_their_own_by_relative_paths(session: BranchingCodeExecutor) -> None:
+    await output(
+        session,
+        "import os; os.makedirs('a/b'); os.symlink('a', 'link')\nwith open('a/b/f', 'w') as f: f.write('1')",
+    )
+    await output(session, "os.chmod('a/b/f', 0o750)")
+    [branch] = await session.fork()
+    code = "print(open('link/b/f').read(), os.stat('a/b/f').st_mode & 0o777, os.readlink('link'))"
+    assert (await run(branch, code)).output == f"1 {0o750} a\n"
+    await run(branch, "open('a/b/f', 'w').write('2'); open('new', 'w').close()")
+    assert await output(session, "open('a/b/f').read(), os.path.exists('new')") == "('1', False)\n"
+    assert set(await branch.list_files()) == {"a/b/f", "new"}
+    assert set(await session.list_files()) == {"a/b/f"}
+    assert await branch.get_file("a/b/f") == b"2"
+    await branch.put_file("given", b"x")
+    # a shell block goes on in the branch's directory, too
+    assert (await run(branch, "cat given; ls", language="sh")).output == "xa\ngiven\nlink\nnew\n"
+    await branch.stop()
+    assert os.listdir(session.work_dir / ".codeact-team" / "branches") == []
+
+
+async def test_a_branch_is_where_the_code_was_in_the_workspace(
+    session: BranchingCodeExecutor, work_dir: Path
+) -> None:
+    await output(session, "import os; os.mkdir('deep'); os.chdir('deep')")
+    await output(session, "mkdir shells; cd shells; export WORD=here", language="sh")
+    [branch] = await session.fork()
+    assert (await run(branch, "print(os.path.basename(os.getcwd()))")).output == "deep\n"
+    assert (await run(branch, "basename $PWD; echo $WORD", language="sh")).output == "shells\nhere\n"
+    await session.promote(branch)
+    assert (
+        await output(session, "os.getcwd().endswith('/deep') and 'branches' not in os.getcwd()") == "True\n"
+    )
+    assert (
+        await output(session, "basename $PWD; basename $(dirname $PWD)", language="sh")
+        == f"shells\n{work_dir.name}\n"
+    )
+
+
+async def test_a_branch_takes_the_place_of_its_session(
+    session: BranchingCodeExecutor, work_dir: Path
+) -> None:
+    await output(session, "x = 1\nopen('old', 'w').close()")
+    first, second = await session.fork(2)
+    await run(first, "import os; os.remove('old'); open('made', 'w').write('by the first'); x = 'first'")
+    await run(second, "x = 'second'")
+    await session.promote(first)
+    assert await output(session, "x, open('made').read(), os.listdir('.') and os.path.exists('old')") == (
+        "('first', 'by the first', False)\n"
+    )
+    assert (work_dir / "made").read_text() == "by the first"
+    with pytest.raises(SandboxError, match="has ended"):
+        await run(first, "x")
+    # the other one lives on, and can be forked itself
+    [third] = await second.fork()
+    assert (await run(third, "print(x)")).output == "second\n"
+    with pytest.raises(SettingError, match="only a branch of this executor"):
+        await session.promote(third)
+    await second.promote(third)
+    await second.stop()
+
+
+async def test_a_session_is_set_back_to_a_checkpoint_as_often_as_one_likes(
+    session: BranchingCodeExecutor, work_dir: Path
+) -> None:
+    await output(session, "x = [1]\nwith open('f', 'w') as f: f.write('before')")
+    checkpoint = await session.checkpoint()
+    for spoil in (
+        "x.clear(); open('f', 'w').write('after'); open('g', 'w').close()",
+        "import os; os._exit(3)",
+    ):
+        await run(session, spoil)
+        await session.rollback(checkpoint, user=session)
+        result = await said(session, "print(x, open('f').read())\nimport os; os.path.exists('g')")
+        assert (result.output, result.state_lost) == ("[1] before\nFalse\n", False)
+    assert sorted(os.listdir(work_dir)) == [".codeact-team", "f"]
+    await checkpoint.aclose()
+    with pytest.raises(SandboxError):
+        await session.rollback(checkpoint)
+    assert await output(session, "x") == "[1]\n"
+
+
+async def test_others_are_told_that_their_variables_are_other_ones_now(
+    session: BranchingCodeExecutor,
+) -> None:
+    class User:
+        pass
+
+    one, other = User(), User()
+    await run_for(one, session, "x = 1")
+    await run_for(other, session, "x = 2")
+    checkpoint = await session.checkpoint()
+    await run_for(one, session, "x = 3")
+    await session.rollback(checkpoint, user=one)
+    assert (await run_for(one, session, "print(x)")).output == "2\n"
+    told = await run_for(other, session, "print(x)")
+    assert "set back to an earlier state" in told.output
+    assert told.output.endswith("2\n")
+    await checkpoint.aclose()
+
+
+@pytest.mark.parametrize(
+    ("code", "obstacle"),
+    [
+        ("import threading, time\nt = threading.Thread(target=time.sleep, args=(60,), daemon=True); t.start()", "Thread-"),
+        ("import _thread, time\n_thread.start_new_thread(time.sleep, (60,))", "Python thread"),
+        ("f = open('written', 'w')", "written is open for writing"),
+        ("import sqlite3; c = sqlite3.connect('db'); c.execute('create table t(a)'); None", "db is open for writing"),
+        ("import socket; s = socket.socketpair()", "a socket is open"),
+        ("import os; p = os.pipe()", "cannot be copied"),
+        ("import subprocess; p = subprocess.Popen(['sleep', '60'])", "a process that the code has started"),
+        ("import os, time\nif not os.fork():\n  os.setsid()\n  if not os.fork(): time.sleep(60)\n  os._exit(0)\nos.wait(); None", "a process"),
+        ("import mmap; m = mmap.mmap(-1, 4096)", "memory is shared"),
+        ("import asyncio; t = asyncio.create_task(asyncio.sleep(60)); await asyncio.sleep(0)", "task(s) of the event loop"),
+    ],
+    ids=["thread", "bare thread", "file", "database", "socket", "pipe", "process", "daemon", "shared memory", "task"],
+)  # fmt: skip
+async def test_what_a_copy_could_not_have_is_named(
+    session: BranchingCodeExecutor, code: str, obstacle: str
+) -> None:
+    await output(session, code)
+    with pytest.raises(ForkError, match=f"cannot be forked now: .*{re.escape(obstacle)}"):
+        await session.fork()
+    # nothing is left of the attempt
+    assert await output(session, "1") == "1\n"
+    await session.restart()
+    [branch] = await session.fork()
+    await branch.stop()
+
+
+async def test_what_is_only_read_can_be_copied(session: BranchingCodeExecutor) -> None:
+    await output(session, "with open('f', 'w') as f: f.write('abcdef')")
+    await output(session, "f = open('f'); g = open('f', 'rb', buffering=0); f.read(1), g.read(2)\n")
+    [branch] = await session.fork()
+    assert (await run(branch, "print(f.read(2), g.read(1))")).output == "bc b'c'\n"
+    # its position is its own
+    assert await output(session, "g.read()") == "b'cdef'\n"
+    await branch.stop()
+    await output(session, "f.close(); g.close()")
+
+
+async def test_random_numbers_differ(session: BranchingCodeExecutor) -> None:
+    await output(session, "import random; random.seed(1)")
+    branches = await session.fork(2)
+    numbers = {(await run(branch, "print(random.random())")).output for branch in branches}
+    numbers.add(await output(session, "print(random.random())"))
+    assert len(numbers) == 3
+    for branch in branches:
+        await branch.stop()
+
+
+async def test_awaiting_blocks_and_tools_go_on_in_branches(session: BranchingCodeExecutor) -> None:
+    await output(session, "import asyncio; await asyncio.sleep(0)")
+    [branch] = await session.fork()
+    for one in (session, branch):
+        assert (await run(one, "await asyncio.sleep(0, 5)")).output == "5\n"
+    await branch.stop()
+
+
+async def test_a_branch_that_ends_itself_is_over_and_hurts_nobody(session: BranchingCodeExecutor) -> None:
+    await output(session, "x = 1")
+    first, second = await session.fork(2)
+    result = await run(first, "import os, time\nif os.fork() == 0: time.sleep(60)\nos._exit(7)")
+    assert "this branch of the session has ended" in result.output
+    assert isinstance(result, SessionResult)
+    assert result.state_lost
+    with pytest.raises(
+        SandboxError, match=r"this branch of a session has ended: it ended itself with exit code 7"
+    ):
+        await run(first, "1")
+    assert (await run(second, "print(x)")).output == "1\n"
+    assert await output(session, "x") == "1\n"
+    await first.stop()
+    await second.stop()
+    # what the first had started is gone, or this would be refused
+    [again] = await session.fork()
+    await again.stop()
+
+
+async def test_blocks_of_branches_are_stopped_one_by_one(hasty: BranchingCodeExecutor) -> None:
+    await output(hasty, "import time; x = 1")
+    slow, quick = await hasty.fork(2)
+    stopped, fine = await asyncio.gather(
+        run(slow, "x = 2\ntime.sleep(60)"), run(quick, "time.sleep(0.3); print(x)")
+    )
+    assert (stopped.exit_code, fine.output) == (124, "1\n")
+    # the interrupt has left it alive
+    assert (await run(slow, "print(x)")).output == "2\n"
+    await slow.stop()
+    await quick.stop()
+
+
+async def test_branches_end_with_a_restart(session: BranchingCodeExecutor) -> None:
+    await output(session, "x = 1")
+    [branch] = await session.fork()
+    checkpoint = await session.checkpoint()
+    await session.restart()
+    with pytest.raises(SandboxError):
+        await run(branch, "x")
+    with pytest.raises(SandboxError):
+        await session.rollback(checkpoint)
+    with pytest.raises(SettingError, match="cannot be restarted"):
+        await branch.restart()
+    await branch.stop()
+    assert "NameError" in (await run(session, "x")).output
+
+
+async def test_a_branch_has_no_config(session: BranchingCodeExecutor) -> None:
+    [branch] = await session.fork()
+    assert isinstance(branch, BranchingCodeExecutor)
+    with pytest.raises(SettingError, match="has no config"):
+        branch.dump_component()
+    await branch.stop()
+
+
+async def test_an_interpreter_after_a_restart_has_what_the_setup_has_made_and_nothing_else(
+    kind: Kind, tmp_path: Path
+) -> None:
+    setup = "import random; random.seed(1)\nmade = [0]\nprint('set up')"
+    async with kind.make(work_dir=tmp_path, timeout=30, setup=setup, modules={"js": "json"}) as executor:
+        assert isinstance(executor, BranchingCodeExecutor)
+        said_first = await output(executor, "made.append(1); print(made, random.random(), js.dumps([1]))")
+        await output(executor, "leaked = 1")
+        for _ in range(3):
+            await executor.restart()
+            assert (
+                await output(executor, "made.append(1); print(made, random.random(), js.dumps([1]))")
+                == said_first
+            )
+            assert "NameError" in (await run(executor, "leaked")).output
+        # an interpreter that has died is followed by one like it
+        assert (await said(executor, "import os; os._exit(1)")).state_lost
+        assert (await run(executor, "print(made)")).output.endswith("[0]\n")
+        # what is added later is in all that come
+        executor.add_setup("late = made")
+        assert await output(executor, "late") == "[0]\n"
+        await executor.restart()
+        assert await output(executor, "late is made") == "True\n"
