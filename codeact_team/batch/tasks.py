@@ -50,11 +50,6 @@ class BatchTask:
     fields: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
     line: int = 0
 
-    @property
-    def is_checked(self) -> bool:
-        """Whether it can be known that an answer is right."""
-        return self.expected is not None or self.checker is not None
-
 
 @dataclass(frozen=True)
 class BrokenLine:

@@ -115,9 +115,22 @@ class Worker:
             return replace(result, correct=False)
         if job.checker is None:
             return replace(result, correct=matches(result.answer, job.expected))
-        objection = await objection_of(
-            job.checker, self._configs.of(job), answer=result.answer, expected=job.expected, files=files
+        checking = asyncio.ensure_future(
+            objection_of(
+                job.checker, self._configs.of(job), answer=result.answer, expected=job.expected, files=files
+            )
         )
+        stopping = asyncio.ensure_future(self._stopped.wait())
+        try:
+            await asyncio.wait({checking, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not checking.done():
+                # its run is kept, and the answer judged the next time
+                return replace(result, outcome=Outcome.STOPPED)
+            objection = checking.result()
+        finally:
+            stopping.cancel()
+            checking.cancel()
+            await asyncio.gather(checking, stopping, return_exceptions=True)
         return replace(result, correct=objection is None, check=objection)
 
     async def _known_end(self, directory: RunDirectory) -> RunResult | None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from batch.batches import coder, doubling, numbers, of_type, results, said
 from support.openai_server import AnyReply, HttpError, ScriptedServer, Text
+from support.waiting import until
 
 from codeact_team import BatchLimits, ConfigError, SettingError, run_batch
+from codeact_team.batch import Batch
 from codeact_team.effects import Event
 from codeact_team.journal import RunDirectory
 from codeact_team.runs.kept_runs import KeptRun, RunState
@@ -256,3 +260,20 @@ async def test_what_no_task_could_run_without_is_told_before_any_begins(
     with pytest.raises(ConfigError, match="OPENAI_API_KEY"):
         await run_batch(config, numbers(2), out=tmp_path / "out")
     assert not os.listdir(tmp_path)
+
+
+async def test_a_checker_that_takes_long_does_not_keep_a_batch_from_stopping(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "runs" / "a")
+    task = {"id": "a", "text": "Go.", "checker": "import time\ntime.sleep(60 if answer else 0)"}
+    async with ScriptedServer([Text("There.")]) as server:
+        batch = Batch(coder(server.base_url), [task], out=tmp_path, workers=1)
+        running = asyncio.create_task(batch.run())
+        await until(lambda: run.is_begun and KeptRun.read(run).state is RunState.ACCEPTED)
+        assert batch.stop(signal.SIGINT)
+        result = await running
+        assert (result.left, result.exit_code) == (1, 130)
+        # the run is kept, and no model is asked again
+        again = await run_batch(
+            coder(server.base_url), [{**task, "checker": "assert answer"}], out=tmp_path, workers=1
+        )
+    assert (again.outcomes, again.wrong) == ({"accepted": 1}, 0)
