@@ -1,0 +1,115 @@
+"""How long a branch of a living interpreter takes until it has a result, what it costs, and what a restart takes.
+
+``pytest -m benchmark -n 0 -s tests/benchmarks``. Ratios, as absolute numbers are those of a machine and its load.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import pytest
+from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeBlock
+from benchmarks.flood import COMMAND_LINE
+from benchmarks.timing import milliseconds, pss_mib
+from rich.console import Console
+from rich.table import Table
+
+from codeact_team import ConfinedSessionCodeExecutor, DockerSessionCodeExecutor, SessionCodeExecutor
+
+pytestmark = [pytest.mark.benchmark, pytest.mark.docker, pytest.mark.timeout(1200)]
+
+KINDS: dict[str, Callable[..., ConfinedSessionCodeExecutor | DockerSessionCodeExecutor]] = {
+    "Docker": DockerSessionCodeExecutor,
+    "confined": ConfinedSessionCodeExecutor,
+}
+HEAPS_MIB = (0, 50, 200, 800)
+FORKS, RESTARTS = 30, 15
+SIDE_BY_SIDE = 32
+
+
+async def run(executor: SessionCodeExecutor, code: str) -> None:
+    result = await executor.run_code_blocks([CodeBlock(code, "python")], CancellationToken())
+    assert result.exit_code == 0, result.output
+
+
+class Branches:
+    """Branches of an executor that are made and ended again."""
+
+    def __init__(self, of: SessionCodeExecutor) -> None:
+        self._of = of
+        self._living: list[SessionCodeExecutor] = []
+
+    async def fork_and_run(self, count: int) -> None:
+        """From the fork to the first result of all."""
+        self._living += await self._of.fork(count)
+        await asyncio.gather(*(run(branch, "x = 1") for branch in self._living))
+
+    async def end(self) -> None:
+        for branch in self._living:
+            await branch.stop()
+        self._living.clear()
+
+
+@pytest.mark.filterwarnings("ignore")
+async def test_fork_to_first_result(tmp_path: Path) -> None:
+    async def autogen() -> None:
+        # the fastest way to a second interpreter that AutoGen has: another container
+        async with COMMAND_LINE["AutoGen, Docker"](work_dir=tmp_path) as executor:
+            await executor.execute_code_blocks([CodeBlock("x = 1", "python")], CancellationToken())
+
+    began = [await milliseconds(autogen()) - 10_000]
+    table = Table("", "heap, MiB", "first result, ms", "AutoGen's is so many times", "PSS a branch, MiB")
+    table.add_row("AutoGen: a container, its ten-second stop left out", "0", f"{began[0]:.0f}", "1", "")
+    for name, kind in KINDS.items():
+        async with kind(memory_mib=4096) as executor:
+            branches = Branches(executor)
+            for heap in HEAPS_MIB:
+                # of small objects, as a fork has to go through all pages
+                await run(executor, f"kept = [bytes(1000) for _ in range({heap} << 10)]")
+                times: list[float] = []
+                for _ in range(FORKS):
+                    times.append(await milliseconds(branches.fork_and_run(1)))
+                    await branches.end()
+                before = sum(pss_mib(os.getpid()).values())
+                await branches.fork_and_run(8)
+                mib = (sum(pss_mib(os.getpid()).values()) - before) / 8
+                await branches.end()
+                half = median(times)
+                shown = f"{mib:.1f}" if name == "confined" else ""
+                table.add_row(name, str(heap), f"{half:.1f}", f"{began[0] / half:.0f}", shown)
+    Console(width=140).print(table)
+
+
+async def test_many_branches_side_by_side() -> None:
+    table = Table("", f"{SIDE_BY_SIDE} branches of 200 MiB, ms until all have a result", "one, ms")
+    for name, kind in KINDS.items():
+        async with kind(memory_mib=4096, pids=256) as executor:
+            await run(executor, "kept = [bytes(1000) for _ in range(200 << 10)]")
+            branches = Branches(executor)
+            took = await milliseconds(branches.fork_and_run(SIDE_BY_SIDE))
+            alone = median([await milliseconds(run(executor, "x = 1")) for _ in range(20)])
+            table.add_row(name, f"{took:.0f}", f"{alone:.2f}")
+            await branches.end()
+    Console(width=140).print(table)
+
+
+async def test_restart_to_first_result() -> None:
+    """With what costs most in a fresh interpreter: modules."""
+    modules = {"json": "json", "asyncio": "asyncio", "decimal": "decimal", "unittest": "unittest.mock"}
+    table = Table("", "start to first result, ms", "restart to first result, ms", "ratio")
+    for name, kind in KINDS.items():
+
+        async def again(executor: SessionCodeExecutor) -> None:
+            await executor.restart()
+            await run(executor, "x = 1")
+
+        async with kind(modules=modules) as executor:
+            first = await milliseconds(run(executor, "x = 1"))
+            half = median([await milliseconds(again(executor)) for _ in range(RESTARTS)])
+            table.add_row(name, f"{first:.0f}", f"{half:.1f}", f"{first / half:.0f}")
+    Console(width=140).print(table)
