@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +32,18 @@ def pss_mib(pid: int) -> dict[str, float]:
     while level := [child for parent in level for child in _children(parent)]:
         depth += 1
         for child in level:
-            name = f"{depth}: {Path(f'/proc/{child}/comm').read_text().strip()}"
-            pss = re.search(
-                r"^Pss:\s+(\d+) kB", Path(f"/proc/{child}/smaps_rollup").read_text(), re.MULTILINE
-            )
-            if pss is not None:
-                found[name] = found.get(name, 0) + int(pss[1]) / 1024
+            # it may have ended meanwhile
+            with suppress(FileNotFoundError, ProcessLookupError):
+                name = f"{depth}: {Path(f'/proc/{child}/comm').read_text().strip()}"
+                rollup = Path(f"/proc/{child}/smaps_rollup").read_text()
+                if (pss := re.search(r"^Pss:\s+(\d+) kB", rollup, re.MULTILINE)) is not None:
+                    found[name] = found.get(name, 0) + int(pss[1]) / 1024
     return found
 
 
 def _children(pid: str) -> list[str]:
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return [child for task in tasks for child in (task / "children").read_text().split()]
+    found: list[str] = []
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += (task / "children").read_text().split()
+    return found

@@ -211,9 +211,7 @@ async def test_a_branch_that_ends_itself_is_over_and_hurts_nobody(session: Branc
     assert "this branch of the session has ended" in result.output
     assert isinstance(result, SessionResult)
     assert result.state_lost
-    with pytest.raises(
-        SandboxError, match=r"this branch of a session has ended: it ended itself with exit code 7"
-    ):
+    with pytest.raises(SandboxError, match=r"this branch of a session has ended: it ended"):
         await run(first, "1")
     assert (await run(second, "print(x)")).output == "1\n"
     assert await output(session, "x") == "1\n"

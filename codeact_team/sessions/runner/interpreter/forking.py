@@ -48,6 +48,8 @@ class Forks:
         self._domain: int | None = None
         """A Landlock ruleset that the forks enter, where nothing else keeps them from this process."""
         self._keeps_random_numbers = False
+        self._born: list[int] = []
+        """The forks of this process that have not been reaped."""
 
     def seal(self, request: dict[str, Any], *, own_threads: int, keeps_random_numbers: bool) -> str | None:
         """Be there only to be forked from now on; see :attr:`Kind.SEAL`.
@@ -90,22 +92,43 @@ class Forks:
         try:
             births += [self._control.receive(OF_A_FORK) for _ in request["directories"]]
             if self._zygote is None:
+                self.reap()
                 if (refused := self._obstacle(own_threads, births)) is not None:
                     return False, refused
-                # they are to be adopted by the supervisor, not by this
-                sealing.adopt_orphans(False)
             keep = _random_numbers() if self._keeps_random_numbers else _reseed
-            number = _fork_each(len(births))
+            # to fork twice is to copy all tables of pages twice: nothing for a process that may have much memory
+            number = self._fork_each(len(births)) if self._zygote is None else _leave_each(len(births))
             if number is not None:
                 self._become(births[number], request, number, keep)
             return number is not None, None
         except BaseException as error:
             return False, one_line(error)
         finally:
-            if self._zygote is None:
-                sealing.adopt_orphans(True)
             for fd in sum(births, ()):
                 os.close(fd)
+
+    def _fork_each(self, count: int) -> int | None:
+        """Fork this process so many times; the number of the fork in each of them, from 0, and here ``None``."""
+        with catch_warnings():
+            # of threads there is only the runner's own, which a fork does without
+            simplefilter("ignore", DeprecationWarning)
+            for number in range(count):
+                if (pid := os.fork()) == 0:
+                    self._born.clear()
+                    return number
+                self._born.append(pid)
+        return None
+
+    def reap(self) -> None:
+        """Let those forks be gone that have ended."""
+        for pid in [*self._born]:
+            try:
+                ended, _ = os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:
+                # the code has waited for it
+                ended = pid
+            if ended:
+                self._born.remove(pid)
 
     def announce(self) -> None:
         """Say of this fork that it lives."""
@@ -176,21 +199,17 @@ def move(home: str, to: str) -> None:
         go_along(home, to)
 
 
-def _fork_each(count: int) -> int | None:
-    """Fork this process ``count`` times, the forks as children of whoever adopts orphans.
+def _leave_each(count: int) -> int | None:
+    """Fork this process so many times, the forks as children of whoever adopts orphans.
 
     Returns in each of them its number, from 0; here ``None``, once they are adopted.
     """
-    with catch_warnings():
-        # of threads there is only the runner's own, which a fork does without
-        simplefilter("ignore", DeprecationWarning)
-        if between := count and os.fork():
-            os.waitpid(between, 0)
-        if between or not count:
-            return None
-        for number in range(count):
-            if os.fork() == 0:
-                return number
+    if between := os.fork():
+        os.waitpid(between, 0)
+        return None
+    for number in range(count):
+        if os.fork() == 0:
+            return number
     os._exit(0)
 
 

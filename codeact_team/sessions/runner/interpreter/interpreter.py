@@ -83,6 +83,8 @@ class Interpreter:
         """Run what comes, until nothing more will, or the code has closed what this needs."""
         while (command := self._channel.receive()) is not None:
             kind, token, payload = command
+            if self._forks is not None:
+                self._forks.reap()
             if kind is Kind.TOOLS:
                 self._declare(decode(payload.decode())["tools"])
                 continue

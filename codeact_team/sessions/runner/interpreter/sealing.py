@@ -6,7 +6,7 @@ import ctypes
 import os
 import struct
 
-_PR_SET_DUMPABLE, _PR_SET_SECCOMP, _FILTER, _PR_SET_CHILD_SUBREAPER = 4, 22, 2, 36
+_PR_SET_DUMPABLE, _PR_SET_SECCOMP, _FILTER = 4, 22, 2
 _LANDLOCK_RESTRICT_SELF = 446
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -50,11 +50,6 @@ def require_sealed(process: int) -> None:
 def enter_domain(ruleset: int) -> None:
     """Keep this process, and all that it starts, from those that are not in the same Landlock domain."""
     _checked(_libc.syscall(*map(ctypes.c_long, (_LANDLOCK_RESTRICT_SELF, ruleset, 0))))
-
-
-def adopt_orphans(adopts: bool) -> None:
-    """Whether what this process has started stays below it where the process between has ended."""
-    _control(_PR_SET_CHILD_SUBREAPER, int(adopts))
 
 
 def _control(option: int, *arguments: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Collection
 from contextlib import suppress
 
 from codeact_team.sessions.protocol import (
@@ -127,19 +127,20 @@ class Results:
         ended_here: bool,
         output: bytes,
         report: bytes,
-        running: Iterable[int],
+        own: int | None,
+        living: Collection[int],
     ) -> bytes:
         """The ``RESULT`` frame of a block.
 
-        ``ended_here`` says if this process has killed what ran it; ``running`` are the processes of all interpreters that
-        live.
+        ``ended_here`` says if this process has killed what ran it; ``own`` is the process of the branch's interpreter,
+        and ``living`` are those of all.
         """
         (ooms, failures), self._counts = self._counts, self._usage.count()
         oom_kills, fork_failures = _difference(self._counts[0], ooms), _difference(self._counts[1], failures)
         if oom_kills == NONE and ended_here:
             oom_kills = 0
         code = NONE if code is None else code
-        used = self._usage.processor_time.since_last(running)
+        used = self._usage.processor_time.since_last(own, living)
         reason = self._loss.encode(errors="replace")[:_MAX_REASON]
         head = RESULT_HEAD.pack(
             block.interpreter,

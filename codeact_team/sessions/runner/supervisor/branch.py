@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -274,6 +275,8 @@ class Branch:
 
     def _listen(self, interpreter: Interpreter) -> None:
         self._around.loop.on_readable(interpreter.reports, self._on_reports)
+        if interpreter.watching is not None:
+            self._around.loop.on_readable(interpreter.watching, self._on_watched_end)
 
     def with_interpreter(self, work: Callable[[], None]) -> None:
         """Do what needs the interpreter, between two blocks, once there is one, or none can be had."""
@@ -355,10 +358,18 @@ class Branch:
             self._end_block(block, exit_code(status))
         interpreter = self.interpreter
         if interpreter and (status := family.status(interpreter.pid)) is not None:
-            with suppress(EOFError, ProtocolError):
-                # what it has said before still counts
-                self._take_reports(interpreter)
-            self._lose(interpreter, self.results.reason(status), status)
+            self._on_end(interpreter, status)
+
+    def _on_watched_end(self) -> None:
+        if interpreter := self.interpreter:
+            self._on_end(interpreter, self._around.family.status_of_watched(interpreter.pid))
+
+    def _on_end(self, interpreter: Interpreter, status: int | None) -> None:
+        with suppress(EOFError, ProtocolError):
+            # what it has said before still counts
+            self._take_reports(interpreter)
+        reason = "it ended" if status is None else self.results.reason(status)
+        self._lose(interpreter, reason, signal.SIGKILL if status is None else status)
 
     # how things end
 
@@ -371,6 +382,7 @@ class Branch:
         self.supply.drop()
         self.results.lost(reason)
         self._end(self._of(interpreter))
+        self._around.family.forget(interpreter.pid)
         if self._block and not self._block.shell:
             code = KILLED if status is None else exit_code(status)
             self._end_block(self._block, code, ran=has_begun, ended_here=status is None)
@@ -403,7 +415,8 @@ class Branch:
             # not what is written meanwhile: a background process may write for ever
             output=self.output.read(),
             report=report,
-            running=self._around.interpreters,
+            own=self.interpreter.pid if self.interpreter else None,
+            living=self._around.interpreters,
         )
         self.host.send(result)
 
@@ -449,9 +462,12 @@ class Branch:
             if not around.family.end_all(around.zygote.pid if around.zygote else None):
                 raise OutOfHand
             around.is_touched = False
+            if interpreter:
+                around.family.forget(interpreter.pid)
             return
-        sessions, line = self.shells.sessions, interpreter.pid if interpreter else None
+        sessions, line = self.shells.sessions, interpreter.pid if interpreter else 0
         self._end(lambda one: one.line == line or one.session in sessions or around.is_of_nobody(one))
+        around.family.forget(line)
 
     def _remove_left(self) -> None:
         left, self._left = self._left, None

@@ -70,6 +70,7 @@ class Interpreter:
         commands: Where frames are written to it.
         answers: Where the answers to its calls are written.
         control: Where a fork says that it lives.
+        watching: Can be read when it has ended, if it is no child of this process; else ``None``.
         asked: Whether it has been given a block.
         is_pristine: Whether forks of it may run blocks instead of it, as it has run nothing but setups.
         setups: The setups that have run in it then.
@@ -89,6 +90,7 @@ class Interpreter:
         os.set_blocking(self.reports, False)
         self.control = self._control.fileno()
         self.pid = 0
+        self.watching: int | None = None
         self.asked = False
         self.is_pristine = False
         self.setups: set[bytes] = set()
@@ -204,6 +206,8 @@ class Interpreter:
 
     def close(self) -> None:
         self._give_away()
+        if self.watching is not None:
+            os.close(self.watching)
         self._control.close()
         self.commands.close()
         self.answers.close()

@@ -66,6 +66,7 @@ class Fork:
         lines = {child.pid for child in self._children if child.pid}
         self._family.end(lambda descendant: descendant.line in lines)
         for child in self._children:
+            self._family.forget(child.pid)
             child.close()
         self._done(reason)
 
@@ -92,14 +93,20 @@ class Fork:
     def _conclude(self) -> None:
         if not self._answered or (self._unheard and self._problem is None):
             return
-        # now that the one between has ended, each is a child of this process, whatever else it may be
-        if self._problem is None and not all(self._family.adopt(child.pid) for child in self._children):
+        if self._problem is None and not all(map(self._is_known, self._children)):
             self._problem = _UNREADABLE
         if self._problem is not None:
             self.abandon(self._problem)
             return
         self._loop.forget(self.parent.reports)
         self._done(None)
+
+    def _is_known(self, child: Interpreter) -> bool:
+        """Whether it is what it says: a child of this process by now, or of its parent, whatever else it may be."""
+        if self._family.adopt(child.pid):
+            return True
+        child.watching = self._family.watch(child.pid, self.parent.pid)
+        return child.watching is not None
 
 
 def _refusal(payload: bytes) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import time
@@ -19,6 +20,8 @@ _LEAST_LOOKS = 20
 """How often they are looked at in any case: a busy machine may take the time from this process, too."""
 _PAUSE = 0.001
 _SOME = 8
+_EXIT_CODE = 49
+"""Where in what ``/proc`` says of a process, behind its name."""
 _ROUNDS_OF_STOPS = 8
 """How often new processes may turn up while their makers are stopped, before those that were seen are killed."""
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -39,7 +42,7 @@ class Descendant(NamedTuple):
     Attributes:
         started: When it was forked, in clock ticks since the machine started; long after now if that is not known.
         session: The id of its session, which is the id of the process that made it; 0 if not known.
-        line: The child of this process that it has come of, or that has adopted it; itself if it is one.
+        line: The child of this process, or the one that is watched, that it has come of; itself if it is one.
     """
 
     pid: int
@@ -66,6 +69,7 @@ class Family:
         self._listable = os.access(_CHILDREN.format(self._me, self._me), os.R_OK)
         self._running: set[int] = set()
         self._ended: dict[int, int] = {}
+        self._watched: set[int] = set()
         self._has_killed_others = False
 
     def start(
@@ -139,6 +143,36 @@ class Family:
         self._ended.pop(pid, None)
         return True
 
+    def watch(self, pid: int, parent: int) -> int | None:
+        """Watch a process that a child has forked as if it were one.
+
+        Returns:
+            A descriptor that can be read once it has ended; ``None`` if it is no child of that one, or cannot be watched.
+        """
+        if pid not in _children_of(parent) or not hasattr(os, "pidfd_open"):
+            return None
+        try:
+            watching = os.pidfd_open(pid)
+        except OSError:
+            return None
+        self._watched.add(pid)
+        return watching
+
+    def forget(self, pid: int) -> None:
+        """Watch a process no more that has ended."""
+        self._watched.discard(pid)
+        self._ended.pop(pid, None)
+
+    def status_of_watched(self, pid: int) -> int | None:
+        """How a process that was watched has ended, as :func:`os.waitpid` would say it; ``None`` where nobody can tell."""
+        if (status := self.status(pid)) is not None:
+            return status
+        try:
+            # of one that its parent has not waited for; not everybody may see it
+            return int(_fields_of(pid)[_EXIT_CODE]) or None
+        except (OSError, ValueError, IndexError):
+            return None
+
     def has_room(self) -> bool:
         """Whether some more processes may be started. A sandbox that counts them can lose count of those killed here."""
         if not self._has_killed_others:
@@ -174,8 +208,8 @@ class Family:
                 # a wait that could block: sandboxes that count processes take only those to be gone that it was for
                 pid, status = os.waitpid(ended.si_pid, 0)
                 count += 1
-                if pid in self._running:
-                    self._running.remove(pid)
+                if pid in self._running or pid in self._watched:
+                    self._running.discard(pid)
                     self._ended[pid] = status
         return count
 
@@ -248,7 +282,8 @@ class Family:
         for pid in found:
             for child in _children_of(pid):
                 if child not in lines:
-                    lines[child] = child if pid == self._me else lines[pid]
+                    leads = pid == self._me or child in self._watched
+                    lines[child] = child if leads else lines[pid]
                     found.append(child)
                     if descendant := _descendant(child, lines[child]):
                         yield descendant
@@ -278,18 +313,37 @@ def _children_of(pid: int) -> list[int]:
 def _descendant(pid: int, line: int) -> Descendant | None:
     """``None`` if it is dead."""
     try:
-        # the name before it may hold blanks and brackets
-        fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+        fields = _fields_of(pid)
     except (FileNotFoundError, ProcessLookupError):
         return None
     except PermissionError:
-        # some sandboxes show a process only once it has asked them for something
-        return Descendant(pid, _LONG_AFTER, 0, line)
+        # some sandboxes show a process only once it has asked them for something, and none that has ended
+        return None if _has_ended(pid) else Descendant(pid, _LONG_AFTER, 0, line)
     state, session, threads, started = fields[0], fields[3], fields[17], fields[19]
     # where the first thread has ended but not the others, it looks like a zombie
     if state in (b"Z", b"X") and int(threads) <= 1:
         return None
     return Descendant(pid, int(started), int(session), line)
+
+
+def _has_ended(pid: int) -> bool:
+    if not hasattr(os, "pidfd_open"):
+        return False
+    try:
+        watching = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    try:
+        return bool(select.select([watching], (), (), 0)[0])
+    finally:
+        os.close(watching)
+
+
+def _fields_of(pid: int) -> list[bytes]:
+    # the name before them may hold blanks and brackets
+    return _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
 
 
 def _read(path: str) -> bytes:

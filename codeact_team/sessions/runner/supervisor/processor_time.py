@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Iterable
+from collections.abc import Collection
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _MICROSECONDS = 1_000_000
@@ -34,41 +34,46 @@ class ProcessorTime:
                 self._counter = os.open(f"{directory}/{usage}", os.O_RDONLY | os.O_CLOEXEC)
                 self._units = units
                 break
-        self._before = self._read(()) or 0
+        self._used: dict[int, int] = {}
+        self._before = self._read(None, ()) or 0
         self._looked = time.monotonic()
 
-    def since_last(self, interpreters: Iterable[int]) -> int | None:
+    def since_last(self, own: int | None, living: Collection[int]) -> int | None:
         """Microseconds since this was last asked; ``None`` if nobody knows.
 
         Args:
-            interpreters: The processes of those that live.
+            own: The process of the interpreter that has run something, if one has.
+            living: The processes of all that live.
         """
         if self._counter is None:
             if (looked := time.monotonic()) - self._looked < 1 / _TICKS:
                 # that clock has not ticked since; what is too little for it counts later
                 return 0
             self._looked = looked
-        now = self._read(interpreters)
+        now = self._read(own, living)
         if now is None:
             return None
         used, self._before = max(0, now - self._before), max(now, self._before)
         return used
 
-    def _read(self, interpreters: Iterable[int]) -> int | None:
+    def _read(self, own: int | None, living: Collection[int]) -> int | None:
         if self._counter is not None:
             # a number alone, or first of all after its key
             return int(os.pread(self._counter, 4096, 0).split(None, 2)[:2][-1]) // self._units
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)
         seconds = ended.ru_utime + ended.ru_stime
-        for interpreter in interpreters:
+        # the others have been looked at when they had run something
+        self._used = {pid: ticks for pid, ticks in self._used.items() if pid in living}
+        if own is not None:
             try:
-                with open(f"/proc/{interpreter}/stat", "rb", buffering=0) as file:
+                with open(f"/proc/{own}/stat", "rb", buffering=0) as file:
                     # the name before it may hold blanks and brackets
                     fields = file.read(4096).rpartition(b")")[2].split()
             except OSError:
                 return None
             # of itself, and of its children that it has waited for
-            seconds += sum(map(int, fields[11:15])) / _TICKS
+            self._used[own] = sum(map(int, fields[11:15]))
+        seconds += sum(self._used.values()) / _TICKS
         return int(seconds * _MICROSECONDS)
 
 

@@ -186,7 +186,8 @@ class Supply:
 
     def close(self, interpreter: Interpreter) -> None:
         """Let go of what this process holds for one."""
-        for fd in (interpreter.reports, interpreter.commands.fd, interpreter.answers.fd):
+        watching = () if interpreter.watching is None else (interpreter.watching,)
+        for fd in (interpreter.reports, interpreter.commands.fd, interpreter.answers.fd, *watching):
             self._around.loop.forget(fd)
         interpreter.close()
 
