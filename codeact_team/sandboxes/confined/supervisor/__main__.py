@@ -61,6 +61,9 @@ def _harden(settings: Mapping[str, Any], at_the_end: ExitStack) -> tuple[Program
     Returns who starts programs, and why something that confines cannot be had, by its name.
     """
     _limit(resource.RLIMIT_CORE, 0)
+    # sandlock keeps a descriptor for each process that has led a group
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     _limit(resource.RLIMIT_STACK, _STACK)
     if settings["workspace_mib"] is not None:
         _limit(resource.RLIMIT_FSIZE, settings["workspace_mib"] * _MIB)
