@@ -46,7 +46,8 @@ class Forks:
         self._zygote: int | None = None
         """This process, or that which it was forked from, if that is only there to be forked."""
         self._domain: int | None = None
-        """A Landlock ruleset that the forks enter, where nothing else keeps them from this process."""
+        """A Landlock ruleset, by which the forks are in a domain within that of this process, where nothing else keeps them
+        from it."""
         self._keeps_random_numbers = False
         self._born: list[int] = []
         """The forks of this process that have not been reaped."""
@@ -74,8 +75,7 @@ class Forks:
                 return None
         except Exception as error:
             refused = one_line(error)
-        # then it is one of those that the code runs in
-        self._enter_domain()
+        self._close_domain()
         return refused
 
     def fork(self, request: dict[str, Any], *, own_threads: int) -> tuple[bool, str | None]:
@@ -142,14 +142,9 @@ class Forks:
     def _obstacle(self, own_threads: int, births: Sequence[tuple[int, ...]] = ()) -> str | None:
         return self._close_loop() or obstacle((*self._own, *sum(births, ())), own_threads)
 
-    def _enter_domain(self) -> None:
-        """Be one of those that the code runs in."""
+    def _close_domain(self) -> None:
         domain, self._domain = self._domain, None
         if domain is not None:
-            try:
-                sealing.enter_domain(domain)
-            except OSError:
-                os._exit(os.EX_SOFTWARE)
             os.close(domain)
 
     def _become(
@@ -171,7 +166,9 @@ class Forks:
             if self._zygote is not None:
                 if self._domain is None:
                     sealing.show()
-                self._enter_domain()
+                else:
+                    sealing.enter_domain(self._domain)
+                    self._close_domain()
                 sealing.require_sealed(self._zygote)
                 self._zygote, self._keeps_random_numbers = None, False
             else:

@@ -116,7 +116,6 @@ class Interpreter:
                 environment=os.environb,
                 output=self._output,
                 inherited={fd: fd for fd in self._theirs},
-                is_trusted=is_pristine,
             )
         except OSError:
             self.close()

@@ -80,7 +80,6 @@ class Family:
         output: int,
         inherited: Mapping[int, int],
         directory: str | None = None,
-        is_trusted: bool = False,
     ) -> int:
         """Start a program in a session of its own, stdin empty. It ends with code 126 if that cannot be after all.
 
@@ -90,15 +89,13 @@ class Family:
             output: What it gets as stdout and stderr.
             inherited: File descriptors it gets beside these: its number there, and the one here.
             directory: Where it starts, if that still exists; else in this process's directory.
-            is_trusted: Whether it is to be guarded, rather than guarded against.
         """
         with self._oom_score:
             pid = os.fork()
         if pid == 0:
             try:
                 os.setsid()
-                if not is_trusted:
-                    self._guard.enter_child()
+                self._guard.enter_child()
                 self._become(argv, environment, output, inherited, directory)
             except BaseException as error:
                 os.write(output, f"{argv[0]}: {error}\n".encode())
