@@ -235,8 +235,7 @@ async def _execute_or_roll_back(
         try:
             await executor.rollback(checkpoint, user=tools.user)
         except SandboxError as error:
-            logger.debug("nothing can be set back: %s", error)
-            return result
+            return _remarked(result, _HALF_CHANGED.format(error))
     finally:
         await to_the_end(checkpoint.aclose())
     if isinstance(result, SessionResult):

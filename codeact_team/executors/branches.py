@@ -17,7 +17,6 @@ from codeact_team.executors.session import InterpreterCodeExecutor, LivingInterp
 from codeact_team.executors.stopping import Call
 from codeact_team.executors.users import Generation
 from codeact_team.sessions.host import Session
-from codeact_team.sessions.protocol import BRANCHES
 from codeact_team.workspace import Changes
 
 
@@ -88,7 +87,7 @@ class BranchingCodeExecutor(InterpreterCodeExecutor):
                 await call.end()
         session = await self._running_session()
         # of what ends with the sandbox, nobody else removes the directory
-        self._place.workspace.remove_at_end(BRANCHES)
+        self._place.workspace.remove_at_end(session.branches_in)
         return session
 
 

@@ -196,6 +196,11 @@ class Session:
         self._link.close_branches()
         await self._request(frame(Kind.RESTART), Kind.READY)
 
+    @property
+    def branches_in(self) -> str:
+        """The directory of the workspace in which its branches have theirs."""
+        return self._link.branches_in
+
     async def fork(self, count: int) -> Sequence[Session]:
         """Make branches: sessions with variables, files and shells as they are here now, in the same sandbox.
 
@@ -215,9 +220,9 @@ class Session:
 
     async def _fork(self, count: int, branches: list[Session]) -> None:
         lines = [self._link.branch() for _ in range(count)]
-        numbers = json.dumps({"branches": [line.number for line in lines]}).encode()
+        request = {"branches": [line.number for line in lines], "directory": self.branches_in}
         try:
-            _, answer = await self._exchange(frame(Kind.FORK, numbers), Kind.FORKED, "")
+            _, answer = await self._exchange(frame(Kind.FORK, json.dumps(request).encode()), Kind.FORKED, "")
             refused = Forked.model_validate_json(answer).refused
         except BaseException as error:
             for line in lines:

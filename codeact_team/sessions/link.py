@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from secrets import token_hex
 
 from pydantic import ValidationError
 
@@ -19,6 +20,7 @@ from codeact_team.sandboxes.base import STARTS_AT_ONCE, Exit, Process, Sandbox
 from codeact_team.sessions import shipping
 from codeact_team.sessions.protocol import (
     BRANCH_HEAD,
+    BRANCHES,
     FROM_SUPERVISOR,
     MIB,
     FrameReader,
@@ -84,6 +86,11 @@ class Line:
             SandboxError: If it cannot run in this sandbox, such as where Python is missing.
         """
         return await self._link.open()
+
+    @property
+    def branches_in(self) -> str:
+        """The directory of the workspace in which branches have theirs."""
+        return self._link.branches_in
 
     def branch(self) -> Line:
         """A line for a branch that is to be."""
@@ -170,6 +177,7 @@ class Link:
 
     Attributes:
         lines: Whose frames go through it, by number.
+        branches_in: The directory of the workspace in which branches have theirs.
         ending: How it ended, once it has.
     """
 
@@ -181,6 +189,7 @@ class Link:
         self._reading = Turns()
         self._next = 0
         self.lines: dict[int, Line] = {}
+        self.branches_in = f"{BRANCHES}{token_hex(8)}"
         self.ending: Exit | None = None
 
     @property

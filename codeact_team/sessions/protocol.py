@@ -30,8 +30,9 @@ BRANCH_HEAD = struct.Struct(">I")
 """What precedes a piece of a branch's stream: the number of the branch."""
 KEPT_APART = ".codeact-team"
 """A directory of the workspace for what a team needs for itself, for as long as it runs."""
-BRANCHES = f"{KEPT_APART}/branches"
-"""A directory of the workspace with a directory for each branch, by its number."""
+BRANCHES = f"{KEPT_APART}/branches-"
+"""How the path begins of the directory of the workspace in which a session has one for each of its branches, by number;
+sessions may share a workspace."""
 
 _MAX_REPORT_BYTES = 512 * KIB
 _MAX_OUTPUT_BYTES = 1 * MIB
@@ -79,7 +80,8 @@ class Kind(IntEnum):
     already, and then nothing runs."""
     FORK = 12
     """Make branches of the interpreter, as it is between two blocks, each with a copy of its directory: ``branches``,
-    their numbers, which were never used before. Answered by ``FORKED``."""
+    their numbers, which were never used before, and ``directory``, where their own are, below the workspace. Answered by
+    ``FORKED``."""
     PROMOTE = 13
     """Let the branch with the number ``branch`` go on in the place of the one that gets this: its interpreter and its
     files, for which those that are there are given up. Answered by ``READY``."""

@@ -25,7 +25,11 @@ from codeact_team.agents.base import RememberingAgent
 from codeact_team.agents.tool_settings import ToolUserConfig
 from codeact_team.config import yaml12
 from codeact_team.errors import SettingError
-from codeact_team.executors import ConfinedCommandLineCodeExecutor, DockerCommandLineCodeExecutor
+from codeact_team.executors import (
+    ConfinedCommandLineCodeExecutor,
+    ConfinedSessionCodeExecutor,
+    DockerCommandLineCodeExecutor,
+)
 from codeact_team.providers import Policy, using
 
 SAID: list[LLMMessage] = [
@@ -40,7 +44,7 @@ def through_yaml(model: ComponentModel) -> ComponentModel:
 
 
 def agent_of(**settings: Any) -> CodeExecutorAgent:
-    return CodeExecutorAgent("executor", ConfinedCommandLineCodeExecutor(work_dir="coding"), **settings)
+    return CodeExecutorAgent("executor", ConfinedSessionCodeExecutor(work_dir="coding"), **settings)
 
 
 @pytest.mark.parametrize(
@@ -136,6 +140,7 @@ FIELDS: dict[str, Any] = {
     "reflect": False,
     "default_language": "python",
     "stream_output": True,
+    "rollback_on_error": True,
 }
 
 

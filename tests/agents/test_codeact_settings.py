@@ -102,6 +102,7 @@ FIELDS: dict[str, Any] = {
     "system_message": "You act by code.\n$functions",
     "model_client_stream": True,
     "stream_output": True,
+    "rollback_on_error": True,
     "max_steps": 7,
     "max_seconds": 90.5,
     "max_tokens": 10_000,

@@ -149,6 +149,26 @@ SIDE_BY_SIDE = Story(
     LOG,
 )
 
+SET_BACK = Story(
+    # the code that fails leaves variables and files as they were, and what its tools have done
+    coder(rollback_on_error=True),
+    step_by_step(
+        python("open('log.txt', 'a').write('one\\n')\nfirst = tools.book(amount=5)\nprint(first)"),
+        python(
+            "first += tools.book(amount=3)\nlater = 1\nopen('log.txt', 'a').write('half\\n')\n"
+            "open('more.txt', 'w').close()\n1 / 0"
+        ),
+        python("open('log.txt', 'a').write('two\\n')\nprint(first)"),
+        python(
+            "import os\nopen('log.txt', 'a').write('three\\n')\n"
+            'final_answer(f\'{first} {"later" in globals()} {os.path.exists("more.txt")}\')'
+        ),
+    ),
+    "1 False False",
+    ["5", "3"],
+    LOG,
+)
+
 APPROVED = Story(
     coder(
         approval=[{"tool": "book", "decision": "ask"}, {"code": "*", "decision": "ask"}],

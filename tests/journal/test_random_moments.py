@@ -23,6 +23,7 @@ STORIES = {
     "session": stories.SESSION,
     "variables": stories.VARIABLES,
     "calls side by side": stories.SIDE_BY_SIDE,
+    "set back": stories.SET_BACK,
     "approvals": stories.APPROVED,
     "team": stories.TEAM,
     "nested teams": stories.NESTED,

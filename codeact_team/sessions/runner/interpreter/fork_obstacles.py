@@ -16,16 +16,17 @@ _MAX_NAMES = 5
 _SHARED_AND_WRITABLE = "rw-s"
 
 
-def obstacle(own_descriptors: Iterable[int], own_threads: int) -> str | None:
+def obstacle(own_descriptors: Iterable[int], own_threads: int, left_behind: int) -> str | None:
     """Why a fork would not be a copy of this process, for whoever wrote the code; ``None`` if it would.
 
     Args:
         own_descriptors: File descriptors of the runner's, which a fork replaces.
         own_threads: How many threads there are of the runner's beside the main one.
+        left_behind: How many Python counts that are not there, but where this was forked.
     """
     try:
         return (
-            _threads_of_python(own_threads)
+            _threads_of_python(own_threads + left_behind)
             or _native_threads(own_threads)
             or _descriptors(own_descriptors)
             or _shared_memory()

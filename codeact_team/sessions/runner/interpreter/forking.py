@@ -6,6 +6,7 @@ import gc
 import os
 import stat
 import sys
+from _thread import _count as count_threads  # pyright: ignore[reportPrivateUsage]  # of threading, too
 from base64 import b64decode
 from contextlib import suppress
 from warnings import catch_warnings, simplefilter
@@ -51,6 +52,8 @@ class Forks:
         self._keeps_random_numbers = False
         self._born: list[int] = []
         """The forks of this process that have not been reaped."""
+        self._left_behind = 0
+        """How many threads Python counts here that are those of the process this is a fork of."""
 
     def seal(self, request: dict[str, Any], *, own_threads: int, keeps_random_numbers: bool) -> str | None:
         """Be there only to be forked from now on; see :attr:`Kind.SEAL`.
@@ -140,7 +143,8 @@ class Forks:
         return (*self._channel.descriptors, *self._streams.descriptors, self._control.fd, *domain)
 
     def _obstacle(self, own_threads: int, births: Sequence[tuple[int, ...]] = ()) -> str | None:
-        return self._close_loop() or obstacle((*self._own, *sum(births, ())), own_threads)
+        descriptors = (*self._own, *sum(births, ()))
+        return self._close_loop() or obstacle(descriptors, own_threads, self._left_behind)
 
     def _close_domain(self) -> None:
         domain, self._domain = self._domain, None
@@ -156,6 +160,7 @@ class Forks:
     ) -> None:
         """Be a fork, with these descriptors; ends this process where that cannot be."""
         *pipes, control, output = birth
+        self._left_behind = count_threads()
         try:
             os.dup2(control, self._control.fd, inheritable=False)
             os.setsid()

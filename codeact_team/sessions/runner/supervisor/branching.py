@@ -43,7 +43,8 @@ class Branching:
         """Do what a frame of a branch says."""
         if kind == Kind.FORK:
             branch.require_idle()
-            branch.with_interpreter(partial(self._fork, branch, self._new_numbers(payload)))
+            numbers, directory = self._new_numbers(payload), _directory(payload)
+            branch.with_interpreter(partial(self._fork, branch, numbers, directory))
         elif kind == Kind.PROMOTE:
             self._promote(branch, _field(payload, "branch"))
         elif kind == Kind.END and branch is not self._main:
@@ -79,7 +80,7 @@ class Branching:
             raise ProtocolError("these are no numbers for branches")
         return numbers
 
-    def _fork(self, branch: Branch, numbers: list[int]) -> None:
+    def _fork(self, branch: Branch, numbers: list[int], directory: str) -> None:
         """Make branches of one that has an interpreter, if it can be forked."""
         if (refused := self._obstacle(branch, len(numbers))) is not None:
             _answer(branch, refused)
@@ -87,7 +88,7 @@ class Branching:
         made: list[Branch] = []
         try:
             for number in numbers:
-                made.append(self._new(number))
+                made.append(self._new(number, directory))
             for new in made:
                 new.be_fork_of(branch)
         except OSError as error:
@@ -97,8 +98,8 @@ class Branching:
         children = [new.interpreter for new in made if new.interpreter]
         branch.supply.fork([new.home for new in made], children, partial(self._forked, branch, made))
 
-    def _new(self, number: int) -> Branch:
-        home = os.path.join(self._main.home, BRANCHES, str(number))
+    def _new(self, number: int, directory: str) -> Branch:
+        home = os.path.join(self._main.home, directory, str(number))
         return Branch(self._around, number, BranchHost(self._host, number), home)
 
     def _forked(self, branch: Branch, made: Sequence[Branch], problem: str | None) -> None:
@@ -165,6 +166,13 @@ class Branching:
 
 def _answer(branch: Branch, refused: str | None) -> None:
     branch.host.send(frame(Kind.FORKED, json.dumps({"refused": refused}).encode()))
+
+
+def _directory(payload: bytes) -> str:
+    directory = _field(payload, "directory")
+    if not isinstance(directory, str) or not directory.removeprefix(BRANCHES).isalnum():
+        raise ProtocolError("that is no directory for branches")
+    return directory
 
 
 def _field(payload: bytes, name: str) -> object:

@@ -113,7 +113,7 @@ def list_all(home: bytes) -> list[tuple[str, int]]:
         below: list[bytes] = []
         for path, status in entries:
             if stat.S_ISDIR(status.st_mode):
-                if path != _BRANCHES:
+                if not path.startswith(_BRANCHES):
                     below.append(path)
             elif stat.S_ISREG(status.st_mode):
                 name = path.decode(errors="replace")
