@@ -12,6 +12,7 @@ from codeact_team.sessions.runner.supervisor.pipes import PipeWriter
 from codeact_team.sessions.runner.supervisor.poll_loop import Loop
 from codeact_team.sessions.runner.supervisor.process_family import Family
 
+_MAX_WORDS = 2000
 _UNREADABLE = "what the interpreter said of it could not be read"
 
 
@@ -114,4 +115,4 @@ def _refusal(payload: bytes) -> str | None:
         refused = json.loads(payload)["refused"]
     except (ValueError, LookupError, TypeError):
         return _UNREADABLE
-    return None if refused is None else str(refused)
+    return None if refused is None else str(refused)[:_MAX_WORDS]

@@ -73,10 +73,11 @@ class Supply:
             self.keep_pristine(partial(self.get, then, give_up))
         elif is_branch:
             give_up("that of a branch is the only one")
-        elif zygote is not None:
-            self._fork_zygote(zygote, then, give_up)
         else:
             try:
+                if zygote is not None:
+                    self._fork_zygote(zygote, then, give_up)
+                    return
                 self._start()
             except OSError as error:
                 give_up(str(error.strerror or error))
