@@ -6,14 +6,17 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from signal import Signals
 from typing import Any
 
 from codeact_team.batch.driver import Driver
+from codeact_team.batch.engines import LocalEngine
 from codeact_team.batch.events import BatchBegan, BatchNoted, BatchResult, LineBroken, Share
 from codeact_team.batch.job_configs import JobConfigs, WorkerSettings, own_directories
+from codeact_team.batch.leases import LeaseFiles
 from codeact_team.batch.measures import mean_pass_at, wilson_interval
 from codeact_team.batch.results import Results, TaskResult
 from codeact_team.batch.tasks import BatchTask, BrokenLine, Job, TaskError, jobs_of, read_tasks
@@ -29,11 +32,6 @@ from codeact_team.ledger import BudgetTermination
 from codeact_team.ledger.budget_config import BudgetTerminationConfig, Price
 from codeact_team.providers import Policy
 from codeact_team.scope import Scope
-
-_TASKS_A_WORKER = 4
-"""Fewer are not worth the start of a process, which imports for a second or two."""
-_AT_ONCE = 8
-"""Tasks of each worker at the same time, by default: most of them wait for their model."""
 
 Tasks = str | os.PathLike[str] | Iterable[Mapping[str, Any]]
 
@@ -124,38 +122,33 @@ class Batch:
             self._door.tell(LineBroken(line=line.number, problem=line.problem))
         if not jobs:
             raise SettingError("there are no tasks" if not broken else "no line is a task that can run")
-        settings = WorkerSettings(
-            config=text,
-            config_name=name_of(self._source),
-            namespaces=sorted(self._policy.namespaces),
-            allow_unsafe=self._policy.allow_unsafe,
-            directory=str(self._out),
-            seconds=self._seconds,
-            retries=self._retries,
-        )
+        settings = self._settings(text)
         await _try_to_make(JobConfigs(settings).of(jobs[0]))
         with Results(self._out, sha256(text.encode(errors="backslashreplace")).hexdigest()[:32]) as results:
             _refuse_changed(jobs, results)
             done = [job for job in jobs if results.has_final(job)]
             for result in results.of(done):
                 ledger.add(result.prompt_tokens + result.completion_tokens, result.cost)
-            workers = self._workers or min(_processors(), -(-(len(jobs) - len(done)) // _TASKS_A_WORKER) or 1)
-            concurrency = self._concurrency or workers * _AT_ONCE
-            workers = min(workers, concurrency)
-            began = BatchBegan(directory=str(self._out), jobs=len(jobs), done=len(done), workers=workers)
-            began.broken = len(broken)
-            self._door.tell(began)
+            leases = LeaseFiles(self._out)
             self._driver = driver = Driver(
                 jobs,
                 results,
-                settings,
-                workers=workers,
-                concurrency=concurrency,
+                replace(settings, token=leases.begin()),
+                engine=LocalEngine(),
+                leases=leases,
+                workers=self._workers,
+                concurrency=self._concurrency,
                 ledger=ledger,
                 rate=RateLimit(self._limits),
                 door=self._door,
             )
-            await driver.run()
+
+            def begun(workers: int) -> None:
+                began = BatchBegan(directory=str(self._out), jobs=len(jobs), done=len(done), workers=workers)
+                began.broken = len(broken)
+                self._door.tell(began)
+
+            await driver.run(begun)
             result = _summary(results.of(jobs), self._epochs)
         result.directory, result.jobs, result.broken = str(self._out), len(jobs), len(broken)
         result.tokens, result.cost = ledger.tokens, ledger.cost
@@ -166,6 +159,18 @@ class Batch:
         self._door.tell(result)
         self._door.check()
         return result
+
+    def _settings(self, config: str) -> WorkerSettings:
+        return WorkerSettings(
+            config=config,
+            config_name=name_of(self._source),
+            namespaces=sorted(self._policy.namespaces),
+            allow_unsafe=self._policy.allow_unsafe,
+            directory=str(self._out),
+            seconds=self._seconds,
+            retries=self._retries,
+            working_directory=os.getcwd(),
+        )
 
     def stop(self, number: Signals) -> bool:
         """Stop it, in order, so that it can go on; whether it was at work."""
@@ -220,11 +225,6 @@ def _at_least(least: int, value: int, name: str) -> int:
     if value < least:
         raise SettingError(f"{name}: {value} is less than {least}")
     return value
-
-
-def _processors() -> int:
-    # those that this process may use
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def _refuse_changed(jobs: Sequence[Job], results: Results) -> None:

@@ -69,6 +69,15 @@ class Host(Protocol):
         """
         ...
 
+    async def holds(self, job: str, lease: str) -> bool:
+        """Whether a lease of a job, as :attr:`Lease.written` has it, is the newest.
+
+        Args:
+            job: The name of the job.
+            lease: What its worker was given.
+        """
+        ...
+
     def tell(self, job: str, told: Told) -> None:
         """Take what a worker tells of a job."""
         ...

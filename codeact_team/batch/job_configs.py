@@ -28,6 +28,8 @@ class WorkerSettings:
         directory: That of the batch.
         seconds: Wall-clock time that each run may take; ``None`` for any.
         retries: How often a job may be tried again as what is around it has failed.
+        working_directory: From which relative paths lead.
+        token: Tells the directory of the batch from another of the same name.
     """
 
     config: str
@@ -37,6 +39,8 @@ class WorkerSettings:
     directory: str
     seconds: float | None
     retries: int
+    working_directory: str
+    token: str = ""
 
     @property
     def policy(self) -> Policy:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -14,6 +15,7 @@ from typing import Any, Self
 from codeact_team.batch.evaluation import matches, objection_of
 from codeact_team.batch.host import OUT_OF_BUDGET, Begun, Host
 from codeact_team.batch.job_configs import JobConfigs, WorkerSettings
+from codeact_team.batch.leases import HeldLease, Lease, LeaseFiles
 from codeact_team.batch.metering import Meter, Retries
 from codeact_team.batch.results import Outcome, ResultFile, TaskResult, dump
 from codeact_team.batch.tasks import Job
@@ -38,29 +40,42 @@ class Worker:
     Args:
         settings: What they have in common.
         host: The driver.
+        directory: Where it keeps its runs if it does not see the directory of the batch.
+        end: Ends the process, with all that it does, where another worker goes on with one of its runs.
     """
 
-    def __init__(self, settings: WorkerSettings, host: Host) -> None:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        host: Host,
+        *,
+        directory: Path | None = None,
+        end: Callable[[], None] = lambda: None,
+    ) -> None:
         self._settings = settings
+        self._end = end
         self._configs = JobConfigs(settings)
         self._host = host
-        self._directory = Path(settings.directory)
+        self._sees_directory = directory is None
+        self._directory = directory or Path(settings.directory)
+        self._leases = LeaseFiles(self._directory)
         self._pool = SandboxPool(size=_READY)
         self._shared = ExitStack()
         self._runners: set[TeamRunner] = set()
         self._stopped = asyncio.Event()
 
-    async def run(self, job: dict[str, Any]) -> dict[str, Any]:
+    async def run(self, job: dict[str, Any], lease: Lease) -> dict[str, Any]:
         """Run a job to its end, and judge its answer; whatever goes wrong is told by the result.
 
         Args:
             job: A :class:`Job`, as JSON.
+            lease: Allows that.
 
         Returns:
             A :class:`TaskResult`, as JSON.
         """
         with self._pool.used():
-            return dump(await self._tried(Job(**job)))
+            return dump(await self._tried(Job(**job), lease))
 
     async def __aenter__(self) -> Self:
         # imports what makes the clients
@@ -79,14 +94,15 @@ class Worker:
         for runner in self._runners:
             runner.stop(SIGINT)
 
-    async def _tried(self, job: Job) -> TaskResult:
+    async def _tried(self, job: Job, lease: Lease) -> TaskResult:
+        held = HeldLease(lease, self._is_newest, self._end)
         retries = Retries(self._settings.retries, partial(self._host.tell, job.name))
         while True:
             stopped = TaskResult(id=job.task_id, epoch=job.epoch, outcome=Outcome.STOPPED)
             if self._stopped.is_set():
                 return stopped
             try:
-                result = await self._once(job, retries)
+                result = await self._once(job, retries, held)
                 fails_around = result.is_transient
             except Exception as error:  # one task that nobody foresaw must not end the others
                 logger.debug("a task failed", exc_info=error)
@@ -99,16 +115,27 @@ class Worker:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopped.wait(), wait)
 
-    async def _once(self, job: Job, retries: Retries) -> TaskResult:
+    async def _is_newest(self, lease: Lease) -> bool:
+        if self._sees_directory:
+            return self._leases.is_newest(lease)
+        return await self._host.holds(lease.job, lease.written)
+
+    async def _once(self, job: Job, retries: Retries, held: HeldLease) -> TaskResult:
         run = RunDirectory(self._directory / "runs" / job.name)
         files = self._directory / "files" / job.name
-        ended = await self._known_end(run)
+        await self._until_free(run)
+        await held.enter(run)
+        ended = self._known_end(run)
         if ended is None:
             # of a try before, which makes them again
             with suppress(FileNotFoundError):
                 trees.remove(str(files))
-            ended = await self._run(job, run, files, retries)
+            ended = await self._run(job, run, files, retries, held)
         result = _result(job, ended)
+        if result.stop_reason is not None:
+            # it may say where the run is
+            told = result.stop_reason.replace(str(self._directory), self._settings.directory)
+            result = replace(result, stop_reason=told)
         if not result.is_final or (job.checker is None and job.expected is None):
             return result
         if result.answer is None:
@@ -133,27 +160,34 @@ class Worker:
             await asyncio.gather(checking, stopping, return_exceptions=True)
         return replace(result, correct=objection is None, check=objection)
 
-    async def _known_end(self, directory: RunDirectory) -> RunResult | None:
-        """What a run has come to that somebody else has finished."""
-        if not directory.is_begun:
-            return None
+    async def _until_free(self, directory: RunDirectory) -> None:
+        """Wait until nobody works on a run, as far as that can be seen; not for ever."""
         run = RecordedRun(directory)
         with suppress(TimeoutError):
             async with asyncio.timeout(_DYING):
                 while run.is_running:  # noqa: ASYNC110 - a process that ends elsewhere tells nobody
                     await asyncio.sleep(0.05)
-        last = run.last_event()
+
+    def _known_end(self, directory: RunDirectory) -> RunResult | None:
+        """What a run has come to that somebody else has finished."""
+        if not directory.is_begun:
+            return None
+        last = RecordedRun(directory).last_event()
         if not isinstance(last, RunResult) or last.ending not in (RunEnding.ACCEPTED, RunEnding.NOT_ACCEPTED):
             return None
         return None if (last.stop_reason or "").startswith(OUT_OF_BUDGET) else last
 
-    async def _run(self, job: Job, run: RunDirectory, files: Path, retries: Retries) -> RunResult:
+    async def _run(
+        self, job: Job, run: RunDirectory, files: Path, retries: Retries, held: HeldLease
+    ) -> RunResult:
         if run.is_begun:
             runner, task = resumed(run, policy=self._settings.policy, out=files)
         else:
             runner, task = TeamRunner(self._configs.of(job), record=run, out=files), job.text
         meter = Meter(job.name, self._host, retries, runner.break_off)
         runner.put_inside(meter.stand)
+        # as near to what is done as can be: a call may have waited long to be admitted
+        runner.put_inside(held.stand)
         runner.listen(meter)
         self._runners.add(runner)
         self._host.tell(job.name, Begun())

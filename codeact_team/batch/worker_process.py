@@ -12,108 +12,141 @@ import os
 import sys
 import threading
 import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
 from functools import partial
-from itertools import count
-from signal import SIGKILL
+from pathlib import Path
 from typing import Any
 
-from codeact_team.batch.host import Called, Noted, Told, dump
+from codeact_team.batch.carrying import Arrivals, pieces_of, remove
+from codeact_team.batch.child import end_with_parent, opened, own_streams
+from codeact_team.batch.host import Noted
 from codeact_team.batch.job_configs import WorkerSettings
-from codeact_team.batch.links import frame, read_frame
+from codeact_team.batch.leases import Lease, LeaseFiles
+from codeact_team.batch.messages import RemoteHost, frame, read_frame
 from codeact_team.batch.worker import Worker
 from codeact_team.config.credentials import without_secrets
-from codeact_team.system.kernel import prctl
+from codeact_team.errors import CodeActTeamError
+from codeact_team.sandboxes.temporary import TemporaryDirectory
 from codeact_team.telemetry.exporting import exporting
 
-_PR_SET_PDEATHSIG = 1
 
+class _Notes:
+    """Tells the driver what is for the person, from whatever thread."""
 
-class _Driver:
-    """The host of a worker, at the other end of a pipe."""
-
-    def __init__(self, writer: asyncio.WriteTransport) -> None:
-        self._writer = writer
+    def __init__(self, host: RemoteHost) -> None:
+        self._host = host
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._numbers = count()
-        self._asked: dict[int, asyncio.Future[str | None]] = {}
+
+    def note(self, level: str, text: str) -> None:
+        if threading.get_ident() == self._thread:
+            self._host.tell("", Noted(level, text))
+        else:
+            self._loop.call_soon_threadsafe(self._host.tell, "", Noted(level, text))
+
+
+class _Notices(logging.Handler):
+    def __init__(self, notes: _Notes) -> None:
+        super().__init__(logging.INFO)
+        self._notes = notes
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._notes.note("warning" if record.levelno >= logging.WARNING else "note", record.getMessage())
+
+
+class _Output:
+    """What goes to the driver."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
 
     def send(self, message: dict[str, Any]) -> None:
         self._writer.write(frame(message))
 
-    async def admit(self, job: str) -> str | None:
-        number = next(self._numbers)
-        answer = self._asked[number] = asyncio.get_running_loop().create_future()
-        self.send({"admit": number, "job": job})
-        try:
-            return await answer
-        except asyncio.CancelledError:
-            self._asked.pop(number, None)
-            raise
-
-    def tell(self, job: str, told: Told) -> None:
-        self.send({"job": job, "told": dump(told)})
-
-    def note(self, level: str, text: str) -> None:
-        """Tell something for the person, from whatever thread."""
-        if threading.get_ident() == self._thread:
-            self.tell("", Noted(level, text))
-        else:
-            self._loop.call_soon_threadsafe(self.tell, "", Noted(level, text))
-
-    def answer(self, number: int, job: str, refusal: str | None) -> None:
-        if (asked := self._asked.pop(number, None)) is not None and not asked.done():
-            asked.set_result(refusal)
-        elif refusal is None:
-            # whoever has asked was stopped meanwhile
-            self.tell(job, Called())
-
-
-class _Notices(logging.Handler):
-    def __init__(self, driver: _Driver) -> None:
-        super().__init__(logging.INFO)
-        self._driver = driver
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._driver.note("warning" if record.levelno >= logging.WARNING else "note", record.getMessage())
+    async def carry(self, directory: Path, job: str) -> None:
+        """Send what there is of a job, no faster than it is taken."""
+        for piece in pieces_of(directory, job):
+            self.send(piece)
+            await self._writer.drain()
 
 
 async def _serve(incoming: int, outgoing: int) -> None:
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(incoming, "rb", 0))
-    writer, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(outgoing, "wb", 0))
-    driver = _Driver(writer)
-    begin = await read_frame(reader)
-    if begin is None:
+    reader, writer = await opened(incoming, outgoing)
+    if (place := await read_frame(reader)) is None:
         return
-    _end_with(begin["driver"])
-    sys.path[:] = begin["path"]
-    _tell_notices(driver)
-    with exporting(partial(driver.note, "warning"), without_secrets):
-        async with Worker(WorkerSettings(**begin["settings"]), driver) as worker:
-            driver.send({"ready": True})
-            await _work(worker, driver, reader)
+    end_with_parent(place)
+    if (message := await read_frame(reader)) is None:
+        return
+    settings, output = WorkerSettings(**message["begin"]), _Output(writer)
+    host = RemoteHost(output.send)
+    notes = _Notes(host)
+    _tell_notices(notes)
+    with exporting(partial(notes.note, "warning"), without_secrets), _kept_elsewhere(settings) as directory:
+        try:
+            async with Worker(settings, host, directory=directory, end=_end) as worker:
+                output.send({"ready": {"sees_directory": directory is None}})
+                await _work(worker, host, output, reader, directory)
+        except CodeActTeamError as error:
+            output.send({"unfit": str(error)})
+            await writer.drain()
     writer.close()
 
 
-async def _work(worker: Worker, driver: _Driver, reader: asyncio.StreamReader) -> None:
-    jobs = set[asyncio.Task[None]]()
+@contextmanager
+def _kept_elsewhere(settings: WorkerSettings) -> Generator[Path | None]:
+    """A directory for runs, if this machine has none of those that the driver works in."""
+    sees = LeaseFiles(Path(settings.working_directory, settings.directory)).is_seen(settings.token)
+    is_here = os.path.isdir(settings.working_directory)
+    if is_here:
+        os.chdir(settings.working_directory)
+    if sees and is_here:
+        yield None
+        return
+    own = TemporaryDirectory()
+    try:
+        if not is_here:
+            # one that no other machine has: runs that were made in it can go on there
+            os.chdir(own.path)
+        yield Path(own.path)
+    finally:
+        os.chdir("/")
+        own.remove()
 
-    async def run(job: dict[str, Any]) -> None:
-        driver.send({"done": job["name"], "result": await worker.run(job)})
+
+async def _work(
+    worker: Worker, host: RemoteHost, output: _Output, reader: asyncio.StreamReader, directory: Path | None
+) -> None:
+    jobs = set[asyncio.Task[None]]()
+    arrivals = None if directory is None else Arrivals(directory)
+
+    async def run(job: dict[str, Any], lease: dict[str, Any]) -> None:
+        result = await worker.run(job, Lease(**lease))
+        if directory is not None:
+            await output.carry(directory, job["name"])
+            remove(directory, job["name"])
+        output.send({"done": job["name"], "result": result})
 
     while (message := await read_frame(reader)) is not None:
         if "run" in message:
-            jobs.add(task := asyncio.create_task(run(message["run"])))
+            if arrivals is not None:
+                arrivals.settle(message["run"]["name"])
+            jobs.add(task := asyncio.create_task(run(message["run"], message["lease"])))
             task.add_done_callback(_ended(jobs))
-        elif "admitted" in message:
-            driver.answer(message["admitted"], message["job"], message["refusal"])
+        elif "answer" in message:
+            host.answer(message)
+        elif "carried" in message:
+            if arrivals is not None:
+                arrivals.take(message)
         else:
             worker.stop()
     if jobs:
         # nobody is there for whom they could go on
-        os._exit(1)
+        _end()
+
+
+def _end() -> None:
+    os._exit(1)
 
 
 def _ended(jobs: set[asyncio.Task[None]]) -> Any:
@@ -123,40 +156,27 @@ def _ended(jobs: set[asyncio.Task[None]]) -> Any:
             # a fault of this program; its driver lets another worker try
             logging.getLogger(__name__).error("a worker failed", exc_info=error)
             sys.excepthook(type(error), error, error.__traceback__)
-            os._exit(1)
+            _end()
 
     return forget
 
 
-def _tell_notices(driver: _Driver) -> None:
+def _tell_notices(notes: _Notes) -> None:
     ours = logging.getLogger("codeact_team")
     ours.setLevel(logging.INFO)
-    ours.addHandler(_Notices(driver))
+    ours.addHandler(_Notices(notes))
     logging.getLogger().addHandler(logging.NullHandler())
 
     def show(message: Warning | str, category: type[Warning], *place: object) -> None:
         if issubclass(category, UserWarning):
-            driver.note("warning", str(message))
+            notes.note("warning", str(message))
 
     warnings.showwarning = show
 
 
-def _end_with(driver: int) -> None:
-    if sys.platform == "linux":
-        prctl(_PR_SET_PDEATHSIG, SIGKILL)
-    if os.getppid() != driver:
-        os._exit(1)
-
-
 def main() -> None:
     """Run jobs until there is nobody to run them for."""
-    incoming, outgoing = os.dup(0), os.dup(1)
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    # what code prints here is no message
-    os.dup2(nowhere, 0)
-    os.dup2(2, 1)
-    os.close(nowhere)
-    asyncio.run(_serve(incoming, outgoing))
+    asyncio.run(_serve(*own_streams()))
 
 
 if __name__ == "__main__":
