@@ -118,6 +118,20 @@ async def run_detached(sandbox: ConfinedSandbox, mark: str) -> None:
     await process.aclose()
 
 
+def children(pid: int) -> list[int]:
+    """Those of a process."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
+def supervisors() -> list[int]:
+    """The supervising processes of this one, after the template that they are forks of."""
+    found = [os.getpid()]
+    for pid in found:
+        found += [child for child in children(pid) if child in alive("confined/supervisor")]
+    return found[1:]
+
+
 def alive(mark: str) -> list[int]:
     """Processes of this machine with ``mark`` in their arguments."""
     found: list[int] = []

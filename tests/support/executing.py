@@ -108,14 +108,19 @@ def _kill_container(container: str) -> None:
 
 
 def _supervisors(pid: int) -> set[str]:
+    return {one for template in _supervising(str(pid)) for one in _supervising(template)}
+
+
+def _supervising(pid: str) -> set[str]:
     found: set[str] = set()
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        # threads and processes come and go
-        with suppress(OSError):
-            for child in (task / "children").read_text().split():
-                with suppress(OSError):
-                    if "supervisor" in Path(f"/proc/{child}/cmdline").read_text():
-                        found.add(child)
+    # threads and processes come and go
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError):
+                for child in (task / "children").read_text().split():
+                    with suppress(OSError):
+                        if "confined/supervisor" in Path(f"/proc/{child}/cmdline").read_text():
+                            found.add(child)
     return found
 
 

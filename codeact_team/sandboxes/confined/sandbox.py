@@ -11,7 +11,6 @@ import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from importlib import util
 from pathlib import Path
 
 from codeact_team.aio import Turns, to_the_end
@@ -19,9 +18,10 @@ from codeact_team.errors import ConfinementError, SandboxError
 from codeact_team.sandboxes.base import STARTS_AT_ONCE, STOPPED, UNCLEARED, Process, Sandbox, python_path
 from codeact_team.sandboxes.confined.access import readable_paths
 from codeact_team.sandboxes.confined.config import ConfinedSandboxConfig
-from codeact_team.sandboxes.confined.control import SEARCH_PATH, Control
+from codeact_team.sandboxes.confined.control import Control
 from codeact_team.sandboxes.confined.enforcement import Enforced, judge, read_probe, something_outside
 from codeact_team.sandboxes.confined.process import ConfinedProcess
+from codeact_team.sandboxes.confined.template import SEARCH_PATH
 from codeact_team.sandboxes.limits import Cause, Limits
 from codeact_team.sandboxes.temporary import TemporaryDirectory
 
@@ -188,7 +188,6 @@ class ConfinedSandbox(Sandbox):
                 "private": self._private.path,
                 "workspace_mib": self._workspace_mib,
                 **self._config.model_dump(include={"memory_mib", "pids", "cpus", "tmpfs_mib"}),
-                "sandlock": _path_of("sandlock"),
             }
         )
 
@@ -232,14 +231,8 @@ class ConfinedSandbox(Sandbox):
         if self._process is not None and self._process.ended:
             self._process = None
         if private is not None:
-            # the supervising process has removed it, unless it was killed
+            # its template has removed it, unless that was killed
             try:
                 await asyncio.to_thread(private.remove)
             except OSError as error:
                 logger.warning("temporary files left in %s: %s", private.path, error)
-
-
-def _path_of(module: str) -> str | None:
-    """The directory to import ``module`` from, if it is installed."""
-    spec = util.find_spec(module)
-    return None if spec is None or spec.origin is None else os.path.dirname(os.path.dirname(spec.origin))

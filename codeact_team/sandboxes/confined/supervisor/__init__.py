@@ -1,1 +1,1 @@
-"""The supervising process: a program of its own, which imports nothing from the package around it."""
+"""The supervising process and its template: a program of its own, which imports nothing of what the host runs."""

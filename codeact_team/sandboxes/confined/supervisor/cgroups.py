@@ -68,6 +68,8 @@ class _Group(NamedTuple):
     hierarchy: _Hierarchy
     members: int
     """An open file by which a process becomes a member."""
+    lock: int
+    """An open file by which others know that it is in use: while this process, or one that it has forked, has it open."""
 
 
 class ControlGroup:
@@ -127,6 +129,13 @@ class ControlGroup:
             with self._missing_if_it_fails(group.hierarchy.controllers):
                 os.write(group.members, b"0")
 
+    def close(self) -> None:
+        """Let go of what is open. A process that was forked before has it still."""
+        usage = () if self._usage is None else (self._usage[0],)
+        groups = (fd for group in self._groups for fd in (group.members, group.lock))
+        for fd in (*groups, *self._counters.values(), *usage):
+            os.close(fd)
+
     def remove(self) -> None:
         """Remove the group, in which no process may be left."""
         for group in self._groups:
@@ -174,21 +183,23 @@ def _below(mount: str, root: str, path: str) -> str:
 
 def _make(hierarchy: _Hierarchy) -> _Group:
     _remove_orphans(hierarchy.parent)
-    directory = _make_locked(hierarchy.parent)
+    directory, lock = _make_locked(hierarchy.parent)
     # opened now: what a process may do with it depends on the rights of who has opened it
     members = os.open(f"{directory}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
-    return _Group(directory, hierarchy, members)
+    return _Group(directory, hierarchy, members, lock)
 
 
-def _make_locked(parent: str) -> str:
-    """A new directory, locked as long as this process, or one that it has forked, lives."""
+def _make_locked(parent: str) -> tuple[str, int]:
+    """A new directory, and what locks it while it is open."""
     while True:
         directory = f"{parent}/{_NAME}{os.urandom(8).hex()}"
         os.mkdir(directory)
-        fcntl.flock(os.open(directory, os.O_RDONLY | os.O_CLOEXEC), fcntl.LOCK_EX)
+        lock = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+        fcntl.flock(lock, fcntl.LOCK_EX)
         # another process may have taken it for an orphan
         if os.path.isdir(directory):
-            return directory
+            return directory, lock
+        os.close(lock)
 
 
 def _remove_orphans(parent: str) -> None:

@@ -63,6 +63,27 @@ def _reap() -> bool:
     return True
 
 
+def notice_deaths() -> tuple[int, int]:
+    """Have a pipe be written to whenever a child ends. Returns both its ends."""
+    ends = os.pipe()
+    for fd in ends:
+        os.set_blocking(fd, False)
+    signal.set_wakeup_fd(ends[1], warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, _ignore)
+    return ends
+
+
+def ignore_deaths(ends: tuple[int, int]) -> None:
+    """Write to that pipe no more, and close it."""
+    signal.set_wakeup_fd(-1)
+    for fd in ends:
+        os.close(fd)
+
+
+def _ignore(number: int, frame: object) -> None:
+    """Unlike SIG_IGN, leaves a zombie to reap and wakes the file descriptor."""
+
+
 def drain(fd: int) -> None:
     """Read away what is in a non-blocking pipe."""
     try:

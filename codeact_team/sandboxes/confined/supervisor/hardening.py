@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import signal
 import struct
 from collections.abc import Callable, Sequence
@@ -33,14 +34,14 @@ def enter_namespaces(
     writable: str,
     private: tuple[str, int],
     shown: Sequence[tuple[str, str]] = (),
-    at_the_end: Callable[[], object] = lambda: None,
+    birth: int | None = None,
 ) -> None:
     """Leave the host's processes, network and IPC, and see its files read-only but for the directory ``writable``.
 
-    Goes on as :func:`go_on_in_a_child` does. The child is the first process of its namespace: when it ends, the kernel
-    ends all others there. Where this machine does not let us, the process may be of no more use: try with
-    :func:`failure_of`. In place of the directory ``private``, there is a file system in memory of so many MiB; each
-    directory of ``shown`` is seen in another place, too.
+    Goes on in a child, whose process id is written to ``birth``; this process ends. The child is the first process of its
+    namespace: when it ends, the kernel ends all others there. Where this machine does not let us, the process may be of no
+    more use: try with :func:`failure_of`. In place of the directory ``private``, there is a file system in memory of so
+    many MiB; each directory of ``shown`` is seen in another place, too.
     """
     uid, gid = os.getuid(), os.getgid()
     if libc.unshare(_CLONE_NEWPID) < 0:
@@ -49,19 +50,22 @@ def enter_namespaces(
         for name, line in maps.items():
             with open(f"/proc/self/{name}", "w") as file:
                 file.write(line)
-    go_on_in_a_child(at_the_end)
+    _go_on_in_a_child(birth)
     checked(libc.unshare(_CLONE_NEWNS | _CLONE_NEWIPC | _CLONE_NEWNET))
     _mount(writable, private, shown)
 
 
-def go_on_in_a_child(at_the_end: Callable[[], object]) -> None:
-    """Return in a child of this process, which waits for it, calls ``at_the_end`` with all its rights, and ends."""
+def _go_on_in_a_child(birth: int | None) -> None:
+    me = os.pidfd_open(os.getpid())
     if child := os.fork():
         try:
-            os.waitpid(child, 0)
-            at_the_end()
+            if birth is not None:
+                os.write(birth, str(child).encode())
         finally:
             os._exit(0)
+    # from then on, its parent is the one with which it is to end
+    select.select([me], [], [])
+    os.close(me)
 
 
 def _mount(writable: str, private: tuple[str, int], shown: Sequence[tuple[str, str]]) -> None:

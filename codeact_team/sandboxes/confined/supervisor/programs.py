@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Protocol
 
-from descendants import drain, end_all, send
+from descendants import drain, end_all, notice_deaths, send
 
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 _COUNTED = {"oom_kills": "memory", "fork_failures": "pids"}
@@ -56,11 +56,7 @@ class Programs:
         self._program: Program | None = None
         self._leader = 0
         self._status = -1
-        self.child_died, wakeup = os.pipe()
-        for fd in (self.child_died, wakeup):
-            os.set_blocking(fd, False)
-        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, _ignore)
+        self.child_died, _ = notice_deaths()
 
     def spawn(self, message: Mapping[str, Any], fds: Sequence[int]) -> None:
         """Start a program on the first two of ``fds``; how it ends is written to the third."""
@@ -144,10 +140,6 @@ def _of_ended_children() -> float:
     # without those that nobody has waited for, as a program may have it
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
-
-
-def _ignore(number: int, frame: object) -> None:
-    """Unlike SIG_IGN, leaves a zombie to reap and wakes the file descriptor."""
 
 
 def _ended_child(program: Program) -> tuple[int, int] | None:

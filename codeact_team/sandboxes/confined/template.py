@@ -1,0 +1,150 @@
+"""The host's end of the template: the process of which the supervising processes of all its sandboxes are forks."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+from codeact_team.sandboxes.readiness import readable
+
+SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+_PROGRAM = Path(__file__).with_name("supervisor")
+_SEND_TIMEOUT = 5.0
+"""Seconds that a process may take to read a message, which it does at once."""
+
+
+class End(socket.socket):
+    """This process's end of a socket to a process that closes its own last of all."""
+
+    @classmethod
+    def pair(cls) -> tuple[End, socket.socket]:
+        """A new one, and the other end."""
+        ours, theirs = socket.socketpair()
+        end = cls(fileno=ours.detach())
+        end.settimeout(_SEND_TIMEOUT)
+        return end, theirs
+
+    @property
+    def is_closed_there(self) -> bool:
+        """Whether the process has ended, or never listened."""
+        poll = select.poll()
+        poll.register(self, select.POLLIN)
+        if not poll.poll(0):
+            return False
+        try:
+            return not self.recv(1, socket.MSG_PEEK)
+        except ConnectionError:
+            # it was killed before it had read what was sent to it
+            return True
+
+    def tell(self, message: object, descriptors: Sequence[int] = ()) -> None:
+        """Send a message, and descriptors with it, or raise an OSError."""
+        data = json.dumps(message).encode() + b"\n"
+        sent = socket.send_fds(self, [data], descriptors)
+        self.sendall(data[sent:])
+
+    async def finish(self) -> None:
+        """Tell the process that nothing more comes, and wait until it has ended."""
+        # it may have ended already
+        with suppress(OSError):
+            self.shutdown(socket.SHUT_WR)
+        await readable(self.fileno())
+
+
+class _Template:
+    """A started one, see ``supervisor/__main__.py``.
+
+    It shares neither environment nor descriptors nor terminal with this process.
+    """
+
+    def __init__(self) -> None:
+        self.end, theirs = End.pair()
+        self.host = os.getpid()
+        self.forks = 0
+        """How many there were so far."""
+        self.living = 0
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_PROGRAM), *_directory_of("sandlock")],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                # sandlock cannot be imported where a user has no home
+                env={"PATH": SEARCH_PATH, "LANG": "C.UTF-8", "HOME": "/"},
+                cwd="/",
+                start_new_session=True,
+            )
+
+    async def close(self) -> None:
+        await self.end.finish()
+        self.end.close()
+        # it closes its end last of all, so this does not wait
+        self._process.wait()
+
+
+_lock = threading.Lock()
+_current: _Template | None = None
+
+
+class Fork:
+    """A process that is a fork of the template; that ends with the last of them.
+
+    Args:
+        settings: What it needs to know.
+        control: The socket that it gets, which stays the caller's.
+
+    Raises:
+        OSError: If it cannot be had.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], control: socket.socket) -> None:
+        global _current
+        with _lock:
+            template = _current
+            if template is None or template.host != os.getpid() or template.end.is_closed_there:
+                template = _current = _Template()
+            self._template = template
+            template.forks += 1
+            template.living += 1
+            self._number = template.forks
+            message = {"do": "fork", "number": self._number, "settings": settings}
+            self._clean, until_clean = os.pipe()
+            try:
+                template.end.tell(message, [control.fileno(), until_clean])
+            finally:
+                os.close(until_clean)
+
+    def kill(self) -> None:
+        """End it by force."""
+        with _lock, suppress(OSError):
+            self._template.end.tell({"do": "kill", "number": self._number})
+
+    async def close(self) -> None:
+        """Wait until it has ended, and what was made for it is removed."""
+        global _current
+        await readable(self._clean)
+        os.close(self._clean)
+        with _lock:
+            self._template.living -= 1
+            if self._template.living:
+                return
+            if _current is self._template:
+                _current = None
+        await self._template.close()
+
+
+def _directory_of(module: str) -> Sequence[str]:
+    """Where to import ``module`` from, if it is installed."""
+    spec = util.find_spec(module)
+    return () if spec is None or spec.origin is None else (os.path.dirname(os.path.dirname(spec.origin)),)
