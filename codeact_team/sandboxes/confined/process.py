@@ -33,6 +33,8 @@ class ConfinedProcess(Process):
         self._exit: Exit | None = None
         self.lost = "its supervising process was killed"
         """What it means if that pipe closes without a word."""
+        self.is_orphaned = False
+        """Whether it has done so."""
 
     @property
     def ended(self) -> bool:
@@ -106,6 +108,7 @@ class ConfinedProcess(Process):
 
     def _parse_exit(self, said: bytes) -> Exit:
         if not said:
+            self.is_orphaned = True
             return Exit(_KILLED, lost=self.lost)
         how: dict[str, Any] = json.loads(said)
         if "failed" in how:

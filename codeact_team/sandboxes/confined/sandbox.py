@@ -74,7 +74,9 @@ class ConfinedSandbox(Sandbox):
 
     @property
     def running(self) -> bool:
-        return self._control is not None and self._control.alive
+        # of a process that is killed, one descriptor is closed after the other
+        is_orphaned = self._process is not None and self._process.ended and self._process.is_orphaned
+        return self._control is not None and self._control.alive and not is_orphaned
 
     @property
     def python(self) -> str:
@@ -114,7 +116,7 @@ class ConfinedSandbox(Sandbox):
     async def spawn(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, supervises: bool = False
     ) -> Process:
-        if self._control is None or not self._control.alive:
+        if self._control is None or not self.running:
             raise ConfinementError("The sandbox is not running: start it first.")
         if self._process is not None and not self._process.ended:
             raise SandboxError("Something still runs in the sandbox: one program at a time.")
@@ -224,12 +226,11 @@ class ConfinedSandbox(Sandbox):
     async def _stop(self) -> None:
         control, private = self._control, self._private
         self._control, self._private = None, None
-        if self._process is not None:
-            self._process.lost = STOPPED
+        process, self._process = self._process, None
+        if process is not None:
+            process.lost = STOPPED
         if control is not None:
             await control.close()
-        if self._process is not None and self._process.ended:
-            self._process = None
         if private is not None:
             # its template has removed it, unless that was killed
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -22,6 +23,9 @@ class Messages:
     def receive(self) -> Iterator[dict[str, Any]]:
         """The messages that are complete with what can be read now. Raises EOFError at the end of the stream."""
         data, descriptors, _, _ = socket.recv_fds(self._source, _MAX_READ, _MAX_DESCRIPTORS)
+        for descriptor in descriptors:
+            # they come as if they were for programs
+            os.set_inheritable(descriptor, False)
         self._descriptors += descriptors
         if not data:
             raise EOFError
