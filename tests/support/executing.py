@@ -125,11 +125,8 @@ def _supervising(pid: str) -> set[str]:
 
 
 def _process_runs(pid: str) -> bool:
-    """Whether there is such a process, and not only what its parent has not noticed the end of."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    """Whether there is such a process, with all that it holds until its last thread has ended."""
+    return Path(f"/proc/{pid}").exists()
 
 
 _SMALL = {"memory_mib": 64, "pids": 32, "tmpfs_mib": 16}
