@@ -13,7 +13,7 @@ from signal import Signals
 from typing import Any
 
 from codeact_team.batch.driver import Driver
-from codeact_team.batch.engines import LocalEngine
+from codeact_team.batch.engines import EngineName, LocalEngine, engine_of
 from codeact_team.batch.events import BatchBegan, BatchNoted, BatchResult, LineBroken, Share
 from codeact_team.batch.job_configs import JobConfigs, WorkerSettings, own_directories
 from codeact_team.batch.leases import LeaseFiles
@@ -65,12 +65,15 @@ class Batch:
         overrides: As of :func:`codeact_team.open_team`. ``{field}`` in one stands for what a task says there.
         checker: Python that judges the answers of tasks which bring neither a checker nor an expected answer.
         epochs: How often each task runs.
-        workers: How many processes run tasks, each of them many; by default one for each processor.
+        workers: How many processes run tasks, each of them many; by default one for each processor, or each node.
         concurrency: How many tasks run at the same time; by default eight for each worker.
         seconds: Wall-clock time that each task may take.
         retries: How often something of a task is tried again, when what is around it fails: the engine, a connection, or a
             server that has too many requests.
         limits: What all tasks together may use.
+        engine: Where they run: ``local``, on this machine, or ``ray``, on the nodes of a Ray cluster.
+        address: Of the cluster; ``local`` starts one of this machine alone. By default what ``RAY_ADDRESS`` says, or the
+            one that this machine is a node of.
         listeners: Are told what happens: :mod:`codeact_team.batch.events`.
     """
 
@@ -89,6 +92,8 @@ class Batch:
         seconds: float | None = None,
         retries: int = 4,
         limits: BatchLimits | None = None,
+        engine: EngineName = "local",
+        address: str | None = None,
         listeners: Sequence[Listener] = (),
     ) -> None:
         self._source = config
@@ -103,6 +108,7 @@ class Batch:
         self._seconds = seconds
         self._retries = _at_least(0, retries, "retries")
         self._limits = limits or BatchLimits()
+        self._engine = engine_of(engine, address)
         self._door = Door()
         for listener in listeners:
             self._door.listen(listener, essential=True)
@@ -134,7 +140,7 @@ class Batch:
                 jobs,
                 results,
                 replace(settings, token=leases.begin()),
-                engine=LocalEngine(),
+                engine=self._engine if len(done) < len(jobs) else LocalEngine(),
                 leases=leases,
                 workers=self._workers,
                 concurrency=self._concurrency,

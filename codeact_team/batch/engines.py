@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import sys
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Literal, Protocol, Self, get_args
 
 from codeact_team.batch.host import Host
 from codeact_team.batch.job_configs import WorkerSettings
 from codeact_team.batch.links import Link, LocalLink
+from codeact_team.batch.on_ray.engine import RayEngine
 from codeact_team.batch.processes import ProcessLink
+from codeact_team.errors import SettingError
 
 _TASKS_A_WORKER = 4
 """Fewer are not worth the start of a process, which imports for a second or two."""
+
+
+EngineName = Literal["local", "ray"]
 
 
 class Engine(Protocol):
@@ -66,6 +71,23 @@ class LocalEngine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         pass
+
+
+def engine_of(name: EngineName, address: str | None) -> Engine:
+    """An engine by its name.
+
+    Raises:
+        SettingError: If there is none of that name, it is not installed, or it has no address.
+    """
+    match name:
+        case "local":
+            if address is not None:
+                raise SettingError("an address is that of a Ray cluster: say --engine ray, too")
+            return LocalEngine()
+        case "ray":
+            return RayEngine(address)
+        case _:
+            raise SettingError(f"engine: {name!r} is none of {', '.join(get_args(EngineName))}")
 
 
 def _processors() -> int:

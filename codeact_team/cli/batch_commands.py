@@ -65,7 +65,9 @@ def batch(
     workers: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, help="Processes that run tasks; one for each processor if not given."
+            metavar="N",
+            min=1,
+            help="Processes that run tasks; one for each processor, or node, if not given.",
         ),
     ] = None,
     concurrency: Annotated[
@@ -100,6 +102,22 @@ def batch(
     ] = None,
     tokens_per_minute: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Tokens in any minute.")
+    ] = None,
+    engine: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Where tasks run: local, or ray, on the nodes of a Ray cluster.",
+            show_default=True,
+        ),
+    ] = "local",
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="The Ray cluster, such as 10.0.0.1:6379; local starts one of this machine alone. If not given, what "
+            "RAY_ADDRESS says, or the one that this machine is a node of.",
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -137,6 +155,8 @@ def batch(
                 workers=workers,
                 concurrency=concurrency,
                 retries=retries,
+                engine=engine,
+                address=address,
                 limits=BatchLimits(
                     max_tokens, max_cost, max_requests, requests_per_minute, tokens_per_minute
                 ),
