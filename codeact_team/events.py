@@ -446,6 +446,65 @@ class HandedOff(AgentEvent):
 
 
 @dataclass(kw_only=True)
+class SessionForked(EffectEvent):
+    """An agent makes branches of its session, one for each attempt at its task.
+
+    Attributes:
+        branches: How many.
+        is_over: Whether they are there, or will not be.
+        refusal: Why the session cannot be copied, so that one attempt is made.
+    """
+
+    branches: int
+    is_over: bool = False
+    refusal: str | None = None
+
+
+@dataclass(kw_only=True)
+class AttemptBegan(EffectEvent):
+    """An agent begins one of several attempts at its task, side by side. What belongs to it has its span as ``parent``.
+
+    Attributes:
+        attempt: Its number, from 1.
+        attempts: How many there are.
+    """
+
+    attempt: int
+    attempts: int
+
+
+@dataclass(kw_only=True)
+class AttemptEnded(EffectEvent):
+    """An attempt has ended.
+
+    Attributes:
+        attempt: Its number, from 1.
+        attempts: How many there are.
+        ending: How it came to its end, such as ``answered``; ``None`` where ``error`` broke it off.
+    """
+
+    attempt: int
+    attempts: int
+    ending: str | None = None
+    error: str | None = None
+
+
+@dataclass(kw_only=True)
+class BranchPromoted(EffectEvent):
+    """An agent goes on where one of its attempts has got to; the others count no more.
+
+    Attributes:
+        attempt: Which.
+        is_over: Whether its variables and files have taken the place of those before.
+        loss: Why they could not.
+    """
+
+    attempt: int
+    is_over: bool = False
+    loss: str | None = None
+
+
+@dataclass(kw_only=True)
 class SandboxStarting(Event):
     """A sandbox, or the interpreter in it, starts; ``sandbox`` names its executor."""
 

@@ -22,6 +22,7 @@ from codeact_team.cli.tool_call_lines import ToolCallLines
 from codeact_team.effects import Event
 from codeact_team.events import (
     ArtifactKept,
+    AttemptEnded,
     BlockBegan,
     BlockEnded,
     MessageSent,
@@ -35,6 +36,7 @@ from codeact_team.events import (
 )
 from codeact_team.execution import CallOutcome, ExecutionResult, Outcome
 from codeact_team.execution_records import Ending, ExecutionRecord
+from codeact_team.promoted import PromotedListener
 from codeact_team.reflection import Verdict
 from codeact_team.runs import RunEnding, RunResult, ToolUse
 from codeact_team.sandbox_description import without_note
@@ -44,7 +46,7 @@ _CORRECTION = re.compile(r"Attempt number: (\d+)\nProposed correction: (.*)", re
 _NOT_ACCEPTED = "best answer so far, not accepted"
 
 
-class Conversation:
+class Conversation(PromotedListener):
     """A listener that prints who says what, and what happens meanwhile.
 
     What an agent says comes twice: when it is said, and when its message comes out of the team. The ids of messages tell
@@ -57,6 +59,7 @@ class Conversation:
     """
 
     def __init__(self, screen: Screen, *, echo: bool = True, answer_last: bool = False) -> None:
+        super().__init__()
         self._screen = screen
         self._echo = echo
         self._answer_last = answer_last
@@ -78,7 +81,7 @@ class Conversation:
         """Agents whose model's last answer came piece by piece, its thoughts included."""
         self._calls = ToolCallLines()
 
-    def __call__(self, event: Event) -> None:
+    def hear(self, event: Event) -> None:
         """Print an event."""
         match event:
             case RunBegan():
@@ -91,6 +94,8 @@ class Conversation:
                 self._aside(event.agent, self._calls.line(event))
             case ArtifactKept():
                 self._aside(event.agent, (artifact_line(event), "dim"))
+            case AttemptEnded():
+                self._aside(event.agent, (_attempt(event), "dim"))
             case MessageSent() | Said():
                 self._message(event.message)
             case RunResult():
@@ -263,6 +268,11 @@ class Conversation:
         mark, style = ("✓", "green") if exit_code == 0 else ("✗", "red")
         how = "" if outcome is Outcome.COMPLETED else f" ({outcome.value.replace('_', ' ')})"
         self._screen.text(f"{mark} exit code {exit_code}{how}", style)
+
+
+def _attempt(event: AttemptEnded) -> str:
+    came_to = event.error if event.ending is None else event.ending.replace("_", " ")
+    return f"attempt {event.attempt} of {event.attempts}: {came_to}"
 
 
 def reasons_of(result: RunResult) -> list[str]:

@@ -57,7 +57,14 @@ async def _print(screen: Screen, run: RecordedRun, going_on: GoingOn, *, follow:
                 and not as_json
             ):
                 # it came in pieces, which are not recorded
-                listener(Output(agent=event.agent, text=event.output, message_id=event.message_id))
+                listener(
+                    Output(
+                        agent=event.agent,
+                        text=event.output,
+                        message_id=event.message_id,
+                        parent=event.parent,
+                    )
+                )
             listener(event)
             if isinstance(event, RunResult) and not as_json:
                 tell_what_stopped(screen, event)

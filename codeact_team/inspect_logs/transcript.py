@@ -27,6 +27,8 @@ from pydantic import JsonValue
 from codeact_team.effects import Event
 from codeact_team.events import (
     Approval,
+    AttemptBegan,
+    AttemptEnded,
     BlockBegan,
     BlockEnded,
     BudgetSpent,
@@ -107,7 +109,9 @@ class Transcript:
                 self._begin(event, event.span, self._name, "run")
             case TurnBegan():
                 self._begin(event, event.span, event.agent, "agent")
-            case RunEnded() | TurnEnded():
+            case AttemptBegan():
+                self._begin(event, event.span, f"attempt {event.attempt}", "attempt")
+            case RunEnded() | TurnEnded() | AttemptEnded():
                 self._end(event, event.span)
             case ModelCallBegan() | BlockBegan() | ToolCallBegan() | QuestionAsked():
                 self._begin_call(event)

@@ -41,6 +41,7 @@ from codeact_team.events import (
 )
 from codeact_team.execution_records import ExecutionRecord
 from codeact_team.pages.artifacts import Bytes, shown
+from codeact_team.promoted import PromotedListener
 from codeact_team.runs import RunResult
 from codeact_team.sandbox_description import without_note
 
@@ -49,7 +50,7 @@ _MAX_LENGTH = 50
 _Began = ModelCallBegan | BlockBegan | ToolCallBegan | QuestionAsked
 
 
-class Story:
+class Story(PromotedListener):
     """A listener that writes HTML. Nothing is held back that may become large.
 
     Args:
@@ -62,6 +63,7 @@ class Story:
     """
 
     def __init__(self, file: TextIO, items: Template, artifact: Bytes) -> None:
+        super().__init__()
         self._file = file
         self._items: Any = items.module
         self._artifact = artifact
@@ -84,7 +86,7 @@ class Story:
         """Ids of the messages that need not be shown any more."""
         self.result: RunResult | None = None
 
-    def __call__(self, event: Event) -> None:
+    def hear(self, event: Event) -> None:
         """Write an event."""
         match event:
             case RunBegan():

@@ -17,6 +17,7 @@ from codeact_team.events import BlockEnded, MessageSent, RunBegan
 from codeact_team.execution_records import Ending, ExecutionRecord
 from codeact_team.observations import encodable, shorten
 from codeact_team.parsing import extract_code, take_thoughts_off
+from codeact_team.promoted import PromotedListener
 from codeact_team.reflection import Verdict
 
 _USER = "user"
@@ -25,10 +26,11 @@ _NOT_SAID = (HandoffMessage, StopMessage, ToolCallSummaryMessage)
 """Messages that only steer a team, or pass something on."""
 
 
-class Answers:
+class Answers(PromotedListener):
     """A listener that finds a run's answer in its messages."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._begin()
 
     def _begin(self) -> None:
@@ -51,7 +53,7 @@ class Answers:
         """
         return self._accepted or self._given or self._found
 
-    def __call__(self, event: Event) -> None:
+    def hear(self, event: Event) -> None:
         match event:
             case RunBegan():
                 self._begin()

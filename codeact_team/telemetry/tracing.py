@@ -18,6 +18,8 @@ from pydantic import JsonValue
 from codeact_team.effects import Effect, Event, Perform
 from codeact_team.events import (
     Approval,
+    AttemptBegan,
+    AttemptEnded,
     BlockBegan,
     BlockEnded,
     Judged,
@@ -78,11 +80,11 @@ class Tracing:
 
     def __call__(self, event: Event) -> None:
         match event:
-            case RunBegan() | TurnBegan() | QuestionAsked():
+            case RunBegan() | TurnBegan() | AttemptBegan() | QuestionAsked():
                 self._begin_frame(event)
             case ModelCallBegan() | BlockBegan() | ToolCallBegan():
                 self._begin_call(event)
-            case RunEnded() | TurnEnded() | QuestionAnswered():
+            case RunEnded() | TurnEnded() | AttemptEnded() | QuestionAnswered():
                 self._end_frame(event)
             case ModelCallEnded() | BlockEnded() | ToolCallEnded():
                 self._end_call(event)
@@ -110,7 +112,7 @@ class Tracing:
             # no run ends because of what is told of it
             logger.warning("a span lacks contents: %r", error)
 
-    def _begin_frame(self, event: RunBegan | TurnBegan | QuestionAsked) -> None:
+    def _begin_frame(self, event: RunBegan | TurnBegan | AttemptBegan | QuestionAsked) -> None:
         match event:
             case RunBegan():
                 name, attributes = _named("invoke_workflow", names.WORKFLOW, self._workflow)
@@ -121,6 +123,9 @@ class Tracing:
                 self._set(self._open[event.span].span, {names.INPUT_MESSAGES: given})
             case TurnBegan():
                 self._begin(event, event.span, *_named("invoke_agent", names.AGENT, event.agent))
+            case AttemptBegan():
+                number = {"codeact_team.attempt": event.attempt}
+                self._begin(event, event.span, "attempt", {names.AGENT: event.agent, **number})
             case QuestionAsked():
                 self._begin(event, event.span, "ask_person", {names.AGENT: event.agent})
                 self._set(self._open[event.span].span, {"codeact_team.question": event.text})
@@ -141,7 +146,7 @@ class Tracing:
                 name, attributes = _named("execute_tool", names.TOOL, event.name)
                 self._begin(event, event.span, name, {**attributes, names.TOOL_TYPE: "function", **by})
 
-    def _end_frame(self, event: RunEnded | TurnEnded | QuestionAnswered) -> None:
+    def _end_frame(self, event: RunEnded | TurnEnded | AttemptEnded | QuestionAnswered) -> None:
         if isinstance(event, QuestionAnswered) and event.text:
             self._set(self._span(event.span), {"codeact_team.answer": event.text})
         self._end(event, event.span, error=event.error)
@@ -211,7 +216,7 @@ class Tracing:
             within = self._open[event.parent].inside
         span = self._tracer.start_span(name, within, kind, attributes, start_time=_nanoseconds(event.at))
         inside = context.set_value(_NUMBER, number, trace.set_span_in_context(span, within))
-        is_frame = isinstance(event, RunBegan | TurnBegan)
+        is_frame = isinstance(event, RunBegan | TurnBegan | AttemptBegan)
         self._open[number] = _OpenSpan(span, inside, around, event.at, is_performed=is_frame)
         context.attach(inside)
 
