@@ -1,4 +1,4 @@
-"""Running code, as an effect that passes the door: what the effects of all agents that run code have in common."""
+"""What is asked of executors, as effects that pass the door: what the effects of all agents that run code have in common."""
 
 from __future__ import annotations
 
@@ -12,31 +12,48 @@ from pydantic import JsonValue
 from codeact_team.effects import Effect
 from codeact_team.events import BlockBegan, BlockEnded, Code, block_ended
 
+T = TypeVar("T")
 R = TypeVar("R", bound=CodeResult)
+Run = Callable[[list[CodeBlock]], Awaitable[CodeResult]]
 
 
-class CodeRun(Effect[R]):
+class CodeEffect(Effect[T]):
+    """Something that is asked of an executor, which has to be as the code before has left it.
+
+    Args:
+        executor: The executor.
+        run: Runs blocks there as those of the agent are run, with the same tools, but recorded for nobody.
+
+    Attributes:
+        part: The executor.
+        is_apart: Whether it happens in a branch of the executor's session, whose variables and files are not yet its own.
+    """
+
+    is_apart = False
+
+    def __init__(self, executor: CodeExecutor, run: Run) -> None:
+        self.part = executor
+        self.run = run
+
+
+class CodeRun(CodeEffect[R]):
     """Code blocks run in an executor.
 
     Args:
         executor: What runs them.
         blocks: The blocks.
-        run: Runs other blocks in the same way, with the same tools.
+        run: As of a :class:`CodeEffect`.
         message_id: The id of the message that tells what came of them, where there is one.
-
-    Attributes:
-        part: The executor.
     """
 
     def __init__(
         self,
         executor: CodeExecutor,
         blocks: Sequence[CodeBlock],
-        run: Callable[[list[CodeBlock]], Awaitable[CodeResult]],
+        run: Run,
         message_id: str | None = None,
     ) -> None:
-        self.part = executor
-        self.run = run
+        super().__init__(executor, run)
         self._blocks = [Code(block.language, block.code) for block in blocks]
         self._message_id = message_id
 

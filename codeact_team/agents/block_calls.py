@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncGenerator, Awaitable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -21,7 +21,7 @@ from codeact_team.agents.kept_output import keep_output
 from codeact_team.aio import is_being_cancelled, to_the_end, until_cancelled
 from codeact_team.approval import Answer, Question
 from codeact_team.approval.asked_question import AskedQuestion
-from codeact_team.code_effects import CodeRun
+from codeact_team.code_effects import CodeRun, Run
 from codeact_team.effects import Door, perform
 from codeact_team.errors import CodeActTeamError, ForkError, SandboxError
 from codeact_team.execution import Artifact, ExecutionResult, Outcome, SessionResult
@@ -75,6 +75,7 @@ async def run_blocks(
     keeps_output: bool = False,
     max_pictures: int = 0,
     rolls_back: bool = False,
+    branch_of: SessionCodeExecutor | None = None,
 ) -> ExecutionResult:
     """Ask for approval, and run the blocks.
 
@@ -91,28 +92,23 @@ async def run_blocks(
         keeps_output: Whether output that is too long for a model is kept in the workspace.
         max_pictures: How many pictures are read that the code has saved in the workspace, where it has shown none.
         rolls_back: Whether variables and files are as they were before code that fails.
+        branch_of: Whose branch the executor is, if it is one. Where that has ended, it is a result as that of code that fails.
 
     Raises:
         SandboxError: If no code can run here at all.
         SettingError: If that is because of a setting of the executor.
     """
 
-    def execute(
-        blocks: list[CodeBlock], tools: TurnTools, emit: Emit | None
-    ) -> Coroutine[None, None, ExecutionResult]:
-        if rolls_back and isinstance(executor, SessionCodeExecutor):
-            return _execute_or_roll_back(executor, blocks, tools, cancellation_token, emit)
-        return _execute(executor, blocks, tools, cancellation_token, emit)
-
-    def again(blocks: list[CodeBlock]) -> Coroutine[None, None, CodeResult]:
-        # as those of the turn are run, whose records know nothing of it
-        return execute(blocks, tools.unrecorded(), None)
-
     async def work() -> ExecutionResult:
         if denial is not None:
             return denial
         _raise_if_cancelled(cancellation_token)
-        result = await execute(blocks, tools, emit)
+        try:
+            result = await _execute_as_set(executor, blocks, tools, cancellation_token, emit, rolls_back)
+        except SandboxError as error:
+            if branch_of is None:
+                raise
+            return SessionResult(exit_code=1, output=str(error), outcome=Outcome.LOST, state_lost=True)
         if keeps_output and isinstance(executor, SessionCodeExecutor) and isinstance(result, SessionResult):
             result.output_file = await keep_output(executor, result)
         if max_pictures and result.outcome is Outcome.COMPLETED and any(".png" in one.code for one in blocks):
@@ -123,14 +119,29 @@ async def run_blocks(
     try:
         _raise_if_cancelled(cancellation_token)
         denial = await _denial(tools, approval, blocks, context, cancellation_token, door)
-        block = Block(executor, blocks, again, message_id)
+        again = repeating(executor, tools, cancellation_token, rolls_back=rolls_back)
+        block = Block(branch_of or executor, blocks, again, message_id)
         block.source = tools.source
+        block.is_apart = branch_of is not None
         return await perform(block, work, door)
     except asyncio.CancelledError:
         # the token cancels what it is linked to; a task that was itself cancelled has to stay so
         if not cancellation_token.is_cancelled() or is_being_cancelled():
             raise
         return ExecutionResult(exit_code=1, output=CANCELLED, outcome=Outcome.CANCELLED)
+
+
+def repeating(
+    executor: CodeExecutor, tools: TurnTools, cancellation_token: CancellationToken, *, rolls_back: bool
+) -> Run:
+    """What runs blocks once more as those of a turn are run, whose records know nothing of it."""
+
+    async def again(blocks: list[CodeBlock]) -> CodeResult:
+        return await _execute_as_set(
+            executor, blocks, tools.unrecorded(), cancellation_token, None, rolls_back
+        )
+
+    return again
 
 
 @asynccontextmanager
@@ -213,6 +224,19 @@ def _fenced(block: CodeBlock) -> str:
     longest = max((len(run) for run in re.findall("`+", block.code)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{block.language}\n{block.code}\n{fence}"
+
+
+async def _execute_as_set(
+    executor: CodeExecutor,
+    blocks: list[CodeBlock],
+    tools: TurnTools,
+    cancellation_token: CancellationToken,
+    emit: Emit | None,
+    rolls_back: bool,
+) -> ExecutionResult:
+    if rolls_back and isinstance(executor, SessionCodeExecutor):
+        return await _execute_or_roll_back(executor, blocks, tools, cancellation_token, emit)
+    return await _execute(executor, blocks, tools, cancellation_token, emit)
 
 
 async def _execute_or_roll_back(

@@ -29,6 +29,10 @@ MAX_RECORDS = 1000
 """How many calls of a turn are recorded one by one."""
 _MAX_ARGUMENTS = 300
 _MAX_ERROR = 1000
+_NOT_YET = (
+    "{} is not called now: several attempts at the task are made side by side, and until one of them is chosen only tools are "
+    "called that may be called twice (tool_limits.repeatable). Go on without it, or say in the answer that it is left to do"
+)
 _NOT_ANSWERED = CallAnswer(CallOutcome.CANCELLED)
 
 
@@ -167,6 +171,7 @@ class TurnTools(HostTools):
         self._approvals = approvals
         self._cancellation_token = cancellation_token
         self._calls = 0
+        self._is_attempt = False
         self.pause: Pause = nullcontext
         self.records: list[ToolCallRecord] = []
         self.omitted_records = 0
@@ -186,7 +191,13 @@ class TurnTools(HostTools):
             rights=self._rights,
             start=self._start,
         )
-        copy.pause = self.pause
+        copy.pause, copy._is_attempt = self.pause, self._is_attempt
+        return copy
+
+    def in_attempt(self) -> TurnTools:
+        """The same tools for one of several attempts at the turn's task: only what is repeatable is called."""
+        copy = self.unrecorded()
+        copy._is_attempt = True
         return copy
 
     def __bool__(self) -> bool:
@@ -229,7 +240,8 @@ class TurnTools(HostTools):
         *,
         pause: Pause,
     ) -> CallAnswer:
-        is_repeatable = self._limits.is_repeatable(name)
+        # in an attempt, any other is not made at all
+        is_repeatable = self._is_attempt or self._limits.is_repeatable(name)
         call, answer = ToolCall(self.source, name, arguments, is_repeatable=is_repeatable), _NOT_ANSWERED
         is_new = False
 
@@ -268,6 +280,9 @@ class TurnTools(HostTools):
                 f"this run may make {most} calls of tools (tool_limits.max_calls), and has made them"
             )
         self._calls += 1
+        if not self._may_call(name):
+            self.denials += 1
+            return CallAnswer(CallOutcome.DENIED, error=_NOT_YET.format(name))
         try:
             tool.check(arguments)
             # it costs time, and only rules look at it
@@ -280,13 +295,16 @@ class TurnTools(HostTools):
             return CallAnswer(CallOutcome.DENIED, error=f"not approved: {record.reason}")
         return await self._run(tool, name, arguments)
 
+    def _may_call(self, name: str) -> bool:
+        return not self._is_attempt or self._limits.is_repeatable(name)
+
     def _count(self, name: str, arguments: dict[str, JsonValue], answer: CallAnswer) -> None:
         """Count a call that was made before the run was interrupted: what it has used up stays used up."""
         tool = None if self._offer is None else self._offer.find(name)
         if tool is None or answer.outcome is CallOutcome.REFUSED:
             return
         self._calls += 1
-        if self._approvals:
+        if self._approvals and self._may_call(name):
             with suppress(ValueError, ToolFailed):
                 self._approvals.count_call(name, tool.understood(arguments))
 

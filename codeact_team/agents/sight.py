@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +61,15 @@ class Sight:
         for seen in self._seen:
             by_text.setdefault(seen.text, []).append(seen)
         return [_with(message, by_text) for message in messages]
+
+    def copy(self) -> Sight:
+        """The same pictures, to which others come."""
+        # what is seen is replaced, and never changed
+        return copy(self)
+
+    def go_on_from(self, other: Sight) -> None:
+        """Keep what ``other`` keeps."""
+        self._count, self._seen = other._count, other._seen
 
     def forget(self) -> None:
         """Forget all pictures."""

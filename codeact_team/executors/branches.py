@@ -9,6 +9,7 @@ from autogen_core import CancellationToken
 
 from codeact_team.aio import Turns, to_the_end
 from codeact_team.errors import SandboxError, SettingError
+from codeact_team.execution import Artifact
 from codeact_team.executor_interface import Checkpoint, SessionCodeExecutor
 from codeact_team.executors.code_runner import Setup
 from codeact_team.executors.lifecycle import Lifecycle
@@ -177,6 +178,10 @@ class SessionBranch(BranchingCodeExecutor):
     async def changed_files(self) -> Changes:
         """What it has changed shows once it is promoted."""
         return Changes()
+
+    async def saved_pictures(self, most: int) -> Sequence[Artifact]:
+        """What it has saved shows once it is promoted."""
+        return ()
 
     def _to_config(self) -> Any:
         raise SettingError("a branch of a session has no config: dump the executor of the session")

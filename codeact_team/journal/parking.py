@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from itertools import count
 from typing import Any
 
+from codeact_team.agents.codeact.attempt_effects import Attempt
 from codeact_team.approval.asked_question import AskedQuestion
 from codeact_team.autogen_parts.part_effects import PersonInput
 from codeact_team.code_effects import CodeRun
@@ -129,6 +130,6 @@ class Parking:
 def _runs_again(effect: Effect[Any]) -> bool:
     """Whether it is done once more when the run goes on, and so asks once more."""
     executor = effect.part
-    return (
+    return isinstance(effect, Attempt) or (
         isinstance(effect, CodeRun) and isinstance(executor, StreamingCodeExecutor) and executor.is_contained
     )

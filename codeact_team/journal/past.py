@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from pydantic import JsonValue
 
+from codeact_team.agents.codeact.attempt_effects import Attempt, Fork, Promotion
 from codeact_team.agents.host_tool_calls import ToolCall
 from codeact_team.approval.asked_question import AskedQuestion
 from codeact_team.errors import JournalError
@@ -16,7 +17,8 @@ from codeact_team.events import OpenQuestion, RunParked, RunResumed, SandboxLost
 from codeact_team.execution import Outcome
 from codeact_team.journal.blobs import Blobs
 from codeact_team.journal.log import Entry, LogReader, entry_at, understood
-from codeact_team.journal.past_effects import Asker, PastEffect, Sandbox, State
+from codeact_team.journal.past_effects import Asker, Attempts, Branch, PastEffect, Sandbox, State
+from codeact_team.journal.questions import owner_of
 from codeact_team.journal.run_directory import RunDirectory
 
 
@@ -29,7 +31,8 @@ class Past:
     Attributes:
         blobs: What is kept beside its journal.
         last: The number of the last entry.
-        sandboxes: By the place of the executor in the config.
+        sandboxes: By the place of the executor in the config, and the attempt that has a branch there; without the branches
+            that have been promoted, or dropped.
         workspaces: By its name, where in the journal its entries are, each with the number of the block that it belongs to.
         rebuilding: The names of workspaces that were on the way back when the run ended once more.
         under_way: Blocks that were running when the run ended, by the numbers of their entries.
@@ -43,7 +46,7 @@ class Past:
         self._lines = directory.lines
         self.blobs = Blobs(directory.blobs)
         self.last = 0
-        self.sandboxes: dict[str, Sandbox] = defaultdict(Sandbox)
+        self.sandboxes: dict[Branch, Sandbox] = defaultdict(Sandbox)
         self.workspaces: dict[str, list[tuple[int, int]]] = defaultdict(list)
         self.rebuilding: set[str] = set()
         self.under_way: dict[int, PastEffect] = {}
@@ -51,8 +54,12 @@ class Past:
         # nearly all have one, and a list of one takes a tenth of the memory of a queue
         self._by_key: dict[str, list[PastEffect]] = defaultdict(list)
         self._by_asker: dict[Asker, list[PastEffect]] = defaultdict(list)
-        self._failed: dict[str, PastEffect] = {}
-        """By who asked, what has failed last."""
+        self._attempts: dict[tuple[str, int | None], Attempts] = {}
+        """By who made them, those that were made last."""
+        self._forks: dict[int, Attempts] = {}
+        """All of them, by the numbers of their forks."""
+        self._failed: dict[tuple[str, int | None], PastEffect] = {}
+        """By who asked, and in which attempt, what has failed last."""
         self._cancelled: dict[int, Mapping[str, Any]] = {}
         """By the numbers of blocks that were cancelled, how they ran, as long as their agents have asked for nothing since."""
         self._effects: dict[int, PastEffect] = {}
@@ -119,6 +126,10 @@ class Past:
         """The numbers of the effects that were asked outside of others, in the order in which they had ended."""
         settled = [effect for effect in self._effects.values() if effect.is_settled and effect.within is None]
         return [effect.n for effect in sorted(settled, key=lambda effect: effect.ended)]
+
+    def is_promoted(self, fork: PastEffect) -> bool:
+        """Whether one of the branches that a fork has made is gone on with."""
+        return fork.n in self._forks and self._forks[fork.n].is_over
 
     def left_in(self, block: int | None) -> Sequence[PastEffect]:
         """What was asked in a block, or outside of all, and was not taken."""
@@ -195,7 +206,7 @@ class Past:
             # where a block is under way, its result says what was lost
             place = event.get("place", "")
             if all(effect.place != place for effect in self.under_way.values()):
-                self.sandboxes[place].forget()
+                self.sandboxes[place, None].forget()
 
     def _take_files(self, offset: int, entry: Entry) -> None:
         if (workspace := entry.get("rebuilding")) is not None:
@@ -216,21 +227,26 @@ class Past:
 
     def _ask(self, offset: int, entry: Entry, ask: Mapping[str, Any]) -> None:
         n = entry["n"]
-        key, block, within = ask["key"], ask.get("block"), ask.get("within")
+        key, owner, within = ask["key"], owner_of(ask), ask.get("within")
         # the same few, again and again
         by, kind = sys.intern(ask["by"]), sys.intern(ask["kind"])
-        effect = PastEffect(n, key, by, kind, block, entry["at"], offset, within=within)
+        attempt = ask.get("attempt")
+        effect = PastEffect(n, key, by, kind, owner, attempt, entry["at"], offset, within=within)
         self._effects[n] = effect
         self._by_key[key].append(effect)
         if effect.is_for_a_person and (call := self._call_of(effect, ask)) is not None:
             call.waits_for = n
-        if ask.get("within") == block:
+        if within == owner:
             # what is within another effect, such as a team that is a tool, is known when that is
             self._by_asker[_asker_of(ask)].append(effect)
-        if (failed := self._failed.pop(by, None)) is not None:
+        if (failed := self._failed.pop((by, attempt), None)) is not None:
             failed.went_on = True
-        self._settle_cancelled(by)
-        if "block" in ask["kind"]:
+        self._settle_cancelled(effect)
+        if kind == Fork.kind:
+            self._attempts[by, owner] = self._forks[n] = Attempts(n)
+        elif kind == Attempt.kind:
+            self._attempts[by, owner].numbers[ask["request"]["attempt"]] = n
+        if "block" in kind or kind == Promotion.kind:
             self.under_way[n] = effect
 
     def _call_of(self, question: PastEffect, ask: Mapping[str, Any]) -> PastEffect | None:
@@ -275,24 +291,48 @@ class Past:
         if state is not State.UNDER_WAY:
             self.under_way.pop(n, None)
         if state is State.FAILED:
-            self._failed[effect.by] = effect
+            self._failed[effect.by, effect.attempt] = effect
+        if state is State.ANSWERED and effect.kind == Promotion.kind:
+            self._promote(effect, is_lost=entry["outcome"] is not None)
         if ran is not None and n not in self._cancelled:
             self._ran(effect, ran)
 
-    def _settle_cancelled(self, by: str) -> None:
+    def _promote(self, promotion: PastEffect, *, is_lost: bool) -> None:
+        """A branch has taken the place of its session, unless it ``is_lost``; the others have ended."""
+        attempts = self._attempts[promotion.by, promotion.owner]
+        attempts.is_over = True
+        request: Any = self.request(promotion)
+        branches = {
+            number: self.sandboxes.pop((promotion.place, n), None) for number, n in attempts.numbers.items()
+        }
+        promoted = branches[request["attempt"]]
+        if promoted is not None and not is_lost:
+            self.sandboxes[promotion.place, promotion.attempt].go_on_from(promoted)
+
+    def _settle_cancelled(self, asking: PastEffect) -> None:
         """An agent asks for something: what it has run before has ended for it, also where that was cancelled."""
-        agent = by.partition("@")[0]
-        for n in [n for n in self._cancelled if self._effects[n].by.partition("@")[0] == agent]:
+        for n in [n for n in self._cancelled if self._goes_on(self._effects[n], asking)]:
             self._effects[n].state = State.ANSWERED
             self._ran(self._effects[n], self._cancelled.pop(n))
+
+    def _goes_on(self, before: PastEffect, now: PastEffect) -> bool:
+        """Whether whoever has asked for something before asks now: an agent, or one of its attempts."""
+        is_the_same = self._attempt_of(now) in (None, before.attempt)
+        return is_the_same and before.by.partition("@")[0] == now.by.partition("@")[0]
+
+    def _attempt_of(self, effect: PastEffect) -> int | None:
+        """The attempt to which something belongs that it, or its code, has asked for."""
+        if effect.attempt is not None or effect.owner is None:
+            return effect.attempt
+        return self._attempt_of(self._effects[effect.owner])
 
     def _ran(self, effect: PastEffect, ran: Mapping[str, Any]) -> None:
         self.under_way.pop(effect.n, None)
         self._block(effect, Outcome(ran["outcome"]), state_lost=ran["state_lost"])
-        self.sandboxes[effect.place].lives_on = ran["state_lost"] is not None
+        self.sandboxes[effect.place, effect.attempt].lives_on = ran["state_lost"] is not None
 
     def _block(self, effect: PastEffect, outcome: Outcome, *, state_lost: bool | None) -> None:
-        sandbox = self.sandboxes[effect.place]
+        sandbox = self.sandboxes[effect.place, effect.attempt]
         if state_lost:
             sandbox.forget()
             if outcome is not Outcome.COMPLETED:
@@ -304,7 +344,7 @@ class Past:
 
 
 def _asker_of(asked: Mapping[str, Any]) -> Asker:
-    return asked["by"], asked["kind"], asked.get("block")
+    return asked["by"], asked["kind"], owner_of(asked)
 
 
 def _first_of(waiting: list[PastEffect] | None) -> PastEffect | None:

@@ -24,10 +24,11 @@ class PastEffect:
 
     Attributes:
         n: The number of its entry.
-        key: A digest of who asked what, and in which block.
+        key: A digest of who asked what, and in which block or attempt.
         by: Who asked: the name of an agent, ``@``, and the place in the config of the part that was asked.
         kind: What sort of effect it is.
-        block: The number of the block that asked.
+        owner: The number of the block, or of the attempt, that asked.
+        attempt: The same, if it is an attempt.
         within: The number of the effect that asked.
         at: When it began, in seconds since the epoch.
         began: Where in the journal its entry is.
@@ -45,7 +46,8 @@ class PastEffect:
     key: str
     by: str
     kind: str
-    block: int | None
+    owner: int | None
+    attempt: int | None
     at: float
     began: int
     state: State = State.UNDER_WAY
@@ -80,7 +82,24 @@ class PastEffect:
 
 
 Asker = tuple[str, str, int | None]
-"""Who asked, for what sort of effect, and in which block."""
+"""Who asked, for what sort of effect, and in which block or attempt."""
+Branch = tuple[str, int | None]
+"""The place of an executor, and the number of the attempt that has a branch of its session."""
+
+
+@dataclass
+class Attempts:
+    """Attempts that an agent made side by side.
+
+    Attributes:
+        fork: The number of the effect that their branches come from.
+        numbers: Those of the attempts, counted from 1, with those of their effects.
+        is_over: Whether one of them is gone on with, and the others are dropped.
+    """
+
+    fork: int
+    numbers: dict[int, int] = field(default_factory=dict[int, int])
+    is_over: bool = False
 
 
 @dataclass
@@ -96,6 +115,12 @@ class Sandbox:
     blocks: list[PastEffect] = field(default_factory=list[PastEffect])
     is_repeatable: bool = True
     lives_on: bool = False
+
+    def go_on_from(self, branch: Sandbox) -> None:
+        """A branch of it has taken its place."""
+        self.blocks += branch.blocks
+        self.is_repeatable = self.is_repeatable and branch.is_repeatable
+        self.lives_on = True
 
     def forget(self) -> None:
         """The interpreter is gone."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import sha256
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import JsonValue
 
@@ -17,10 +17,12 @@ from codeact_team.journal.blobs import Blobs
 from codeact_team.journal.hidden_values import HiddenValues
 from codeact_team.places import place_of
 
+Owner = Literal["block", "attempt"]
+
 _asking: ContextVar[int | None] = ContextVar("codeact_team_asking", default=None)
 """The number of the entry of the effect that is under way."""
-_block: ContextVar[int | None] = ContextVar("codeact_team_block", default=None)
-"""The same for blocks only."""
+_owner: ContextVar[tuple[Owner, int] | None] = ContextVar("codeact_team_owner", default=None)
+"""What everything is asked by that is asked now, as it is done again by itself: the innermost block, or attempt."""
 
 
 class Questions:
@@ -47,8 +49,8 @@ class Questions:
             "kind": effect.kind,
             "request": self.packed(effect.request()),
         }
-        if (block := _block.get()) is not None:
-            asked["block"] = block
+        if (owner := _owner.get()) is not None:
+            asked[owner[0]] = owner[1]
         return asked | {"key": _key_of(asked)}
 
     def packed(self, value: JsonValue) -> JsonValue:
@@ -66,16 +68,16 @@ class Questions:
 
 
 @contextmanager
-def inside(n: int, *, is_block: bool) -> Generator[None]:
-    """Within it, effects are asked for by the one whose entry has the number ``n``."""
+def inside(n: int, owner: Owner | None = None) -> Generator[None]:
+    """Within it, effects are asked for by the one whose entry has the number ``n``; ``owner`` says if it is one."""
     token = _asking.set(n)
-    block = _block.set(n) if is_block else None
+    owned = None if owner is None else _owner.set((owner, n))
     try:
         yield
     finally:
         _asking.reset(token)
-        if block is not None:
-            _block.reset(block)
+        if owned is not None:
+            _owner.reset(owned)
 
 
 def asking() -> int | None:
@@ -83,7 +85,18 @@ def asking() -> int | None:
     return _asking.get()
 
 
+def attempting() -> int | None:
+    """The number of the entry of the attempt that asks, if one does by itself and not by its code."""
+    owner = _owner.get()
+    return owner[1] if owner is not None and owner[0] == "attempt" else None
+
+
+def owner_of(asked: Mapping[str, Any]) -> int | None:
+    """The number of the block, or of the attempt, in which something is asked, as an entry has it."""
+    return asked.get("block", asked.get("attempt"))
+
+
 def _key_of(asked: dict[str, JsonValue]) -> str:
-    """A digest of who asks what, and in which block."""
-    question = [asked["by"], asked["kind"], asked["request"], asked.get("block")]
+    """A digest of who asks what, and in which block or attempt."""
+    question = [asked["by"], asked["kind"], asked["request"], owner_of(asked)]
     return sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:32]

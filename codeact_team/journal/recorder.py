@@ -14,7 +14,8 @@ from typing import Any
 from autogen_agentchat.messages import ModelClientStreamingChunkEvent
 from pydantic import JsonValue
 
-from codeact_team.code_effects import CodeRun
+from codeact_team.agents.codeact.attempt_effects import Attempt
+from codeact_team.code_effects import CodeEffect, CodeRun
 from codeact_team.effects import Effect, Event, Perform
 from codeact_team.errors import JournalError, SandboxError
 from codeact_team.events import MessageSent, OpenQuestion, Output, Words, dump
@@ -24,7 +25,7 @@ from codeact_team.journal.blobs import Blobs
 from codeact_team.journal.hidden_values import HiddenValues
 from codeact_team.journal.log import Log
 from codeact_team.journal.past import Past
-from codeact_team.journal.questions import Questions, asking, inside
+from codeact_team.journal.questions import Owner, Questions, asking, inside
 from codeact_team.journal.run_directory import About, RunDirectory
 from codeact_team.places import place_of
 from codeact_team.workspace import RecordedFile
@@ -40,7 +41,7 @@ class Recorder:
     - ``event``: what was told, as :func:`codeact_team.events.dump` has it. Pieces of what a model or code writes are left
       out: the end of the call has all of it.
     - ``ask``: an effect begins: who asks (``by``), what sort it is (``kind``), what is asked (``request``), a digest of these
-      three (``key``), and ``within`` which other effect, or which ``block``, by the number of its entry.
+      three (``key``), and ``within`` which other effect, or which ``block`` or ``attempt``, by the number of its entry.
     - ``answered``, the number of an ``ask``: what came of it (``outcome``).
     - ``failed``, the number of an ``ask``: the ``error`` that it has raised, with its ``type``, and the ``status`` of a server.
     - ``files``: what a ``block`` has ``changed`` in a ``workspace``, and what is ``gone``.
@@ -141,9 +142,9 @@ class Recorder:
 
     async def perform(self, n: int, effect: Effect[Any], do: Perform) -> Any:
         """Perform the effect whose entry has the number ``n``, and note what came of it."""
-        executor = effect.part if isinstance(effect, CodeRun) else None
+        executor = effect.part if isinstance(effect, CodeEffect) and not effect.is_apart else None
         try:
-            with inside(n, is_block=executor is not None):
+            with inside(n, owner_by(effect)):
                 if isinstance(executor, StreamingCodeExecutor):
                     await self._before(executor)
                 outcome = await do()
@@ -242,6 +243,13 @@ class Recorder:
         self.last += 1
         self._log.append({"n": self.last, "at": round(time.time(), 6), **entry})
         return self.last
+
+
+def owner_by(effect: Effect[Any]) -> Owner | None:
+    """What sort of owner of what is asked within it an effect is, if it is one."""
+    if isinstance(effect, CodeRun):
+        return "block"
+    return "attempt" if isinstance(effect, Attempt) else None
 
 
 def workspace_of(executor: StreamingCodeExecutor) -> str:

@@ -9,14 +9,15 @@ from typing import Any, NoReturn
 
 from autogen_core.code_executor import CodeResult
 
-from codeact_team.code_effects import CodeRun
+from codeact_team.agents.codeact.attempt_effects import Attempt, Fork
+from codeact_team.code_effects import CodeEffect, CodeRun
 from codeact_team.effects import Effect, Perform
 from codeact_team.errors import JournalError, RecordedError
 from codeact_team.executor_interface import StreamingCodeExecutor
 from codeact_team.journal.differences import difference
 from codeact_team.journal.past import Past
 from codeact_team.journal.past_effects import PastEffect, State
-from codeact_team.journal.questions import Questions, inside
+from codeact_team.journal.questions import Questions, asking, inside
 from codeact_team.journal.recorded_order import RecordedOrder
 from codeact_team.places import place_of
 
@@ -74,6 +75,8 @@ class Replay:
             JournalError: If the journal cannot be read, or code must not run again.
         """
         asked = self._questions.asked(effect)
+        if isinstance(effect, Attempt):
+            return await self._attempt(asked, do)
         before = self._past.next_settled(asked)
         if before is None:
             self._stray(asked)
@@ -81,6 +84,8 @@ class Replay:
             self.changed[effect.source, effect.kind] += 1
         if isinstance(effect, CodeRun):
             return await self._run(effect, before, do)
+        if isinstance(effect, CodeEffect):
+            return await self._branch(effect, before, do)
         await self._order.turn(before.n)
         if before.state is State.FAILED:
             raise self._questions.error(self._past.error(before))
@@ -105,7 +110,7 @@ class Replay:
 
     async def _run(self, effect: CodeRun[Any], before: PastEffect, do: Perform) -> Any:
         await self._make_ready(effect.part)
-        with inside(before.n, is_block=True):
+        with inside(before.n, "block"):
             now = await do()
         await self._order.turn(before.n)
         if before.state is State.FAILED:
@@ -120,6 +125,31 @@ class Replay:
         if self.blocks == self._until:
             self._stop(f"code has run {_times(self.blocks)}")
         return recorded
+
+    async def _attempt(self, asked: Mapping[str, Any], do: Perform) -> Any:
+        """Make an attempt once more, whatever has become of it then."""
+        before = self._past.next(str(asked["key"]), asking())
+        if before is None:
+            self._stray(asked)
+        with inside(before.n, "attempt"):
+            outcome = await do()
+        await self._order.turn(before.n)
+        return outcome
+
+    async def _branch(self, effect: CodeEffect[Any], before: PastEffect, do: Perform) -> Any:
+        """Make branches of a session, or go on with one."""
+        await self._make_ready(effect.part)
+        now = await do()
+        await self._order.turn(before.n)
+        recorded = None if before.state is State.FAILED else effect.load(self._past.outcome(before))
+        if now != recorded:
+            which = "branches of its session" if isinstance(effect, Fork) else "a branch of its session"
+            self.difference = (
+                f"--- recorded\n+++ now\n-{which}: {recorded or 'made'}\n+{which}: {now or 'made'}"
+            )
+            self._stop("its session is not what it was then")
+        self.answered += 1
+        return now
 
     def _difference(self, before: PastEffect, recorded: CodeResult, now: CodeResult) -> str | None:
         told = difference(recorded, now, paths=self._workspaces)

@@ -9,8 +9,11 @@ from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from codeact_team.agents.block_calls import Block
+from codeact_team.agents.codeact.attempt_effects import Promotion
+from codeact_team.code_effects import CodeEffect
 from codeact_team.effects import Effect, Event, Perform, tell
 from codeact_team.errors import CodeActTeamError, SettingError
 from codeact_team.events import ArtifactKept, ArtifactReference, BlockEnded
@@ -138,16 +141,22 @@ class RunFiles:
     async def keep(self, effect: Effect[object], do: Perform) -> object:
         """A handler: add what a block has made beside text to the files of the workspace, named by step."""
         outcome = await do()
-        if isinstance(effect, Block) and isinstance(outcome, SessionResult):
-            for number, artifact in enumerate(outcome.artifacts, 1):
-                await self._keep(artifact, f"step-{self._blocks + 1}-{number}", effect)
+        if isinstance(effect, Block) and isinstance(outcome, SessionResult) and not effect.is_apart:
+            await self._keep_all(outcome.artifacts, effect)
+        elif isinstance(effect, Promotion):
+            # what was shown in a branch that is not promoted is nobody's
+            await self._keep_all(effect.shown, effect)
         return outcome
 
     def count(self, event: Event) -> None:
         """A listener: know how many blocks have ended, be it that a journal has answered them."""
         self._blocks += isinstance(event, BlockEnded)
 
-    async def _keep(self, artifact: Artifact, stem: str, block: Block) -> None:
+    async def _keep_all(self, artifacts: Sequence[Artifact], effect: CodeEffect[Any]) -> None:
+        for number, artifact in enumerate(artifacts, 1):
+            await self._keep(artifact, f"step-{self._blocks + 1}-{number}", effect)
+
+    async def _keep(self, artifact: Artifact, stem: str, effect: CodeEffect[Any]) -> None:
         if self._artifacts == _MAX_ARTIFACTS:
             logger.warning(
                 "more than %d pictures and tables are shown: no more are kept as files", _MAX_ARTIFACTS
@@ -155,7 +164,7 @@ class RunFiles:
         self._artifacts += 1
         if self._artifacts > _MAX_ARTIFACTS:
             return
-        executor = block.part
+        executor = effect.part
         if not isinstance(executor, StreamingCodeExecutor):
             return
         name = stem + _ENDINGS.get(artifact.mime_type.partition(";")[0].strip().lower(), ".bin")
@@ -167,7 +176,7 @@ class RunFiles:
         place = executor.workspace
         path = None if place is None or place.path is None or not place.lasts else str(place.path / name)
         told = ArtifactReference.of(artifact)
-        tell(ArtifactKept(agent=block.source, file=name, path=path, artifact=told))
+        tell(ArtifactKept(agent=effect.source, file=name, path=path, artifact=told))
 
     @asynccontextmanager
     async def found_after(

@@ -248,9 +248,9 @@ class Session:
         """
         request = frame(Kind.PROMOTE, json.dumps({"branch": branch._link.number}).encode())
         try:
-            await self._request(request, Kind.READY)
+            await self._request(request, Kind.READY, "nothing can go on from there")
         except OSError as error:
-            raise SandboxError(f"nothing can go on from there: {error}") from None
+            raise SandboxError(str(error)) from None
         branch._link.close()
         self._told = branch._told
 

@@ -52,6 +52,8 @@ def through_yaml(model: ComponentModel) -> ComponentModel:
         ({"max_tokens": 0}, "max_tokens is 0"),
         ({"max_retries_on_error": -1}, "max_retries_on_error is -1: it must be 0 or more"),
         ({"max_reflections": -1}, "max_reflections is -1"),
+        ({"attempts": 0}, "attempts is 0: it must be 1 or more"),
+        ({"attempts": 33}, "attempts: Input should be less than or equal to 32"),
         ({"max_reflections": 1, "max_steps": 1}, "max_reflections has no effect with max_steps 1"),
         ({"output_schema": {"type": "number!"}}, "output_schema: schema.*type.*number!"),
         ({"output_schema": {"$ref": "#/$defs/none"}}, "output_schema: it refers to '#/\\$defs/none'"),
@@ -109,6 +111,7 @@ FIELDS: dict[str, Any] = {
     "max_retries_on_error": 0,
     "max_pictures": 2,
     "max_reflections": 2,
+    "attempts": 3,
     "output_schema": {"type": "object", "properties": {"n": {"type": ["integer", "null"], "default": None}}},
     "approval_func": "codeact_team.providers:did_you_mean",
 }

@@ -35,6 +35,11 @@ def note(amount: int) -> int:
     return amount
 
 
+def double(amount: int) -> int:
+    """Return twice the amount."""
+    return 2 * amount
+
+
 async def agree(question: Question) -> Answer:
     """Says yes to everything."""
     return Answer(True)

@@ -146,7 +146,8 @@ def kill_and_resume(folder: Path, server: ScriptedServer, story: Story, *kills: 
             # it was killed when all was done
             check(folder, story, 0, answer, "", unknown=unknown)
             return times - 1
-        unknown = told_as_unknown(folder) + under_way(folder) if is_kept(folder) else 0
+        is_unknown = is_kept(folder) and not story.repeats
+        unknown = told_as_unknown(folder) + under_way(folder) if is_unknown else 0
         go_on = partial(resume, folder, server) if is_kept(folder) else partial(start, folder, server, story)
         code, stdout, stderr = go_on(nth, how)
         if code != -signal.SIGKILL:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ class Story:
         answer: What the run prints; empty if that is known only when it has run.
         effects: What its tools do, in any order.
         files: What is in which file.
+        repeats: Whether all calls of its tools may be made twice.
     """
 
     config: dict[str, Any]
@@ -32,6 +34,7 @@ class Story:
     answer: str
     effects: Sequence[str] = ()
     files: Mapping[str, str] = field(default_factory=dict[str, str])
+    repeats: bool = False
 
 
 def text_of(body: Body) -> str:
@@ -178,6 +181,46 @@ APPROVED = Story(
     _ANSWER,
     ["5", "3"],
     LOG,
+)
+
+_begun = count(1)
+
+
+def of_the_attempts(body: Body) -> AnyReply:
+    """An agent whose attempts differ by a number, in the variables and files that the next turn finds."""
+    text = text_of(body)
+    if "Choose the one whose answer is to be given." in text:
+        return Json({"reason": "It is as good as any.", "answer": 2})
+    if "You judge." in text:
+        return verdict("the second" in text)
+    return [
+        python(
+            f"lot = {next(_begun)}\nopen('log.txt', 'a').write('one\\n')\nopen('lot.txt', 'w').write(str(lot))\n"
+            "try:\n    tools.book(amount=5)\nexcept tools.ToolDenied:\n    print('denied')"
+        ),
+        python("rows = [str(lot) == open('lot.txt').read(), tools.double(amount=7)]\nprint(rows)"),
+        python("open('log.txt', 'a').write('two\\n')\nfinal_answer(f'the first {lot}')"),
+        # in its next turn
+        python("print(rows, str(lot) == open('lot.txt').read())"),
+        python("open('log.txt', 'a').write('three\\n')\nrows.append(str(lot) == open('lot.txt').read())"),
+        python("final_answer(f'the second {rows} {open(\"log.txt\").read().split()}')"),
+    ][said_before(body)]
+
+
+ATTEMPTS = Story(
+    team(
+        coder(
+            attempts=3, tools=["killed_run:book", "killed_run:double"], tool_limits={"repeatable": ["double"]}
+        ),
+        component(
+            "codeact_team.ReflectionAgent", name="reviewer", model_client=CLIENT, system_message="You judge."
+        ),
+        **ACCEPTED,
+    ),
+    of_the_attempts,
+    "the second [True, 14, True] ['one', 'two', 'three']",
+    files=LOG,
+    repeats=True,
 )
 
 _DIGEST = """\

@@ -25,6 +25,7 @@ ONE_MOMENT = [
     pytest.param(stories.VARIABLES, id="variables"),
     pytest.param(stories.SIDE_BY_SIDE, id="calls-side-by-side", marks=pytest.mark.long),
     pytest.param(stories.SET_BACK, id="set back", marks=pytest.mark.long),
+    pytest.param(stories.ATTEMPTS, id="attempts"),
     pytest.param(stories.APPROVED, id="approvals", marks=pytest.mark.long),
     pytest.param(stories.DOCKER_TEAM, id="team-with-containers", marks=pytest.mark.docker),
     pytest.param(stories.SELECTOR, id="selector", marks=pytest.mark.long),

@@ -14,6 +14,7 @@ from autogen_core.models import ChatCompletionClient, LLMMessage, UserMessage
 from codeact_team.agents.agent_config import show_options
 from codeact_team.agents.base import ExecutingAgent
 from codeact_team.agents.chat_messages import model_messages
+from codeact_team.agents.codeact.attempts import Attempts
 from codeact_team.agents.codeact.codeact_config import (
     CodeActAgentConfig,
     CodeActAgentOptions,
@@ -91,7 +92,7 @@ class CodeActAgent(ExecutingAgent[CodeActAgentSettings], Component[CodeActAgentC
         self._loop = CodeActLoop(
             settings=self._settings,
             model_client=client,
-            executor=check_executor(self._code_executor),
+            executor=check_executor(self._code_executor, attempts=self._settings.attempts),
             context=self._model_context,
             sight=self._sight,
             handoffs=Handoffs(options.get("handoffs") or (), client),
@@ -142,6 +143,8 @@ class CodeActAgent(ExecutingAgent[CodeActAgentSettings], Component[CodeActAgentC
             task=await self._take_up(messages),
         )
         await self._recall(run)
+        if self._settings.attempts > 1:
+            return await Attempts(self._loop, run, self._settings.attempts).make()
         return await self._loop.run(run)
 
     async def _take_up(self, messages: Sequence[BaseChatMessage]) -> list[LLMMessage]:

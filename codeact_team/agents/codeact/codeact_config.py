@@ -33,6 +33,13 @@ class CodeActAgentSettings(Limits, ExecutingSettings):
     max_reflections: int = Field(0, ge=0)
     """How often a reflection on the answer may send the agent back to work. Default: there is no reflection."""
 
+    attempts: int = Field(1, ge=1, le=32)
+    """How many attempts at a task are made side by side, each in a branch of the session: with the variables and files as they
+    are, a conversation and the limits of its own. The model then chooses the best answer, and the agent goes on with the
+    variables, files and conversation of that attempt; the others are dropped, and cost what they cost. Until then only tools
+    are called that `tool_limits.repeatable` names. One attempt is made where variables cannot be copied: while code holds
+    files open for writing, sockets, threads or processes; that is told. A model at temperature 0 makes the same attempt so
+    many times."""
     output_schema: dict[str, Any] | None = None
     """A JSON Schema that the answer has to fit: what the code calls `final_answer` with, or a reply that is nothing but
     JSON. The message of the answer then is that JSON. What does not fit is told to the model, which goes on within its
@@ -77,16 +84,22 @@ class CodeActAgentOptions(ExecutingOptions, total=False):
     max_tokens: int | None
     max_retries_on_error: int | None
     max_reflections: int
+    attempts: int
     output_schema: Mapping[str, Any] | type[BaseModel] | None
 
 
-def check_executor(executor: CodeExecutor) -> SessionCodeExecutor:
-    """The executor, if its interpreter lives on.
+def check_executor(executor: CodeExecutor, *, attempts: int = 1) -> SessionCodeExecutor:
+    """The executor, if its interpreter lives on, and can be copied where several attempts are made.
 
     Raises:
-        SettingError: If it does not.
+        SettingError: If it does not, or cannot.
     """
     if isinstance(executor, SessionCodeExecutor):
+        if attempts > 1 and type(executor).fork is SessionCodeExecutor.fork:
+            raise SettingError(
+                f"attempts: {type(executor).__name__} has no branches, in which they could be made side by side; that needs "
+                "DockerSessionCodeExecutor or ConfinedSessionCodeExecutor"
+            )
         return executor
     raise SettingError(
         f"code_executor: {type(executor).__name__} forgets the variables of each block; CodeActAgent needs a session: "

@@ -50,6 +50,8 @@ class CodeActLoop:
     handoffs: Handoffs
     output: OutputSchema | None
     approve: ApprovalFuncType | None
+    branch_of: SessionCodeExecutor | None = None
+    """Whose branch the executor is, where several attempts are made side by side."""
 
     @property
     def name(self) -> str:
@@ -58,10 +60,15 @@ class CodeActLoop:
 
     async def run(self, run: CodeActRun) -> Response:
         """Work on the run's task, and respond."""
+        await self.work(run)
+        return self.respond(run)
+
+    async def work(self, run: CodeActRun) -> None:
+        """Work on the run's task, until there is an answer or something else ends it."""
         try:
             with run.budget:
                 async with warming_up(self.executor):
-                    await self._work(run)
+                    await self._step_by_step(run)
                 if (question := run.last_question(as_json=self.output is not None)) is not None:
                     await self._conclude(run, question)
         finally:
@@ -69,12 +76,15 @@ class CodeActLoop:
                 await self._tell(run, CANCELLED)
         if self.settings.max_reflections and run.ending is Ending.ANSWERED:
             run.verdict = run.verdict or _NOT_REVIEWED
+
+    def respond(self, run: CodeActRun) -> Response:
+        """The response of a run that has come to its end."""
         if run.handoff is None:
             return run.respond(TextMessage(content=run.final_text, source=self.name))
         return run.respond(run.handoff.message(self.name))
 
-    async def _work(self, run: CodeActRun) -> None:
-        """Write and act, until there is an answer or something else ends it."""
+    async def _step_by_step(self, run: CodeActRun) -> None:
+        """Write and act."""
         try:
             while not await run.is_over():
                 await self._write(run)
@@ -140,6 +150,7 @@ class CodeActLoop:
                 keeps_output=True,
                 max_pictures=self.settings.max_pictures,
                 rolls_back=self.settings.rollback_on_error,
+                branch_of=self.branch_of,
             )
         except CodeActTeamError as error:
             await self._tell(run, f"The code could not be run: {error}")
@@ -155,6 +166,9 @@ class CodeActLoop:
         if (answer := await self._given_answer(run)) is not None:
             await self._remember(run, AssistantMessage(content=shorten(answer), source=self.name))
             await self._answer(run, answer, Ending.ANSWERED)
+        elif run.result.outcome is Outcome.LOST and self.branch_of is not None:
+            # it does not begin anew; the session itself is as before
+            run.ending = Ending.GIVEN_UP
         elif run.going_in_circles:
             run.ending = Ending.STUCK
         elif run.failed and self.settings.max_retries_on_error is not None:

@@ -10,7 +10,7 @@ from codeact_team.agents.codeact.budget import Budget, Limits
 from codeact_team.agents.codeact.codeact_reply import NOTHING, Reply
 from codeact_team.agents.codeact.handoffs import HandoffTaken
 from codeact_team.agents.codeact.stuck import MAX_REPETITIONS, Repetition
-from codeact_team.agents.turn import CodeTurn
+from codeact_team.agents.turn import CodeTurn, Item
 from codeact_team.aio import is_being_cancelled
 from codeact_team.execution import Artifact, ExecutionResult, Outcome, SessionResult
 from codeact_team.execution_records import Ending
@@ -43,6 +43,10 @@ _CANCELLED = "The run was cancelled."
 _REPEATED = "The same code has had the same result before. Try something else, or answer with what you have."
 _TIME_IS_OVER = "The time for this task is over; the code was stopped."
 _EMPTY_ANSWER = "(The answer is empty.)"
+
+
+async def _keep_to_oneself(_: Item) -> None:
+    pass
 
 
 @dataclass(kw_only=True)
@@ -78,10 +82,27 @@ class CodeActRun(CodeTurn):
     """How much the artifacts so far hold together."""
     omitted_artifacts: int = 0
     """How many of the latest result there was no room for."""
+    shown: list[Artifact] = field(default_factory=list[Artifact])
+    """The artifacts so far."""
 
     def __post_init__(self) -> None:
         self.budget = Budget(self.limits, self.cancellation_token, self.source, self.door)
         self.tools.pause = self.budget.paused
+
+    def attempt(self) -> CodeActRun:
+        """A run on the same task for one of several attempts at it, of which nothing is yielded."""
+        return CodeActRun(
+            source=self.source,
+            emit=_keep_to_oneself,
+            door=self.door,
+            cancellation_token=self.cancellation_token,
+            tools=self.tools.in_attempt(),
+            stream_output=False,
+            max_pictures=self.max_pictures,
+            limits=self.limits,
+            instructions=self.instructions,
+            task=self.task,
+        )
 
     async def is_over(self) -> bool:
         """Whether there is an answer, or something else ends the run."""
@@ -100,6 +121,7 @@ class CodeActRun(CodeTurn):
         if isinstance(observed, SessionResult):
             kept = [artifact for artifact in observed.artifacts if self._has_room(artifact)]
             self.omitted_artifacts = len(observed.artifacts) - len(kept)
+            self.shown += kept
             observed = replace(observed, artifacts=kept)
         self.result, self.unsupported = observed, self.reply.unsupported
         await self.look()

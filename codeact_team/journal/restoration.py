@@ -1,0 +1,267 @@
+"""Brings back what code has left behind, its variables and the files of its workspace, where a run goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from autogen_core.code_executor import CodeBlock, CodeResult
+from pydantic import JsonValue
+
+from codeact_team.agents.block_calls import Block
+from codeact_team.agents.codeact.attempt_effects import Attempt
+from codeact_team.autogen_parts.part_effects import PartBlock
+from codeact_team.code_effects import CodeEffect, Run
+from codeact_team.effects import Effect, tell
+from codeact_team.errors import JournalError
+from codeact_team.events import BlocksRepeated, FilesPutBack
+from codeact_team.execution_records import load_result
+from codeact_team.executor_interface import StreamingCodeExecutor
+from codeact_team.journal.differences import difference
+from codeact_team.journal.past import Past
+from codeact_team.journal.past_effects import PastEffect, Sandbox
+from codeact_team.journal.questions import inside
+from codeact_team.journal.recorder import Recorder, workspace_of
+from codeact_team.places import place_of
+
+END = 1 << 62
+"""After all entries."""
+_STRAYED = "it asked for something else than before"
+
+
+@dataclass
+class Repetition:
+    """Code of the past that runs again, to bring back its variables.
+
+    Attributes:
+        has_strayed: Whether it has asked for something else than before.
+    """
+
+    has_strayed: bool = False
+
+
+_repetition: ContextVar[Repetition | None] = ContextVar("codeact_team_repetition", default=None)
+
+
+def repetition() -> Repetition | None:
+    """That to which the code belongs that asks for something now, if it belongs to one."""
+    return _repetition.get()
+
+
+class Restoration:
+    """Brings back what code has left behind in its executors.
+
+    Args:
+        past: What is known.
+        recorder: Knows what is in the workspaces.
+    """
+
+    def __init__(self, past: Past, recorder: Recorder) -> None:
+        self._past = past
+        self._recorder = recorder
+        self._restored: set[str] = set()
+        """The places of executors that are as they were when the run ended."""
+        self._live: set[str] = set()
+        """The workspaces that are, or that code has worked in since."""
+        self._added: dict[str, set[str]] = {}
+        """By the workspace, files that somebody else has added since the run ended: they stay."""
+
+    async def restore(self, effect: Effect[Any], n: int) -> str | None:
+        """Bring back what code has left behind in an executor of which something is asked now.
+
+        Args:
+            effect: What is asked.
+            n: The number of its entry: what was left behind later does not count.
+
+        Returns:
+            Why that could not be done, if so.
+
+        Raises:
+            JournalError: If the journal, or a workspace, is not what it was.
+        """
+        place = place_of(effect.part)
+        if not isinstance(effect, CodeEffect) or effect.is_apart or place in self._restored:
+            return None
+        self._restored.add(place)
+        executor, sandbox = effect.part, self._past.sandboxes[place, None]
+        blocks = [block for block in sandbox.blocks if block.n < n and sandbox.lives_on]
+        if not isinstance(executor, StreamingCodeExecutor):
+            return "it is not known what else it would do" if sandbox.blocks else None
+        await executor.start()
+        workspace = workspace_of(executor)
+        now: Mapping[str, Any] | None = None
+        if workspace in self._live:
+            # other code has worked there since
+            now = {path: asdict(file) for path, file in (await self._recorder.files_of(executor)).items()}
+        elif workspace in self._past.workspaces:
+            await self._refuse_conflicts(executor, workspace)
+            now = self._past.files(workspace, n)
+        self._live.add(workspace)
+        self._recorder.write(rebuilding=workspace)
+        reason = await self._bring_back(effect, executor, blocks, sandbox) if blocks else None
+        if now is not None:
+            await self._let_be(executor, now)
+        self._recorder.write(rebuilt=workspace)
+        return reason
+
+    async def restore_branch(self, attempt: Attempt, n: int) -> str | None:
+        """Bring back what the code of an attempt has left behind in its branch, which has just been made anew.
+
+        Args:
+            attempt: The attempt.
+            n: The number of its entry.
+
+        Returns:
+            Why that could not be done, if so.
+        """
+        executor, sandbox = attempt.part, self._past.sandboxes[place_of(attempt.part), n]
+        if not (sandbox.blocks and isinstance(executor, StreamingCodeExecutor)):
+            return None
+        if (reason := _why_not_again(executor, sandbox)) is not None:
+            return reason
+        if await self._repeat(attempt.run, executor, sandbox.blocks, is_branch=True):
+            return None
+        assert attempt.branch is not None, "it has just been made"
+        # nobody knows what it is now, and a branch does not begin anew
+        await attempt.branch.stop()
+        return _STRAYED
+
+    async def restore_files(self, executors: Sequence[StreamingCodeExecutor], n: int) -> None:
+        """Bring back the files of temporary workspaces that no code has run in since the run goes on.
+
+        Args:
+            executors: Whose.
+            n: The number of the last entry that counts.
+        """
+        for executor in executors:
+            workspace = workspace_of(executor)
+            if (
+                workspace.startswith("@")
+                and workspace in self._past.workspaces
+                and workspace not in self._live
+            ):
+                await executor.start()
+                await self._go_back(executor, n + 1)
+
+    async def _bring_back(
+        self,
+        effect: CodeEffect[Any],
+        executor: StreamingCodeExecutor,
+        blocks: Sequence[PastEffect],
+        sandbox: Sandbox,
+    ) -> str | None:
+        if (reason := _why_not_again(executor, sandbox)) is not None:
+            return reason
+        if await self._repeat(effect.run, executor, blocks):
+            return None
+        await executor.restart()
+        return _STRAYED
+
+    async def _repeat(
+        self,
+        run: Run,
+        executor: StreamingCodeExecutor,
+        blocks: Sequence[PastEffect],
+        *,
+        is_branch: bool = False,
+    ) -> bool:
+        """Run blocks again, with what their calls were answered then; whether they have asked for the same.
+
+        What those of an attempt have done to their files is recorded only for all of them.
+        """
+        told: list[str] = []
+        before: PastEffect | None = None
+        for block in blocks:
+            if not is_branch and (before is None or before.attempt != block.attempt):
+                await self._go_back(executor, block.n)
+            differs = await self._run_again(run, block)
+            if differs is None:
+                return False
+            told += filter(None, [differs])
+            if block.attempt is None:
+                await self._go_back(executor, block.n + 1)
+            before = block
+        first = told[0] if told else None
+        tell(
+            BlocksRepeated(
+                place=place_of(executor), blocks=len(blocks), differing=len(told), difference=first
+            )
+        )
+        return True
+
+    async def _run_again(self, run: Run, block: PastEffect) -> str | None:
+        """How what comes of a block differs from before, empty if it does not; ``None`` if it has strayed."""
+        request: Any = self._recorder.questions.shown(self._past.request(block))
+        again = Repetition()
+        token = _repetition.set(again)
+        try:
+            with inside(block.n, "block"):
+                result = await run([CodeBlock(**each) for each in request["blocks"]])
+        finally:
+            _repetition.reset(token)
+        if again.has_strayed:
+            return None
+        return difference(self._recorded(block), result) or ""
+
+    def _recorded(self, block: PastEffect) -> CodeResult:
+        outcome = self._recorder.questions.shown(self._past.outcome(block))
+        return load_result(outcome) if block.kind == Block.kind else PartBlock.form.validate_python(outcome)
+
+    async def _refuse_conflicts(self, executor: StreamingCodeExecutor, workspace: str) -> None:
+        if workspace.startswith("@"):
+            # nothing of a person's is there
+            return
+        known = self._past.files(workspace, END)
+        there = await self._recorder.files_of(executor)
+        # what is not kept is not compared
+        changed = [path for path, file in known.items() if file["digest"] and _differs(there.get(path), file)]
+        added = [path for path in there if path not in known]
+        is_known = all(block.has_left_files for block in self._past.under_way.values())
+        if not is_known or workspace in self._past.rebuilding:
+            # whoever has changed them: what was there is kept in the run's directory now
+            if changed or added:
+                tell(FilesPutBack(workspace=workspace, files=[*changed, *added]))
+            return
+        self._added[workspace] = {*added}
+        if changed:
+            named = ", ".join(changed[:5]) + (f" and {len(changed) - 5} more" if changed[5:] else "")
+            raise JournalError(
+                f"the run cannot go on: since it ended, somebody has changed or removed {named} in {workspace}. "
+                "Nothing was overwritten; put them back, or start a new run"
+            )
+
+    async def _go_back(self, executor: StreamingCodeExecutor, n: int) -> None:
+        """Let the workspace be as it was when the block with the number ``n`` began."""
+        await self._let_be(executor, self._past.files(workspace_of(executor), n))
+
+    async def _let_be(self, executor: StreamingCodeExecutor, wanted: Mapping[str, Any]) -> None:
+        there = await self._recorder.files_of(executor)
+        contents = {
+            path: await asyncio.to_thread(self._recorder.blobs.file, file["digest"])
+            for path, file in wanted.items()
+            if file["digest"] is not None and _differs(there.get(path), file)
+        }
+        executable = {path for path, file in wanted.items() if file["is_executable"]}
+        stays = self._added.get(workspace_of(executor), ())
+        # nor is anything removed that could not be brought back
+        gone = [
+            path for path, file in there.items() if path not in wanted and path not in stays and file.digest
+        ]
+        if contents or gone:
+            await executor.restore_files(contents, executable, gone)
+            there = await self._recorder.files_of(executor)
+        self._recorder.know_files(executor, there)
+
+
+def _why_not_again(executor: StreamingCodeExecutor, sandbox: Sandbox) -> str | None:
+    """Why code cannot run again, if so."""
+    if not executor.is_contained:
+        return "it could reach more than its workspace"
+    return None if sandbox.is_repeatable else "some of it was stopped before its end"
+
+
+def _differs(there: Any, wanted: Mapping[str, JsonValue]) -> bool:
+    return there is None or (there.digest, there.is_executable) != (wanted["digest"], wanted["is_executable"])
