@@ -18,7 +18,8 @@ from codeact_team.files.directories import Directory, below, opened
 from codeact_team.system import trees
 from codeact_team.system.regular_files import open_regular
 
-_PARTS = ("runs", "files")
+PARTS = ("runs", "files")
+"""Directories of a batch that have one for each job."""
 _ARRIVING = "arriving"
 _LEAVING = "leaving"
 _PIECE = 48 << 10
@@ -37,7 +38,7 @@ def pieces_of(directory: Path, job: str) -> Iterator[dict[str, Any]]:
         JournalError: If it cannot be read, or is too large.
     """
     left = MAX_CARRIED
-    for part in _PARTS:
+    for part in PARTS:
         top = directory / part / job
         for path in _files_below(top):
             name = os.path.relpath(path, top)
@@ -59,7 +60,7 @@ def pieces_of(directory: Path, job: str) -> Iterator[dict[str, Any]]:
 
 def remove(directory: Path, job: str) -> None:
     """Remove what there is of a job. Blocks."""
-    for part in _PARTS:
+    for part in PARTS:
         with suppress(FileNotFoundError):
             trees.remove(str(directory / part / job))
 
@@ -91,7 +92,7 @@ class Arrivals:
             JournalError: If it cannot be kept, or is none of those.
         """
         job, part, path = str(message["carried"]), message["part"], str(message["path"])
-        if part not in _PARTS:
+        if part not in PARTS:
             raise JournalError(f"what is carried of {job} is no run: {part!r}")
         try:
             top = self._directory / _ARRIVING / job
@@ -125,9 +126,8 @@ class Arrivals:
             return
         top, aside = self._directory / _ARRIVING / job, self._directory / _LEAVING / job
         try:
-            for part in _PARTS:
+            for part in PARTS:
                 goal = self._directory / part / job
-                goal.parent.mkdir(mode=0o700, exist_ok=True)
                 with suppress(FileNotFoundError):
                     trees.remove(str(aside))
                 aside.parent.mkdir(mode=0o700, exist_ok=True)

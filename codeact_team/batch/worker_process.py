@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from codeact_team.batch.carrying import Arrivals, pieces_of, remove
+from codeact_team.batch.carrying import PARTS, Arrivals, pieces_of, remove
 from codeact_team.batch.child import end_with_parent, opened, own_streams
 from codeact_team.batch.host import Noted
 from codeact_team.batch.job_configs import WorkerSettings
@@ -108,6 +108,8 @@ def _kept_elsewhere(settings: WorkerSettings) -> Generator[Path | None]:
         if not is_here:
             # one that no other machine has: runs that were made in it can go on there
             os.chdir(own.path)
+        for part in PARTS:
+            os.mkdir(os.path.join(own.path, part), 0o700)
         yield Path(own.path)
     finally:
         os.chdir("/")
