@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -80,6 +81,12 @@ async def test_where_there_is_no_cluster_that_is_told(tmp_path: Path, address: s
 async def test_an_address_is_for_a_cluster_only(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="--engine ray"):
         await run_batch(coder("http://127.0.0.1:9"), numbers(1), out=tmp_path, address="127.0.0.1:6379")
+
+
+async def test_the_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(SettingError, match=r"pip install 'codeact-team\[ray\]'"):
+        await run_batch(coder("http://127.0.0.1:9"), numbers(1), out=tmp_path, engine="ray")
 
 
 class TestNodes:

@@ -47,7 +47,7 @@ class RayEngine:
     """
 
     def __init__(self, address: str | None) -> None:
-        if find_spec("ray") is None:
+        if not _has_ray():
             raise SettingError(_INSTALL)
         self._address = address or os.environ.get("RAY_ADDRESS") or _AUTO
         self._numbers = count(1)
@@ -101,7 +101,10 @@ class RayEngine:
                 answer = await asyncio.wait_for(frames.read(gateway.stdout), _CONNECTING)
             if answer is None or answer.kind is not Kind.CONNECTED:
                 reason = "it does not answer" if answer is None else answer.data.decode(errors="replace")
-                raise SettingError(f"there is no Ray cluster at {self._address} ({reason}): {_HOW_TO_START}")
+                raise SettingError(
+                    f"there is no Ray cluster at {self._address} that takes this one in ({reason}): {_HOW_TO_START}. One that "
+                    "asks for a token needs RAY_AUTH_MODE=token on this machine, too"
+                )
             self._nodes = int(answer.data)
             if not self._nodes:
                 raise SettingError(
@@ -149,6 +152,7 @@ class RayLink(RemoteLink):
         self._engine = engine
         self._stream = asyncio.StreamReader()
         self._started = asyncio.Event()
+        self._is_closing = False
         self._ended = asyncio.Event()
         self._failure: str | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -190,7 +194,9 @@ class RayLink(RemoteLink):
 
     async def close(self) -> None:
         self._lose()
-        self._engine.send(Frame(self._number, Kind.END))
+        if not self._is_closing:
+            self._is_closing = True
+            self._engine.send(Frame(self._number, Kind.END))
         await self._ended.wait()
         if self._reading is not None:
             await self._reading
@@ -200,6 +206,14 @@ class RayLink(RemoteLink):
 
     async def _drained(self) -> None:
         await self._engine.drained()
+
+
+def _has_ray() -> bool:
+    # it is not imported here: see the gateway
+    try:
+        return find_spec("ray") is not None
+    except ValueError:
+        return False
 
 
 async def _refuse_unreachable(address: str) -> None:

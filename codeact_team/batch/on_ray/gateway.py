@@ -180,7 +180,9 @@ async def _pass_on(
                 ending.add(task := asyncio.create_task(workers.pop(frame.worker).end()))
                 task.add_done_callback(ending.discard)
             case _:
-                workers[frame.worker].write(frame.data)
+                # what is sent to the dead is lost
+                if (worker := workers.get(frame.worker)) is not None:
+                    worker.write(frame.data)
         await writer.drain()
     await asyncio.gather(*ending, *(worker.end() for worker in workers.values()))
 
