@@ -13,7 +13,7 @@ from codeact_team.agents.codeact.attempt_effects import Attempt, Fork, Promotion
 from codeact_team.agents.host_tool_calls import ToolCall
 from codeact_team.approval.asked_question import AskedQuestion
 from codeact_team.errors import JournalError
-from codeact_team.events import OpenQuestion, RunParked, RunResumed, SandboxLost, load
+from codeact_team.events import OpenQuestion, RunEnded, RunParked, RunResumed, SandboxLost, load
 from codeact_team.execution import Outcome
 from codeact_team.journal.blobs import Blobs
 from codeact_team.journal.log import Entry, LogReader, entry_at, understood
@@ -31,8 +31,7 @@ class Past:
     Attributes:
         blobs: What is kept beside its journal.
         last: The number of the last entry.
-        sandboxes: By the place of the executor in the config, and the attempt that has a branch there; without the branches
-            that have been promoted, or dropped.
+        sandboxes: By the place of the executor in the config, and the attempt that has a branch there.
         workspaces: By its name, where in the journal its entries are, each with the number of the block that it belongs to.
         rebuilding: The names of workspaces that were on the way back when the run ended once more.
         under_way: Blocks that were running when the run ended, by the numbers of their entries.
@@ -57,7 +56,11 @@ class Past:
         self._attempts: dict[tuple[str, int | None], Attempts] = {}
         """By who made them, those that were made last."""
         self._forks: dict[int, Attempts] = {}
-        """All of them, by the numbers of their forks."""
+        """All of them, by the numbers of their forks, and of each attempt."""
+        self._last_asked = 0
+        """The number of the last effect."""
+        self._has_ended = False
+        """Whether the work was over then."""
         self._failed: dict[tuple[str, int | None], PastEffect] = {}
         """By who asked, and in which attempt, what has failed last."""
         self._cancelled: dict[int, Mapping[str, Any]] = {}
@@ -74,9 +77,12 @@ class Past:
     def told(self, record: str) -> RunResumed:
         """What a person may want to know before the run goes on."""
         answered = Counter(effect.kind for effect in self._effects.values() if effect.state is State.ANSWERED)
-        blocks = [
-            block for sandbox in self.sandboxes.values() for block in sandbox.blocks if sandbox.lives_on
+        sandboxes = [
+            sandbox
+            for (_, attempt), sandbox in self.sandboxes.items()
+            if sandbox.lives_on and (attempt is None or self._forks[attempt].promotion is None)
         ]
+        blocks = [block for sandbox in sandboxes for block in sandbox.blocks]
         seconds = sum(block.seconds for block in blocks)
         return RunResumed(record=record, answered=dict(answered), repeated=len(blocks), seconds=seconds)
 
@@ -129,7 +135,11 @@ class Past:
 
     def is_promoted(self, fork: PastEffect) -> bool:
         """Whether one of the branches that a fork has made is gone on with."""
-        return fork.n in self._forks and self._forks[fork.n].is_over
+        return self._forks[fork.n].promotion is not None
+
+    def may_go_on(self, fork: PastEffect) -> bool:
+        """Whether the work was over with the attempts that a fork was made for: with higher limits, they may go on."""
+        return self._has_ended and self._forks[fork.n].promotion == self._last_asked
 
     def left_in(self, block: int | None) -> Sequence[PastEffect]:
         """What was asked in a block, or outside of all, and was not taken."""
@@ -198,7 +208,9 @@ class Past:
         if "type" not in event or event["type"] == RunParked.type:
             # what is large as a whole does not tell what it is
             event = cast("dict[str, Any]", self.blobs.unpack({**event}))
-        if event["type"] == RunParked.type:
+        if event["type"] == RunEnded.type:
+            self._has_ended = True
+        elif event["type"] == RunParked.type:
             parked = load(event)
             assert isinstance(parked, RunParked)
             self.open = {question.n: question for question in parked.questions}
@@ -242,10 +254,15 @@ class Past:
         if (failed := self._failed.pop((by, attempt), None)) is not None:
             failed.went_on = True
         self._settle_cancelled(effect)
+        self._last_asked, self._has_ended = n, False
         if kind == Fork.kind:
-            self._attempts[by, owner] = self._forks[n] = Attempts(n)
+            self._attempts[by, owner] = self._forks[n] = Attempts()
         elif kind == Attempt.kind:
-            self._attempts[by, owner].numbers[ask["request"]["attempt"]] = n
+            attempts = self._forks[n] = self._attempts[by, owner]
+            attempts.numbers[ask["request"]["attempt"]] = n
+        elif attempt is not None:
+            # where the work was over, it may have gone on
+            self._forks[attempt].promotion = None
         if "block" in kind or kind == Promotion.kind:
             self.under_way[n] = effect
 
@@ -300,14 +317,11 @@ class Past:
     def _promote(self, promotion: PastEffect, *, is_lost: bool) -> None:
         """A branch has taken the place of its session, unless it ``is_lost``; the others have ended."""
         attempts = self._attempts[promotion.by, promotion.owner]
-        attempts.is_over = True
-        request: Any = self.request(promotion)
-        branches = {
-            number: self.sandboxes.pop((promotion.place, n), None) for number, n in attempts.numbers.items()
-        }
-        promoted = branches[request["attempt"]]
-        if promoted is not None and not is_lost:
-            self.sandboxes[promotion.place, promotion.attempt].go_on_from(promoted)
+        attempts.promotion = promotion.n
+        if not is_lost:
+            request: Any = self.request(promotion)
+            branch = self.sandboxes[promotion.place, attempts.numbers[request["attempt"]]]
+            self.sandboxes[promotion.place, promotion.attempt].go_on_from(branch, attempts)
 
     def _settle_cancelled(self, asking: PastEffect) -> None:
         """An agent asks for something: what it has run before has ended for it, also where that was cancelled."""

@@ -92,14 +92,12 @@ class Attempts:
     """Attempts that an agent made side by side.
 
     Attributes:
-        fork: The number of the effect that their branches come from.
         numbers: Those of the attempts, counted from 1, with those of their effects.
-        is_over: Whether one of them is gone on with, and the others are dropped.
+        promotion: That of the effect by which one of them is gone on with, and the others are dropped; ``None`` if none is.
     """
 
-    fork: int
     numbers: dict[int, int] = field(default_factory=dict[int, int])
-    is_over: bool = False
+    promotion: int | None = None
 
 
 @dataclass
@@ -116,9 +114,10 @@ class Sandbox:
     is_repeatable: bool = True
     lives_on: bool = False
 
-    def go_on_from(self, branch: Sandbox) -> None:
-        """A branch of it has taken its place."""
-        self.blocks += branch.blocks
+    def go_on_from(self, branch: Sandbox, attempts: Attempts) -> None:
+        """A branch of it has taken its place, that of one of some attempts, and none of another of them."""
+        others = {*attempts.numbers.values()}
+        self.blocks = [block for block in self.blocks if block.attempt not in others] + branch.blocks
         self.is_repeatable = self.is_repeatable and branch.is_repeatable
         self.lives_on = True
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -11,9 +11,9 @@ from typing import Any
 
 from autogen_core.code_executor import CodeResult
 
-from codeact_team.agents.codeact.attempt_effects import Attempt, Fork
+from codeact_team.agents.codeact.attempt_effects import Attempt, Fork, Promotion
 from codeact_team.approval.approvals import decided
-from codeact_team.code_effects import CodeRun
+from codeact_team.code_effects import CodeEffect, CodeRun
 from codeact_team.effects import Effect, Perform
 from codeact_team.errors import JournalError, RecordedError
 from codeact_team.execution import SessionResult
@@ -24,6 +24,7 @@ from codeact_team.journal.questions import asking, attempting, inside
 from codeact_team.journal.recorded_order import RecordedOrder
 from codeact_team.journal.recorder import Recorder
 from codeact_team.journal.restoration import END, Restoration, repetition
+from codeact_team.places import place_of
 
 _LOSS = (
     "The interpreter of the blocks before was lost: the run was interrupted, and its code was not run again, as {}. Their "
@@ -39,7 +40,8 @@ class Resumption:
     """A handler that goes on with a run.
 
     Of attempts that are made side by side, those that one was chosen of are answered from the journal alone: its blocks are by
-    then among those of its session. Before that, branches are made anew, and the code of each attempt runs again in its own.
+    then among those of its session. Before that, and where the work was over with it, so that higher limits may let them go on,
+    branches are made anew, and the code of each attempt runs again in its own.
 
     Args:
         past: What is known.
@@ -57,6 +59,10 @@ class Resumption:
         """Those whose branches were really made now, and why these lack what was in the interpreter, if so."""
         self._losses: dict[int, str] = {}
         """By the numbers of attempts, the same where their code has not heard of it."""
+        self._session_losses: dict[str, str] = {}
+        """By the places of executors, the same where an attempt is gone on with that has not."""
+        self._attempts: dict[tuple[Fork, int], int] = {}
+        """By what they come from, and counted from 1, the numbers of the attempts that are made."""
         self._is_over: set[int] = set()
         """The numbers of attempts that nothing is done for any more."""
 
@@ -74,15 +80,7 @@ class Resumption:
             return await self._told_of_attempt(effect, str(asked["key"]))
         before = self._next(str(asked["key"]), effect)
         if before is None:
-            if (again := repetition()) is not None:
-                again.has_strayed = True
-                raise RecordedError("when this code ran first, it did not ask for this")
-            if asked.get("block") is None and effect.unknown() is not None and self._past.has_more(asked):
-                raise JournalError(_OTHERWISE.format(effect.source))
-            loss = await self._restore(effect, END)
-            return await self._recorder.perform(
-                self._recorder.begin(asked), effect, partial(_after, loss, do)
-            )
+            return await self._do(asked, effect, do)
         await self._order.turn(before.n)
         self._reached = max(self._reached, before.n)
         if before.state is State.ANSWERED:
@@ -103,6 +101,19 @@ class Resumption:
         """Bring back the files of temporary workspaces that no code has run in since the run goes on, as they were then."""
         await self._restoration.restore_files(executors, self._reached)
 
+    async def _do(self, asked: Mapping[str, Any], effect: Effect[Any], do: Perform) -> Any:
+        """Do what was not asked before."""
+        if (again := repetition()) is not None:
+            again.has_strayed = True
+            raise RecordedError("when this code ran first, it did not ask for this")
+        if asked.get("block") is None and effect.unknown() is not None and self._past.has_more(asked):
+            raise JournalError(_OTHERWISE.format(effect.source))
+        loss = await self._restore(effect, END)
+        n = self._recorder.begin(asked)
+        if isinstance(effect, Promotion):
+            return await self._promote(n, effect, do)
+        return await self._recorder.perform(n, effect, partial(_after, loss, do))
+
     def _next(self, key: str, effect: Effect[Any]) -> PastEffect | None:
         while (found := self._past.next(key, asking())) is not None:
             # what failed last is tried again, where that can do no harm
@@ -115,8 +126,10 @@ class Resumption:
             # what waited for it is not known to be undone from now on
             self._recorder.write(used=before.n)
         outcome = effect.load(self._recorder.questions.shown(self._past.outcome(before)))
-        if isinstance(effect, Fork) and outcome is None and not self._past.is_promoted(before):
-            # none of its branches is left
+        if isinstance(effect, Promotion) and effect.fork in self._forks:
+            # its branch was made anew
+            return await self._promote(before.n, effect, do)
+        if isinstance(effect, Fork) and outcome is None and await self._is_made_anew(effect, before):
             await self._restore(effect, before.n)
             if (refusal := await do()) is not None:
                 raise JournalError(
@@ -126,11 +139,25 @@ class Resumption:
         await effect.skip()
         return outcome
 
+    async def _is_made_anew(self, fork: Fork, before: PastEffect) -> bool:
+        if not self._past.is_promoted(before):
+            return True
+        return self._past.may_go_on(before) and await _is_contained(fork)
+
+    async def _promote(self, n: int, promotion: Promotion, do: Perform) -> Any:
+        """Go on with a branch that was made anew; whose code has not heard of what it lacks, that of the session will."""
+        attempt = self._attempts.get((promotion.fork, promotion.attempt), 0)
+        if (loss := self._losses.pop(attempt, None)) is not None:
+            self._session_losses[place_of(promotion.part)] = loss
+        return await self._recorder.perform(n, promotion, do)
+
     async def _restore(self, effect: Effect[Any], n: int) -> str | None:
         """Bring back what code has left behind where something else is to be done with it now; why not, if so."""
         if isinstance(effect, CodeRun) and effect.is_apart:
             return self._losses.pop(attempting() or 0, None)
         loss = await self._restoration.restore(effect, n)
+        if isinstance(effect, CodeRun | Fork):
+            loss = self._session_losses.pop(place_of(effect.part), None) or loss
         if isinstance(effect, Fork):
             self._forks[effect] = loss
         return loss
@@ -145,6 +172,7 @@ class Resumption:
             n = self._recorder.begin(asked)
         else:
             n = before.n
+        self._attempts[attempt.fork, attempt.number] = n
         if attempt.fork not in self._forks:
             self._is_over.add(n)
         elif (loss := self._forks[attempt.fork]) or (
@@ -184,7 +212,7 @@ class Resumption:
 
 
 async def _is_contained(effect: Effect[Any]) -> bool:
-    if not (isinstance(effect, CodeRun) and isinstance(executor := effect.part, StreamingCodeExecutor)):
+    if not (isinstance(effect, CodeEffect) and isinstance(executor := effect.part, StreamingCodeExecutor)):
         return False
     # what is enforced is known then
     await executor.start()

@@ -71,6 +71,16 @@ async def test_what_is_made_or_shown_is_told_and_copied(tmp_path: Path) -> None:
     ]
 
 
+async def test_what_is_shown_in_attempts_side_by_side_is_kept_of_the_one_that_is_chosen(
+    tmp_path: Path,
+) -> None:
+    out, config = tmp_path / "out", analyst("analyst", [SHOWS, SHOWS, "East.", "East."])
+    config["config"]["attempts"] = 2
+    result = await runner(saved(tmp_path, config), Recording(), out=out).run_once("A task")
+    assert (result.ending, result.answer) == (RunEnding.ACCEPTED, "East.")
+    assert sorted(os.listdir(out)) == ["report.txt", "step-3-1.png", "step-3-2.html"]
+
+
 async def test_a_workspace_that_stays_is_told_at_the_beginning_and_has_the_files(tmp_path: Path) -> None:
     recording, work_dir = Recording(), tmp_path / "coding"
     source = saved(tmp_path, analyst("analyst", [SHOWS, "East."], work_dir=str(work_dir)))

@@ -29,6 +29,7 @@ class Fork(CodeEffect[str | None]):
 
     def __init__(self, executor: CodeExecutor, run: Run, source: str, branches: int) -> None:
         super().__init__(executor, run)
+        self.executor = executor
         self.source = source
         self._branches = branches
 
@@ -79,20 +80,20 @@ class Attempt(Effect[str]):
         self.fork = fork
         self.branch = branch
         self.run = run
-        self._number = number
+        self.number = number
         self._attempts = attempts
 
     def request(self) -> JsonValue:
-        return {"attempt": self._number, "of": self._attempts}
+        return {"attempt": self.number, "of": self._attempts}
 
     def began(self, span: int) -> AttemptBegan:
-        return AttemptBegan(span=span, agent=self.source, attempt=self._number, attempts=self._attempts)
+        return AttemptBegan(span=span, agent=self.source, attempt=self.number, attempts=self._attempts)
 
     def ended(self, span: int, outcome: str | None, error: BaseException | None) -> AttemptEnded:
         return AttemptEnded(
             span=span,
             agent=self.source,
-            attempt=self._number,
+            attempt=self.number,
             attempts=self._attempts,
             ending=outcome,
             error=error_text(error),
@@ -103,30 +104,27 @@ class Promotion(CodeEffect[str | None]):
     """A branch takes the place of its session; the outcome says why it cannot, if so.
 
     Args:
-        executor: Of the session.
-        run: As of a :class:`CodeEffect`.
-        source: The agent.
-        attempt: The number of the attempt that was made in the branch.
+        fork: What the branch comes from.
+        attempt: The number of the attempt that was made in it.
         shown: What its code has made beside text.
     """
 
     kind = "promotion"
     form = TypeAdapter[str | None](str | None)
 
-    def __init__(
-        self, executor: CodeExecutor, run: Run, source: str, attempt: int, shown: Sequence[Artifact]
-    ) -> None:
-        super().__init__(executor, run)
-        self.source = source
+    def __init__(self, fork: Fork, attempt: int, shown: Sequence[Artifact]) -> None:
+        super().__init__(fork.executor, fork.run)
+        self.source = fork.source
+        self.fork = fork
+        self.attempt = attempt
         self.shown = shown
-        self._attempt = attempt
 
     def request(self) -> JsonValue:
-        return {"attempt": self._attempt}
+        return {"attempt": self.attempt}
 
     def began(self, span: int) -> BranchPromoted:
-        return BranchPromoted(span=span, agent=self.source, attempt=self._attempt)
+        return BranchPromoted(span=span, agent=self.source, attempt=self.attempt)
 
     def ended(self, span: int, outcome: str | None, error: BaseException | None) -> BranchPromoted:
         loss = outcome or error_text(error)
-        return BranchPromoted(span=span, agent=self.source, attempt=self._attempt, is_over=True, loss=loss)
+        return BranchPromoted(span=span, agent=self.source, attempt=self.attempt, is_over=True, loss=loss)

@@ -105,7 +105,7 @@ class Attempts:
             if self._run.cancelled:
                 return self._respond(lines[0], lines)
             best = await self._choose(lines)
-            await self._promote(best)
+            await self._promote(fork, best)
             return self._respond(best, lines)
         finally:
             await to_the_end(self._end_branches())
@@ -172,7 +172,7 @@ class Attempts:
         best, reason = candidates[number - 1], make_inert(choice.value.reason).strip().rstrip(".")
         return best, reason or f"it has answer {number} of {len(candidates)}, the best"
 
-    async def _promote(self, line: _Line) -> None:
+    async def _promote(self, fork: Fork, line: _Line) -> None:
         """Go on where an attempt has got to: with its variables and files, and with its conversation."""
         executor, branch = self._loop.executor, self._branch(line.number)
 
@@ -184,7 +184,7 @@ class Attempts:
                 return str(error)
             return None
 
-        promotion = Promotion(executor, self._again(executor), self._run.source, line.number, line.run.shown)
+        promotion = Promotion(fork, line.number, line.run.shown)
         loss = await perform(promotion, promote, self._run.door)
         for message in line.run.said:
             await self._loop.context.add_message(message)

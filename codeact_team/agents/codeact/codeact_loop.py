@@ -166,8 +166,8 @@ class CodeActLoop:
         if (answer := await self._given_answer(run)) is not None:
             await self._remember(run, AssistantMessage(content=shorten(answer), source=self.name))
             await self._answer(run, answer, Ending.ANSWERED)
-        elif run.result.outcome is Outcome.LOST and self.branch_of is not None:
-            # it does not begin anew; the session itself is as before
+        elif self.branch_of is not None and run.has_lost_interpreter:
+            # that of a branch does not begin anew; the session itself is as before
             run.ending = Ending.GIVEN_UP
         elif run.going_in_circles:
             run.ending = Ending.STUCK

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from autogen_core.models import LLMMessage
 
+from codeact_team.agents.block_calls import INTERRUPTED
 from codeact_team.agents.codeact.budget import Budget, Limits
 from codeact_team.agents.codeact.codeact_reply import NOTHING, Reply
 from codeact_team.agents.codeact.handoffs import HandoffTaken
@@ -162,6 +163,11 @@ class CodeActRun(CodeTurn):
     def failed(self) -> bool:
         """Whether the latest code had an error that could be mended."""
         return self.result.exit_code != 0 and self.result.outcome not in (Outcome.DENIED, Outcome.CANCELLED)
+
+    @property
+    def has_lost_interpreter(self) -> bool:
+        """Whether the latest code has ended the interpreter, as far as that is known."""
+        return self.result.outcome is Outcome.LOST and INTERRUPTED not in self.result.output
 
     @property
     def going_in_circles(self) -> bool:
