@@ -18,7 +18,7 @@ from support.openai_server import AnyReply, ScriptedServer
 from support.ray_cluster import RayCluster, RayNode, authenticated
 from support.waiting import until
 
-from codeact_team import SettingError, run_batch
+from codeact_team import BatchLimits, SettingError, run_batch
 from codeact_team.effects import Event
 from codeact_team.errors import CodeActTeamError
 from codeact_team.journal import RunDirectory
@@ -127,7 +127,7 @@ class TestNodes:
     ) -> None:
         out, events = tmp_path / "hidden" / "out", list[Event]()
         out.parent.mkdir()
-        hide = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(out.parent)]
+        hide = hiding(out.parent)
         async with ScriptedServer(doubling) as server, RayCluster() as cluster:
             for _ in range(2):
                 await cluster.add_node(*hide)
@@ -162,6 +162,27 @@ class TestNodes:
             "results.jsonl",
             "runs",
         }
+
+    async def test_without_shared_storage_a_run_that_was_stopped_goes_on_wherever_it_is_carried(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nor need the node have the directory in which the command runs."""
+        work = tmp_path / "hidden" / "work"
+        work.mkdir(parents=True)
+        monkeypatch.chdir(work)
+        async with ScriptedServer(doubling) as server, RayCluster() as cluster:
+            await cluster.add_node(*hiding(work.parent))
+            config = coder(server.base_url)
+            there: dict[str, Any] = {"engine": "ray", "address": cluster.address}
+            limits = BatchLimits(max_tokens=330)
+            first = await run_batch(config, numbers(3), out="out", concurrency=1, limits=limits, **there)
+            # three calls of 110 tokens: one task and a half
+            assert (len(server.requests), first.outcomes, first.left) == (3, {"accepted": 1}, 2)
+            second = await run_batch(config, numbers(2), out="out", concurrency=1, **there)
+            assert (len(server.requests), second.outcomes) == (4, {"accepted": 2})
+            await run_batch(config, numbers(3), out="out", workers=1)
+            assert len(server.requests) == 6
+            assert lines_of(work / "out") == await alone(server, 3, tmp_path / "alone")
 
     async def test_a_node_that_only_seemed_to_be_lost_does_nothing_more(self, tmp_path: Path) -> None:
         """It is stopped while its model thinks, given up, and goes on when somebody else has done its work."""
@@ -258,6 +279,11 @@ class TestNodes:
 
 def workers_on(cluster: RayCluster) -> list[int]:
     return [worker for node in cluster.nodes for worker in node.workers()]
+
+
+def hiding(directory: Path) -> Sequence[str]:
+    """What runs a node that does not see what is in a directory."""
+    return ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(directory)]
 
 
 def node_of(nodes: Sequence[RayNode], run: Path) -> RayNode:
