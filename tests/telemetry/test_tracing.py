@@ -20,7 +20,7 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 from support.codeact import agent_of, own_session, py
 from support.openai_server import HttpError, Json, ScriptedServer, Text
-from tracing_support import Spans, begin_of, end_of, told_of, tracing
+from tracing_support import Spans, begin_of, context_of, end_of, told_of, tracing
 
 from codeact_team import open_team, telemetry, wrap
 from codeact_team.approval import Answer, Question
@@ -210,6 +210,22 @@ async def test_tools_that_code_calls_side_by_side_are_children_of_its_block(span
         "gen_ai.agent.name": "coder",
     }
     assert no_text_of(spans, "no such article")
+
+
+async def test_attempts_side_by_side_are_spans_with_their_calls_and_blocks(spans: Spans):
+    with Door() as door:
+        telemetry.trace(door, str)
+        replies = [Text(py("print(1)")), Text(py("print(1)")), Text("1"), Text("1")]
+        async with own_session() as executor, ScriptedServer(replies) as server:
+            await agent_of(server, executor, attempts=2).run(task="What is it?")
+    attempts = spans.named("attempt")
+    assert {told_of(one)["codeact_team.attempt"] for one in attempts} == {1, 2}
+    inner = [*spans.named("chat scripted-model"), *spans.named("execute_tool execute_code")]
+    assert len(inner) == 6
+    assert {tuple(spans.path(one)[:-1]) for one in inner} == {("invoke_agent coder", "attempt")}
+    assert {context_of(attempt).span_id for attempt in attempts} == {
+        one.parent.span_id for one in inner if one.parent is not None
+    }
 
 
 async def test_the_arguments_and_results_of_tools_are_told_on_request(
