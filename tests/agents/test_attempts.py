@@ -293,6 +293,23 @@ async def test_what_is_cancelled_leaves_the_variables_as_they_were(fresh_session
     assert await branches_of(fresh_session) <= before
 
 
+async def test_what_is_cancelled_while_its_sandbox_starts_is_answered_as_cancelled() -> None:
+    token = CancellationToken()
+
+    def cancel(event: Event) -> None:
+        if isinstance(event, events.SandboxStarting):
+            token.cancel()
+
+    async with own_session() as executor, ScriptedServer([]) as server:
+        door = Door()
+        door.listen(cancel)
+        with door:
+            agent = agent_of(server, executor, attempts=2, system_message="")
+            answer = (await response(agent, token=token)).chat_message
+        assert server.requests == []
+    assert Ending.from_metadata(answer.metadata) is Ending.CANCELLED
+
+
 async def test_a_task_that_is_cancelled_ends_all_attempts(fresh_session: Session) -> None:
     before = await branches_of(fresh_session)
     running = asyncio.Semaphore(0)

@@ -27,7 +27,7 @@ from codeact_team.agents.codeact.attempt_effects import Attempt, Fork, Promotion
 from codeact_team.agents.codeact.choice import Account, choose
 from codeact_team.agents.codeact.codeact_loop import CodeActLoop
 from codeact_team.agents.codeact.codeact_run import CodeActRun
-from codeact_team.aio import to_the_end, until_cancelled
+from codeact_team.aio import is_being_cancelled, to_the_end, until_cancelled
 from codeact_team.effects import perform
 from codeact_team.errors import ForkError, SandboxError
 from codeact_team.execution_records import Ending
@@ -95,7 +95,10 @@ class Attempts:
         """Make the attempts, go on with the best, and respond as that does."""
         fork = Fork(self._loop.executor, self._again(self._loop.executor), self._run.source, self._number)
         try:
-            refusal = await perform(fork, self._fork, self._run.door)
+            refusal = await self._make_branches(fork)
+            if self._run.cancelled:
+                # it ends at once
+                return await self._loop.run(self._run)
             if refusal is not None:
                 await self._run.think(_REFUSED.format(self._number, refusal))
                 return await self._loop.run(self._run)
@@ -109,6 +112,14 @@ class Attempts:
             return self._respond(best, lines)
         finally:
             await to_the_end(self._end_branches())
+
+    async def _make_branches(self, fork: Fork) -> str | None:
+        try:
+            return await perform(fork, self._fork, self._run.door)
+        except asyncio.CancelledError:
+            if not self._run.cancelled or is_being_cancelled():
+                raise
+            return None
 
     async def _fork(self) -> str | None:
         await until_cancelled(self._loop.executor.start(), self._run.cancellation_token)
