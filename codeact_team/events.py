@@ -480,7 +480,7 @@ class AttemptEnded(EffectEvent):
     Attributes:
         attempt: Its number, from 1.
         attempts: How many there are.
-        ending: How it came to its end, such as ``answered``; ``None`` where ``error`` broke it off.
+        ending: How it came to its end, such as ``answered`` or ``cancelled``; ``None`` where ``error`` broke it off.
     """
 
     attempt: int

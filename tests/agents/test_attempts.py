@@ -323,12 +323,17 @@ async def test_a_task_that_is_cancelled_ends_all_attempts(fresh_session: Session
         agent = agent_of(
             server, fresh_session, attempts=2, tools=[began], tool_limits=ToolLimits(repeatable=["*"])
         )
-        working = asyncio.ensure_future(response(agent))
-        for _ in range(2):
-            await running.acquire()
-        working.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await working
+        heard: list[Event] = []
+        with Door() as door:
+            door.listen(heard.append)
+            working = asyncio.ensure_future(response(agent))
+            for _ in range(2):
+                await running.acquire()
+            working.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await working
+    ended = [event for event in heard if isinstance(event, events.AttemptEnded)]
+    assert [(event.ending, event.error) for event in ended] == [("cancelled", None)] * 2
     assert await branches_of(fresh_session) <= before
 
 

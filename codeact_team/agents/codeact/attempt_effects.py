@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from autogen_core.code_executor import CodeExecutor
@@ -11,6 +12,7 @@ from codeact_team.code_effects import CodeEffect, Run
 from codeact_team.effects import Effect, error_text
 from codeact_team.events import AttemptBegan, AttemptEnded, BranchPromoted, SessionForked
 from codeact_team.execution import Artifact
+from codeact_team.execution_records import Ending
 from codeact_team.executor_interface import SessionCodeExecutor
 
 
@@ -90,6 +92,8 @@ class Attempt(Effect[str]):
         return AttemptBegan(span=span, agent=self.source, attempt=self.number, attempts=self._attempts)
 
     def ended(self, span: int, outcome: str | None, error: BaseException | None) -> AttemptEnded:
+        if isinstance(error, asyncio.CancelledError):
+            outcome, error = Ending.CANCELLED, None
         return AttemptEnded(
             span=span,
             agent=self.source,
