@@ -152,6 +152,11 @@ class Sandbox(ABC):
         """
 
     @property
+    def python_is_plain(self) -> bool:
+        """Whether nothing that a Python inside reads at its start is the code's: settings, packages, or files it can write."""
+        return False
+
+    @property
     @abstractmethod
     def python(self) -> str:
         """The Python interpreter, as the sandbox sees it."""

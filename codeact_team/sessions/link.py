@@ -209,7 +209,8 @@ class Link:
             return await self._open()
 
     async def _open(self) -> Greeting:
-        self._process = await self._sandbox.spawn(shipping.command(self._sandbox.python), supervises=True)
+        command = shipping.command(self._sandbox.python, plain=self._sandbox.python_is_plain)
+        self._process = await self._sandbox.spawn(command, supervises=True)
         try:
             async with asyncio.timeout(START_TIMEOUT):
                 await self.send(shipping.payload())

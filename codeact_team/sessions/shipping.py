@@ -38,22 +38,25 @@ def _sources(directory: Traversable, package: str) -> dict[str, str]:
     return sources
 
 
-def command(python: str) -> Sequence[str]:
+def command(python: str, *, plain: bool = False) -> Sequence[str]:
     """How to start the supervisor; its first input is the :func:`payload`.
 
     Args:
         python: The interpreter, as the sandbox sees it.
+        plain: Whether it is, with its environment, as the code's own is to be, and nothing of the code's; so that the first of
+            those can be a fork of it.
     """
     bootstrap = (resources.files(_PACKAGE) / "runner" / "bootstrap.py").read_text()
     # isolated, without site: nothing that code may have left in the sandbox is run
+    isolated = () if plain else ("-I", "-S")
     return [
         python,
-        "-I",
-        "-S",
+        *isolated,
         "-u",
         "-c",
         bootstrap,
         "0",
         str(len(payload())),
         f"{_PACKAGE}.runner.supervisor.supervisor",
+        *(("plain",) if plain else ()),
     ]

@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 _KILL_TIMEOUT = 1.0
 """Seconds that killed programs get to end; where they need longer, the supervising process is killed."""
 
+_PREFIXES = sys.prefix, sys.base_prefix
+
 _starts = Turns(STARTS_AT_ONCE)
 # by what a probe depends on: an interpreter's start is a good part of the time that a sandbox's start takes
 _found: dict[tuple[object, ...], frozenset[Enforced]] = {}
@@ -82,6 +84,11 @@ class ConfinedSandbox(Sandbox):
     def python(self) -> str:
         """The interpreter that the code finds: this process's own, with its packages."""
         return sys.executable
+
+    @property
+    def python_is_plain(self) -> bool:
+        can_change = any(Path(prefix).is_relative_to(self._workspace.resolve()) for prefix in _PREFIXES)
+        return not (self._config.environment or self._packages or can_change)
 
     @property
     def python_version(self) -> str:

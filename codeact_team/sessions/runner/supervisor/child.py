@@ -27,6 +27,8 @@ from codeact_team.sessions.runner.supervisor.pipes import PipeWriter, make_pipe,
 from codeact_team.sessions.runner.supervisor.process_family import Family
 
 _RUNNER = __name__.rpartition(".")[0].rpartition(".")[0]
+INTERPRETER = f"{_RUNNER}.interpreter.interpreter"
+"""The module that an interpreter runs."""
 _SO_PASSCRED, _SCM_CREDENTIALS = 16, 2
 _COMMANDS_SIZE = 256 * KIB
 """So that an interpreter finds all its source when it comes to read it."""
@@ -36,24 +38,29 @@ _MAX_UNREAD_BYTES = 4 * MAX_ANSWER_BYTES
 """Less than so many answers can have, as this is memory that the code shares: a few of the largest."""
 
 
+class Born(BaseException):
+    """This process is to be an interpreter from now on, with the arguments that :meth:`Program.argv` would give it."""
+
+
 class Program:
     """What an interpreter is started from.
 
     Args:
         payload: The sources, as this process got them.
+        can_be_forked: Whether a fork of this process is as good, as long as it knows nothing of the code's.
     """
 
-    def __init__(self, payload: bytes) -> None:
+    def __init__(self, payload: bytes, *, can_be_forked: bool) -> None:
+        self.can_be_forked = can_be_forked
         if not sys.executable:
             raise OSError("this Python does not know its own path")
         self.payload = payload
         self._bootstrap = json.loads(payload)[f"{_RUNNER}.bootstrap"]
 
-    def argv(self, commands: int, reports: int, answers: int, control: int) -> list[str]:
-        main = f"{_RUNNER}.interpreter.interpreter"
-        source = (commands, len(self.payload), main)
-        arguments = map(str, (*source, commands, reports, answers, control))
-        return [sys.executable, "-u", "-c", self._bootstrap, *arguments]
+    def argv(self, arguments: list[str]) -> list[str]:
+        """How to start it, with these arguments, of which the first is where it reads its sources."""
+        source = (arguments[0], str(len(self.payload)), INTERPRETER)
+        return [sys.executable, "-u", "-c", self._bootstrap, *source, *arguments]
 
 
 class Interpreter:
@@ -99,7 +106,7 @@ class Interpreter:
         self._size_of_last = 0
 
     def start(self, program: Program, family: Family, *, is_pristine: bool) -> None:
-        """Start it as a program.
+        """Start it.
 
         Args:
             program: The program.
@@ -110,9 +117,11 @@ class Interpreter:
             OSError: If it cannot be started.
         """
         self.is_pristine = is_pristine
+        arguments = [*map(str, self._theirs)]
+        is_fork, program.can_be_forked = program.can_be_forked, False
         try:
             self.pid = family.start(
-                program.argv(*self._theirs),
+                None if is_fork else program.argv(arguments),
                 environment=os.environb,
                 output=self._output,
                 inherited={fd: fd for fd in self._theirs},
@@ -120,8 +129,11 @@ class Interpreter:
         except OSError:
             self.close()
             raise
+        if self.pid == 0:
+            raise Born(arguments)
         self._give_away()
-        self.commands.add(program.payload)
+        if not is_fork:
+            self.commands.add(program.payload)
 
     def fork_from(self, other: Interpreter) -> None:
         """Let it become a fork of another one, which is told to fork next.

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
 from codeact_team.sessions.runner.supervisor.guard import Guard
+from codeact_team.system.kernel import PR_SET_DUMPABLE, prctl
 from codeact_team.system.oom_score import OomScore
 
 _END_SECONDS = 1.0
@@ -28,6 +30,12 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _LONG_AFTER = sys.maxsize
 
+_LAST_DESCRIPTOR = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+_AT_THE_START = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGPIPE: signal.SIG_IGN,
+    signal.SIGXFSZ: signal.SIG_IGN,
+}
 _CHILDREN = "/proc/{}/task/{}/children"
 
 
@@ -74,7 +82,7 @@ class Family:
 
     def start(
         self,
-        argv: list[str],
+        argv: list[str] | None,
         *,
         environment: Mapping[bytes, bytes],
         output: int,
@@ -84,11 +92,14 @@ class Family:
         """Start a program in a session of its own, stdin empty. It ends with code 126 if that cannot be after all.
 
         Args:
-            argv: The program's path and its arguments.
+            argv: The program's path and its arguments; ``None`` to go on in a fork of this one.
             environment: All its environment.
             output: What it gets as stdout and stderr.
             inherited: File descriptors it gets beside these: its number there, and the one here.
             directory: Where it starts, if that still exists; else in this process's directory.
+
+        Returns:
+            Its process id; 0 in a fork of this program, which has its streams, and of the rest only what it inherits.
         """
         with self._oom_score:
             pid = os.fork()
@@ -96,24 +107,20 @@ class Family:
             try:
                 os.setsid()
                 self._guard.enter_child()
-                self._become(argv, environment, output, inherited, directory)
+                self._become(output, inherited, directory)
+                if argv is None:
+                    _keep_only(inherited)
+                    return 0
+                os.execve(argv[0], argv, environment)
             except BaseException as error:
-                os.write(output, f"{argv[0]}: {error}\n".encode())
-            finally:
-                os._exit(126)
+                os.write(output, f"{argv[0] if argv else 'fork'}: {error}\n".encode())
+            os._exit(126)
         self._running.add(pid)
         # of another one, whose end nobody has asked for
         self._ended.pop(pid, None)
         return pid
 
-    def _become(
-        self,
-        argv: list[str],
-        environment: Mapping[bytes, bytes],
-        output: int,
-        inherited: Mapping[int, int],
-        directory: str | None,
-    ) -> None:
+    def _become(self, output: int, inherited: Mapping[int, int], directory: str | None) -> None:
         # what is ignored stays so in a new program
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             with suppress(OSError):
@@ -125,7 +132,6 @@ class Family:
         for there, here in ((1, output), (2, output), *inherited.items()):
             os.dup2(here, there)
             os.set_inheritable(there, True)
-        os.execve(argv[0], argv, environment)
 
     @property
     def can_list(self) -> bool:
@@ -295,6 +301,18 @@ class Family:
         except ChildProcessError:
             return True
         return False
+
+
+def _keep_only(descriptors: Iterable[int]) -> None:
+    """Be, from a fork of this program on, as Python is at its start."""
+    for number, handler in _AT_THE_START.items():
+        signal.signal(number, handler)
+    signal.set_wakeup_fd(-1)
+    prctl(PR_SET_DUMPABLE, 1)
+    last = 2
+    for fd in (*sorted(descriptors), _LAST_DESCRIPTOR):
+        os.closerange(last + 1, fd)
+        last = fd
 
 
 def _children_of(pid: int) -> list[int]:

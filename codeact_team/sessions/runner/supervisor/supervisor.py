@@ -6,14 +6,16 @@ output, or the end of a process. It never waits for the code.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from codeact_team.sessions.protocol import Kind, ProtocolError
 from codeact_team.sessions.runner.supervisor.branch import Branch
 from codeact_team.sessions.runner.supervisor.branching import Branching
-from codeact_team.sessions.runner.supervisor.child import Program
+from codeact_team.sessions.runner.supervisor.child import INTERPRETER, Born, Program
 from codeact_team.sessions.runner.supervisor.guard import Guard
 from codeact_team.sessions.runner.supervisor.poll_loop import Loop
 from codeact_team.sessions.runner.supervisor.process_family import Family
@@ -26,14 +28,14 @@ from codeact_team.system.oom_score import OomScore
 class Supervisor:
     """Serves one host."""
 
-    def __init__(self, host: Host, payload: bytes) -> None:
+    def __init__(self, host: Host, program: Program) -> None:
         self._host = host
         loop = Loop()
         loop.on_child(self._on_child)
         adopt_orphans()
         oom_score = OomScore()
         guard = Guard()
-        self._around = Surroundings(loop, Family(guard, oom_score), guard, Program(payload))
+        self._around = Surroundings(loop, Family(guard, oom_score), guard, program)
         self._main = Branch(self._around, 0, host, os.getcwd())
         self._around.branches[0] = self._main
         self._branching = Branching(self._around, host, self._main)
@@ -80,13 +82,26 @@ class Supervisor:
             self._around.drop_zygote()
 
 
-def main(payload: bytes, load: Callable[[str], object], arguments: list[str]) -> None:
+def main(payload: bytes, load: Callable[[str], Any], arguments: list[str]) -> None:
     """Supervise until the host is gone."""
-    host = Host()
+    host, is_plain = Host(), bool(arguments)
+    path, sys.path = sys.path, [entry for entry in sys.path if entry]
+    if is_plain:
+        # what both have, an interpreter that is a fork shares
+        load(INTERPRETER)
+        gc.collect()
+        gc.freeze()
     try:
-        supervisor = Supervisor(host, payload)
+        supervisor = Supervisor(host, Program(payload, can_be_forked=is_plain))
+    except Born as born:
+        [arguments] = born.args
+        sys.path = path
+        del host, payload
     except Exception as error:
         # stderr is closed by now
         host.send(f"the supervisor cannot start: {error!r}\n".encode())
         sys.exit(1)
-    supervisor.serve()
+    else:
+        supervisor.serve()
+        return
+    load(INTERPRETER).main(b"", load, arguments)
