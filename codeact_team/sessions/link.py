@@ -209,11 +209,12 @@ class Link:
             return await self._open()
 
     async def _open(self) -> Greeting:
-        command = shipping.command(self._sandbox.python, plain=self._sandbox.python_is_plain)
+        plain = self._sandbox.python_is_plain
+        command = shipping.command(self._sandbox.python, plain=plain)
         self._process = await self._sandbox.spawn(command, supervises=True)
         try:
             async with asyncio.timeout(START_TIMEOUT):
-                await self.send(shipping.payload())
+                await self.send(shipping.payload(plain=plain))
                 return await self._greeting(self._process)
         except TimeoutError:
             await to_the_end(self.end(f"it did not start within {START_TIMEOUT:g} s"))

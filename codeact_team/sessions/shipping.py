@@ -1,29 +1,59 @@
-"""How the runner gets into a sandbox: as source, over the stream."""
+"""How the runner gets into a sandbox: as source, or as code where that is of the same Python, over the stream."""
 
 from __future__ import annotations
 
-import json
+import marshal
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import resources
+from importlib.machinery import SourceFileLoader
 from importlib.resources.abc import Traversable
+from importlib.util import find_spec
 
 _PACKAGE = __name__.rpartition(".")[0]
 _SYSTEM = "codeact_team.system"
+_RUNNER = f"{_PACKAGE}.runner"
+_BOOTSTRAP = f"{_RUNNER}.bootstrap"
+_SUPERVISOR, _INTERPRETER = f"{_RUNNER}.supervisor.supervisor", f"{_RUNNER}.interpreter.interpreter"
+
+_STANDARD = """
+__future__ _weakrefset base64 collections collections.abc contextlib copyreg ctypes ctypes._endian enum
+functools importlib json json.decoder json.encoder json.scanner keyword linecache operator re re._casefix re._compiler
+re._constants re._parser reprlib signal struct textwrap threading token tokenize traceback types typing warnings
+""".split()
+"""Modules of the standard library that the runner loads at its start: a confined Python opens files slowly."""
+
+_MARSHAL_VERSION = 2
+"""Which any Python reads."""
+
+_Source = tuple[str, bool, str | bytes]
 
 
 @cache
-def payload() -> bytes:
-    """The source of every module that runs inside, as ``runner/bootstrap.py`` reads it, and of that one itself."""
+def payload(*, plain: bool = False) -> bytes:
+    """Every module that runs inside, as ``runner/bootstrap.py`` reads it.
+
+    Args:
+        plain: As of :func:`command`.
+    """
     root, system = resources.files(_PACKAGE), resources.files(_SYSTEM)
     sources = {
         "codeact_team": "",
         _PACKAGE: "",
         f"{_PACKAGE}.protocol": (root / "protocol.py").read_text(),
-        **_sources(root / "runner", f"{_PACKAGE}.runner"),
+        **_sources(root / "runner", _RUNNER),
         **_sources(system, _SYSTEM),
     }
-    return json.dumps(sources).encode()
+    packages = {name.rpartition(".")[0] for name in sources}
+    runner: dict[str, _Source] = {}
+    for name, source in sources.items():
+        origin = f"<{name}>"
+        is_code = plain and name != _BOOTSTRAP
+        code = marshal.dumps(compile(source, origin, "exec", dont_inherit=True)) if is_code else source
+        runner[name] = (origin, name in packages, code)
+    standard = _standard() if plain else {}
+    return marshal.dumps((runner, standard), _MARSHAL_VERSION)
 
 
 def _sources(directory: Traversable, package: str) -> dict[str, str]:
@@ -38,25 +68,29 @@ def _sources(directory: Traversable, package: str) -> dict[str, str]:
     return sources
 
 
+def _standard() -> dict[str, _Source]:
+    found: dict[str, _Source] = {}
+    for name in _STANDARD:
+        # other versions have others
+        with suppress(ImportError):
+            spec = find_spec(name)
+            if spec is not None and isinstance(spec.loader, SourceFileLoader) and spec.origin is not None:
+                code = marshal.dumps(spec.loader.get_code(name))
+                found[name] = (spec.origin, spec.submodule_search_locations is not None, code)
+    return found
+
+
 def command(python: str, *, plain: bool = False) -> Sequence[str]:
     """How to start the supervisor; its first input is the :func:`payload`.
 
     Args:
         python: The interpreter, as the sandbox sees it.
-        plain: Whether it is, with its environment, as the code's own is to be, and nothing of the code's; so that the first of
-            those can be a fork of it.
+        plain: Whether it is this one, with its environment as the code's own is to be, and nothing of the code's; so that the
+            first of those can be a fork of it.
     """
     bootstrap = (resources.files(_PACKAGE) / "runner" / "bootstrap.py").read_text()
+    source = ("0", str(len(payload(plain=plain))))
+    if plain:
+        return [python, "-u", "-c", bootstrap, *source, f"{_SUPERVISOR},{_INTERPRETER}", "plain"]
     # isolated, without site: nothing that code may have left in the sandbox is run
-    isolated = () if plain else ("-I", "-S")
-    return [
-        python,
-        *isolated,
-        "-u",
-        "-c",
-        bootstrap,
-        "0",
-        str(len(payload())),
-        f"{_PACKAGE}.runner.supervisor.supervisor",
-        *(("plain",) if plain else ()),
-    ]
+    return [python, "-I", "-S", "-u", "-c", bootstrap, *source, _SUPERVISOR]

@@ -9,7 +9,6 @@ import stat
 import struct
 import sys
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from codeact_team.system.kernel import PR_SET_SECCOMP, checked, prctl
 
@@ -74,7 +73,7 @@ OPENING = ("open", "openat")
 """Those of these calls that make a file only if the argument before the mode says so."""
 
 
-class Rule(NamedTuple):
+class Rule:
     """A system call that is refused.
 
     Attributes:
@@ -85,11 +84,19 @@ class Rule(NamedTuple):
         error: What it fails with.
     """
 
-    call: str
-    unless: Mapping[int, int] = {}
-    bits: Mapping[int, int] = {}
-    either: Sequence[tuple[int, int]] = ()
-    error: int = errno.EPERM
+    def __init__(
+        self,
+        call: str,
+        unless: Mapping[int, int] = {},
+        bits: Mapping[int, int] = {},
+        either: Sequence[tuple[int, int]] = (),
+        error: int = errno.EPERM,
+    ) -> None:
+        self.call = call
+        self.unless = unless
+        self.bits = bits
+        self.either = either
+        self.error = error
 
 
 NO_SET_ID = tuple(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import struct
 import sys
@@ -40,6 +41,16 @@ def syscall(number: int, *arguments: int | bytes) -> int:
 def adopt_orphans() -> int:
     """Become the parent of every descendant whose own parent ends, so that none can hide. Linux only."""
     return prctl(PR_SET_CHILD_SUBREAPER, 1) if sys.platform == "linux" else -1
+
+
+def share_memory_with_forks() -> None:
+    """Leave what there is now alone, so that forks share its pages, and give back what is free."""
+    # a collection writes to every object, and what is written to is shared no more
+    gc.collect()
+    gc.freeze()
+    # not every C library has it
+    if trim := getattr(libc, "malloc_trim", None):
+        trim(0)
 
 
 def is_running(process: int) -> bool:

@@ -461,6 +461,22 @@ class TestLifeCycle:
             groups = control_groups(supervisors()[-1])
         assert not any(map(Path.exists, groups))
 
+    async def test_its_python_is_plain_until_something_of_the_code_s_could_be_in_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "library").mkdir()
+        async with started(tmp_path) as sandbox:
+            assert sandbox.python_is_plain
+            await run(sandbox, "true")
+            # it may have left a `usercustomize`
+            assert not sandbox.python_is_plain
+        async with started(tmp_path, environment={"PYTHONPATH": "library"}) as sandbox:
+            assert not sandbox.python_is_plain
+        monkeypatch.syspath_prepend(tmp_path / "library")
+        async with started(tmp_path) as sandbox:
+            # a `sitecustomize` there would be found
+            assert not sandbox.python_is_plain
+
     async def test_spawning_before_the_start_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(ConfinementError, match="start it first"):
             await confined(tmp_path).spawn(["true"])

@@ -30,8 +30,6 @@ logger = logging.getLogger(__name__)
 _KILL_TIMEOUT = 1.0
 """Seconds that killed programs get to end; where they need longer, the supervising process is killed."""
 
-_PREFIXES = sys.prefix, sys.base_prefix
-
 _starts = Turns(STARTS_AT_ONCE)
 # by what a probe depends on: an interpreter's start is a good part of the time that a sandbox's start takes
 _found: dict[tuple[object, ...], frozenset[Enforced]] = {}
@@ -69,6 +67,8 @@ class ConfinedSandbox(Sandbox):
         self._private: TemporaryDirectory | None = None
         self._control: Control | None = None
         self._process: ConfinedProcess | None = None
+        self._is_used = True
+        """Whether programs have run since the start, other than the probe."""
         self.enforced: frozenset[Enforced] = frozenset()
         """What is enforced, by trial; empty before the first start."""
         self.ungrouped: Mapping[str, str] = {}
@@ -87,8 +87,12 @@ class ConfinedSandbox(Sandbox):
 
     @property
     def python_is_plain(self) -> bool:
-        can_change = any(Path(prefix).is_relative_to(self._workspace.resolve()) for prefix in _PREFIXES)
-        return not (self._config.environment or self._packages or can_change)
+        # one that was killed may have left something where Python looks for settings of its user
+        if sys.platform != "linux" or self._is_used or self._config.environment or self._packages:
+            return False
+        workspace = self._workspace.resolve()
+        places = (sys.prefix, sys.base_prefix, *filter(None, sys.path))
+        return not any(Path(place).resolve().is_relative_to(workspace) for place in places)
 
     @property
     def python_version(self) -> str:
@@ -128,6 +132,7 @@ class ConfinedSandbox(Sandbox):
         if self._process is not None and not self._process.ended:
             raise SandboxError("Something still runs in the sandbox: one program at a time.")
         self._process = process = ConfinedProcess()
+        self._is_used = True
         environment = {**self._base_environment(), **self._config.environment, **(env or {})}
         if self._packages is not None:
             environment |= python_path(str(self._packages), environment)
@@ -177,6 +182,7 @@ class ConfinedSandbox(Sandbox):
             self.ungrouped = control.ungrouped
             self.enforced = await self._find_enforced(control.reasons)
         judge(self.enforced, control.reasons, required=self._config.confinement == "required")
+        self._is_used = False
 
     def _launch(self) -> Control:
         self._paths = readable_paths(self._config.readable)

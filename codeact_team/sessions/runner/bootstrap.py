@@ -1,7 +1,9 @@
 """Loads the runner from a byte stream, so that an image needs nothing of ours. Run by ``python -c``.
 
-argv: the file descriptor to read from, the number of bytes to read there, the module to run, its arguments
-the bytes: JSON, the source of each module by its name
+argv: the file descriptor to read from, the number of bytes to read there, the module to run and others to be loaded
+with it, its arguments
+the bytes: by :func:`marshal.dumps`, the modules of the runner, and modules of the standard library that are loaded with
+them; of each by its name, where it is from, whether it is a package, and its source, or its code
 """
 
 import sys
@@ -9,10 +11,10 @@ import sys
 # nothing of the workspace may stand in for a module of the runner, or for what that imports
 _path, sys.path = sys.path, [entry for entry in sys.path if entry]
 
-import json  # noqa: E402
+import marshal  # noqa: E402
 import os  # noqa: E402
-from importlib.machinery import ModuleSpec  # noqa: E402
-from types import ModuleType  # noqa: E402
+from importlib.machinery import ModuleSpec, SourceFileLoader  # noqa: E402
+from types import CodeType, ModuleType  # noqa: E402
 
 if sys.version_info < (3, 10):  # noqa: UP036 - whatever Python an image has
     sys.exit("Python 3.10 or newer is needed in the sandbox; this is " + sys.version.split()[0])
@@ -30,35 +32,56 @@ def _read(fd: int, size: int) -> bytes:
 
 
 class _Shipped:
-    """Finds and loads the modules."""
+    """Finds and loads modules."""
 
-    def __init__(self, sources: "dict[str, str]") -> None:
+    def __init__(self, sources: "dict[str, tuple[str, bool, str | bytes]]") -> None:
         self._sources = sources
-        self._loaded: dict[str, ModuleType] = {}
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> "ModuleSpec | None":
         if name not in self._sources:
             return None
-        is_package = any(other.startswith(name + ".") for other in self._sources)
-        return ModuleSpec(name, self, is_package=is_package)  # pyright: ignore[reportArgumentType]
+        origin, is_package, _ = self._sources[name]
+        spec = ModuleSpec(name, self, origin=origin, is_package=is_package)  # pyright: ignore[reportArgumentType]
+        if os.path.isabs(origin):
+            spec.has_location = True
+            spec.submodule_search_locations = [os.path.dirname(origin)] if is_package else None
+        return spec
 
     def create_module(self, spec: ModuleSpec) -> None:
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        name = module.__name__
-        exec(compile(self._sources[name], "<" + name + ">", "exec"), module.__dict__)
+        spec = module.__spec__
+        assert spec, "it was found here"
+        assert spec.origin, "it was found here"
+        _, _, source = self._sources[spec.name]
+        code: CodeType = (
+            marshal.loads(source) if isinstance(source, bytes) else compile(source, spec.origin, "exec")
+        )
+        exec(code, module.__dict__)
+        if spec.has_location:
+            # as it would be if the code had not come along
+            spec.loader = module.__loader__ = SourceFileLoader(spec.name, spec.origin)
+
+
+class _Runner:
+    """Loads the modules of the runner. What the code imports by their names stays its own."""
+
+    def __init__(self, sources: "dict[str, tuple[str, bool, str | bytes]]") -> None:
+        self._sources = sources
+        self._finder = _Shipped(sources)
+        self._loaded: dict[str, ModuleType] = {}
 
     def load(self, name: str) -> ModuleType:
-        """The module ``name``. What the code imports by the names of the runner's modules stays its own."""
+        """The module ``name``."""
         own = self._taken_out()
         sys.modules.update(self._loaded)
-        sys.meta_path.insert(0, self)
+        sys.meta_path.insert(0, self._finder)  # pyright: ignore[reportArgumentType]
         try:
             __import__(name)
             return sys.modules[name]
         finally:
-            sys.meta_path.remove(self)
+            sys.meta_path.remove(self._finder)  # pyright: ignore[reportArgumentType]
             self._loaded = self._taken_out()
             sys.modules.update(own)
 
@@ -67,13 +90,16 @@ class _Shipped:
 
 
 def _main() -> None:
-    fd, size, name, *arguments = sys.argv[1:]
-    payload = _read(int(fd), int(size))
-    shipped = _Shipped(json.loads(payload))
-    main = shipped.load(name).main
+    fd, size, names, *arguments = sys.argv[1:]
+    sources, standard = marshal.loads(_read(int(fd), int(size)))
+    runner, finder = _Runner(sources), _Shipped(standard)
+    sys.meta_path.insert(0, finder)  # pyright: ignore[reportArgumentType]
+    main, *_ = [runner.load(name) for name in names.split(",")]
+    sys.meta_path.remove(finder)  # pyright: ignore[reportArgumentType]
+    del standard, finder
     sys.path = _path
     sys.argv = [""]
-    main(payload, shipped.load, arguments)
+    main.main(sources, runner.load, arguments)
 
 
 _main()

@@ -9,7 +9,6 @@ and what it has forked ends with it.
 
 from __future__ import annotations
 
-import gc
 import os
 import select
 import selectors
@@ -172,9 +171,7 @@ def main() -> None:
     # a process that the host has forked may hold the other end of the socket open
     host = os.pidfd_open(os.getppid()) if sys.platform == "linux" else None
     sandlock = _load_sandlock(*sys.argv[1:])
-    # a collection writes to every object, and what is written to is shared no more
-    gc.collect()
-    gc.freeze()
+    kernel.share_memory_with_forks()
     _Template(control, host, sandlock).serve()
     # nothing that is left has to be taken down
     os._exit(0)

@@ -228,7 +228,7 @@ def _exit_status(error: SystemExit) -> tuple[int, str]:
         return _FAILED, formatted(second)
 
 
-def main(payload: bytes, load: Callable[[str], Any], arguments: list[str]) -> None:
+def main(sources: object, load: Callable[[str], Any], arguments: list[str]) -> None:
     """Run blocks until the supervisor closes the pipe, then exit, with ``EX_SOFTWARE`` if that cannot be done."""
     status = 0
     try:

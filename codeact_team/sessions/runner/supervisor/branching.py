@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Sequence
 from functools import partial
-from typing import cast
 
 from codeact_team.sessions.protocol import (
     BRANCH_HEAD,
@@ -71,11 +70,8 @@ class Branching:
 
     def _new_numbers(self, payload: bytes) -> list[int]:
         said = _field(payload, "branches")
-        numbers = (
-            [one for one in cast("list[object]", said) if isinstance(one, int)]
-            if isinstance(said, list)
-            else []
-        )
+        listed: list[object] = [*said] if isinstance(said, list) else []  # pyright: ignore[reportUnknownArgumentType]
+        numbers = [one for one in listed if isinstance(one, int)]
         if not numbers or min(numbers) <= 0 or not self._around.branches.keys().isdisjoint(numbers):
             raise ProtocolError("these are no numbers for branches")
         return numbers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import marshal
 import os
 import struct
 import sys
@@ -46,21 +47,26 @@ class Program:
     """What an interpreter is started from.
 
     Args:
-        payload: The sources, as this process got them.
+        sources: The modules of the runner, as this process got them.
         can_be_forked: Whether a fork of this process is as good, as long as it knows nothing of the code's.
     """
 
-    def __init__(self, payload: bytes, *, can_be_forked: bool) -> None:
+    def __init__(self, sources: dict[str, tuple[str, bool, str | bytes]], *, can_be_forked: bool) -> None:
         self.can_be_forked = can_be_forked
         if not sys.executable:
             raise OSError("this Python does not know its own path")
-        self.payload = payload
-        self._bootstrap = json.loads(payload)[f"{_RUNNER}.bootstrap"]
+        self._sources = sources
 
-    def argv(self, arguments: list[str]) -> list[str]:
-        """How to start it, with these arguments, of which the first is where it reads its sources."""
-        source = (arguments[0], str(len(self.payload)), INTERPRETER)
-        return [sys.executable, "-u", "-c", self._bootstrap, *source, *arguments]
+    def payload(self) -> bytes:
+        """What it reads at its start."""
+        return marshal.dumps((self._sources, {}))
+
+    def argv(self, payload: bytes, arguments: list[str]) -> list[str]:
+        """How to start it, with these arguments, of which the first is where it reads the payload."""
+        _, _, bootstrap = self._sources[f"{_RUNNER}.bootstrap"]
+        assert isinstance(bootstrap, str), "it comes as source, to be run by any Python"
+        source = (arguments[0], str(len(payload)), INTERPRETER)
+        return [sys.executable, "-u", "-c", bootstrap, *source, *arguments]
 
 
 class Interpreter:
@@ -119,9 +125,10 @@ class Interpreter:
         self.is_pristine = is_pristine
         arguments = [*map(str, self._theirs)]
         is_fork, program.can_be_forked = program.can_be_forked, False
+        payload = b"" if is_fork else program.payload()
         try:
             self.pid = family.start(
-                None if is_fork else program.argv(arguments),
+                None if is_fork else program.argv(payload, arguments),
                 environment=os.environb,
                 output=self._output,
                 inherited={fd: fd for fd in self._theirs},
@@ -132,8 +139,7 @@ class Interpreter:
         if self.pid == 0:
             raise Born(arguments)
         self._give_away()
-        if not is_fork:
-            self.commands.add(program.payload)
+        self.commands.add(payload)
 
     def fork_from(self, other: Interpreter) -> None:
         """Let it become a fork of another one, which is told to fork next.

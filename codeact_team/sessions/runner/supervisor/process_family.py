@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import NamedTuple
 
 from codeact_team.sessions.runner.supervisor.guard import Guard
 from codeact_team.system.kernel import PR_SET_DUMPABLE, prctl
@@ -44,7 +43,7 @@ def now() -> int:
     return int(time.clock_gettime(_CLOCK) * _TICKS)
 
 
-class Descendant(NamedTuple):
+class Descendant:
     """A living descendant of this process.
 
     Attributes:
@@ -53,10 +52,11 @@ class Descendant(NamedTuple):
         line: The child of this process, or the one that is watched, that it has come of; itself if it is one.
     """
 
-    pid: int
-    started: int
-    session: int
-    line: int
+    def __init__(self, pid: int, started: int, session: int, line: int) -> None:
+        self.pid = pid
+        self.started = started
+        self.session = session
+        self.line = line
 
 
 Choice = Callable[[Descendant], bool]

@@ -6,11 +6,10 @@ output, or the end of a process. It never waits for the code.
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
 
 from codeact_team.sessions.protocol import Kind, ProtocolError
 from codeact_team.sessions.runner.supervisor.branch import Branch
@@ -21,8 +20,12 @@ from codeact_team.sessions.runner.supervisor.poll_loop import Loop
 from codeact_team.sessions.runner.supervisor.process_family import Family
 from codeact_team.sessions.runner.supervisor.relay import Host, HostGone
 from codeact_team.sessions.runner.supervisor.surroundings import OutOfHand, Surroundings
-from codeact_team.system.kernel import adopt_orphans
+from codeact_team.system.kernel import adopt_orphans, share_memory_with_forks
 from codeact_team.system.oom_score import OomScore
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class Supervisor:
@@ -45,16 +48,16 @@ class Supervisor:
 
     def serve(self) -> None:
         """Serve until the host goes, or talks nonsense."""
-        try:
+        # its end is all that anybody could be told
+        with suppress(HostGone, ProtocolError, OutOfHand):
             self._main.greet()
             self._around.loop.run()
-        except (HostGone, ProtocolError, OutOfHand):
-            # its end is all that anybody could be told
-            pass
-        finally:
-            self._around.family.end_all()
-            for branch in self._around.branches.values():
-                branch.shells.remove()
+
+    def end(self) -> None:
+        """End all that was started."""
+        self._around.family.end_all()
+        for branch in self._around.branches.values():
+            branch.shells.remove()
 
     def _on_host(self) -> None:
         for kind, payload in self._host.receive():
@@ -82,26 +85,29 @@ class Supervisor:
             self._around.drop_zygote()
 
 
-def main(payload: bytes, load: Callable[[str], Any], arguments: list[str]) -> None:
+def main(
+    sources: dict[str, tuple[str, bool, str | bytes]], load: Callable[[str], Any], arguments: list[str]
+) -> None:
     """Supervise until the host is gone."""
     host, is_plain = Host(), bool(arguments)
     path, sys.path = sys.path, [entry for entry in sys.path if entry]
     if is_plain:
-        # what both have, an interpreter that is a fork shares
-        load(INTERPRETER)
-        gc.collect()
-        gc.freeze()
+        share_memory_with_forks()
     try:
-        supervisor = Supervisor(host, Program(payload, can_be_forked=is_plain))
-    except Born as born:
-        [arguments] = born.args
-        sys.path = path
-        del host, payload
+        supervisor = Supervisor(host, Program(sources, can_be_forked=is_plain))
     except Exception as error:
         # stderr is closed by now
         host.send(f"the supervisor cannot start: {error!r}\n".encode())
         sys.exit(1)
-    else:
+    born: list[str] | None = None
+    try:
         supervisor.serve()
-        return
-    load(INTERPRETER).main(b"", load, arguments)
+    except Born as birth:
+        [born] = birth.args
+    finally:
+        if born is None:
+            supervisor.end()
+    if born is not None:
+        del host, supervisor
+        sys.path = path
+        load(INTERPRETER).main(sources, load, born)

@@ -44,8 +44,9 @@ class Supply:
         return self._fork is not None
 
     def prepare(self) -> None:
-        """Start a program, unless there is one, so that the next block need not wait for it."""
-        if self.interpreter is None and self._around.zygote is None:
+        """Start a program, unless there is one or a fork does, so that the next block need not wait for it."""
+        around = self._around
+        if self.interpreter is None and around.zygote is None and not around.program.can_be_forked:
             # the next block tries again, and tells of it
             with suppress(OSError):
                 self._start()

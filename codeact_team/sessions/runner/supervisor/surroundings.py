@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from codeact_team.sessions.runner.supervisor.block_results import Usage
 from codeact_team.sessions.runner.supervisor.child import Interpreter, Program
 from codeact_team.sessions.runner.supervisor.guard import Guard
 from codeact_team.sessions.runner.supervisor.poll_loop import Loop
 from codeact_team.sessions.runner.supervisor.process_family import Descendant, Family
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from codeact_team.sessions.runner.supervisor.branch import Branch
 
