@@ -18,9 +18,9 @@ while frame:
     frame = frame.f_back
 print(sys.flags, sys.argv, sys.path, sys.warnoptions, sys._xoptions, os.getcwd(), sys.getrecursionlimit())
 print(frames)
-print([(number, signal.getsignal(number)) for number in sorted(signal.valid_signals() - {signal.SIGCHLD})])
-print(signal.getsignal(signal.SIGCHLD), signal.set_wakeup_fd(-1), signal.pthread_sigmask(signal.SIG_BLOCK, ()))
-print({name: value for name, value in os.environ.items() if name not in ("ANY", "HOME", "TMPDIR")})
+print([(number, str(signal.getsignal(number)).split(" at ")[0]) for number in sorted(signal.valid_signals())])
+print(signal.set_wakeup_fd(-1), signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+print(sorted(each for each in os.environ.items() if each[0] not in ("ANY", "HOME", "TMPDIR")))
 print(os.getpgid(0) == os.getsid(0), sorted(map(int, os.listdir("/proc/self/fd")))[:3])
 print(len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")))
 print([each for each in gc.get_objects() if "supervisor" in type(each).__module__])

@@ -472,7 +472,7 @@ class TestLifeCycle:
             assert not sandbox.python_is_plain
         async with started(tmp_path, environment={"PYTHONPATH": "library"}) as sandbox:
             assert not sandbox.python_is_plain
-        monkeypatch.syspath_prepend(tmp_path / "library")
+        monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "library")])
         async with started(tmp_path) as sandbox:
             # a `sitecustomize` there would be found
             assert not sandbox.python_is_plain

@@ -99,7 +99,10 @@ def _main() -> None:
     del standard, finder
     sys.path = _path
     sys.argv = [""]
-    main.main(sources, runner.load, arguments)
+    # a program may go on as another one, with other arguments
+    while (then := main.main(sources, runner.load, arguments)) is not None:
+        name, arguments = then
+        main = runner.load(name)
 
 
 _main()

@@ -87,8 +87,8 @@ class Supervisor:
 
 def main(
     sources: dict[str, tuple[str, bool, str | bytes]], load: Callable[[str], Any], arguments: list[str]
-) -> None:
-    """Supervise until the host is gone."""
+) -> tuple[str, list[str]] | None:
+    """Supervise until the host is gone, or, in a fork, say what to run instead and with which arguments."""
     host, is_plain = Host(), bool(arguments)
     path, sys.path = sys.path, [entry for entry in sys.path if entry]
     if is_plain:
@@ -107,7 +107,5 @@ def main(
     finally:
         if born is None:
             supervisor.end()
-    if born is not None:
-        del host, supervisor
-        sys.path = path
-        load(INTERPRETER).main(sources, load, born)
+    sys.path = path
+    return None if born is None else (INTERPRETER, born)
