@@ -152,7 +152,7 @@ async def test_others_are_told_that_their_variables_are_other_ones_now(
     ("code", "obstacle"),
     [
         ("import threading, time\nt = threading.Thread(target=time.sleep, args=(60,), daemon=True); t.start()", "Thread-"),
-        ("import _thread, time\n_thread.start_new_thread(time.sleep, (60,))", "Python thread"),
+        ("import _thread, time\n_thread.start_new_thread(time.sleep, (60,))\nwhile not _thread._count(): pass", "Python thread"),
         ("f = open('written', 'w')", "written is open for writing"),
         ("import sqlite3; c = sqlite3.connect('db'); c.execute('create table t(a)'); None", "db is open for writing"),
         ("import socket; s = socket.socketpair()", "a socket is open"),

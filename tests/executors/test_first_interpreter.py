@@ -24,7 +24,7 @@ print(sorted(each for each in os.environ.items() if each[0] not in ("ANY", "HOME
 print(os.getpgid(0) == os.getsid(0), sorted(map(int, os.listdir("/proc/self/fd")))[:3])
 print(len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")))
 print([each for each in gc.get_objects() if "supervisor" in type(each).__module__])
-print([name for name in sys.modules if "codeact" in name], __import__("json").__spec__)
+print([name for name in sys.modules if "codeact" in name], type(__import__("json").__spec__.loader))
 print(open("/proc/self/status").read().split("SigQ")[0].count("TracerPid:\\t0"))
 """
 
