@@ -9,7 +9,7 @@ the storage where the run is. These things happen in this order:
    What the worker before may still write goes to the old file, which nobody finds any more.
 3. It opens the journal, and resumes the run.
 
-Whoever holds a lease reads the file before each effect, after the journal has noted that it begins and as the last thing before
+Whoever holds a lease reads the file before it opens the journal, before each effect, after the journal has noted that it begins and as the last thing before
 it is done, and once more when it has ended, before its outcome is noted. Once the lease is not the newest, a worker process ends
 on the spot, with its sandboxes. So of what an older holder does, only the one effect can overlap with the newer one that was
 under way when the lease was granted. The newer one treats it as after any crash: its outcome is unknown.
@@ -23,12 +23,13 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+from codeact_team.batch.host import Host
 from codeact_team.effects import Effect, Perform
 from codeact_team.errors import JournalError
 from codeact_team.journal import RunDirectory
@@ -137,19 +138,19 @@ class HeldLease:
 
     Args:
         lease: It.
-        is_newest: Whether it is that.
-        end: Ends the process of the worker where it is not; if that returns, the run ends.
+        files: Those of the batch; ``None`` where its directory is not seen.
+        host: The driver, which is asked then.
+        end: Ends the process of the worker where it is not the newest; if that returns, the run ends.
     """
 
-    def __init__(
-        self, lease: Lease, is_newest: Callable[[Lease], Awaitable[bool]], end: Callable[[], None]
-    ) -> None:
+    def __init__(self, lease: Lease, files: LeaseFiles | None, host: Host, end: Callable[[], None]) -> None:
         self._lease = lease
-        self._is_newest = is_newest
+        self._files = files
+        self._host = host
         self._end = end
         self._takes_over = lease.takes_over
 
-    async def enter(self, run: RunDirectory) -> None:
+    async def enter(self, run: LeasedRun) -> None:
         """Begin to work on a run, and let nobody else do so who has held it before.
 
         Raises:
@@ -157,7 +158,7 @@ class HeldLease:
         """
         await self._check()
         if self._takes_over:
-            _take_over(run)
+            run.take_over(self._lease.nonce)
             self._takes_over = False
 
     async def stand(self, effect: Effect[Any], do: Perform) -> Any:
@@ -170,30 +171,64 @@ class HeldLease:
         try:
             return await do()
         finally:
-            await self._check()
+            self.check_file()
+
+    def check_file(self) -> None:
+        """Find out if the lease is the newest, as far as there is a file that tells. Blocks.
+
+        Raises:
+            JournalError: If it is not.
+        """
+        if self._files is not None and not self._files.is_newest(self._lease):
+            self._give_up()
 
     async def _check(self) -> None:
-        if not await self._is_newest(self._lease):
-            self._end()
-            raise JournalError("the run was given to another worker, which goes on with it")
+        self.check_file()
+        if self._files is None and not await self._host.holds(self._lease.job, self._lease.written):
+            self._give_up()
+
+    def _give_up(self) -> NoReturn:
+        self._end()
+        raise JournalError("the run was given to another worker, which goes on with it")
 
 
-def _take_over(run: RunDirectory) -> None:
-    """Let whoever has written the journal of a run until now not write it any more. Blocks.
+class LeasedRun(RunDirectory):
+    """The directory of a run, whose journal is found only by whoever holds its lease.
 
-    Raises:
-        JournalError: If that is not possible.
+    Args:
+        path: The directory.
+        held: The lease.
     """
-    try:
-        if not run.is_begun:
-            # nothing was done yet
-            with suppress(FileNotFoundError):
-                trees.remove(str(run.path))
-            return
-        passing = run.lines.with_name(f"{run.lines.name}.new")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        with open(open_regular(run.lines), "rb") as old, open(open_regular(passing, flags), "wb") as new:
-            shutil.copyfileobj(old, new)
-        os.replace(passing, run.lines)
-    except OSError as error:
-        raise JournalError(f"the run in {run.path} cannot be taken over: {error.strerror}") from error
+
+    def __init__(self, path: Path, held: HeldLease) -> None:
+        super().__init__(path)
+        self._held = held
+
+    @property
+    def lines(self) -> Path:
+        # as it is opened next: whoever was stopped before that must not open that of another
+        self._held.check_file()
+        return super().lines
+
+    def take_over(self, nonce: str) -> None:
+        """Let whoever has written the journal until now not write it any more. Blocks.
+
+        Args:
+            nonce: What nobody else uses.
+
+        Raises:
+            JournalError: If that is not possible.
+        """
+        try:
+            if not self.is_begun:
+                # nothing was done yet
+                with suppress(FileNotFoundError):
+                    trees.remove(str(self.path))
+                return
+            passing = self.path / f".journal-{nonce}"
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            with open(open_regular(self.lines), "rb") as old, open(open_regular(passing, flags), "wb") as new:
+                shutil.copyfileobj(old, new)
+            os.replace(passing, self.lines)
+        except OSError as error:
+            raise JournalError(f"the run in {self.path} cannot be taken over: {error.strerror}") from error

@@ -15,7 +15,7 @@ from typing import Any, Self
 from codeact_team.batch.evaluation import matches, objection_of
 from codeact_team.batch.host import OUT_OF_BUDGET, Begun, Host
 from codeact_team.batch.job_configs import JobConfigs, WorkerSettings
-from codeact_team.batch.leases import HeldLease, Lease, LeaseFiles
+from codeact_team.batch.leases import HeldLease, Lease, LeasedRun, LeaseFiles
 from codeact_team.batch.metering import Meter, Retries
 from codeact_team.batch.results import Outcome, ResultFile, TaskResult, dump
 from codeact_team.batch.tasks import Job
@@ -56,9 +56,8 @@ class Worker:
         self._end = end
         self._configs = JobConfigs(settings)
         self._host = host
-        self._sees_directory = directory is None
         self._directory = directory or Path(settings.directory)
-        self._leases = LeaseFiles(self._directory)
+        self._leases = LeaseFiles(self._directory) if directory is None else None
         self._pool = SandboxPool(size=_READY)
         self._shared = ExitStack()
         self._runners: set[TeamRunner] = set()
@@ -95,7 +94,7 @@ class Worker:
             runner.stop(SIGINT)
 
     async def _tried(self, job: Job, lease: Lease) -> TaskResult:
-        held = HeldLease(lease, self._is_newest, self._end)
+        held = HeldLease(lease, self._leases, self._host, self._end)
         retries = Retries(self._settings.retries, partial(self._host.tell, job.name))
         while True:
             stopped = TaskResult(id=job.task_id, epoch=job.epoch, outcome=Outcome.STOPPED)
@@ -115,13 +114,8 @@ class Worker:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopped.wait(), wait)
 
-    async def _is_newest(self, lease: Lease) -> bool:
-        if self._sees_directory:
-            return self._leases.is_newest(lease)
-        return await self._host.holds(lease.job, lease.written)
-
     async def _once(self, job: Job, retries: Retries, held: HeldLease) -> TaskResult:
-        run = RunDirectory(self._directory / "runs" / job.name)
+        run = LeasedRun(self._directory / "runs" / job.name, held)
         files = self._directory / "files" / job.name
         await self._until_free(run)
         await held.enter(run)

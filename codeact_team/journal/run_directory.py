@@ -67,8 +67,12 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.lines = path / _LINES
         self.blobs = path / _BLOBS
+
+    @property
+    def lines(self) -> Path:
+        """The journal."""
+        return self.path / _LINES
 
     @property
     def is_begun(self) -> bool:

@@ -10,14 +10,28 @@ from batch.batches import coder, doubling, numbers, results
 from support.openai_server import AnyReply, ScriptedServer
 
 from codeact_team import run_batch
-from codeact_team.batch.leases import HeldLease, LeaseFiles
+from codeact_team.batch.host import Told
+from codeact_team.batch.leases import HeldLease, Lease, LeasedRun, LeaseFiles
 from codeact_team.errors import JournalError
-from codeact_team.journal import RunDirectory
 from codeact_team.journal.log import Log, read_log
 
 
-async def never_asked(lease: object) -> bool:
-    return True
+class NoHost:
+    """Nobody asks a driver whose files can be read."""
+
+    async def admit(self, job: str) -> str | None:
+        raise AssertionError
+
+    async def holds(self, job: str, lease: str) -> bool:
+        raise AssertionError
+
+    def tell(self, job: str, told: Told) -> None:
+        raise AssertionError
+
+
+def leased(top: Path, lease: Lease) -> tuple[HeldLease, LeasedRun]:
+    held = HeldLease(lease, LeaseFiles(top), NoHost(), lambda: None)
+    return held, LeasedRun(top / "runs" / lease.job, held)
 
 
 def test_a_new_lease_has_a_higher_number_and_ends_the_one_before(tmp_path: Path) -> None:
@@ -40,20 +54,23 @@ def test_a_directory_of_the_same_name_is_not_taken_for_that_of_the_driver(tmp_pa
 
 
 async def test_what_the_holder_before_still_writes_is_in_no_journal(tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path / "runs" / "a")
-    run.path.mkdir(parents=True)
-    (run.path / "run.json").write_text("{}")
     leases = LeaseFiles(tmp_path)
-    leases.grant("a")
-    with Log(run.lines) as before:
+    _, old = leased(tmp_path, leases.grant("a"))
+    old.path.mkdir(parents=True)
+    (old.path / "run.json").write_text("{}")
+    with Log(old.lines) as before:
         before.append({"n": 1})
-        await HeldLease(leases.grant("a"), never_asked, lambda: None).enter(run)
+        held, run = leased(tmp_path, leases.grant("a"))
+        await held.enter(run)
         # as somebody who was stopped in the middle does
         before.append({"n": 2, "by": "the one before"})
         with Log(run.lines) as now:
             now.append({"n": 2, "by": "the newest"})
         before.append({"n": 3})
+    with pytest.raises(JournalError, match="another worker"):
+        Log(old.lines)
     assert [entry.get("by") for entry in read_log(run.lines)] == [None, "the newest"]
+    assert {each.name for each in run.path.iterdir()} == {"run.json", "journal.jsonl"}
 
 
 async def test_a_run_that_was_given_to_somebody_else_does_nothing_more(tmp_path: Path) -> None:
