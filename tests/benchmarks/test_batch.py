@@ -20,6 +20,7 @@ from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_ext.code_executors.docker import DockerCommandLineCodeExecutor
 from batch.batches import coder, doubling, numbers, results
 from batch.test_kills import workers_of
+from benchmarks.conftest import Figures
 from rich.console import Console
 from rich.table import Table
 from support.openai_server import ScriptedServer
@@ -106,7 +107,7 @@ async def batch(config: dict[str, Any], out: Path, count: int) -> tuple[float, l
 
 
 @pytest.mark.filterwarnings("ignore")
-async def test_throughput_beside_autogens_team(tmp_path: Path) -> None:
+async def test_throughput_beside_autogens_team(tmp_path: Path, figure: Figures) -> None:
     table = Table("what", "tasks", "tasks/s", "of AutoGen's loop", "memory after a quarter, at the end (MiB)")
     with ScriptedServer.in_thread(doubling) as server:
         right: list[bool] = []
@@ -127,4 +128,8 @@ async def test_throughput_beside_autogens_team(tmp_path: Path) -> None:
             rate, memory = await batch(config, tmp_path / name, count)
             told = ", ".join(f"{each:.0f}" for each in memory)
             table.add_row(name, f"{count}", f"{rate:.2f}", f"{rate / loop:.1f}", told)
+            theirs = f"{loop:.1f}, one after the other; {at_once:.1f}, {AT_ONCE} at once"
+            figure(
+                f"Small tasks in a second, of {count}: {name}", f"{rate:.1f}", theirs, f"{rate / loop:.1f}"
+            )
     Console(width=120).print(table, f"AutoGen: {right.count(False)} of {len(right)} without the right output")
