@@ -85,12 +85,14 @@ class Resumption:
         self._reached = max(self._reached, before.n)
         if before.state is State.ANSWERED:
             return await self._answer(effect, before, do)
-        if before.state is State.FAILED:
+        is_contained = await _is_contained(effect)
+        # code that its sandbox has failed, last of all, can run as if the run had been killed just then
+        if before.state is State.FAILED and (before.went_on or not is_contained):
             raise self._recorder.questions.error(self._past.error(before))
         if before.is_not_begun:
             with decided() if self._past.is_decided(before) else nullcontext():
                 return await self._recorder.perform(before.n, effect, do)
-        if await _is_contained(effect):
+        if is_contained:
             loss = await self._restore(effect, before.n)
             return await self._recorder.perform(before.n, effect, partial(_after, loss, do))
         outcome = effect.unknown()

@@ -49,6 +49,36 @@ async def test_an_engine_that_is_away_is_tried_again_and_what_it_kept_from_runni
     assert (batch.outcomes, batch.exit_code) == ({"accepted": 1}, 0)
 
 
+async def test_an_engine_that_goes_in_the_middle_of_a_task_lets_it_go_on_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the code was doing then is done again when there is an engine."""
+    away = monkeypatch.context()
+    gone = False
+
+    def model(body: Any) -> AnyReply:
+        nonlocal gone
+        if "twice:" in said(body)[-1]:
+            return Text(said(body)[-1].split("twice:")[1].split()[0])
+        if len(body["messages"]) > 3 and not gone:
+            gone = True
+            with closing(connect(engine_url())) as client:
+                for container in client.containers(filters={"label": f"{LABEL}={owner_label()}"}):
+                    client.kill(container["Id"])
+            away.__enter__().setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
+        return Text(f"```python\nprint('{'twice' if gone else 'once'}:', 42)\n```")
+
+    task = {"id": "a", "text": "Say it."}
+    async with ScriptedServer(model) as server:
+        config = in_containers(server.base_url)
+        batch = await run_batch(config, [task], out=tmp_path / "out", workers=1, retries=1)
+        assert (batch.outcomes, batch.exit_code) == ({"failed": 1}, 75)
+        away.__exit__(None, None, None)
+        batch = await run_batch(config, [task], out=tmp_path / "out", workers=1)
+    assert (batch.outcomes, batch.exit_code) == ({"accepted": 1}, 0)
+    assert [one["answer"] for one in results(tmp_path / "out")] == ["42"]
+
+
 @pytest.mark.long
 async def test_a_container_that_is_killed_takes_no_other_task_with_it(tmp_path: Path) -> None:
     """The model is told that its sandbox was lost, and has the code run again."""
