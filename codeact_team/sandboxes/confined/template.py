@@ -115,15 +115,17 @@ class Fork:
             if template is None or template.host != os.getpid() or template.end.is_closed_there:
                 template = _current = _Template()
             self._template = template
-            template.forks += 1
-            template.living += 1
-            self._number = template.forks
-            message = {"do": "fork", "number": self._number, "settings": settings}
+            self._number = template.forks = template.forks + 1
             self._clean, until_clean = os.pipe()
+            message = {"do": "fork", "number": self._number, "settings": settings}
             try:
                 template.end.tell(message, [control.fileno(), until_clean])
+            except OSError:
+                os.close(self._clean)
+                raise
             finally:
                 os.close(until_clean)
+            template.living += 1
 
     def kill(self) -> None:
         """End it by force."""
