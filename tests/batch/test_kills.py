@@ -15,31 +15,15 @@ from batch.batches import coder, doubling, numbers, of_type, results
 from cli.command_line import environment
 from support.fork_server import Forked, start
 from support.openai_server import ScriptedServer
+from support.processes import is_worker, processes_below
 from support.waiting import until
 
 from codeact_team import run_batch
 from codeact_team.effects import Event
 
 
-def processes_of(parent: int) -> list[int]:
-    """The processes that one has started, and those that they have started."""
-    found: list[int] = []
-    for file in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            fields = file.read_text().rpartition(")")[2].split()
-            if int(fields[1]) == parent and fields[0] != "Z":
-                child = int(file.parent.name)
-                found += [child, *processes_of(child)]
-    return found
-
-
 def workers_of(parent: int) -> list[int]:
-    found: list[int] = []
-    for process in processes_of(parent):
-        with suppress(OSError):
-            if b"codeact_team.batch.worker_process" in Path(f"/proc/{process}/cmdline").read_bytes():
-                found.append(process)
-    return found
+    return [process for process in processes_below(parent) if is_worker(process)]
 
 
 def begun(folder: Path, base_url: str, count: int, *arguments: str) -> Forked:
@@ -93,7 +77,7 @@ async def test_all_ends_with_its_driver_and_the_same_command_goes_on_until_all_i
                 # a quick machine may have done all by now
                 await until(lambda: workers_of(process.pid) or not process_lives(process.pid), seconds=60)
                 await asked_more(server, randomness.randrange(1, 30), process)
-                started = processes_of(process.pid)
+                started = processes_below(process.pid)
                 process.kill()
                 process.wait(30)
             await ended(started)
@@ -115,7 +99,7 @@ async def test_ctrl_c_stops_all_workers_in_order(tmp_path: Path) -> None:
         with begun(tmp_path, server.base_url, 30, "--workers", "2", "--concurrency", "6") as process:
             await until(lambda: workers_of(process.pid), seconds=60)
             await asked_more(server, 9, process)
-            started = processes_of(process.pid)
+            started = processes_below(process.pid)
             # a terminal tells the whole group
             os.killpg(process.pid, signal.SIGINT)
             stdout, stderr = process.communicate(timeout=60)

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 from batch.batches import coder, doubling, numbers, of_type, results, task_of
-from batch.test_kills import asked_more, begun, ended, lines_of, process_lives, processes_of
+from batch.test_kills import asked_more, begun, ended, lines_of, process_lives
 from support.openai_server import AnyReply, ScriptedServer
+from support.processes import processes_below
 from support.ray_cluster import RayCluster, RayNode, authenticated
 from support.waiting import until
 
@@ -46,7 +47,7 @@ def states(out: Path, count: int) -> set[RunState]:
 
 async def test_tasks_come_to_the_same_on_a_cluster(tmp_path: Path) -> None:
     events: list[Event] = []
-    before = {*processes_of(os.getpid())}
+    before = {*processes_below(os.getpid())}
     async with ScriptedServer(doubling) as server:
         batch = await run_batch(
             coder(server.base_url),
@@ -63,7 +64,7 @@ async def test_tasks_come_to_the_same_on_a_cluster(tmp_path: Path) -> None:
     assert began.workers == 1
     assert (tmp_path / "out" / "files" / "n2" / "made.txt").read_text() == "2"
     assert states(tmp_path / "out", 3) == {RunState.ACCEPTED}
-    assert {*processes_of(os.getpid())} <= before
+    assert {*processes_below(os.getpid())} <= before
 
 
 @pytest.mark.parametrize(
@@ -213,7 +214,7 @@ class TestNodes:
                 assert (batch.outcomes, batch.wrong) == ({"accepted": 16}, 0)
                 [worker] = node.workers()
                 asked, before = len(server.requests), contents(out)
-                for process in [worker, *processes_of(worker)]:
+                for process in [worker, *processes_below(worker)]:
                     os.kill(process, signal.SIGCONT)
                 # it finds that it is not meant any more
                 await until(lambda: not process_lives(worker), seconds=60)
@@ -234,7 +235,7 @@ class TestNodes:
                 for more in (9, 25):
                     with begun(tmp_path, server.base_url, 40, *arguments) as process:
                         await asked_more(server, more, process)
-                        started = [*processes_of(process.pid), *workers_on(cluster)]
+                        started = [*processes_below(process.pid), *workers_on(cluster)]
                         process.kill()
                         process.wait(30)
                     await ended(started)

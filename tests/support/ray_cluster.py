@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
+from support.processes import is_worker, processes_below
 from support.waiting import until
 
 _ADDRESS = "127.0.0.1"
@@ -33,25 +34,6 @@ def authenticated(directory: Path) -> dict[str, str]:
     token = directory / "token"
     token.write_text(secrets.token_hex(32))
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
-
-
-def processes_below(parent: int) -> list[int]:
-    """The processes that one has started, and those that they have started."""
-    found: list[int] = []
-    for file in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            fields = file.read_text().rpartition(")")[2].split()
-            if int(fields[1]) == parent and fields[0] != "Z":
-                child = int(file.parent.name)
-                found += [child, *processes_below(child)]
-    return found
-
-
-def is_worker(process: int) -> bool:
-    """Whether this is the process of a worker of a batch."""
-    with suppress(OSError):
-        return b"codeact_team.batch.worker_process" in Path(f"/proc/{process}/cmdline").read_bytes()
-    return False
 
 
 class RayNode:

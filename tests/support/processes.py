@@ -1,0 +1,25 @@
+"""The processes that others have started."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+
+def processes_below(parent: int) -> list[int]:
+    """The processes that one has started, and those that they have started."""
+    found: list[int] = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = file.read_text().rpartition(")")[2].split()
+            if int(fields[1]) == parent and fields[0] != "Z":
+                child = int(file.parent.name)
+                found += [child, *processes_below(child)]
+    return found
+
+
+def is_worker(process: int) -> bool:
+    """Whether this is the process of a worker of a batch."""
+    with suppress(OSError):
+        return b"codeact_team.batch.worker_process" in Path(f"/proc/{process}/cmdline").read_bytes()
+    return False
