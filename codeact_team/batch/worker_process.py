@@ -7,6 +7,7 @@ with it.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import sys
@@ -85,6 +86,8 @@ async def _serve(incoming: int, outgoing: int) -> None:
     with exporting(partial(notes.note, "warning"), without_secrets), _kept_elsewhere(settings) as directory:
         try:
             async with Worker(settings, host, directory=directory, end=_end) as worker:
+                # what is there now stays: the collector need not go through it again and again
+                gc.freeze()
                 output.send({"ready": {"sees_directory": directory is None}})
                 await _work(worker, host, output, reader, directory)
         except CodeActTeamError as error:
