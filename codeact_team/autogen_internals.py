@@ -40,6 +40,8 @@ ComponentClass = type[_ConcreteComponent[BaseModel]]
 
 _WITH_MODEL_TABLE = tuple(f"autogen_ext.models.{maker}" for maker in ("openai", "anthropic", "ollama"))
 _OURS = f"{__name__.partition('.')[0]}."
+_PLAIN = frozenset({str, bytes, int, float, bool, type(None), dict, set})
+"""Kinds of which there are many where no part is looked for."""
 
 
 def reads_past_versions(component: ComponentClass) -> bool:
@@ -49,20 +51,21 @@ def reads_past_versions(component: ComponentClass) -> bool:
 
 
 def components_in(root: object) -> Iterator[ComponentBase[BaseModel]]:
-    """A component and all that are parts of it, which components keep in attributes of theirs, or in lists there."""
+    """A component, or those of a list, and all that are parts of it, which are in attributes, or in lists there."""
     seen: set[int] = set()
     queue = [root]
     while queue:
         part = queue.pop()
-        if id(part) in seen:
+        if type(part) in _PLAIN or id(part) in seen:
             continue
         seen.add(id(part))
-        if isinstance(part, ComponentBase):
-            yield part  # pyright: ignore[reportUnknownVariableType]
-        if isinstance(part, ComponentBase) or type(part).__module__.startswith(_OURS):
-            queue += getattr(part, "__dict__", {}).values()  # pyright: ignore[reportUnknownArgumentType]
-        elif isinstance(part, list | tuple):
+        if isinstance(part, list | tuple):
             queue += part  # pyright: ignore[reportUnknownArgumentType]
+            continue
+        if is_component := isinstance(part, ComponentBase):
+            yield part  # pyright: ignore[reportUnknownVariableType]
+        if is_component or type(part).__module__.startswith(_OURS):
+            queue += getattr(part, "__dict__", {}).values()  # pyright: ignore[reportUnknownArgumentType]
 
 
 def model_table(component: type) -> Any:

@@ -86,7 +86,7 @@ def past_the_door(root: object) -> list[str]:
     found: list[Any] = list(components_in(root))
     # what is in a wrapper, or in an agent of this package, is asked through it
     outer = [part for part in found if type(part).__module__.startswith(_OURS)]
-    asked = {id(inner) for part in outer for inner in components_in(part) if isinstance(inner, _EFFECTFUL)}
+    asked = {id(inner) for inner in components_in(outer) if isinstance(inner, _EFFECTFUL)}
     past = [part for part in found if id(part) not in asked and _goes_past(part)]
     return sorted({" ".join([type(part).__name__, *_name_of(part)]) for part in past})
 
