@@ -92,14 +92,9 @@ class Blobs:
 
     def pack(self, value: JsonValue) -> JsonValue:
         """A value as a line has it: what is large in it, and what is large as a whole, by reference. Blocks."""
-        if isinstance(value, str) and len(value) > _LARGE and (found := _bytes_of(value)) is not None:
-            key, held = found
-            return {key: self.keep(held), "size": len(held)}
-        packed = self._pack_parts(value)
-        if not isinstance(packed, str | dict | list):
-            return packed
-        data = json.dumps(packed, ensure_ascii=False, separators=(",", ":")).encode(errors="backslashreplace")
-        return packed if len(data) <= _LARGE else {REFERENCE: self.keep(data), "size": len(data)}
+        data = _json(value)
+        # where nothing is large, and no key begins with "$", which is nearly always, it stays as it is
+        return value if len(data) <= _LARGE and b'"$' not in data else self._pack(value)
 
     def unpack(self, value: JsonValue) -> JsonValue:
         """The value that was packed. Blocks.
@@ -118,11 +113,23 @@ class Blobs:
                 return encode(self.read(str(value[key]))).decode()
         return {key[1:] if key.startswith("$") else key: self.unpack(item) for key, item in value.items()}
 
+    def _pack(self, value: JsonValue) -> JsonValue:
+        if isinstance(value, str) and len(value) > _LARGE and (found := _bytes_of(value)) is not None:
+            key, held = found
+            return {key: self.keep(held), "size": len(held)}
+        packed = self._pack_parts(value)
+        if not isinstance(packed, str | dict | list):
+            return packed
+        data = _json(packed)
+        return packed if len(data) <= _LARGE else {REFERENCE: self.keep(data), "size": len(data)}
+
     def _pack_parts(self, value: JsonValue) -> JsonValue:
         if isinstance(value, list):
-            return [self.pack(item) for item in value]
+            return [self._pack(item) for item in value]
         if isinstance(value, dict):
-            return {f"${key}" if key.startswith("$") else key: self.pack(item) for key, item in value.items()}
+            return {
+                f"${key}" if key.startswith("$") else key: self._pack(item) for key, item in value.items()
+            }
         return value
 
     def _path(self, digest: str) -> Path:
@@ -152,6 +159,10 @@ class Blobs:
                 sync(self._directory)
                 sync(self._directory.parent)
                 self._safe.add(path.parent)
+
+
+def _json(value: JsonValue) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="backslashreplace")
 
 
 def _bytes_of(text: str) -> tuple[str, bytes] | None:
