@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
@@ -25,6 +26,9 @@ from codeact_team.sandboxes.base import Sandbox
 from codeact_team.sandboxes.temporary import TemporaryDirectory
 
 logger = logging.getLogger(__name__)
+
+_NO_WORKSPACE = Path(os.devnull)
+"""Of a sandbox that is not started."""
 
 
 class Provision:
@@ -153,12 +157,12 @@ class Provision:
             self._held.close()
 
     async def _ask(self) -> Interpreter:
-        async with self._throw_away_sandbox() as sandbox:
-            identity = hashlib.sha256((await sandbox.python_identity()).encode()).hexdigest()
-            if (known := self._layers.interpreter(identity)) is not None:
-                return known
-            async with sandbox:
-                interpreter = await interpreter_in(sandbox)
+        unstarted = self._make_sandbox(_NO_WORKSPACE)
+        identity = hashlib.sha256((await unstarted.python_identity()).encode()).hexdigest()
+        if (known := self._layers.interpreter(identity)) is not None:
+            return known
+        async with self._throw_away_sandbox() as sandbox, sandbox:
+            interpreter = await interpreter_in(sandbox)
         try:
             self._layers.keep_interpreter(identity, interpreter)
         except OSError as error:
