@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -17,6 +18,9 @@ from codeact_team.files.snapshots import take
 from codeact_team.missing_modules import WELL_KNOWN
 from codeact_team.packages import Interpreter
 from codeact_team.sandbox_description import DataFile, SandboxDescription
+
+_Packages = tuple[tuple[str, str], ...]
+"""Name and version of each."""
 
 _MAX_SEEN_FILES = 1000
 
@@ -74,19 +78,25 @@ class Describing:
         return [*given, *(file for file in there if file.path not in paths)]
 
     def _packages(self, python: Interpreter | None) -> Mapping[str, str]:
-        # the code finds these first
-        provided = dict(_told(self._place.packages.items()))
-        own = {} if python is None else dict(_told(python.packages))
-        order = {name: number for number, name in enumerate(WELL_KNOWN)}
-
-        def rank(package: tuple[str, str]) -> tuple[int, bool, str]:
-            name, _ = package
-            return order.get(name, len(order)), name not in provided, name
-
-        return dict(sorted({**own, **provided}.items(), key=rank))
+        own = () if python is None else python.packages
+        return {**_ranked(tuple(self._place.packages.items()), own)}
 
 
-def _told(packages: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+@lru_cache(maxsize=16)
+def _ranked(provided: _Packages, own: _Packages) -> Mapping[str, str]:
+    """The packages, those first that are known best. Sandboxes of one config have the same."""
+    # the code finds these first
+    first = dict(_told(provided))
+    order = {name: number for number, name in enumerate(WELL_KNOWN)}
+
+    def rank(package: tuple[str, str]) -> tuple[int, bool, str]:
+        name, _ = package
+        return order.get(name, len(order)), name not in first, name
+
+    return dict(sorted({**dict(_told(own)), **first}.items(), key=rank))
+
+
+def _told(packages: _Packages) -> Iterator[tuple[str, str]]:
     """The packages by their common names, without what is no name or no version."""
     for name, version in packages:
         common = canonicalize_name(name)
