@@ -75,16 +75,20 @@ class HostFiles(Files):
 
     async def read(self, path: str, size: int) -> AsyncGenerator[bytes]:
         with ExitStack() as stack:
-            file = await asyncio.to_thread(self._open, path, stack)
-            while size and (data := await _read(file, min(size, _CHUNK))):
-                size -= len(data)
+            # most files are short, and a thread costs more than to read them
+            file, data = await to_the_end(asyncio.to_thread(self._begin, path, size, stack))
+            while data:
                 yield data
+                size -= len(data)
+                data = await _read(file, min(size, _CHUNK)) if size else b""
 
     async def add(self, name: str, data: bytes) -> str:
         return await to_the_end(asyncio.to_thread(self._add, name, data))
 
-    def _open(self, path: str, stack: ExitStack) -> int:
-        return stack.enter_context(opened_file(stack.enter_context(opened(self._directory)), path))
+    def _begin(self, path: str, size: int, stack: ExitStack) -> tuple[int, bytes]:
+        """A file, and how it begins."""
+        file = stack.enter_context(opened_file(stack.enter_context(opened(self._directory)), path))
+        return file, os.read(file, min(size, _CHUNK))
 
     def _snapshot(self) -> Snapshot:
         with opened(self._directory) as top:
