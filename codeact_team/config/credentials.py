@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from urllib.parse import unquote
 
 # whole words at the end of a key: "x-api-key", "azure_ad_token", but not "max_tokens" or "tokenizer"
@@ -25,6 +26,8 @@ MASK = "*" * 10
 """What AutoGen's own dumps put in the place of a secret."""
 
 
+# asked for each run of a batch, of each variable of the environment
+@lru_cache(maxsize=1024)
 def is_credential_key(key: str) -> bool:
     """Whether text under this key (a header's name, a variable's, a field's) is a credential."""
     return _KEY.search(re.sub(r"[_\s]", "-", key).lower()) is not None
