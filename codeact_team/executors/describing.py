@@ -51,7 +51,8 @@ class Describing:
             SettingError: If there is data that cannot be given.
         """
         if self._found is None:
-            files = await asyncio.to_thread(self._find_files)
+            looks = self._config.data or self._config.work_dir is not None
+            files = await asyncio.to_thread(self._find_files) if looks else ()
             self._found = await self._place.python(), files
         python, files = self._found
         return SandboxDescription(
