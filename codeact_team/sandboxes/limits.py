@@ -19,6 +19,7 @@ class Cause(StrEnum):
     READ_ONLY = "read-only file system"
     DISK = "disk space"
     FILES = "access to files"
+    UNSEEN = "files that it sees"
 
 
 Limits = Mapping[Cause, str]
@@ -52,6 +53,7 @@ _SYMPTOMS = {
         r"\bMemoryError\b|[Cc]annot allocate memory|[Oo]ut of memory|OutOfMemoryError|\bENOMEM\b|std::bad_alloc"
     ),
     Cause.FILES: r"PermissionError: \[Errno (?:1|13)\]|Permission denied|Operation not permitted",
+    Cause.UNSEEN: r"No such file or directory: ['\"]/|\W/[^:\n]*: No such file or directory",
 }
 
 _SIGKILL_EXIT = 128 + 9
@@ -107,4 +109,6 @@ def diagnose(
 
 def told(cause: Cause, field: str) -> str:
     """The sentence that names a limit, and the config field that sets it."""
-    return f"This ran into a limit of the sandbox: {cause} ({field})."
+    # it may be nowhere else either
+    how = "It may have run" if cause is Cause.UNSEEN else "This ran"
+    return f"{how} into a limit of the sandbox: {cause} ({field})."

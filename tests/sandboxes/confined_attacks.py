@@ -47,6 +47,17 @@ def _foreign_environment(secret: str) -> None:
         raise PermissionError("a clean environment")
 
 
+def _foreign_processes(host: int) -> None:
+    if str(host) not in os.listdir("/proc"):
+        raise PermissionError("only those of the sandbox")
+
+
+def _content(path: str) -> None:
+    found = os.listdir(path) if os.path.isdir(path) else open(path, "rb").read(1)
+    if not found:
+        raise PermissionError("nothing is there")
+
+
 def _leave_link(target: str, name: str) -> str:
     if not os.path.islink(name):
         os.symlink(target, name)
@@ -92,7 +103,12 @@ def attacks(host: int, outside: str, port: int, places: list[str]) -> dict[str, 
         ),
         "read the host's memory": lambda: open(f"/proc/{host}/mem"),
         "read the host's files": lambda: os.listdir(f"/proc/{host}/fd"),
-        "list the processes": lambda: os.listdir("/proc"),
+        "list the processes": lambda: _foreign_processes(host),
+        "read the kernel's keys": lambda: _content("/proc/keys"),
+        "read the kernel's timers": lambda: _content("/proc/timer_list"),
+        "read the kernel's symbols": lambda: _content("/proc/kallsyms"),
+        "read the kernel's memory by /proc": lambda: _content("/proc/kcore"),
+        "list the kernel's drivers": lambda: _content("/proc/driver"),
         "write a new file": lambda: open(f"{outside}/new", "w"),
         "write a new file anywhere": lambda: _write_anywhere(places),
         "write a file": lambda: open(secret, "a"),

@@ -23,7 +23,7 @@ from typing import Any
 
 from codeact_team.errors import ConfinementError
 from codeact_team.sandboxes.confined import ConfinedSandbox, ConfinedSandboxConfig, Enforced
-from codeact_team.sandboxes.confined.supervisor import hardening
+from codeact_team.sandboxes.confined.supervisor import hardening, view
 from codeact_team.system import filters
 
 ATTACKS = Path(__file__).with_name("confined_attacks.py").read_bytes()
@@ -83,7 +83,7 @@ def targets() -> Generator[tuple[str, int]]:
 
 def _is_shared(place: str) -> bool:
     # shared memory is the sandbox's own where it has namespaces
-    return os.path.realpath(place) != hardening.SHARED_MEMORY
+    return os.path.realpath(place) != view.SHARED_MEMORY
 
 
 async def attack(sandbox: ConfinedSandbox) -> list[str]:

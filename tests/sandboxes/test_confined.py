@@ -238,7 +238,7 @@ class TestStopping:
                 await sandbox.start()
                 process = await sandbox.spawn([sandbox.python, "-c", "if True:" + code])
                 said = b""
-                while said.count(b"1\n") < 2:
+                while said.count(b"1") < 2:
                     said += await line(process)
                 assert alive(mark)
                 await end()

@@ -23,7 +23,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="code is confine
 
 
 class TestConfinement:
-    @pytest.mark.parametrize("without", ["", "cgroups capabilities", "namespaces", "capabilities namespaces"])
+    @pytest.mark.parametrize(
+        "without", ["", "sandlock", "cgroups capabilities", "namespaces", "capabilities namespaces"]
+    )
     def test_no_attack_succeeds(self, tmp_path: Path, without: str) -> None:
         if "cgroups" in without and os.geteuid() != 0:
             pytest.skip("only root can hide control groups")
@@ -56,9 +58,10 @@ class TestConfinement:
         [
             ("import socket; socket.create_connection(('localhost', 80))", Cause.NETWORK),
             ("import socket; socket.gethostbyname('example.com')", Cause.NETWORK),
-            ("open('/usr/new', 'w')", Cause.FILES),
+            ("open('/usr/new', 'w')", Cause.READ_ONLY),
             ("import os; os.mkdir('/usr/new')", Cause.READ_ONLY),
-            ("open('/etc/shadow')", Cause.FILES),
+            ("open('/etc/shadow')", Cause.UNSEEN),
+            ("open('/proc/1/environ')", Cause.FILES),
         ],
     )
     async def test_a_refusal_is_told_by_the_field_that_sets_it(
@@ -75,7 +78,7 @@ class TestConfinement:
         assert "Landlock" in error
         assert "best_effort" in error
 
-    @pytest.mark.parametrize("without", ["landlock namespaces", "landlock", "sandlock"])
+    @pytest.mark.parametrize("without", ["landlock namespaces", "landlock", "sandlock namespaces"])
     def test_the_best_effort_goes_on_and_says_once_what_is_missing(
         self, tmp_path: Path, without: str
     ) -> None:

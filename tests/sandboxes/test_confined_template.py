@@ -74,7 +74,8 @@ async def test_a_supervising_process_that_is_killed_with_something_unread_is_kno
     # the other side is told of it by an error, and not by the end of the stream
     (private := tmp_path / "private").mkdir()
     limits = ConfinedSandboxConfig().model_dump(include={"memory_mib", "pids", "cpus", "tmpfs_mib"})
-    control = Control({"workspace": str(tmp_path), "private": str(private), "workspace_mib": None, **limits})
+    files = {"readable": ["/usr"], "workspace": str(tmp_path), "private": str(private)}
+    control = Control({**files, "workspace_mib": None, **limits})
     control.send({"do": "interrupt"})
     control.kill()
     assert not control.alive

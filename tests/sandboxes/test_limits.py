@@ -37,13 +37,18 @@ SEEN = [
     (Cause.MEMORY, "terminate called after throwing an instance of 'std::bad_alloc'"),
     (Cause.FILES, "PermissionError: [Errno 13] Permission denied: '/root/x'"),
     (Cause.FILES, "cat: /etc/shadow: Permission denied"),
+    (Cause.UNSEEN, "FileNotFoundError: [Errno 2] No such file or directory: '/data/table.csv'"),
+    (Cause.UNSEEN, "cat: /data/table.csv: No such file or directory"),
+    (Cause.UNSEEN, "ls: cannot access '/data': No such file or directory"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("cause", "output"), SEEN)
 def test_messages_of_programs(cause: Cause, output: str) -> None:
     said = diagnose(LIMITS, exit_code=1, output=output)
-    assert said == f"This ran into a limit of the sandbox: {cause} ({cause.name.lower()}_field: 1)."
+    how = "It may have run" if cause is Cause.UNSEEN else "This ran"
+    field = f"{cause.name.lower()}_field: 1"
+    assert said == f"{how} into a limit of the sandbox: {cause} ({field})."
     # a limit that is not in force is not to blame
     without = {other: field for other, field in LIMITS.items() if other is not cause}
     assert cause.name.lower() not in (diagnose(without, exit_code=1, output=output) or "")

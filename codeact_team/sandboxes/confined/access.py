@@ -42,8 +42,8 @@ def _of_the_system() -> Sequence[str]:
 
 def _interpreter() -> Iterator[str]:
     if sys.executable:
-        # behind the links of a virtual environment, of pyenv and the like
-        yield os.path.realpath(sys.executable)
+        # also behind the links of a virtual environment, of pyenv and the like
+        yield from (sys.executable, os.path.realpath(sys.executable))
     home = Path(os.path.expanduser("~"))
     for prefix in dict.fromkeys(
         map(Path, (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix))

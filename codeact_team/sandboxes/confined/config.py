@@ -18,8 +18,8 @@ class ConfinedSandboxConfig(BaseModel):
     """Whether to refuse where the kernel cannot enforce everything, or to go on with what it can and say so."""
     memory_mib: int = Field(default=1024, ge=64)
     """Memory limit in MiB: altogether where this machine delegates a control group, else for each process."""
-    pids: int = Field(default=64, ge=8)
-    """How many processes there may be at once."""
+    pids: int = Field(default=256, ge=8)
+    """How many processes there may be at once; with their threads, where this machine delegates a control group."""
     cpus: float = Field(default=1.0, gt=0)
     """How many processors' worth of time the code may take, where this machine delegates a control group."""
     tmpfs_mib: int = Field(default=256, ge=1)

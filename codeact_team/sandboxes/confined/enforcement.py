@@ -20,7 +20,7 @@ class Enforced(StrEnum):
     """What confinement can enforce."""
 
     READS = "reads"
-    """Only the interpreter, system libraries and the workspace can be read."""
+    """Only the interpreter, system libraries and the workspace can be read, and nothing of the supervising process."""
     WRITES = "writes"
     """Only the workspace and a temporary directory can be changed."""
     NETWORK = "network"

@@ -15,7 +15,11 @@ def main(outside: str, host: int) -> None:
     """Try everything: ``outside`` is made by ``enforcement.something_outside``, ``host`` is the host's process id."""
     secret = os.path.join(outside, "secret")
     attempts: dict[str, list[Callable[[], object]]] = {
-        "reads": [lambda: open(secret), lambda: os.listdir(outside)],
+        "reads": [
+            lambda: open(secret),
+            lambda: os.listdir(outside),
+            lambda: open(f"/proc/{os.getppid()}/environ"),
+        ],
         "writes": [
             lambda: open(os.path.join(outside, "new"), "w"),
             lambda: os.chmod(secret, 0o600),

@@ -111,15 +111,20 @@ class ConfinedSandbox(Sandbox):
             Enforced.PROCESSES: (Cause.PROCESSES, f"pids: {config.pids}"),
         }
         disk = f"tmpfs_mib: {config.tmpfs_mib}, workspace_mib: {self._workspace_mib}"
-        return {Cause.DISK: disk, **dict(limit for what, limit in by_kernel.items() if what in self.enforced)}
+        unseen = {Cause.UNSEEN: files} if self._has_namespaces else {}
+        limits = dict(limit for what, limit in by_kernel.items() if what in self.enforced)
+        return {Cause.DISK: disk, **limits, **unseen}
 
     @property
     def directories(self) -> Sequence[Path]:
         workspace = self._workspace.resolve()
         # in namespaces, the other one is in memory, and has a size
-        in_memory = self._control is not None and self._control.has_namespaces
-        private = () if in_memory or self._private is None else (Path(self._private.path),)
+        private = () if self._has_namespaces or self._private is None else (Path(self._private.path),)
         return (workspace, *private)
+
+    @property
+    def _has_namespaces(self) -> bool:
+        return self._control is not None and self._control.has_namespaces
 
     async def stop(self) -> None:
         await to_the_end(self._stop())
@@ -137,7 +142,7 @@ class ConfinedSandbox(Sandbox):
         if self._packages is not None:
             environment |= python_path(str(self._packages), environment)
         # in namespaces, a program sees no other processes than its own
-        seen = ["/proc"] if supervises and self._control.has_namespaces else []
+        seen = ["/proc"] if supervises and self._has_namespaces else []
         message = {"do": "spawn", "argv": list(argv), "env": environment, "readable": [*self._paths, *seen]}
         try:
             self._control.send(message, process.inner_fds)
@@ -199,6 +204,7 @@ class ConfinedSandbox(Sandbox):
         self._private = TemporaryDirectory()
         return Control(
             {
+                "readable": self._paths,
                 "workspace": str(workspace),
                 "private": self._private.path,
                 "workspace_mib": self._workspace_mib,

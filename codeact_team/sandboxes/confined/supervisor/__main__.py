@@ -15,6 +15,7 @@ import selectors
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ import hardening
 from descendants import drain, ignore_deaths, notice_deaths
 from messages import Messages
 from programs import close_standard_streams
-from supervision import Surroundings, refuse, supervise
+from supervision import Machine, Surroundings, refuse, supervise
 
 from codeact_team.system import kernel
 
@@ -55,11 +56,12 @@ def _try_sandlock(sandlock: Any) -> None:
 
 
 class _Template:
-    def __init__(self, control: socket.socket, host: int | None, sandlock: Any) -> None:
+    def __init__(self, control: socket.socket, host: int | None, sandlock: Callable[[], Any]) -> None:
         self._control = control
         self._messages = Messages(control)
         self._host = host
         self._sandlock = sandlock
+        self._machine: Machine | None = None
         self._deaths = notice_deaths()
         self._supervising: dict[int, _Supervising] = {}
         """By the numbers that the host has given them."""
@@ -94,6 +96,9 @@ class _Template:
 
     def _fork(self, number: int, settings: dict[str, Any], control: socket.socket, until_clean: int) -> None:
         surroundings = Surroundings(settings)
+        machine = self._machine = self._machine or Machine(self._sandlock, settings)
+        # what it loads is shared by all
+        machine.sandlock_for(surroundings.group)
         born, birth = os.pipe()
         try:
             if os.fork() == 0:
@@ -101,9 +106,7 @@ class _Template:
                     os.close(born)
                     os.close(until_clean)
                     self._forget()
-                    supervise(
-                        control, settings, surroundings, host=self._host, sandlock=self._sandlock, birth=birth
-                    )
+                    supervise(control, settings, surroundings.group, machine, host=self._host, birth=birth)
                 finally:
                     os._exit(0)
         except OSError:
@@ -170,9 +173,8 @@ def main() -> None:
     close_standard_streams()
     # a process that the host has forked may hold the other end of the socket open
     host = os.pidfd_open(os.getppid()) if sys.platform == "linux" else None
-    sandlock = _load_sandlock(*sys.argv[1:])
     kernel.share_memory_with_forks()
-    _Template(control, host, sandlock).serve()
+    _Template(control, host, partial(_load_sandlock, *sys.argv[1:])).serve()
     # nothing that is left has to be taken down
     os._exit(0)
 

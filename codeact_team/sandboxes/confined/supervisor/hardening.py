@@ -6,42 +6,23 @@ import errno
 import os
 import select
 import signal
-import struct
 from collections.abc import Callable, Sequence
 
-from codeact_team.system import kernel
+from codeact_team.system import kernel, landlock
 from codeact_team.system.filters import NO_SET_ID, Rule
-from codeact_team.system.kernel import checked, libc, syscall
+from codeact_team.system.kernel import checked, libc
 
 _CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWNET = 0x00020000, 0x08000000, 0x40000000
 _CLONE_NEWUSER, _CLONE_NEWPID = 0x10000000, 0x20000000
-_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 0x1, 0x2, 0x4, 0x8, 0x4000, 0x40000
-_AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
-_OPEN_TREE_CLONE, _MOVE_MOUNT_F_EMPTY_PATH, _MOUNT_ATTR_RDONLY = 0x1, 0x4, 0x1
-# the same number on every architecture
-_SYS_OPEN_TREE, _SYS_MOVE_MOUNT, _SYS_MOUNT_SETATTR = 428, 429, 442
-
 _LAST_CAPABILITY = 63
 
-SHARED_MEMORY = "/dev/shm"
-"""Private in the namespaces, so that the semaphores of ``multiprocessing`` work there."""
-_SHARED_MEMORY_MIB = 64
-_MOST_FILES = 1 << 16
-"""How many a file system in memory may have: each takes memory beside its content."""
 
-
-def enter_namespaces(
-    writable: str,
-    private: tuple[str, int],
-    shown: Sequence[tuple[str, str]] = (),
-    birth: int | None = None,
-) -> None:
-    """Leave the host's processes, network and IPC, and see its files read-only but for the directory ``writable``.
+def enter_namespaces(see: Callable[[], None], birth: int | None = None) -> None:
+    """Leave the host's processes, network and IPC, and have mounts of its own, with which ``see`` does what it likes.
 
     Goes on in a child, whose process id is written to ``birth``; this process ends. The child is the first process of its
     namespace: when it ends, the kernel ends all others there. Where this machine does not let us, the process may be of no
-    more use: try with :func:`failure_of`. In place of the directory ``private``, there is a file system in memory of so
-    many MiB; each directory of ``shown`` is seen in another place, too.
+    more use: try with :func:`failure_of`.
     """
     uid, gid = os.getuid(), os.getgid()
     if libc.unshare(_CLONE_NEWPID) < 0:
@@ -52,7 +33,7 @@ def enter_namespaces(
                 file.write(line)
     _go_on_in_a_child(birth)
     checked(libc.unshare(_CLONE_NEWNS | _CLONE_NEWIPC | _CLONE_NEWNET))
-    _mount(writable, private, shown)
+    see()
 
 
 def _go_on_in_a_child(birth: int | None) -> None:
@@ -66,35 +47,6 @@ def _go_on_in_a_child(birth: int | None) -> None:
     # from then on, its parent is the one with which it is to end
     select.select([me], [], [])
     os.close(me)
-
-
-def _mount(writable: str, private: tuple[str, int], shown: Sequence[tuple[str, str]]) -> None:
-    checked(libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
-    tree = _tree(writable)
-    for path, place in shown:
-        _attach(_tree(path), place)
-    read_only = struct.pack("=QQQQ", _MOUNT_ATTR_RDONLY, 0, 0, 0)
-    checked(syscall(_SYS_MOUNT_SETATTR, _AT_FDCWD, b"/", _AT_RECURSIVE, read_only, len(read_only)))
-    _attach(tree, writable)
-    no_special = _MS_NOSUID | _MS_NODEV
-    checked(libc.mount(b"proc", b"/proc", b"proc", no_special | _MS_NOEXEC | _MS_RDONLY, None))
-    _mount_memory(SHARED_MEMORY, _SHARED_MEMORY_MIB, no_special | _MS_NOEXEC)
-    _mount_memory(*private, no_special)
-
-
-def _mount_memory(place: str, mib: int, flags: int) -> None:
-    options = f"mode=0700,size={mib}m,nr_inodes={_MOST_FILES}".encode()
-    checked(libc.mount(b"tmpfs", os.fsencode(place), b"tmpfs", flags, options))
-
-
-def _tree(path: str) -> int:
-    flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_RECURSIVE
-    return checked(syscall(_SYS_OPEN_TREE, _AT_FDCWD, os.fsencode(path), flags))
-
-
-def _attach(tree: int, place: str) -> None:
-    checked(syscall(_SYS_MOVE_MOUNT, tree, b"", _AT_FDCWD, os.fsencode(place), _MOVE_MOUNT_F_EMPTY_PATH))
-    os.close(tree)
 
 
 def failure_of(action: Callable[[], object]) -> str | None:
@@ -128,6 +80,21 @@ def drop_privileges() -> None:
     checked(kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1))
 
 
+def allow_only(readable: Sequence[str], writable: Sequence[str]) -> None:
+    """Let this process, and all that it starts, read and execute, or write, what is at these paths, and nothing else.
+
+    Nor may they signal any other process, or reach its sockets.
+    """
+    scopes = landlock.ABSTRACT_SOCKETS | landlock.SIGNALS
+    ruleset = landlock.make_ruleset(landlock.ALL_OF_FILES, tcp=landlock.ALL_OF_TCP, scopes=scopes)
+    for path in readable:
+        landlock.allow(ruleset, path, landlock.EXECUTE | landlock.READ_FILE | landlock.READ_DIRECTORY)
+    for path in writable:
+        landlock.allow(ruleset, path, landlock.ALL_OF_FILES)
+    landlock.enter(ruleset)
+    os.close(ruleset)
+
+
 _AF_UNIX, _IOPRIO_WHO_PROCESS, _MAP_GROWSDOWN = 1, 1, 0x100
 
 FOR_ALL = (
@@ -146,6 +113,35 @@ FOR_ALL = (
     *NO_SET_ID,
 )
 FOR_CONFINED = (Rule("socket", {0: _AF_UNIX}),)
+_OF_THE_MACHINE = """
+acct add_key adjtimex bpf chroot clock_adjtime clock_settime delete_module fanotify_init fanotify_mark finit_module
+init_module ioperm iopl kcmp kexec_file_load kexec_load keyctl migrate_pages modify_ldt move_pages name_to_handle_at
+open_by_handle_at perf_event_open personality pidfd_getfd process_vm_readv process_vm_writev ptrace quotactl quotactl_fd
+reboot request_key setdomainname sethostname settimeofday swapoff swapon syslog userfaultfd vhangup
+"""
+_OF_NAMESPACES = """
+fsconfig fsmount fsopen fspick listmount mount mount_setattr move_mount open_tree open_tree_attr pivot_root setns statmount
+umount2 unshare
+"""
+_OF_MEMORY = """
+memfd_create memfd_secret msgctl msgget msgrcv msgsnd semctl semget semop semtimedop shmat shmctl shmdt shmget
+"""
+"""What outlives its process, or is no file of a directory with a size."""
+_CLONE_NEW = 0x7E020000
+"""All flags of clone that ask for namespaces."""
+_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+"""What types into a terminal."""
+FOR_KERNEL = (
+    *FOR_CONFINED,
+    Rule("socketpair", {0: _AF_UNIX}),
+    *map(Rule, f"{_OF_THE_MACHINE} {_OF_NAMESPACES} {_OF_MEMORY}".split()),
+    Rule("clone", bits={0: _CLONE_NEW}),
+    Rule("ioctl", either=((1, _TIOCSTI), (1, _TIOCLINUX))),
+    # what a filter cannot see the flags and modes of; programs know kernels without these
+    *(Rule(name, error=errno.ENOSYS) for name in ("clone3", "openat2")),
+    *(Rule(name, error=errno.ENOSYS) for name in ("io_uring_enter", "io_uring_register", "io_uring_setup")),
+)
+"""Where the kernel alone confines: also what is of use to attackers of the kernel rather than to programs."""
 FOR_PLAIN = (
     Rule("socket"),
     # what Landlock guards by itself

@@ -14,17 +14,19 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
+import forked
 import hardening
 from cgroups import CONTROLLERS, ControlGroup, Limits
 from messages import Messages
 from programs import Program, Programs, Start
+from view import SHARED_MEMORY, View
 
-from codeact_team.system import filters, kernel, trees
+from codeact_team.system import filters, kernel, landlock, trees
 from codeact_team.system.oom_score import SECOND_CHOICE, OomScore
 
 _SPAWN_FDS = 3
@@ -33,8 +35,8 @@ _STACK = 8 * _MIB
 """Bytes of a program's first stack, which the memory limit of a process does not count. What Linux gives by default."""
 _DESCRIPTORS = 512
 """How many a process may have: the memory limit of a process does not count what waits in sockets and pipes."""
-_TASKS_PER_PROCESS = 8
-"""How many threads there may be for each process that there may be; a control group counts threads as well."""
+_OWN_TASKS = 1
+"""This process is in the control group as well."""
 
 # these reach files outside the workspace whatever Landlock says; needless where the mounts are read-only
 _METADATA_CALLS = (
@@ -66,7 +68,7 @@ class Surroundings:
         self._private = settings["private"]
         self.group: ControlGroup | None = None
         if sys.platform == "linux":
-            tasks = settings["pids"] * _TASKS_PER_PROCESS
+            tasks = settings["pids"] + _OWN_TASKS
             self.group = ControlGroup(Limits(settings["memory_mib"] * _MIB, tasks, settings["cpus"]))
 
     def leave(self) -> None:
@@ -81,8 +83,45 @@ class Surroundings:
         trees.remove(self._private)
 
 
+class Machine:
+    """What confines code here, by trial.
+
+    Args:
+        sandlock: Loads the module, or says why it cannot be used; for where the kernel alone is not enough.
+        settings: Of a sandbox, to try with.
+
+    Attributes:
+        no_namespaces: Why namespaces cannot be had, or ``None``.
+    """
+
+    def __init__(self, sandlock: Callable[[], Any], settings: Mapping[str, Any]) -> None:
+        self._load_sandlock = cache(sandlock)
+        self.no_namespaces: str | None = None
+        self._has_landlock = False
+        if sys.platform == "linux":
+            self.no_namespaces = hardening.failure_of(_entering(settings, None))
+            self._has_landlock = landlock.abi() >= landlock.ABI_OF_SCOPES
+
+    def sandlock_for(self, group: ControlGroup | None) -> Any:
+        """The module, or why it cannot be used; ``None`` for a sandbox that the kernel alone confines."""
+        is_bounded = group is not None and not {"memory", "pids"} & group.missing.keys()
+        if is_bounded and self._has_landlock and self.no_namespaces is None:
+            return None
+        return self._load_sandlock()
+
+
+def _entering(settings: Mapping[str, Any], group: ControlGroup | None) -> Callable[..., None]:
+    view = View(settings["readable"], settings["workspace"], settings["private"], settings["tmpfs_mib"])
+    moved = () if group is None else group.mounts
+    return partial(hardening.enter_namespaces, partial(view.enter, moved))
+
+
 def _harden(
-    settings: Mapping[str, Any], group: ControlGroup | None, sandlock: Any, birth: int
+    settings: Mapping[str, Any],
+    group: ControlGroup | None,
+    sandlock: Any,
+    no_namespaces: str | None,
+    birth: int,
 ) -> tuple[Programs, dict[str, str | None]]:
     """Give up what this process does not need, and what its programs must not have.
 
@@ -97,42 +136,44 @@ def _harden(
         _limit(resource.RLIMIT_FSIZE, settings["workspace_mib"] * _MIB)
     no_sandlock = sandlock if isinstance(sandlock, str) else None
     if group is None:
-        os.write(birth, str(os.getpid()).encode())
-        os.close(birth)
+        _say_birth(birth)
         start = _plain(settings, limit_memory=False)
         return Programs(start, OomScore()), {"sandlock": no_sandlock}
     proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    no_namespaces = _enter_namespaces(settings, group, birth)
+    if no_namespaces is None:
+        _entering(settings, group)(birth)
+        os.close(birth)
+    else:
+        _say_birth(birth)
     oom_score = OomScore(SECOND_CHOICE, proc)
     os.close(proc)
     kernel.checked(kernel.adopt_orphans())
     hardening.drop_privileges()
     hardening.end_with_parent()
-    no_filter = _try_filter(confined=no_sandlock is None)
     # late: what this process has used until now does not count
     group.enter()
-    limit_memory = "memory" in group.missing
-    if no_sandlock is None:
-        mounts = None if no_namespaces else group.mounts
-        start = _confined(sandlock, settings, mounts, limit_memory=limit_memory)
-    else:
-        start = _plain(settings, limit_memory=limit_memory)
-    reasons = {"sandlock": no_sandlock, "namespaces": no_namespaces, "seccomp": no_filter}
+    rules, start = _confinement(sandlock, settings, group, has_namespaces=no_namespaces is None)
+    reasons = {"sandlock": no_sandlock, "namespaces": no_namespaces, "seccomp": _try_filter(rules)}
     reasons |= {f"{name} control group": group.missing.get(name) for name in sorted(CONTROLLERS)}
     return Programs(start, oom_score, group.count, group.processor_time), reasons
 
 
-def _enter_namespaces(settings: Mapping[str, Any], group: ControlGroup, birth: int) -> str | None:
-    """Go on in a child, in namespaces, or return why it is in none."""
-    private = settings["private"], settings["tmpfs_mib"]
-    enter = partial(hardening.enter_namespaces, settings["workspace"], private)
-    failure = hardening.failure_of(enter)
-    if failure is None:
-        enter(group.mounts, birth)
-    else:
-        os.write(birth, str(os.getpid()).encode())
+def _say_birth(birth: int) -> None:
+    os.write(birth, str(os.getpid()).encode())
     os.close(birth)
-    return failure
+
+
+def _confinement(
+    sandlock: Any, settings: Mapping[str, Any], group: ControlGroup, *, has_namespaces: bool
+) -> tuple[Sequence[filters.Rule], Start]:
+    """What system calls are refused, and how to start programs."""
+    limit_memory = "memory" in group.missing
+    if sandlock is None:
+        return hardening.FOR_KERNEL, _by_kernel(settings, group.mounts)
+    if isinstance(sandlock, str):
+        return hardening.FOR_PLAIN, _plain(settings, limit_memory=limit_memory)
+    mounts = group.mounts if has_namespaces else None
+    return hardening.FOR_CONFINED, _confined(sandlock, settings, mounts, limit_memory=limit_memory)
 
 
 def _limit(what: int, most: int) -> None:
@@ -142,13 +183,29 @@ def _limit(what: int, most: int) -> None:
     resource.setrlimit(what, (soft, hard))
 
 
-def _try_filter(*, confined: bool) -> str | None:
-    rules = (*hardening.FOR_ALL, *(hardening.FOR_CONFINED if confined else hardening.FOR_PLAIN))
+def _try_filter(rules: Sequence[filters.Rule]) -> str | None:
     try:
-        filters.install(rules)
+        filters.install((*hardening.FOR_ALL, *rules))
     except OSError as error:
         return str(error)
     return None
+
+
+def _by_kernel(settings: Mapping[str, Any], mounts: Sequence[tuple[str, str]]) -> Start:
+    """How to start programs that the kernel alone confines."""
+    writable = [settings["workspace"], settings["private"], os.devnull, SHARED_MEMORY]
+    # of what is in /proc, the view shows as much as may be seen
+    shown = ["/proc", *(place for _, place in mounts)]
+
+    def start(argv: list[str], env: dict[str, str], readable: list[str]) -> Program:
+        def confine() -> None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (_DESCRIPTORS, _DESCRIPTORS))
+            hardening.allow_only([*readable, *shown], writable)
+            os.chdir(settings["workspace"])
+
+        return forked.start(confine, partial(forked.execute, argv, env))
+
+    return start
 
 
 def _confined(
@@ -164,7 +221,7 @@ def _confined(
     if mounts is None:
         denied += _METADATA_CALLS
     else:
-        writable.append(hardening.SHARED_MEMORY)
+        writable.append(SHARED_MEMORY)
 
     def start(argv: list[str], env: dict[str, str], readable: list[str]) -> Program:
         return sandlock.Sandbox(
@@ -231,10 +288,10 @@ def _serve(control: socket.socket, host: int | None, programs: Programs) -> None
 def supervise(
     control: socket.socket,
     settings: Mapping[str, Any],
-    surroundings: Surroundings,
+    group: ControlGroup | None,
+    machine: Machine,
     *,
     host: int | None,
-    sandlock: Any,
     birth: int,
 ) -> None:
     """Harden this process, and serve the host, in this process or in a child.
@@ -242,14 +299,15 @@ def supervise(
     Args:
         control: The socket to the host.
         settings: Of the sandbox.
-        surroundings: Of the sandbox, too.
+        group: Its control group, where there are any.
+        machine: What confines code.
         host: What can be read once the host's process has ended, where there are such descriptors.
-        sandlock: The module, or why it cannot be used.
         birth: Where the id of the process that serves is written, to be closed then.
     """
     with closing(control):
         try:
-            programs, reasons = _harden(settings, surroundings.group, sandlock, birth)
+            sandlock = machine.sandlock_for(group)
+            programs, reasons = _harden(settings, group, sandlock, machine.no_namespaces, birth)
         except OSError as error:
             refuse(control, error)
             return

@@ -18,6 +18,7 @@ except ImportError:
         "the Python in the sandbox has no ctypes, which the supervisor needs to guard itself from the code"
     )
 
+from codeact_team.system import landlock
 from codeact_team.system.filters import Rule, assemble, install, install_program
 from codeact_team.system.kernel import (
     CAPABILITIES,
@@ -27,16 +28,9 @@ from codeact_team.system.kernel import (
     SIZE_OF_CAPABILITIES,
     libc,
     prctl,
-    syscall,
 )
 
 _CAP_SYS_PTRACE = 1 << 19
-
-# the same numbers on every architecture
-_LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445, 446
-_CREATE_RULESET_VERSION, _RULE_PATH_BENEATH = 1, 1
-_ACCESS_FS_REFER, _SCOPE_SIGNAL = 1 << 13, 1 << 1
-_ABI_OF_REFER, _ABI_OF_SCOPES = 2, 6
 
 
 class Guard:
@@ -67,9 +61,9 @@ class Guard:
         unreachable = _filter_calls()
         is_filtered = unreachable
         if not (unreadable and unreachable):
-            abi = syscall(_LANDLOCK_CREATE_RULESET, 0, 0, _CREATE_RULESET_VERSION)
-            scope = _SCOPE_SIGNAL if not unreachable and abi >= _ABI_OF_SCOPES else 0
-            if abi >= _ABI_OF_REFER and (ruleset := _make_ruleset(scope)) is not None:
+            abi = landlock.abi()
+            scope = landlock.SIGNALS if not unreachable and abi >= landlock.ABI_OF_SCOPES else 0
+            if abi >= landlock.ABI_OF_MOVES and (ruleset := _make_ruleset(scope)) is not None:
                 self.ruleset = ruleset
                 unreadable = unreadable or self._memory_is_closed()
                 unreachable = unreachable or scope != 0
@@ -97,8 +91,8 @@ class Guard:
 
     def enter_child(self) -> None:
         """To be called in a child, before anything of the code's runs there, which must not happen if this raises."""
-        if self.ruleset is not None and syscall(_LANDLOCK_RESTRICT_SELF, self.ruleset, 0) < 0:
-            raise OSError(ctypes.get_errno(), "the code cannot be kept from its supervisor")
+        if self.ruleset is not None:
+            landlock.enter(self.ruleset)
         if self._shield is not None:
             install_program(self._shield)
 
@@ -125,9 +119,9 @@ def _may_trace_anything() -> bool:
 
 def _make_ruleset(scope: int) -> int | None:
     # a domain that does not mention it refuses to move files from one directory to another
-    attributes = struct.pack("=QQQ", _ACCESS_FS_REFER, 0, scope)
-    ruleset = syscall(_LANDLOCK_CREATE_RULESET, attributes, len(attributes) if scope else 8, 0)
-    if ruleset < 0:
+    try:
+        ruleset = landlock.make_ruleset(landlock.MOVE, scopes=scope)
+    except OSError:
         return None
     # what surrounds the sandbox may not show the root, but it does show what can be written
     if not _allow_moves_below(ruleset, "/"):
@@ -138,13 +132,10 @@ def _make_ruleset(scope: int) -> int | None:
 
 def _allow_moves_below(ruleset: int, directory: str) -> bool:
     try:
-        root = os.open(directory, os.O_PATH | os.O_CLOEXEC)
+        landlock.allow(ruleset, directory, landlock.MOVE)
     except OSError:
         return False
-    rule = struct.pack("=Qi", _ACCESS_FS_REFER, root)
-    added = syscall(_LANDLOCK_ADD_RULE, ruleset, _RULE_PATH_BENEATH, rule, 0)
-    os.close(root)
-    return added >= 0
+    return True
 
 
 _PRIO_USER, _IOPRIO_WHO_USER, _F_SETSIG = 2, 3, 10
