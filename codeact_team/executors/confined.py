@@ -13,9 +13,10 @@ from codeact_team.executors.command_line import CommandLineConfig, ProcessPerBlo
 from codeact_team.executors.place import Place
 from codeact_team.executors.session import SessionConfig
 from codeact_team.executors.settings import ExecutorConfig, takes_settings
-from codeact_team.sandboxes.base import Sandbox
+from codeact_team.sandboxes.base import LoadedAhead, Sandbox
 from codeact_team.sandboxes.confined import ConfinedSandbox, ConfinedSandboxConfig, Enforced
 from codeact_team.sandboxes.confined.access import readable_paths
+from codeact_team.sessions.shipping import loaded_ahead
 
 
 class ConfinedExecutorConfig(ConfinedSandboxConfig, ExecutorConfig):
@@ -23,10 +24,11 @@ class ConfinedExecutorConfig(ConfinedSandboxConfig, ExecutorConfig):
 
 
 class ConfinedPlace(Place):
-    """Confined processes of this machine, in a directory of it."""
+    """Confined processes of this machine, in a directory of it; ``program`` is what is loaded ahead, if anything."""
 
-    def __init__(self, config: ConfinedExecutorConfig) -> None:
+    def __init__(self, config: ConfinedExecutorConfig, program: LoadedAhead | None = None) -> None:
         super().__init__(config)
+        self._program = program
         self.must_guard = config.confinement == "required"
         self._config = config
 
@@ -44,6 +46,7 @@ class ConfinedPlace(Place):
             workspace=self.workspace.make(),
             workspace_mib=self._config.workspace_mib,
             packages=packages,
+            program=self._program,
         )
 
     def _make_temporary(self, workspace: Path) -> Sandbox:
@@ -120,4 +123,4 @@ class ConfinedSessionCodeExecutor(BranchingCodeExecutor, Component[ConfinedSessi
 
     @takes_settings(ConfinedSessionCodeExecutorConfig)
     def __init__(self, config: ConfinedSessionCodeExecutorConfig) -> None:
-        super().__init__(config, ConfinedPlace(config))
+        super().__init__(config, ConfinedPlace(config, loaded_ahead()))

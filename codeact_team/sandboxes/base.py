@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from codeact_team.aio import to_the_end
 from codeact_team.sandboxes.limits import Limits
@@ -59,6 +59,22 @@ class Exit:
     """How often the process limit refused a new process since then, where that is known."""
     processor_seconds: float | None = field(default=None, compare=False)
     """Processor time that the program, or for a session everything in it, has used; ``None`` if not known."""
+
+
+class LoadedAhead(NamedTuple):
+    """A Python program of ours that a sandbox may have loaded before anybody asks for it.
+
+    Attributes:
+        loader: Source of a class ``Loaded``, of which one is made with ``data`` and ``names``, and whose ``run`` then runs.
+        data: What it loads.
+        names: What of that.
+        arguments: What it runs with.
+    """
+
+    loader: str
+    data: bytes
+    names: str
+    arguments: Sequence[str]
 
 
 class Process(ABC):
@@ -150,6 +166,10 @@ class Sandbox(ABC):
 
         One that ``supervises`` guards hostile ones that it starts: it is alone with its stream, and can see them all.
         """
+
+    async def spawn_loaded(self) -> Process | None:
+        """Like :meth:`spawn`, with the program that is loaded ahead, which supervises; ``None`` if there is none now."""
+        return None
 
     @property
     def python_is_plain(self) -> bool:

@@ -209,12 +209,18 @@ class Link:
             return await self._open()
 
     async def _open(self) -> Greeting:
-        plain = self._sandbox.python_is_plain
-        command = shipping.command(self._sandbox.python, plain=plain)
-        self._process = await self._sandbox.spawn(command, supervises=True)
+        payload, loaded = b"", await self._sandbox.spawn_loaded()
+        if loaded is None:
+            plain = self._sandbox.python_is_plain
+            command, payload = (
+                shipping.command(self._sandbox.python, plain=plain),
+                shipping.payload(plain=plain),
+            )
+            loaded = await self._sandbox.spawn(command, supervises=True)
+        self._process = loaded
         try:
             async with asyncio.timeout(START_TIMEOUT):
-                await self.send(shipping.payload(plain=plain))
+                await self.send(payload)
                 return await self._greeting(self._process)
         except TimeoutError:
             await to_the_end(self.end(f"it did not start within {START_TIMEOUT:g} s"))

@@ -11,11 +11,16 @@ from importlib.machinery import SourceFileLoader
 from importlib.resources.abc import Traversable
 from importlib.util import find_spec
 
+from codeact_team.sandboxes.base import LoadedAhead
+
 _PACKAGE = __name__.rpartition(".")[0]
 _SYSTEM = "codeact_team.system"
 _RUNNER = f"{_PACKAGE}.runner"
 _BOOTSTRAP = f"{_RUNNER}.bootstrap"
 _SUPERVISOR, _INTERPRETER = f"{_RUNNER}.supervisor.supervisor", f"{_RUNNER}.interpreter.interpreter"
+
+_PLAIN, _PLAIN_ARGUMENTS = f"{_SUPERVISOR},{_INTERPRETER}", ("plain",)
+"""What is loaded, and how it runs, where the first interpreter can be a fork."""
 
 _STANDARD = """
 __future__ _weakrefset base64 collections collections.abc contextlib copyreg ctypes ctypes._endian enum
@@ -80,6 +85,16 @@ def _standard() -> dict[str, _Source]:
     return found
 
 
+@cache
+def loaded_ahead() -> LoadedAhead:
+    """The supervisor, for a sandbox whose Python is plain; see :func:`command`."""
+    return LoadedAhead(_bootstrap(), payload(plain=True), _PLAIN, _PLAIN_ARGUMENTS)
+
+
+def _bootstrap() -> str:
+    return (resources.files(_PACKAGE) / "runner" / "bootstrap.py").read_text()
+
+
 def command(python: str, *, plain: bool = False) -> Sequence[str]:
     """How to start the supervisor; its first input is the :func:`payload`.
 
@@ -88,9 +103,8 @@ def command(python: str, *, plain: bool = False) -> Sequence[str]:
         plain: Whether it is this one, with its environment as the code's own is to be, and nothing of the code's; so that the
             first of those can be a fork of it.
     """
-    bootstrap = (resources.files(_PACKAGE) / "runner" / "bootstrap.py").read_text()
-    source = ("0", str(len(payload(plain=plain))))
+    source = (_bootstrap(), "0", str(len(payload(plain=plain))))
     if plain:
-        return [python, "-u", "-c", bootstrap, *source, f"{_SUPERVISOR},{_INTERPRETER}", "plain"]
+        return [python, "-u", "-c", *source, _PLAIN, *_PLAIN_ARGUMENTS]
     # isolated, without site: nothing that code may have left in the sandbox is run
-    return [python, "-I", "-S", "-u", "-c", bootstrap, *source, _SUPERVISOR]
+    return [python, "-I", "-S", "-u", "-c", *source, _SUPERVISOR]

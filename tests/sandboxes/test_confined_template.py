@@ -59,7 +59,7 @@ async def test_if_it_is_killed_all_sandboxes_are_lost_and_can_be_replaced(worksp
         assert (await process.wait()).lost is not None
         await process.aclose()
         await until(lambda: not one.running and not other.running, seconds=5)
-        assert not alive(mark)
+        await until(lambda: not alive(mark), seconds=5)
         await asyncio.gather(one.start(), other.start())
         assert template not in supervisors()
         assert (await run(one, "echo", "again"))[0] == b"again\n"

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from codeact_team.errors import ConfinementError
+from codeact_team.sandboxes.base import LoadedAhead
 from codeact_team.sandboxes.confined.template import End, Fork
 from codeact_team.sandboxes.readiness import readable
 
@@ -22,18 +23,24 @@ _GROUP = " control group"
 class Control:
     """A started supervising process, see ``supervisor/supervision.py``, with what it needs to know first.
 
+    Args:
+        settings: What confines.
+        program: What it is to have loaded, if anything.
+
     Raises:
         ConfinementError: If it cannot be started.
     """
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
+    def __init__(self, settings: Mapping[str, Any], program: LoadedAhead | None = None) -> None:
         self.reasons: dict[str, str | None] = {}
         """Why something that confines cannot be had, or ``None``, by its name; empty until it has answered."""
+        self.is_by_kernel = False
+        """Whether the kernel alone confines, so that a fork of the process can be confined."""
         self._end, theirs = End.pair()
         self._killed = False
         try:
             with theirs:
-                self._fork = Fork(settings, theirs)
+                self._fork = Fork(settings, theirs, program)
         except OSError as error:
             self._end.close()
             raise ConfinementError(f"The supervising process cannot be started: {error}") from error
@@ -66,9 +73,10 @@ class Control:
             raise ConfinementError(
                 f"The supervising process did not start within {_START_TIMEOUT:g} s."
             ) from None
-        self.reasons = json.loads(answer)
-        if "failed" in self.reasons:
-            raise ConfinementError(f"The supervising process failed at its start: {self.reasons['failed']}")
+        said = json.loads(answer)
+        if "failed" in said:
+            raise ConfinementError(f"The supervising process failed at its start: {said['failed']}")
+        self.reasons, self.is_by_kernel = said["reasons"], said["by_kernel"]
 
     @property
     def has_namespaces(self) -> bool:

@@ -12,10 +12,19 @@ import sysconfig
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from codeact_team.aio import Turns, to_the_end
 from codeact_team.errors import ConfinementError, SandboxError
-from codeact_team.sandboxes.base import STARTS_AT_ONCE, STOPPED, UNCLEARED, Process, Sandbox, python_path
+from codeact_team.sandboxes.base import (
+    STARTS_AT_ONCE,
+    STOPPED,
+    UNCLEARED,
+    LoadedAhead,
+    Process,
+    Sandbox,
+    python_path,
+)
 from codeact_team.sandboxes.confined.access import readable_paths
 from codeact_team.sandboxes.confined.config import ConfinedSandboxConfig
 from codeact_team.sandboxes.confined.control import Control
@@ -49,6 +58,7 @@ class ConfinedSandbox(Sandbox):
         workspace_mib: How large a file may become, in MiB; ``None`` for no limit. How much the directories of the host
             may grow is for the caller to watch.
         packages: A layer of Python packages that the code may read; see :mod:`codeact_team.packages`.
+        program: What to have loaded ahead, if anything.
     """
 
     def __init__(
@@ -58,8 +68,10 @@ class ConfinedSandbox(Sandbox):
         workspace: Path,
         workspace_mib: int | None = None,
         packages: Path | None = None,
+        program: LoadedAhead | None = None,
     ) -> None:
         self._config = config
+        self._program = program
         self._workspace = workspace
         self._workspace_mib = workspace_mib
         self._packages = packages
@@ -132,18 +144,33 @@ class ConfinedSandbox(Sandbox):
     async def spawn(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, supervises: bool = False
     ) -> Process:
-        if self._control is None or not self.running:
-            raise ConfinementError("The sandbox is not running: start it first.")
-        if self._process is not None and not self._process.ended:
-            raise SandboxError("Something still runs in the sandbox: one program at a time.")
-        self._process = process = ConfinedProcess()
-        self._is_used = True
+        self._check_idle()
         environment = {**self._base_environment(), **self._config.environment, **(env or {})}
         if self._packages is not None:
             environment |= python_path(str(self._packages), environment)
         # in namespaces, a program sees no other processes than its own
         seen = ["/proc"] if supervises and self._has_namespaces else []
         message = {"do": "spawn", "argv": list(argv), "env": environment, "readable": [*self._paths, *seen]}
+        return await self._spawn(message)
+
+    async def spawn_loaded(self) -> Process | None:
+        is_loaded = self._program is not None and self._control is not None and self._control.is_by_kernel
+        if not (is_loaded and self.python_is_plain):
+            return None
+        self._check_idle()
+        message = {"do": "spawn", "argv": None, "env": self._base_environment(), "readable": self._paths}
+        return await self._spawn(message)
+
+    def _check_idle(self) -> None:
+        if not self.running:
+            raise ConfinementError("The sandbox is not running: start it first.")
+        if self._process is not None and not self._process.ended:
+            raise SandboxError("Something still runs in the sandbox: one program at a time.")
+
+    async def _spawn(self, message: Mapping[str, Any]) -> Process:
+        assert self._control is not None, "it is running"
+        self._process = process = ConfinedProcess()
+        self._is_used = True
         try:
             self._control.send(message, process.inner_fds)
         except ConfinementError:
@@ -209,7 +236,8 @@ class ConfinedSandbox(Sandbox):
                 "private": self._private.path,
                 "workspace_mib": self._workspace_mib,
                 **self._config.model_dump(include={"memory_mib", "pids", "cpus", "tmpfs_mib"}),
-            }
+            },
+            self._program,
         )
 
     async def _find_enforced(self, reasons: Mapping[str, str | None]) -> frozenset[Enforced]:

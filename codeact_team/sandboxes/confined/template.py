@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import marshal
 import os
 import select
 import socket
@@ -13,13 +14,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import util
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
+from codeact_team.sandboxes.base import LoadedAhead
 from codeact_team.sandboxes.readiness import readable
 
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-_PROGRAM = Path(__file__).with_name("supervisor")
+_PROGRAM = Path(__file__).with_name("supervisor") / "__main__.py"
 _SEND_TIMEOUT = 5.0
 """Seconds that a process may take to read a message, which it does at once."""
 
@@ -66,25 +69,42 @@ class _Template:
     """A started one, see ``supervisor/__main__.py``.
 
     It shares neither environment nor descriptors nor terminal with this process.
+
+    Args:
+        program: What it loads, if anything.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, program: LoadedAhead | None) -> None:
         self.end, theirs = End.pair()
+        self.program = program
         self.host = os.getpid()
         self.forks = 0
         """How many there were so far."""
         self.living = 0
-        with theirs:
+        # where code is to find itself in a fork, it is started as the code's Python would be
+        option = "-S" if program is None else "-u"
+        with theirs, TemporaryFile() as loading:
+            loading.write(marshal.dumps(None if program is None else [*program]))
+            loading.seek(0)
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_PROGRAM), *_directory_of("sandlock")],
+                [sys.executable, option, str(_PROGRAM), str(loading.fileno()), *_directory_of("sandlock")],
                 stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
+                pass_fds=[loading.fileno()],
+                # what nobody reads; a pipe, as programs in its forks will have
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
                 # sandlock cannot be imported where a user has no home
                 env={"PATH": SEARCH_PATH, "LANG": "C.UTF-8", "HOME": "/"},
                 cwd="/",
                 start_new_session=True,
             )
+        assert self._process.stdout is not None, "it is a pipe"
+        self._process.stdout.close()
+
+    def serves(self, program: LoadedAhead | None) -> bool:
+        """Whether it can be asked for a fork that has that loaded."""
+        has_it = program is None or program is self.program
+        return has_it and self.host == os.getpid() and not self.end.is_closed_there
 
     async def close(self) -> None:
         await self.end.finish()
@@ -103,17 +123,20 @@ class Fork:
     Args:
         settings: What it needs to know.
         control: The socket that it gets, which stays the caller's.
+        program: What it is to have loaded, if anything.
 
     Raises:
         OSError: If it cannot be had.
     """
 
-    def __init__(self, settings: Mapping[str, Any], control: socket.socket) -> None:
+    def __init__(
+        self, settings: Mapping[str, Any], control: socket.socket, program: LoadedAhead | None = None
+    ) -> None:
         global _current
         with _lock:
             template = _current
-            if template is None or template.host != os.getpid() or template.end.is_closed_there:
-                template = _current = _Template()
+            if template is None or not template.serves(program):
+                template = _current = _Template(program)
             self._template = template
             self._number = template.forks = template.forks + 1
             self._clean, until_clean = os.pipe()

@@ -1,5 +1,7 @@
 """Loads the runner from a byte stream, so that an image needs nothing of ours. Run by ``python -c``.
 
+A process may also load it ahead, and run it in its forks.
+
 argv: the file descriptor to read from, the number of bytes to read there, the module to run and others to be loaded
 with it, its arguments
 the bytes: by :func:`marshal.dumps`, the modules of the runner, and modules of the standard library that are loaded with
@@ -89,20 +91,33 @@ class _Runner:
         return {name: sys.modules.pop(name) for name in self._sources if name in sys.modules}
 
 
-def _main() -> None:
-    fd, size, names, *arguments = sys.argv[1:]
-    sources, standard = marshal.loads(_read(int(fd), int(size)))
-    runner, finder = _Runner(sources), _Shipped(standard)
-    sys.meta_path.insert(0, finder)  # pyright: ignore[reportArgumentType]
-    main, *_ = [runner.load(name) for name in names.split(",")]
-    sys.meta_path.remove(finder)  # pyright: ignore[reportArgumentType]
-    del standard, finder
-    sys.path = _path
-    sys.argv = [""]
-    # a program may go on as another one, with other arguments
-    while (then := main.main(sources, runner.load, arguments)) is not None:
-        name, arguments = then
-        main = runner.load(name)
+class Loaded:
+    """The runner, loaded.
+
+    Args:
+        data: The bytes.
+        names: The module to run, and others, with commas between them.
+    """
+
+    def __init__(self, data: bytes, names: str) -> None:
+        self._sources, standard = marshal.loads(data)
+        self._runner, finder = _Runner(self._sources), _Shipped(standard)
+        sys.meta_path.insert(0, finder)  # pyright: ignore[reportArgumentType]
+        self._main, *_ = [self._runner.load(name) for name in names.split(",")]
+        sys.meta_path.remove(finder)  # pyright: ignore[reportArgumentType]
+
+    def run(self, arguments: "list[str]") -> None:
+        """Run it, and end."""
+        sys.path = _path
+        sys.argv = [""]
+        main = self._main
+        # a program may go on as another one, with other arguments
+        while (then := main.main(self._sources, self._runner.load, arguments)) is not None:
+            name, arguments = then
+            main = self._runner.load(name)
+        os._exit(0)
 
 
-_main()
+if __name__ == "__main__":
+    _fd, _size, _names, *_arguments = sys.argv[1:]
+    Loaded(_read(int(_fd), int(_size)), _names).run(_arguments)

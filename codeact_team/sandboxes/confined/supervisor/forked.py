@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import _thread
+import errno
 import os
 import signal
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple, Self
+
+from loaded import LoadedProgram
 
 _FIRST_FD = 3
 _ERRNO = struct.Struct("=i")
@@ -22,46 +26,94 @@ class Forked(NamedTuple):
         os.waitpid(self.pid, 0)
 
 
-def start(begin: Callable[[], None], go_on: Callable[[], NoReturn]) -> Forked:
-    """Fork: the child leads a session and has the standard streams of this process, and no other descriptors.
+def start(begin: Callable[[], None], argv: Sequence[str], environment: Mapping[str, str]) -> Forked:
+    """Start a program, which has the standard streams of this process, and no other descriptors.
 
     Args:
         begin: What it does to itself first.
-        go_on: What it does then.
+        argv: The program and its arguments.
+        environment: Its own.
 
     Raises:
-        OSError: If it cannot be forked, or if either raises that.
+        OSError: If it cannot be started, or if ``begin`` raises that.
     """
-    failure, telling = os.pipe()
-    with open(failure, "rb") as said:
+    with _Birth() as birth:
+        if (pid := os.fork()) == 0:
+            try:
+                birth.take_place(begin)
+                os.execvpe(argv[0], [*argv], environment)
+            except OSError as error:
+                birth.fail(error)
+            finally:
+                os._exit(1)
+    return birth.end(pid)
+
+
+def start_loaded(begin: Callable[[], None], program: LoadedProgram, environment: Mapping[str, str]) -> Forked:
+    """Like :func:`start`, with a program that this process has loaded."""
+    pid, is_forked = 0, _thread.allocate_lock()
+
+    def fork() -> None:
+        nonlocal pid
         try:
-            if (pid := os.fork()) == 0:
-                _become(begin, go_on, telling)
+            pid = os.fork()
         finally:
-            os.close(telling)
-        # it closes with a program's start
-        if error := said.read():
-            os.waitpid(pid, 0)
-            [number] = _ERRNO.unpack_from(error)
-            raise OSError(number, error[_ERRNO.size :].decode())
-    return Forked(pid)
+            is_forked.release()
+        if pid:
+            raise SystemExit
+        try:
+            birth.take_place(begin)
+        except OSError as error:
+            birth.fail(error)
+            os._exit(1)
+        birth.close()
+        program.take_over(environment)
+
+    with _Birth() as birth:
+        is_forked.acquire()
+        # in a thread, so that the code finds none of the calls that have led here on its stack
+        program.run_in_thread(fork)
+        is_forked.acquire()
+    if not pid:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    return birth.end(pid)
 
 
-def execute(argv: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
-    """Become another program."""
-    os.execvpe(argv[0], [*argv], environment)
+class _Birth:
+    """A pipe by which a fork says why it cannot become what it is to be; within it, of both processes."""
 
+    def __init__(self) -> None:
+        self._failure, self._telling = os.pipe()
 
-def _become(begin: Callable[[], None], go_on: Callable[[], NoReturn], telling: int) -> NoReturn:
-    try:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._telling)
+
+    def take_place(self, begin: Callable[[], None]) -> None:
+        """In the fork, let go of what is this process's."""
         os.setsid()
-        os.dup2(telling, _FIRST_FD, inheritable=False)
+        os.dup2(self._telling, _FIRST_FD, inheritable=False)
         os.closerange(_FIRST_FD + 1, os.sysconf("SC_OPEN_MAX"))
         # Python ignores it, and a program would inherit that
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         begin()
-        go_on()
-    except OSError as error:
+
+    def fail(self, error: OSError) -> None:
+        """In the fork, say why."""
         os.write(_FIRST_FD, _ERRNO.pack(error.errno or 0) + (error.strerror or str(error)).encode())
-    finally:
-        os._exit(1)
+
+    def close(self) -> None:
+        """In the fork, say that nothing has failed."""
+        os.close(_FIRST_FD)
+
+    def end(self, pid: int) -> Forked:
+        """Wait until the fork is what it is to be, or raise why it cannot."""
+        with open(self._failure, "rb") as said:
+            # it closes with a program's start
+            if error := said.read():
+                os.waitpid(pid, 0)
+                [number] = _ERRNO.unpack_from(error)
+                raise OSError(number, error[_ERRNO.size :].decode())
+        return Forked(pid)

@@ -27,8 +27,9 @@ class Program(Protocol):
     def wait(self) -> object: ...
 
 
-Start = Callable[[list[str], dict[str, str], list[str]], Program]
-"""Starts a program on this process's standard streams: its arguments, its environment, and what it may read."""
+Start = Callable[[list[str] | None, dict[str, str], list[str]], Program]
+"""Starts a program on this process's standard streams: its arguments, ``None`` for what is loaded ahead, its environment, and
+what it may read."""
 
 ProcessorTime = Callable[[], float]
 """Seconds of processor time that programs have used so far."""

@@ -22,6 +22,7 @@ from typing import Any
 import forked
 import hardening
 from cgroups import CONTROLLERS, ControlGroup, Limits
+from loaded import LoadedProgram
 from messages import Messages
 from programs import Program, Programs, Start
 from view import SHARED_MEMORY, View
@@ -49,6 +50,8 @@ _NOT_PRIVATE = {"task", "children", "cwd", "exe", "root"}
 """Besides the list of children these: to deny a link is to deny what it leads to, such as the interpreter."""
 _NOBODYS = "/proc/0"
 """Denied only so that something is: sandlock then opens all files by calls whose mode our filter sees, also for openat2."""
+
+_NOT_BY_KERNEL = "what is loaded ahead runs only where the kernel alone confines"
 
 # memory that the memory limit does not count
 _UNCOUNTED_MEMORY_CALLS = ["memfd_create", "memfd_secret"]
@@ -89,13 +92,17 @@ class Machine:
     Args:
         sandlock: Loads the module, or says why it cannot be used; for where the kernel alone is not enough.
         settings: Of a sandbox, to try with.
+        program: What was loaded ahead, if anything.
 
     Attributes:
         no_namespaces: Why namespaces cannot be had, or ``None``.
     """
 
-    def __init__(self, sandlock: Callable[[], Any], settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self, sandlock: Callable[[], Any], settings: Mapping[str, Any], program: LoadedProgram | None
+    ) -> None:
         self._load_sandlock = cache(sandlock)
+        self.program = program
         self.no_namespaces: str | None = None
         self._has_landlock = False
         if sys.platform == "linux":
@@ -117,16 +124,13 @@ def _entering(settings: Mapping[str, Any], group: ControlGroup | None) -> Callab
 
 
 def _harden(
-    settings: Mapping[str, Any],
-    group: ControlGroup | None,
-    sandlock: Any,
-    no_namespaces: str | None,
-    birth: int,
-) -> tuple[Programs, dict[str, str | None]]:
+    settings: Mapping[str, Any], group: ControlGroup | None, machine: Machine, birth: int
+) -> tuple[Programs, dict[str, str | None], bool]:
     """Give up what this process does not need, and what its programs must not have.
 
-    Returns who starts programs, and why something that confines cannot be had, by its name.
+    Returns who starts programs, why something that confines cannot be had, by its name, and whether the kernel alone confines.
     """
+    sandlock, no_namespaces = machine.sandlock_for(group), machine.no_namespaces
     _limit(resource.RLIMIT_CORE, 0)
     # sandlock keeps a descriptor for each process that has led a group
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -138,7 +142,7 @@ def _harden(
     if group is None:
         _say_birth(birth)
         start = _plain(settings, limit_memory=False)
-        return Programs(start, OomScore()), {"sandlock": no_sandlock}
+        return Programs(start, OomScore()), {"sandlock": no_sandlock}, False
     proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     if no_namespaces is None:
         _entering(settings, group)(birth)
@@ -152,10 +156,10 @@ def _harden(
     hardening.end_with_parent()
     # late: what this process has used until now does not count
     group.enter()
-    rules, start = _confinement(sandlock, settings, group, has_namespaces=no_namespaces is None)
+    rules, start = _confinement(sandlock, settings, group, machine)
     reasons = {"sandlock": no_sandlock, "namespaces": no_namespaces, "seccomp": _try_filter(rules)}
     reasons |= {f"{name} control group": group.missing.get(name) for name in sorted(CONTROLLERS)}
-    return Programs(start, oom_score, group.count, group.processor_time), reasons
+    return Programs(start, oom_score, group.count, group.processor_time), reasons, sandlock is None
 
 
 def _say_birth(birth: int) -> None:
@@ -164,15 +168,15 @@ def _say_birth(birth: int) -> None:
 
 
 def _confinement(
-    sandlock: Any, settings: Mapping[str, Any], group: ControlGroup, *, has_namespaces: bool
+    sandlock: Any, settings: Mapping[str, Any], group: ControlGroup, machine: Machine
 ) -> tuple[Sequence[filters.Rule], Start]:
     """What system calls are refused, and how to start programs."""
     limit_memory = "memory" in group.missing
     if sandlock is None:
-        return hardening.FOR_KERNEL, _by_kernel(settings, group.mounts)
+        return hardening.FOR_KERNEL, _by_kernel(settings, group.mounts, machine.program)
     if isinstance(sandlock, str):
         return hardening.FOR_PLAIN, _plain(settings, limit_memory=limit_memory)
-    mounts = group.mounts if has_namespaces else None
+    mounts = group.mounts if machine.no_namespaces is None else None
     return hardening.FOR_CONFINED, _confined(sandlock, settings, mounts, limit_memory=limit_memory)
 
 
@@ -191,19 +195,24 @@ def _try_filter(rules: Sequence[filters.Rule]) -> str | None:
     return None
 
 
-def _by_kernel(settings: Mapping[str, Any], mounts: Sequence[tuple[str, str]]) -> Start:
+def _by_kernel(
+    settings: Mapping[str, Any], mounts: Sequence[tuple[str, str]], loaded: LoadedProgram | None
+) -> Start:
     """How to start programs that the kernel alone confines."""
     writable = [settings["workspace"], settings["private"], os.devnull, SHARED_MEMORY]
     # of what is in /proc, the view shows as much as may be seen
     shown = ["/proc", *(place for _, place in mounts)]
 
-    def start(argv: list[str], env: dict[str, str], readable: list[str]) -> Program:
+    def start(argv: list[str] | None, env: dict[str, str], readable: list[str]) -> Program:
         def confine() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (_DESCRIPTORS, _DESCRIPTORS))
             hardening.allow_only([*readable, *shown], writable)
             os.chdir(settings["workspace"])
 
-        return forked.start(confine, partial(forked.execute, argv, env))
+        if argv is not None:
+            return forked.start(confine, argv, env)
+        assert loaded is not None, "it is asked for where there is one"
+        return forked.start_loaded(confine, loaded, env)
 
     return start
 
@@ -223,7 +232,8 @@ def _confined(
     else:
         writable.append(SHARED_MEMORY)
 
-    def start(argv: list[str], env: dict[str, str], readable: list[str]) -> Program:
+    def start(argv: list[str] | None, env: dict[str, str], readable: list[str]) -> Program:
+        assert argv is not None, _NOT_BY_KERNEL
         return sandlock.Sandbox(
             fs_readable=[*readable, *(place for _, place in mounts or ())],
             fs_denied=list(_private_to_the_next()) if "/proc" in readable else [_NOBODYS],
@@ -255,7 +265,8 @@ def _plain(settings: Mapping[str, Any], *, limit_memory: bool) -> Start:
     if limit_memory:
         _limit(resource.RLIMIT_DATA, settings["memory_mib"] * _MIB)
 
-    def start(argv: list[str], env: dict[str, str], readable: list[str]) -> Program:
+    def start(argv: list[str] | None, env: dict[str, str], readable: list[str]) -> Program:
+        assert argv is not None, _NOT_BY_KERNEL
         return subprocess.Popen(argv, env=env, cwd=settings["workspace"], start_new_session=True)
 
     return start
@@ -306,12 +317,12 @@ def supervise(
     """
     with closing(control):
         try:
-            sandlock = machine.sandlock_for(group)
-            programs, reasons = _harden(settings, group, sandlock, machine.no_namespaces, birth)
+            programs, reasons, by_kernel = _harden(settings, group, machine, birth)
         except OSError as error:
             refuse(control, error)
             return
-        control.sendall(json.dumps(reasons).encode() + b"\n")
+        said = {"reasons": reasons, "by_kernel": by_kernel}
+        control.sendall(json.dumps(said).encode() + b"\n")
         with closing(programs), suppress(EOFError, ConnectionResetError):
             _serve(control, host, programs)
 

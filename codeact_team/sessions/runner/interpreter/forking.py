@@ -52,7 +52,8 @@ class Forks:
         self._keeps_random_numbers = False
         self._born: list[int] = []
         """The forks of this process that have not been reaped."""
-        self._left_behind = 0
+        # one, where a thread has become this process
+        self._left_behind = count_threads()
         """How many threads Python counts here that are those of the process this is a fork of."""
 
     def seal(self, request: dict[str, Any], *, own_threads: int, keeps_random_numbers: bool) -> str | None:

@@ -1,0 +1,59 @@
+"""A Python program that is loaded ahead, for forks of this process to run. Imports next to nothing: its forks have that, too."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import signal
+import site
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+_RUN = compile("_fork()\n_loaded.run(_arguments)", "<string>", "exec")
+
+
+class LoadedProgram:
+    """What a fork is to be, with everything that it would find if it had been started as a program.
+
+    What is imported later does not get there. For the arguments see :class:`~codeact_team.sandboxes.base.LoadedAhead`.
+    """
+
+    def __init__(self, loader: str, data: bytes, names: str, arguments: Sequence[str]) -> None:
+        path = [*sys.path]
+        # as it is where Python runs a command
+        sys.path[0] = ""
+        self._main = type(sys)("__main__")
+        # the loader does not run at once
+        self._main.__name__ = "loader"
+        exec(compile(loader, "<string>", "exec"), self._main.__dict__)
+        self._loaded, self._arguments = self._main.Loaded(data, names), [*arguments]
+        self._main.__name__ = "__main__"
+        self._modules = {**sys.modules, "__main__": self._main}
+        del self._modules[__name__]
+        sys.path[:] = path
+
+    def run_in_thread(self, fork: Callable[[], None]) -> None:
+        """Run it, after ``fork``, in a thread that ends with that in this process."""
+        self._main.__dict__.update(_fork=fork, _loaded=self._loaded, _arguments=self._arguments)
+        _thread.start_new_thread(exec, (_RUN, self._main.__dict__))
+
+    def take_over(self, environment: Mapping[str, str]) -> None:
+        """In a fork, leave nothing to be found of what this process was."""
+        os.environ.clear()
+        os.environ.update(environment)
+        # where these are depends on the environment
+        site.USER_BASE = site.USER_SITE = None
+        del self._main.__dict__["_fork"]
+        for name in sys.modules.keys() - self._modules.keys():
+            del sys.modules[name]
+        sys.modules.update(self._modules)
+        sys.path_importer_cache.clear()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
+            # as Python has it
+            signal.signal(number, signal.SIG_IGN)
