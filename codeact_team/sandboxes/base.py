@@ -65,7 +65,8 @@ class LoadedAhead(NamedTuple):
     """A Python program of ours that a sandbox may have loaded before anybody asks for it.
 
     Attributes:
-        loader: Source of a class ``Loaded``, of which one is made with ``data`` and ``names``, and whose ``run`` then runs.
+        loader: Source of a class ``Loaded``, of which one is made with ``data`` and ``names``, and whose ``run`` then runs
+            with ``_path``, which is the path of modules as the source has found it.
         data: What it loads.
         names: What of that.
         arguments: What it runs with.

@@ -13,6 +13,7 @@ import glob
 import json
 import logging
 import os
+import re
 import socket
 import sys
 import tempfile
@@ -125,11 +126,17 @@ def children(pid: int) -> list[int]:
 
 
 def supervisors() -> list[int]:
-    """The supervising processes of this one, after the template that they are forks of."""
-    found = [os.getpid()]
-    for pid in found:
-        found += [child for child in children(pid) if child in alive("confined/supervisor")]
-    return found[1:]
+    """The templates of this process, and after them the supervising processes that are forks of them."""
+    templates = [child for child in children(os.getpid()) if child in alive("confined/supervisor")]
+    return templates + [child for one in templates for child in children(one) if _leads_namespace(child)]
+
+
+def _leads_namespace(pid: int) -> bool:
+    # others clean up after one that has ended
+    with contextlib.suppress(OSError):
+        status = Path(f"/proc/{pid}/status").read_text()
+        return bool(re.search(r"^NSpid:\t\d+\t1$", status, re.M))
+    return False
 
 
 def alive(mark: str) -> list[int]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 import pytest
+from sandboxes import confined_host
 from sandboxes.confined_support import confined, skip_if_not_confined
 
-from codeact_team.sandboxes.confined import ConfinedSandbox
+from codeact_team.sandboxes.confined import ConfinedSandbox, template
+
+Supervisors = Callable[[], list[int]]
 
 
 @pytest.fixture(scope="module")
@@ -19,3 +22,11 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Generator[ConfinedSandb
     asyncio.run(sandbox.start())
     yield sandbox
     asyncio.run(sandbox.stop())
+
+
+@pytest.fixture
+def supervisors(monkeypatch: pytest.MonkeyPatch) -> Supervisors:
+    """The template and the supervising processes of this test: what others have left in this process goes on beside them."""
+    monkeypatch.setattr(template, "_current", None)
+    others = confined_host.supervisors()
+    return lambda: [pid for pid in confined_host.supervisors() if pid not in others]

@@ -10,7 +10,7 @@ from operator import le
 from pathlib import Path
 
 import pytest
-from sandboxes.confined_host import alive, children, supervisors
+from sandboxes.confined_host import alive, children
 from sandboxes.confined_support import (
     confined,
     control_groups,
@@ -22,6 +22,7 @@ from sandboxes.confined_support import (
     skip_if_not_confined,
     started,
 )
+from sandboxes.conftest import Supervisors
 from support.waiting import until
 
 from codeact_team.errors import ConfinementError, SandboxError, SettingError
@@ -224,7 +225,7 @@ class TestStopping:
                 if os.fork() == 0:
                     os.setsid()
                     if os.fork() == 0:
-                        os.execv(sys.executable, [sys.executable, "-c", "print(1)\\nwhile True: pass", "{mark}"])
+                        os.execv(sys.executable, [sys.executable, "-c", "import os; os.write(1, b'1\\\\n')\\nwhile True: pass", "{mark}"])
                     os._exit(0)
             input()
         """
@@ -238,7 +239,7 @@ class TestStopping:
                 await sandbox.start()
                 process = await sandbox.spawn([sandbox.python, "-c", "if True:" + code])
                 said = b""
-                while said.count(b"1") < 2:
+                while said.count(b"1\n") < 2:
                     said += await line(process)
                 assert alive(mark)
                 await end()
@@ -305,7 +306,7 @@ class TestStopping:
             await until(lambda: alive(mark) == [], seconds=10)
             await until(lambda: not any(map(Path.exists, groups)), seconds=10)
 
-    async def test_ten_programs_leave_nothing_behind(self, tmp_path: Path) -> None:
+    async def test_ten_programs_leave_nothing_behind(self, tmp_path: Path, supervisors: Supervisors) -> None:
         # each cancel leaked a thread
         async with started(tmp_path) as sandbox:
             await run(sandbox, "true")
@@ -433,7 +434,7 @@ class TestLifeCycle:
         await run(sandbox, "true")
 
     async def test_a_supervisor_that_is_killed_is_a_lost_sandbox_and_can_be_replaced(
-        self, tmp_path: Path
+        self, tmp_path: Path, supervisors: Supervisors
     ) -> None:
         # what was killed left the executor broken for ever
         mark = f"lost-{os.getpid()}"

@@ -10,8 +10,9 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from sandboxes.confined_host import alive, supervisors
+from sandboxes.confined_host import alive
 from sandboxes.confined_support import confined, control_groups, line, run, skip_if_not_confined, started
+from sandboxes.conftest import Supervisors
 from support.waiting import until
 
 from codeact_team.errors import ConfinementError
@@ -30,7 +31,9 @@ def workspaces(tmp_path: Path) -> list[Path]:
     return found
 
 
-async def test_it_begins_with_the_first_sandbox_and_ends_with_the_last(workspaces: list[Path]) -> None:
+async def test_it_begins_with_the_first_sandbox_and_ends_with_the_last(
+    workspaces: list[Path], supervisors: Supervisors
+) -> None:
     assert supervisors() == []
     first, *others = sandboxes = [confined(workspace) for workspace in workspaces]
     await asyncio.gather(*(sandbox.start() for sandbox in sandboxes))
@@ -46,7 +49,9 @@ async def test_it_begins_with_the_first_sandbox_and_ends_with_the_last(workspace
     assert supervisors() == []
 
 
-async def test_if_it_is_killed_all_sandboxes_are_lost_and_can_be_replaced(workspaces: list[Path]) -> None:
+async def test_if_it_is_killed_all_sandboxes_are_lost_and_can_be_replaced(
+    workspaces: list[Path], supervisors: Supervisors
+) -> None:
     mark = f"lost-{os.getpid()}"
     async with AsyncExitStack() as stack:
         one, other = [await stack.enter_async_context(started(workspace)) for workspace in workspaces[:2]]

@@ -23,6 +23,7 @@ class LoadedProgram:
 
     def __init__(self, loader: str, data: bytes, names: str, arguments: Sequence[str]) -> None:
         path = [*sys.path]
+        self._found = set(filter(os.path.exists, path))
         # as it is where Python runs a command
         sys.path[0] = ""
         self._main = type(sys)("__main__")
@@ -44,6 +45,9 @@ class LoadedProgram:
         """In a fork, leave nothing to be found of what this process was."""
         os.environ.clear()
         os.environ.update(environment)
+        # a start leaves out directories that are not there
+        path: list[str] = self._main.__dict__["_path"]
+        path[:] = [entry for entry in path if entry not in self._found or os.path.exists(entry)]
         # where these are depends on the environment
         site.USER_BASE = site.USER_SITE = None
         del self._main.__dict__["_fork"]
