@@ -53,6 +53,19 @@ class TestConfinement:
             assert sandbox.limits[Cause.PROCESSES] == "pids: 8"
             assert {Cause.NETWORK, Cause.READ_ONLY} <= set(sandbox.limits)
 
+    async def test_what_is_readable_is_seen_where_links_and_detours_lead(self, tmp_path: Path) -> None:
+        for name in ("workspace", "data", "other", "hidden"):
+            (tmp_path / name).mkdir()
+        (tmp_path / "data" / "file").write_text("data")
+        (tmp_path / "hidden" / "file").write_text("hidden")
+        (tmp_path / "other" / "link").symlink_to("../data")
+        (tmp_path / "absolute").symlink_to(tmp_path / "other" / "link")
+        ways = [f"{tmp_path}/{way}" for way in ("absolute/file", "other/../absolute/file", "other/link/file")]
+        async with started(tmp_path / "workspace", readable=ways[:2]) as sandbox:
+            for way in ways:
+                assert (await run(sandbox, "cat", way))[0] == b"data"
+            assert b"No such file" in (await run(sandbox, "cat", f"{tmp_path}/hidden/file"))[0]
+
     @pytest.mark.parametrize(
         ("code", "cause"),
         [

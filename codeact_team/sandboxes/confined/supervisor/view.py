@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from codeact_team.system.kernel import checked, libc, syscall
@@ -68,16 +68,17 @@ class View(NamedTuple):
         writable = _tree(self.writable)
         place = self.private
         _mount_memory(place, _ROOT_MIB)
-        shown, links = _ways(path for path in self.readable if not _is_below(path, _PROC))
+        ways = _Ways(path for path in self.readable if not _is_below(path, _PROC))
+        shown = ways.ends
         for path in shown:
             _show(_tree(path), f"{place}{path}")
         for source, target in moved:
             _show(_tree(source), f"{place}{target}")
-        for path, target in {**links, **_LINKS}.items():
+        for path, target in {**ways.links, **_LINKS}.items():
             if not any(_is_below(path, above) for above in shown):
                 os.makedirs(os.path.dirname(f"{place}{path}"), exist_ok=True)
                 os.symlink(target, f"{place}{path}")
-        for path in (self.writable, self.private, _PROC, SHARED_MEMORY):
+        for path in (*ways.passed, self.writable, self.private, _PROC, SHARED_MEMORY):
             os.makedirs(f"{place}{path}", exist_ok=True)
         read_only = struct.pack("=QQQQ", _MOUNT_ATTR_RDONLY, 0, 0, 0)
         arguments = (os.fsencode(place), _AT_RECURSIVE, read_only, len(read_only))
@@ -89,32 +90,41 @@ class View(NamedTuple):
         _make_root(place)
 
 
-def _ways(paths: Iterable[str]) -> tuple[Sequence[str], Mapping[str, str]]:
-    """The places that paths lead to, but for those below others of them, and all links on the way, with their targets."""
-    links: dict[str, str] = {}
-    shown: list[str] = []
-    for place in sorted({_follow(path, links) for path in paths}, key=len):
-        if not any(_is_below(place, above) for above in (_PROC, *shown)):
-            shown.append(place)
-    return shown, links
+class _Ways:
+    """Where paths lead, and how.
 
+    Attributes:
+        ends: The places that they lead to, but for those below others of them.
+        links: All links on the way, with their targets.
+        passed: Directories that a path leads into and out of again.
+    """
 
-def _follow(path: str, links: dict[str, str]) -> str:
-    """Where a path leads, as the kernel goes there: the links on the way are added to ``links``."""
-    place, names, followed = "/", path.split("/")[::-1], 0
-    # what is below that depends on who looks
-    while names and place != _PROC:
-        name = names.pop()
-        here = os.path.normpath(os.path.join(place, name))
-        if name in {"", ".", ".."} or not os.path.islink(here):
-            place = here
-            continue
-        if (followed := followed + 1) > _MOST_LINKS:
-            raise OSError(f"{path}: too many links on the way")
-        links[here] = target = os.readlink(here)
-        names += target.split("/")[::-1]
-        place = "/" if target.startswith("/") else place
-    return place
+    def __init__(self, paths: Iterable[str]) -> None:
+        self.ends: list[str] = []
+        self.links: dict[str, str] = {}
+        self.passed: set[str] = set()
+        for place in sorted({*map(self._follow, paths)}, key=len):
+            if not any(_is_below(place, above) for above in (_PROC, *self.ends)):
+                self.ends.append(place)
+
+    def _follow(self, path: str) -> str:
+        """Where a path leads, as the kernel goes there."""
+        place, names, followed = "/", path.split("/")[::-1], 0
+        # what is below that depends on who looks
+        while names and place != _PROC:
+            name = names.pop()
+            here = os.path.normpath(os.path.join(place, name))
+            if name == "..":
+                self.passed.add(place)
+            if name in {"", ".", ".."} or not os.path.islink(here):
+                place = here
+                continue
+            if (followed := followed + 1) > _MOST_LINKS:
+                raise OSError(f"{path}: too many links on the way")
+            self.links[here] = target = os.readlink(here)
+            names += target.split("/")[::-1]
+            place = "/" if target.startswith("/") else place
+        return place
 
 
 def _is_below(path: str, above: str) -> bool:
