@@ -26,9 +26,10 @@ sys.path.append(os.path.abspath(f"{__file__}/../../../../.."))
 import hardening
 from descendants import drain, ignore_deaths, notice_deaths
 from loaded import LoadedProgram
+from means import Machine
 from messages import Messages
 from programs import close_standard_streams
-from supervision import Machine, Surroundings, refuse, supervise
+from supervision import Surroundings, refuse, supervise
 
 from codeact_team.system import kernel
 
@@ -67,9 +68,7 @@ class _Template:
         self._control = control
         self._messages = Messages(control)
         self._host = host
-        self._sandlock = sandlock
-        self._program = program
-        self._machine: Machine | None = None
+        self._machine = Machine(sandlock, program)
         self._deaths = notice_deaths()
         self._supervising: dict[int, _Supervising] = {}
         """By the numbers that the host has given them."""
@@ -104,17 +103,15 @@ class _Template:
 
     def _fork(self, number: int, settings: dict[str, Any], control: socket.socket, until_clean: int) -> None:
         surroundings = Surroundings(settings)
-        machine = self._machine = self._machine or Machine(self._sandlock, settings, self._program)
-        # what it loads is shared by all
-        machine.sandlock_for(surroundings.group)
         born, birth = os.pipe()
         try:
+            means = self._machine.means_for(settings, surroundings.group)
             if os.fork() == 0:
                 try:
                     os.close(born)
                     os.close(until_clean)
                     self._forget()
-                    supervise(control, settings, surroundings.group, machine, host=self._host, birth=birth)
+                    supervise(control, settings, means, host=self._host, birth=birth)
                 finally:
                     os._exit(0)
         except OSError:
