@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 import signal
@@ -25,6 +26,7 @@ from command_line import (
 )
 from support.fork_server import Forked, start
 from support.openai_server import ScriptedServer, Slow, Text
+from support.waiting import until
 from terminal import on_a_terminal
 
 from codeact_team.sandboxes.docker.container import LABEL
@@ -124,7 +126,8 @@ def test_a_signal_during_execution_stops_the_code_and_is_told_as_the_result_howe
         running(server.base_url, "--json", cwd=tmp_path, overrides=[CONFINED]) as process,
     ):
         wait_for_output(process, SLEEPS)
-        assert sleepers(f"{code}.25")
+        # a process that has begun may still be without its arguments
+        asyncio.run(until(lambda: sleepers(f"{code}.25")))
         for _ in range(times):
             os.killpg(process.pid, number)
             time.sleep(0.02)
