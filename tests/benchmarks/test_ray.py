@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from batch.batches import coder, doubling, numbers
+from benchmarks.conftest import Figures
 from rich.console import Console
 from rich.table import Table
 from support.openai_server import ScriptedServer
@@ -46,7 +47,7 @@ async def batch(base_url: str, out: Path, **where: Any) -> tuple[float, float]:
     return began - called, (time.perf_counter() - began) / TASKS
 
 
-async def test_overhead_of_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_overhead_of_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, figure: Figures) -> None:
     for name, value in authenticated(tmp_path).items():
         monkeypatch.setenv(name, value)
     places: dict[str, dict[str, Any]] = {
@@ -64,4 +65,5 @@ async def test_overhead_of_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     for name, values in measured.items():
         start, each = median(start for start, _ in values), median(each for _, each in values)
         table.add_row(name, f"{start:.1f}", f"{each * 1000:.1f}", f"{each / base:.2f}")
+        figure(f"A small task of a batch by {WORKERS} workers: {name}", f"{each * 1000:.0f} ms")
     Console(width=100).print(table)
