@@ -70,5 +70,5 @@ def test_it_ends_as_if_it_was_left_alone(
             if kill_and_resume(tmp_path / str(attempt), server, story, *kills):
                 return
             # it was killed before it had begun, or was quicker than when it was left alone
-            milliseconds = max(500, milliseconds * 4 // 5)
+            milliseconds = max(100, milliseconds * 4 // 5)
     raise AssertionError("it was never killed while it ran")
