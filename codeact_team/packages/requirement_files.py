@@ -83,7 +83,10 @@ def _read(file: Path, found: RequirementLines, into: list[str], seen: set[tuple[
             into.append(_requirement(line, file, number))
             continue
         option, _, value = line.replace("=", " ", 1).partition(" ")
-        value = "".join(shlex.split(value)) if value else ""
+        try:
+            value = "".join(shlex.split(value)) if value else ""
+        except ValueError as error:
+            raise SettingError(f"packages_file: {file}:{number}: {line!r} cannot be read: {error}") from None
         if option in _REQUIREMENTS:
             _read(file.parent / value, found, into, seen)
         elif option in _CONSTRAINTS:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from packaging.requirements import Requirement
 from support.wheels import make_wheel
@@ -103,6 +103,7 @@ def digest(file: Path) -> str:
 
 
 @given(st.text())
+@example("- '")
 def test_whatever_a_file_holds_is_read_as_requirements_or_refused(
     tmp_path_factory: pytest.TempPathFactory, text: str
 ) -> None:
