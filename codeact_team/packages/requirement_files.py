@@ -82,11 +82,7 @@ def _read(file: Path, found: RequirementLines, into: list[str], seen: set[tuple[
         if not line.startswith("-"):
             into.append(_requirement(line, file, number))
             continue
-        option, _, value = line.replace("=", " ", 1).partition(" ")
-        try:
-            value = "".join(shlex.split(value)) if value else ""
-        except ValueError as error:
-            raise SettingError(f"packages_file: {file}:{number}: {line!r} cannot be read: {error}") from None
+        option, value = _option(line, file, number)
         if option in _REQUIREMENTS:
             _read(file.parent / value, found, into, seen)
         elif option in _CONSTRAINTS:
@@ -102,6 +98,14 @@ def _read(file: Path, found: RequirementLines, into: list[str], seen: set[tuple[
                 f"packages_file: {file}:{number}: {option} is not taken: only wheels are used, and nothing is built on "
                 "this machine"
             )
+
+
+def _option(line: str, file: Path, number: int) -> tuple[str, str]:
+    option, _, value = line.replace("=", " ", 1).partition(" ")
+    try:
+        return option, "".join(shlex.split(value)) if value else ""
+    except ValueError as error:
+        raise SettingError(f"packages_file: {file}:{number}: {line!r} cannot be read: {error}") from None
 
 
 def _lines(file: Path) -> Iterator[tuple[int, str]]:
