@@ -44,8 +44,13 @@ def remove_orphaned(directory: Path) -> None:
 def _is_orphaned(entry: os.DirEntry[str]) -> bool:
     if (named := _NAME.fullmatch(entry.name)) is None or not entry.is_dir(follow_symlinks=False):
         return False
+    try:
+        owner = entry.stat(follow_symlinks=False).st_uid
+    except FileNotFoundError:
+        # another one has just removed it
+        return False
     # others' directories are not ours to judge; root gives its own away to the user that code runs as
-    is_ours = os.geteuid() in (0, entry.stat(follow_symlinks=False).st_uid)
+    is_ours = os.geteuid() in (0, owner)
     return is_ours and not is_running(int(named["process"])) and not _is_held(entry.path)
 
 
