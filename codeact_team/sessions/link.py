@@ -209,15 +209,15 @@ class Link:
             return await self._open()
 
     async def _open(self) -> Greeting:
-        payload, loaded = b"", await self._sandbox.spawn_loaded()
-        if loaded is None:
+        payload, process = b"", await self._sandbox.spawn_loaded()
+        if process is None:
             plain = self._sandbox.python_is_plain
-            command, payload = (
-                shipping.command(self._sandbox.python, plain=plain),
+            payload, command = (
                 shipping.payload(plain=plain),
+                shipping.command(self._sandbox.python, plain=plain),
             )
-            loaded = await self._sandbox.spawn(command, supervises=True)
-        self._process = loaded
+            process = await self._sandbox.spawn(command, supervises=True)
+        self._process = process
         try:
             async with asyncio.timeout(START_TIMEOUT):
                 await self.send(payload)

@@ -41,6 +41,8 @@ def start(begin: Callable[[], None], argv: Sequence[str], environment: Mapping[s
         if (pid := os.fork()) == 0:
             try:
                 birth.take_place(begin)
+                # Python ignores it, and a program would inherit that
+                signal.signal(signal.SIGPIPE, signal.SIG_DFL)
                 os.execvpe(argv[0], [*argv], environment)
             except OSError as error:
                 birth.fail(error)
@@ -96,8 +98,6 @@ class _Birth:
         os.setsid()
         os.dup2(self._telling, _FIRST_FD, inheritable=False)
         os.closerange(_FIRST_FD + 1, os.sysconf("SC_OPEN_MAX"))
-        # Python ignores it, and a program would inherit that
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         begin()
 
     def fail(self, error: OSError) -> None:

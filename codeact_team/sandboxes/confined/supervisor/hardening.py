@@ -112,6 +112,8 @@ FOR_ALL = (
     Rule("fallocate", error=errno.EOPNOTSUPP),
     *NO_SET_ID,
 )
+# what a filter cannot see the flags and modes of; programs know kernels without these
+_UNSEEN = tuple(Rule(name, error=errno.ENOSYS) for name in ("openat2", "io_uring_setup"))
 FOR_CONFINED = (Rule("socket", {0: _AF_UNIX}),)
 _OF_THE_MACHINE = """
 acct add_key adjtimex bpf chroot clock_adjtime clock_settime delete_module fanotify_init fanotify_mark finit_module
@@ -137,16 +139,13 @@ FOR_KERNEL = (
     *map(Rule, f"{_OF_THE_MACHINE} {_OF_NAMESPACES} {_OF_MEMORY}".split()),
     Rule("clone", bits={0: _CLONE_NEW}),
     Rule("ioctl", either=((1, _TIOCSTI), (1, _TIOCLINUX))),
-    # what a filter cannot see the flags and modes of; programs know kernels without these
-    *(Rule(name, error=errno.ENOSYS) for name in ("clone3", "openat2")),
-    *(Rule(name, error=errno.ENOSYS) for name in ("io_uring_enter", "io_uring_register", "io_uring_setup")),
+    *_UNSEEN,
+    *(Rule(name, error=errno.ENOSYS) for name in ("clone3", "io_uring_enter", "io_uring_register")),
 )
 """Where the kernel alone confines: also what is of use to attackers of the kernel rather than to programs."""
 FOR_PLAIN = (
     Rule("socket"),
     # what Landlock guards by itself
     *map(Rule, ("ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd")),
-    # what a filter cannot see the modes of; programs know kernels without these
-    Rule("openat2", error=errno.ENOSYS),
-    Rule("io_uring_setup", error=errno.ENOSYS),
+    *_UNSEEN,
 )

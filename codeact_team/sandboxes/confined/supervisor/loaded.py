@@ -26,11 +26,10 @@ class LoadedProgram:
         self._found = set(filter(os.path.exists, path))
         # as it is where Python runs a command
         sys.path[0] = ""
-        self._main = type(sys)("__main__")
-        # the loader does not run at once
-        self._main.__name__ = "loader"
+        # not yet by the name that lets it run at once
+        self._main = type(sys)("loader")
         exec(compile(loader, "<string>", "exec"), self._main.__dict__)
-        self._loaded, self._arguments = self._main.Loaded(data, names), [*arguments]
+        self._main.__dict__.update(_loaded=self._main.Loaded(data, names), _arguments=[*arguments])
         self._main.__name__ = "__main__"
         self._modules = {**sys.modules, "__main__": self._main}
         del self._modules[__name__]
@@ -38,7 +37,7 @@ class LoadedProgram:
 
     def run_in_thread(self, fork: Callable[[], None]) -> None:
         """Run it, after ``fork``, in a thread that ends with that in this process."""
-        self._main.__dict__.update(_fork=fork, _loaded=self._loaded, _arguments=self._arguments)
+        self._main.__dict__["_fork"] = fork
         _thread.start_new_thread(exec, (_RUN, self._main.__dict__))
 
     def take_over(self, environment: Mapping[str, str]) -> None:
@@ -58,6 +57,5 @@ class LoadedProgram:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):
-            # as Python has it
-            signal.signal(number, signal.SIG_IGN)
+        # as Python has it
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

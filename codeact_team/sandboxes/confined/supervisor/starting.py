@@ -53,7 +53,7 @@ def by_kernel(
 
     def start(argv: list[str] | None, env: dict[str, str], readable: list[str]) -> Program:
         def confine() -> None:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (_DESCRIPTORS, _DESCRIPTORS))
+            limit(resource.RLIMIT_NOFILE, _DESCRIPTORS)
             hardening.allow_only([*readable, *shown], writable)
             os.chdir(settings["workspace"])
 

@@ -45,6 +45,7 @@ def _load_sandlock(directory: str | None = None) -> Any:
         import sandlock
     except (ImportError, OSError, RuntimeError) as error:
         return f"it cannot be loaded: {error}"
+    kernel.share_memory_with_forks()
     if sandlock.landlock_abi_version() < 1:
         return "this kernel has no Landlock: it wants Linux 6.12, with `landlock` in /sys/kernel/security/lsm"
     failure = hardening.failure_of(partial(_try_sandlock, sandlock))
