@@ -100,6 +100,10 @@ class EngineError(SandboxError):
     """The container engine cannot be reached, lacks the image, or refuses the container."""
 
 
+class SandboxLostError(SandboxError):
+    """A sandbox ended, or was out of reach, before any code ran in it: another one may do."""
+
+
 class ForkError(SandboxError):
     """A session cannot be copied as it is now: its code holds something open that a copy could not have."""
 

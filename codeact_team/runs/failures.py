@@ -14,7 +14,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
 from codeact_team.config.credentials import without_secrets
-from codeact_team.errors import CodeActTeamError, EngineError
+from codeact_team.errors import CodeActTeamError, EngineError, SandboxLostError
 
 _TOO_LONG = re.compile(r"context.?length|context window|maximum context|too many tokens", re.IGNORECASE)
 _ERRNO = re.compile(r"\[Errno -?\d+\] ")
@@ -65,8 +65,9 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_of_infrastructure(error: BaseException) -> bool:
-    """Whether what is around a run has failed, and not what it was given: the model's server, or the container engine."""
-    return is_transient(error) or _is_named(error, "APITimeoutError") or isinstance(error, EngineError)
+    """Whether what is around a run has failed, and not what it was given: the model's server, the engine, or a sandbox."""
+    is_around = isinstance(error, EngineError | SandboxLostError)
+    return is_around or is_transient(error) or _is_named(error, "APITimeoutError")
 
 
 def retry_after(error: BaseException) -> float | None:

@@ -15,7 +15,7 @@ from secrets import token_hex
 from pydantic import ValidationError
 
 from codeact_team.aio import Turns, to_the_end
-from codeact_team.errors import SandboxError
+from codeact_team.errors import SandboxError, SandboxLostError
 from codeact_team.sandboxes.base import STARTS_AT_ONCE, Exit, Process, Sandbox
 from codeact_team.sessions import shipping
 from codeact_team.sessions.protocol import (
@@ -84,6 +84,7 @@ class Line:
 
         Raises:
             SandboxError: If it cannot run in this sandbox, such as where Python is missing.
+            SandboxLostError: If the sandbox has ended, or does not get to it in time.
         """
         return await self._link.open()
 
@@ -224,7 +225,7 @@ class Link:
                 return await self._greeting(self._process)
         except TimeoutError:
             await to_the_end(self.end(f"it did not start within {START_TIMEOUT:g} s"))
-            raise SandboxError(f"the interpreter did not start within {START_TIMEOUT:g} s") from None
+            raise SandboxLostError(f"the interpreter did not start within {START_TIMEOUT:g} s") from None
         except BaseException:
             await to_the_end(self.end(_ENDED))
             raise
@@ -304,5 +305,8 @@ class Link:
                 while len(said) < _MAX_WORDS and (data := await process.read()):
                     said += data
                 break
+        else:
+            if (lost := (await process.wait()).lost) is not None:
+                raise SandboxLostError(f"the sandbox was lost while its interpreter started: {lost}")
         words = said[:_MAX_WORDS].decode(errors="replace").strip() or "it ended without a word"
         raise SandboxError(f"no interpreter can be started in the sandbox: {words}")

@@ -11,6 +11,8 @@ from importlib import resources
 from importlib.machinery import SourceFileLoader
 from importlib.resources.abc import Traversable
 from importlib.util import find_spec
+from pathlib import Path
+from types import CodeType
 
 from codeact_team.sandboxes.base import LoadedAhead
 
@@ -43,35 +45,49 @@ def payload(*, plain: bool = False) -> bytes:
     Args:
         plain: As of :func:`command`.
     """
-    root, system = resources.files(_PACKAGE), resources.files(_SYSTEM)
-    sources = {
-        "codeact_team": "",
-        _PACKAGE: "",
-        f"{_PACKAGE}.protocol": (root / "protocol.py").read_text(),
-        **_sources(root / "runner", _RUNNER),
-        **_sources(system, _SYSTEM),
+    root = resources.files(_PACKAGE)
+    files = {
+        f"{_PACKAGE}.protocol": root / "protocol.py",
+        **_modules(root / "runner", _RUNNER),
+        **_modules(resources.files(_SYSTEM), _SYSTEM),
     }
-    packages = {name.rpartition(".")[0] for name in sources}
-    runner: dict[str, _Source] = {}
-    for name, source in sources.items():
-        origin = f"<{name}>"
+    packages = {name.rpartition(".")[0] for name in files}
+    # what these have is for the host
+    runner: dict[str, _Source] = {name: (_origin(name), True, "") for name in ("codeact_team", _PACKAGE)}
+    for name, file in files.items():
         is_code = plain and name != _BOOTSTRAP
-        code = marshal.dumps(compile(source, origin, "exec", dont_inherit=True)) if is_code else source
-        runner[name] = (origin, name in packages, code)
+        shipped = marshal.dumps(_code(name, file)) if is_code else file.read_text()
+        runner[name] = (_origin(name), name in packages, shipped)
     standard = _standard() if plain else {}
     return marshal.dumps((runner, standard), _MARSHAL_VERSION)
 
 
-def _sources(directory: Traversable, package: str) -> dict[str, str]:
-    sources: dict[str, str] = {}
+def _modules(directory: Traversable, package: str) -> dict[str, Traversable]:
+    files: dict[str, Traversable] = {}
     for entry in directory.iterdir():
         if entry.is_dir():
-            sources |= _sources(entry, f"{package}.{entry.name}")
+            files |= _modules(entry, f"{package}.{entry.name}")
         elif entry.name == "__init__.py":
-            sources[package] = entry.read_text()
+            files[package] = entry
         elif entry.name.endswith(".py"):
-            sources[f"{package}.{entry.name.removesuffix('.py')}"] = entry.read_text()
-    return sources
+            files[f"{package}.{entry.name.removesuffix('.py')}"] = entry
+    return files
+
+
+def _origin(name: str) -> str:
+    return f"<{name}>"
+
+
+def _code(name: str, file: Traversable) -> CodeType:
+    """The code of a module, which tells nothing of where it is on the host."""
+    # Python may have kept it, and to compile it takes longer than all else at a start
+    code = SourceFileLoader(name, str(file)).get_code(name) if isinstance(file, Path) else None
+    return _moved(code or compile(file.read_text(), "", "exec", dont_inherit=True), _origin(name))
+
+
+def _moved(code: CodeType, origin: str) -> CodeType:
+    constants = (_moved(each, origin) if isinstance(each, CodeType) else each for each in code.co_consts)
+    return code.replace(co_filename=origin, co_consts=(*constants,))
 
 
 def _standard() -> dict[str, _Source]:

@@ -1,17 +1,20 @@
-"""Batches whose sandboxes are containers: the engine is away, and containers are killed."""
+"""Batches whose sandboxes are containers: the engine is away or dies, and containers are killed."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Coroutine
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from batch.batches import coder, of_type, results, said, task_of
+from batch.batches import coder, numbers, of_type, results, said, task_of
 from support.openai_server import AnyReply, ScriptedServer, Text
+from support.private_engine import PrivateEngine
 
 from codeact_team import run_batch
-from codeact_team.effects import Event
+from codeact_team.effects import Event, Listener
 from codeact_team.sandboxes.docker.container import LABEL, owner_label
 from codeact_team.sandboxes.docker.engine import connect, engine_url
 
@@ -107,3 +110,81 @@ async def test_a_container_that_is_killed_takes_no_other_task_with_it(tmp_path: 
     assert killed
     assert (batch.outcomes, batch.wrong) == ({"accepted": 4}, 0)
     assert [one["answer"] for one in results(tmp_path)] == ["2", "4", "6", "8"]
+
+
+def persistent(body: Any) -> AnyReply:
+    """A model that has the number of its task doubled by code, again where that came to nothing."""
+    last = said(body)[-1]
+    if "twice:" in last:
+        return Text(last.split("twice:")[1].split()[0])
+    return Text(f"```python\nprint('twice:', 2 * {task_of(body).split()[1]})\n```")
+
+
+def then(
+    count: int, do: Callable[[], Coroutine[Any, Any, None]], doing: list[asyncio.Task[None]]
+) -> Listener:
+    """What does something once so many tasks have ended."""
+    ended = 0
+
+    def listen(event: Event) -> None:
+        nonlocal ended
+        ended += event.type == "task_ended"
+        if ended == count and not doing:
+            doing.append(asyncio.ensure_future(do()))
+
+    return listen
+
+
+@pytest.mark.long
+async def test_an_engine_that_is_killed_in_the_middle_takes_no_finished_result_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes back while the batch still tries."""
+    events, doing = list[Event](), list[asyncio.Task[None]]()
+    async with ScriptedServer(persistent) as server, PrivateEngine() as engine:
+        monkeypatch.setenv("DOCKER_HOST", engine.url)
+
+        async def die() -> None:
+            await engine.kill()
+            await engine.start()
+
+        batch = await run_batch(
+            in_containers(server.base_url),
+            numbers(10),
+            out=tmp_path,
+            workers=2,
+            concurrency=4,
+            listeners=[events.append, then(3, die, doing)],
+        )
+        await asyncio.gather(*doing)
+    assert doing
+    assert (batch.outcomes, batch.wrong) == ({"accepted": 10}, 0)
+    assert [one["answer"] for one in results(tmp_path)] == [str(2 * n) for n in range(1, 11)]
+    assert of_type(events, "task_retried")
+
+
+@pytest.mark.long
+async def test_what_an_engine_that_stays_away_has_stopped_is_done_when_there_is_one_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    doing = list[asyncio.Task[None]]()
+    async with ScriptedServer(persistent) as server, PrivateEngine() as engine:
+        monkeypatch.setenv("DOCKER_HOST", engine.url)
+        config = in_containers(server.base_url)
+        first = await run_batch(
+            config,
+            numbers(10),
+            out=tmp_path,
+            workers=2,
+            concurrency=4,
+            retries=1,
+            listeners=[then(3, engine.kill, doing)],
+        )
+        await asyncio.gather(*doing)
+        assert first.exit_code == 75
+        finished = results(tmp_path)
+        assert len([one for one in finished if one["outcome"] == "accepted"]) >= 3
+        await engine.start()
+        batch = await run_batch(config, numbers(10), out=tmp_path, workers=2)
+    assert (batch.outcomes, batch.wrong) == ({"accepted": 10}, 0)
+    assert [one["answer"] for one in results(tmp_path)] == [str(2 * n) for n in range(1, 11)]

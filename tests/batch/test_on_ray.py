@@ -45,6 +45,7 @@ def states(out: Path, count: int) -> set[RunState]:
     return {KeptRun.read(RunDirectory(out / "runs" / f"n{n}")).state for n in range(1, count + 1)}
 
 
+@pytest.mark.long
 async def test_tasks_come_to_the_same_on_a_cluster(tmp_path: Path) -> None:
     events: list[Event] = []
     before = {*processes_below(os.getpid())}

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from batch.batches import coder, doubling, numbers, results
 from command_line import codeact_team, environment, lines
 from support.fork_server import start
@@ -120,6 +121,7 @@ def test_bad_input_is_told_in_one_message(tmp_path: Path) -> None:
         assert "Traceback" not in result.stderr
 
 
+@pytest.mark.long
 def test_what_waits_for_a_person_is_parked_and_goes_on_when_it_is_answered(tmp_path: Path) -> None:
     with ScriptedServer.in_thread(doubling) as server:
         arguments = prepare(tmp_path, server.base_url, numbers(2))

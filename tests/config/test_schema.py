@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 from typing import Any
@@ -18,8 +19,13 @@ from jsonschema import Draft202012Validator
 from codeact_team.config import config_schema, dump_config, yaml12
 from codeact_team.providers import is_loadable
 
-SCHEMA = config_schema()
-VALIDATOR = Draft202012Validator(SCHEMA)
+schema = functools.cache(config_schema)
+
+
+@functools.cache
+def validator() -> Draft202012Validator:
+    return Draft202012Validator(schema())
+
 
 TEAM = """\
 provider: autogen_agentchat.teams.RoundRobinGroupChat
@@ -46,12 +52,12 @@ config:
 
 def problems(text: str) -> list[str]:
     data, _ = yaml12.parse(text)
-    return [error.message for error in VALIDATOR.iter_errors(data)]  # pyright: ignore[reportUnknownMemberType]
+    return [error.message for error in validator().iter_errors(data)]  # pyright: ignore[reportUnknownMemberType]
 
 
 def test_the_schema_is_a_valid_one() -> None:
-    jsonschema_rs.meta.validate(SCHEMA)
-    assert SCHEMA["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    jsonschema_rs.meta.validate(schema())
+    assert schema()["$schema"] == "https://json-schema.org/draft/2020-12/schema"
 
 
 def test_a_good_document_fits() -> None:
@@ -90,7 +96,7 @@ def test_a_mistake_does_not_fit(before: str, after: str) -> None:
 
 def test_each_field_completes_what_fits_there() -> None:
     def providers(name: str) -> list[str]:
-        return SCHEMA["$defs"][name]["properties"]["provider"]["anyOf"][0]["enum"]
+        return schema()["$defs"][name]["properties"]["provider"]["anyOf"][0]["enum"]
 
     assert "autogen_agentchat.agents.AssistantAgent" in providers(f"Component.{ChatAgent.__name__}")
     assert "autogen_agentchat.base.OrTerminationCondition" in providers(
@@ -99,7 +105,7 @@ def test_each_field_completes_what_fits_there() -> None:
     assert "autogen_agentchat.agents.AssistantAgent" not in providers(
         f"Component.{TerminationCondition.__name__}"
     )
-    agent = SCHEMA["$defs"]["AssistantAgentConfig"]["properties"]
+    agent = schema()["$defs"]["AssistantAgentConfig"]["properties"]
     assert agent["model_client"] == {"$ref": "#/$defs/Component.ChatCompletionClient"}
 
 
@@ -111,11 +117,11 @@ def test_every_component_of_ours_is_known() -> None:
         for thing in exported
         if inspect.isclass(thing) and is_loadable(thing)
     }
-    assert ours <= set(SCHEMA["$defs"]["Component"]["properties"]["provider"]["anyOf"][0]["enum"])
+    assert ours <= set(schema()["$defs"]["Component"]["properties"]["provider"]["anyOf"][0]["enum"])
 
 
 def test_components_are_described_in_markdown() -> None:
-    known = SCHEMA["$defs"]["Component"]["properties"]["provider"]["anyOf"][0]
+    known = schema()["$defs"]["Component"]["properties"]["provider"]["anyOf"][0]
     described = dict(zip(known["enum"], known["markdownEnumDescriptions"], strict=True))
     assert described["autogen_agentchat.conditions.MaxMessageTermination"].startswith(
         "Terminate the conversation"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -12,7 +13,7 @@ from codeact_team import CodeActAgent, CodeExecutorAgent, DockerSessionCodeExecu
 from codeact_team.config import config_reference, config_schema
 from codeact_team.config.field_docs import field_docs
 
-SCHEMA = config_schema()
+schema = functools.cache(config_schema)
 
 
 def test_every_setting_of_ours_is_described_in_the_schema() -> None:
@@ -29,12 +30,12 @@ def test_every_setting_of_ours_is_described_in_the_schema() -> None:
 def providers_and_configs() -> list[tuple[str, str]]:
     return [
         (rule["if"]["properties"]["provider"]["enum"][0], rule["then"]["properties"]["config"]["$ref"])
-        for rule in SCHEMA["$defs"]["Component"]["allOf"]
+        for rule in schema()["$defs"]["Component"]["allOf"]
     ]
 
 
 def definition(path: str) -> dict[str, Any]:
-    return SCHEMA["$defs"][path.rpartition("/")[2]]
+    return schema()["$defs"][path.rpartition("/")[2]]
 
 
 def test_a_subclass_describes_anew_what_it_inherits() -> None:

@@ -109,6 +109,22 @@ async def test_a_branch_takes_the_place_of_its_session(
     await second.stop()
 
 
+async def test_what_is_kept_for_the_code_to_read_is_there_in_a_branch_and_after_it(
+    session: BranchingCodeExecutor,
+) -> None:
+    before = await session.put_file("before.txt", "1", temporary=True)
+    first, second = await session.fork(2)
+    made = await first.put_file("made.txt", "2", temporary=True)
+    assert await first.get_file(before) == b"1"
+    await session.promote(first)
+    assert await output(session, f"open({before!r}).read(), open({made!r}).read()") == "('1', '2')\n"
+    # the directory has those of the branches, too
+    await run(second, "import shutil; shutil.rmtree('.codeact-team'); x = 'second'")
+    await session.promote(second)
+    assert await output(session, "x") == "'second'\n"
+    assert (await run((await session.fork())[0], "print(x)")).output == "second\n"
+
+
 async def test_a_session_is_set_back_to_a_checkpoint_as_often_as_one_likes(
     session: BranchingCodeExecutor, work_dir: Path
 ) -> None:

@@ -91,7 +91,7 @@ async def test_data_goes_in_and_what_was_made_or_changed_comes_out(
 
 
 @pytest.mark.docker
-@pytest.mark.parametrize("name", ["docker", "docker-session"])
+@pytest.mark.parametrize("name", ["docker", pytest.param("docker-session", marks=pytest.mark.long)])
 async def test_the_same_with_a_workspace_in_the_container(name: str, data: Sequence[Path], out: Path) -> None:
     kind = KINDS[name]
     before = kind.held()

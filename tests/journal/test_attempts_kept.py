@@ -7,6 +7,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pytest
 from killing import alone, check, last_run, resume, run, start
 from stories import ATTEMPTS, Story, coder, python, said_before, text_of
 from support.openai_server import AnyReply, Body, Json, ScriptedServer, Text
@@ -40,6 +41,7 @@ def events_of(folder: Path, kind: str) -> list[Any]:
     return told
 
 
+@pytest.mark.long
 def test_after_one_is_chosen_only_its_code_runs_again(tmp_path: Path) -> None:
     with ScriptedServer.in_thread(ATTEMPTS.reply) as server:
         alone(tmp_path / "alone", server, ATTEMPTS)
@@ -54,6 +56,7 @@ def test_after_one_is_chosen_only_its_code_runs_again(tmp_path: Path) -> None:
     assert [told["blocks"] for told in events_of(folder, "blocks_repeated")] == [3]
 
 
+@pytest.mark.long
 def test_before_that_the_code_of_each_attempt_runs_again_in_its_branch(tmp_path: Path) -> None:
     with ScriptedServer.in_thread(ATTEMPTS.reply) as server:
         alone(tmp_path / "alone", server, ATTEMPTS)
@@ -66,6 +69,7 @@ def test_before_that_the_code_of_each_attempt_runs_again_in_its_branch(tmp_path:
     assert [told["blocks"] for told in events_of(folder, "blocks_repeated")] == [3, 3, 3]
 
 
+@pytest.mark.long
 def test_attempts_go_on_with_higher_limits(tmp_path: Path) -> None:
     reply = going_on("print(number)", "number += 10\nprint(number)", "final_answer(number > 10)")
     story = Story(coder(attempts=2, tools=[], max_steps=2), reply, "")
@@ -75,6 +79,7 @@ def test_attempts_go_on_with_higher_limits(tmp_path: Path) -> None:
     assert (code, stdout) == (0, "true\n"), stderr
 
 
+@pytest.mark.long
 def test_attempts_wait_for_a_person(tmp_path: Path) -> None:
     reply = going_on("open('log.txt', 'a').write('x')\nn = tools.double(amount=7)", "final_answer(n)")
     approval = [{"tool": "double", "decision": "ask"}]

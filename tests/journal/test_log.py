@@ -165,6 +165,7 @@ def is_longer(path: Path, size: int) -> bool:
     return path.exists() and path.stat().st_size > size
 
 
+@pytest.mark.long
 def test_what_a_process_wrote_is_there_whenever_it_is_killed(path: Path) -> None:
     for enough in (100_000, 234_567, 512_345):
         path.unlink(missing_ok=True)

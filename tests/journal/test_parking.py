@@ -162,6 +162,7 @@ def test_a_call_waits_for_its_approval_until_another_day_in_another_place(tmp_pa
     assert "waits for no answer, as it is accepted" in case.answer("yes").stderr
 
 
+@pytest.mark.long
 def test_calls_side_by_side_are_asked_about_at_once_and_what_else_is_under_way_comes_to_its_end(
     tmp_path: Path,
 ) -> None:
@@ -196,6 +197,7 @@ def test_calls_side_by_side_are_asked_about_at_once_and_what_else_is_under_way_c
     assert case.effects == ["counted", "refund B"]
 
 
+@pytest.mark.long
 def test_other_agents_go_on_until_they_wait_as_well(tmp_path: Path) -> None:
     def reply(body: Body) -> AnyReply:
         if "You are quick." in json.dumps(body["messages"]):
@@ -225,6 +227,7 @@ def test_other_agents_go_on_until_they_wait_as_well(tmp_path: Path) -> None:
     assert sorted(case.effects) == ["counted", "refund A", "refund B"]
 
 
+@pytest.mark.long
 def test_the_same_question_asked_again_is_another_one(tmp_path: Path) -> None:
     blocks = saying(
         "first = tools.refund(order='A')\ntry:\n    second = tools.refund(order='A')\nexcept Exception as error:\n"
@@ -246,6 +249,7 @@ def test_the_same_question_asked_again_is_another_one(tmp_path: Path) -> None:
     assert case.effects == ["refund A"]
 
 
+@pytest.mark.long
 def test_an_answer_for_one_call_counts_more_than_a_grant_for_all(tmp_path: Path) -> None:
     blocks = saying(
         "import asyncio\ntold = await asyncio.gather(tools.refund.aio(order='A'), tools.refund.aio(order='B'), "
@@ -263,6 +267,7 @@ def test_an_answer_for_one_call_counts_more_than_a_grant_for_all(tmp_path: Path)
     assert case.effects == ["refund A", "refund C"]
 
 
+@pytest.mark.long
 def test_what_a_rule_has_allowed_before_stays_used_up(tmp_path: Path) -> None:
     blocks = saying(
         "tools.refund(order='A')",
@@ -294,6 +299,7 @@ def test_code_waits_for_its_approval(tmp_path: Path) -> None:
 
 
 @pytest.mark.docker
+@pytest.mark.long
 def test_where_code_could_reach_more_than_its_workspace_no_answer_reaches_it(tmp_path: Path) -> None:
     with ScriptedServer.in_thread(saying("final_answer(tools.refund(order='A'))")) as server:
         case = Case(tmp_path, server, ASK_FOR_REFUNDS, WITH_A_NETWORK)
@@ -372,6 +378,7 @@ def entries(case: Case) -> list[dict[str, Any]]:
     return list(read_log(find_run("last", case.runs).lines))
 
 
+@pytest.mark.long
 def test_a_call_that_may_have_been_made_is_asked_about_anew(tmp_path: Path) -> None:
     blocks = saying(
         "for attempt in range(2):\n    try:\n        told = tools.refund(order='A')\n"
@@ -427,6 +434,7 @@ def entries_while_parking(folder: Path, server: ScriptedServer) -> list[int]:
     return [entry["n"] for entry in entries(case) if entry["n"] >= question["n"]]
 
 
+@pytest.mark.long
 def test_a_run_may_be_killed_while_it_is_parked(tmp_path: Path) -> None:
     with ScriptedServer.in_thread(REFUNDS) as server:
         parking = entries_while_parking(tmp_path / "alone", server)

@@ -21,13 +21,18 @@ from codeact_team.errors import JournalError
 
 KINDS = [
     pytest.param(SESSION, id="session"),
-    pytest.param(stories.DOCKER, id="session-in-a-container", marks=pytest.mark.docker),
-    pytest.param(stories.SIDE_BY_SIDE, id="calls-side-by-side", marks=pytest.mark.long),
-    pytest.param(stories.APPROVED, id="approvals", marks=pytest.mark.long),
-    pytest.param(stories.NESTED, id="nested-teams"),
-    pytest.param(stories.SWARM, id="swarm"),
-    pytest.param(stories.GRAPH, id="graph"),
-    pytest.param(stories.TOOLS, id="tools-of-autogen", marks=pytest.mark.long),
+    *(
+        pytest.param(story, id=name, marks=[pytest.mark.long, *marks])
+        for name, story, *marks in (
+            ("session-in-a-container", stories.DOCKER, pytest.mark.docker),
+            ("calls-side-by-side", stories.SIDE_BY_SIDE),
+            ("approvals", stories.APPROVED),
+            ("nested-teams", stories.NESTED),
+            ("swarm", stories.SWARM),
+            ("graph", stories.GRAPH),
+            ("tools-of-autogen", stories.TOOLS),
+        )
+    ),
 ]
 
 
@@ -79,7 +84,9 @@ def called_by_code() -> Story:
 @pytest.mark.parametrize(
     ("story", "place"),
     [
-        pytest.param(stories.with_a_server, "config.participants.coder.config", id="autogen"),
+        pytest.param(
+            stories.with_a_server, "config.participants.coder.config", id="autogen", marks=pytest.mark.long
+        ),
         pytest.param(called_by_code, "config", id="code"),
     ],
 )
@@ -140,6 +147,7 @@ def test_a_config_that_ends_otherwise_is_told(tmp_path: Path) -> None:
     assert "then the run ended as accepted, and now as not accepted" in stdout
 
 
+@pytest.mark.long
 def test_another_config_may_run_in_its_place(tmp_path: Path) -> None:
     record(tmp_path, TEAM)
     config = {**TEAM.config, "config": {**TEAM.config["config"], "max_turns": 3}}
@@ -169,6 +177,7 @@ def refuses_structure(body: Body) -> AnyReply:
     return verdict(True)
 
 
+@pytest.mark.long
 def test_what_failed_and_was_mended_fails_again(tmp_path: Path) -> None:
     record(tmp_path, Story(TEAM.config, refuses_structure, "It is done."))
     code, stdout, stderr = replay(tmp_path)

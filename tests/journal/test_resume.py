@@ -15,27 +15,27 @@ from support.openai_server import ScriptedServer
 
 from codeact_team.journal.log import read_log
 
-MANY_MOMENTS = [
+USUAL = [
     pytest.param(SESSION, id="session"),
     pytest.param(TEAM, id="team"),
 ]
-ONE_MOMENT = [
+OTHERS = [
     pytest.param(stories.NESTED, id="nested-teams"),
     pytest.param(stories.DOCKER, id="session-in-a-container", marks=pytest.mark.docker),
     pytest.param(stories.VARIABLES, id="variables"),
-    pytest.param(stories.SIDE_BY_SIDE, id="calls-side-by-side", marks=pytest.mark.long),
-    pytest.param(stories.SET_BACK, id="set back", marks=pytest.mark.long),
+    pytest.param(stories.SIDE_BY_SIDE, id="calls-side-by-side"),
+    pytest.param(stories.SET_BACK, id="set back"),
     pytest.param(stories.ATTEMPTS, id="attempts"),
-    pytest.param(stories.APPROVED, id="approvals", marks=pytest.mark.long),
+    pytest.param(stories.APPROVED, id="approvals"),
     pytest.param(stories.DOCKER_TEAM, id="team-with-containers", marks=pytest.mark.docker),
-    pytest.param(stories.SELECTOR, id="selector", marks=pytest.mark.long),
+    pytest.param(stories.SELECTOR, id="selector"),
     pytest.param(stories.SWARM, id="swarm"),
     pytest.param(stories.GRAPH, id="graph"),
-    pytest.param(stories.TOOLS, id="tools", marks=pytest.mark.long),
-    pytest.param(stories.WORKBENCH, id="workbench", marks=pytest.mark.long),
+    pytest.param(stories.TOOLS, id="tools"),
+    pytest.param(stories.WORKBENCH, id="workbench"),
     pytest.param(stories.with_a_server, id="mcp-server"),
 ]
-each_story = pytest.mark.parametrize("story", [*MANY_MOMENTS, *ONE_MOMENT], indirect=True)
+each_story = pytest.mark.parametrize("story", [*USUAL, *OTHERS], indirect=True)
 
 
 @pytest.fixture
@@ -44,12 +44,11 @@ def story(request: pytest.FixtureRequest) -> Story:
     return request.param if isinstance(request.param, Story) else request.param()
 
 
-@each_story
+@pytest.mark.parametrize("story", USUAL)
 def test_a_run_that_is_killed_goes_on_to_the_same_end(tmp_path: Path, story: Story) -> None:
-    parts = (0.35, 0.85) if story in (SESSION, TEAM) else (0.7,)
     with ScriptedServer.in_thread(story.reply) as server:
         story, entries = alone(tmp_path / "alone", server, story)
-        for part in parts:
+        for part in (0.35, 0.85):
             kill_and_resume(tmp_path / str(part), server, story, (round(entries * part), "torn"))
 
 
@@ -121,6 +120,7 @@ def test_files_that_somebody_has_changed_since_are_not_overwritten(tmp_path: Pat
     assert log.read_text() == "mine\n"
 
 
+@pytest.mark.long
 def test_files_that_somebody_has_added_since_stay(tmp_path: Path) -> None:
     with ScriptedServer.in_thread(SESSION.reply) as server:
         (tmp_path / "alone").mkdir()
@@ -152,6 +152,7 @@ def test_a_run_of_which_a_part_acts_past_the_journal_says_so_and_is_not_gone_on_
     assert "error: the run cannot go on: TimeoutTermination act past its journal" in stderr
 
 
+@pytest.mark.long
 def test_how_code_that_ran_again_has_come_to_something_else_is_told(tmp_path: Path) -> None:
     chance = stories.Story(
         stories.coder(),

@@ -39,7 +39,8 @@ class Disk:
 
 def content_of(path: Path) -> bytes | dict[str, int]:
     if path.is_dir():
-        return {inside.name: inside.stat().st_ino for inside in path.iterdir()}
+        with os.scandir(path) as entries:
+            return {inside.name: inside.inode() for inside in entries}
     return path.read_bytes()
 
 

@@ -190,6 +190,7 @@ async def test_packages_that_somebody_has_removed_by_hand_are_made_anew(provide:
     assert again.path.is_dir()
 
 
+@pytest.mark.long
 async def test_many_that_make_the_same_at_once_share_it(provide: Provide, layers: Layers) -> None:
     await made(provide, "colours")
     program = (

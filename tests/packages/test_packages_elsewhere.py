@@ -29,6 +29,7 @@ asyncio.run(main())
 PRUNE = "from codeact_team.cli.app import main; main()"
 
 
+@pytest.mark.long
 def test_they_travel_to_it_once_and_are_pruned(index: Path, tmp_path: Path) -> None:
     make_wheel(index, "remote", "1.5")
     cache = tmp_path / "cache"

@@ -35,6 +35,7 @@ def page(events: Iterable[Event], shown: Shown | None = None) -> str:
     return file.getvalue()
 
 
+@pytest.mark.long
 def test_a_long_run_is_written_without_being_held_in_memory():
     def blocks() -> Iterator[Event]:
         yield RunBegan(span=1, task="Go on.")

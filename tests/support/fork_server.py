@@ -33,6 +33,19 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 _STREAMS = ("stdin", "stdout", "stderr")
+_CONFIG = """
+provider: codeact_team.CodeActAgent
+config:
+  name: coder
+  model_client:
+    provider: autogen_ext.models.replay.ReplayChatCompletionClient
+    config:
+      chat_completions: ["```python\\nprint('it')\\n```", It.]
+      model_info: {vision: false, function_calling: false, json_output: true, structured_output: false, family: unknown}
+  code_executor:
+    provider: codeact_team.ConfinedSessionCodeExecutor
+    config: {confinement: best_effort, packages: []}
+"""
 
 
 def _prepare() -> None:
@@ -46,34 +59,49 @@ def _prepare() -> None:
         importlib.import_module(module.name)
     for name in ("autogen_ext.tools.mcp", "mcp.server.fastmcp", "uvicorn"):
         importlib.import_module(name)
+    import typer.main
+
+    from codeact_team.cli.app import app
+
+    # what the command line looks like is the same in each
+    get_command = functools.cache(typer.main.get_command)
+    typer.main.get_command = get_command
+    get_command(app)
     os.environ |= {"OPENAI_API_KEY": "none", "OPENAI_BASE_URL": "http://127.0.0.1:9"}
     for config in ("team", "codeact"):
         codeact_team.load_config(config)
     asyncio.run(_ask_nobody())
     logging.disable(logging.WARNING)
-    asyncio.run(_find_what_is_enforced())
+    with suppress(codeact_team.SandboxError):
+        asyncio.run(_run_once())
     logging.disable(logging.NOTSET)
 
 
-async def _find_what_is_enforced() -> None:
-    """Try once what the kernel enforces, which each process that runs code confined would find out anew."""
+async def _run_once() -> None:
+    """Have an agent run code confined, and keep the run: what that loads, and what this kernel enforces, is known then."""
     import codeact_team
 
-    executor = codeact_team.ConfinedCommandLineCodeExecutor(confinement="best_effort")
-    with suppress(codeact_team.SandboxError):
-        await executor.start()
-    await executor.stop()
+    with tempfile.TemporaryDirectory() as directory:
+        async with codeact_team.open_team(_CONFIG, record=f"{directory}/run") as coder:
+            await coder.run(task="Go.")
 
 
 async def _ask_nobody() -> None:
     from autogen_core.models import UserMessage
     from autogen_ext.models.openai import OpenAIChatCompletionClient
     from openai import OpenAIError
+    from openai.types.chat import ChatCompletion
 
     client = OpenAIChatCompletionClient(model="gpt-4.1", max_retries=0)
     with suppress(OpenAIError):
         await client.create([UserMessage(content="", source="user")])
     await client.close()
+    # what an answer consists of is worked out with the first
+    message = {"role": "assistant", "content": ""}
+    ChatCompletion.construct(
+        choices=[{"index": 0, "finish_reason": "stop", "message": message}],
+        usage={"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
+    )
 
 
 def _serve(listener: socket.socket) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from base64 import b64decode
 from contextlib import suppress
 from warnings import catch_warnings, simplefilter
 
-from codeact_team.sessions.protocol import KEPT_APART, OF_A_FORK
+from codeact_team.sessions.protocol import BRANCHES, OF_A_FORK
 from codeact_team.sessions.runner.interpreter import sealing
 from codeact_team.sessions.runner.interpreter.control import Control
 from codeact_team.sessions.runner.interpreter.fork_obstacles import obstacle, open_descriptors
@@ -180,7 +180,7 @@ class Forks:
             else:
                 _reopen_files(self._own)
             if (directory := request["directories"][number]) is not None:
-                copy_content(request["home"], directory, KEPT_APART)
+                copy_content(request["home"], directory, BRANCHES)
                 go_along(request["home"], directory)
             keep_random_numbers()
         except BaseException as error:

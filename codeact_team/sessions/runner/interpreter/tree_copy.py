@@ -12,20 +12,26 @@ _PIECE = 1 << 24
 
 
 def copy_content(source: str, target: str, leave_out: str) -> None:
-    """Make the directory ``target``, with a copy of what is in ``source`` but for the entry ``leave_out``.
+    """Make the directory ``target``, with a copy of what is in ``source``.
 
     Files, directories and links are copied, links as they are; nothing else is.
+
+    Args:
+        source: A directory.
+        target: One that is not there.
+        leave_out: How the paths of what is left out begin, below ``source``.
 
     Raises:
         OSError: If something cannot be read, or there is no room.
     """
     os.makedirs(target)
+    left_out = os.path.join(source, leave_out)
     pending = [(source, target)]
     while pending:
         here, there = pending.pop()
         with os.scandir(here) as entries:
             for entry in entries:
-                if here == source and entry.name == leave_out:
+                if entry.path.startswith(left_out):
                     continue
                 copy = os.path.join(there, entry.name)
                 if entry.is_symlink():

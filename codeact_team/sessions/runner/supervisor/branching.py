@@ -10,7 +10,6 @@ from functools import partial
 from codeact_team.sessions.protocol import (
     BRANCH_HEAD,
     BRANCHES,
-    KEPT_APART,
     MAX_BRANCHES,
     Kind,
     ProtocolError,
@@ -145,7 +144,7 @@ class Branching:
             return
         branch.end_interpreter(_REPLACED)
         try:
-            replace_content(source.home, branch.home, KEPT_APART)
+            replace_content(source.home, branch.home, BRANCHES)
         except OSError as error:
             # half of it is there
             raise OutOfHand from error

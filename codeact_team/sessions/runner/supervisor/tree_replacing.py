@@ -9,28 +9,37 @@ from codeact_team.system import trees
 
 
 def replace_content(source: str, target: str, leave_out: str) -> None:
-    """Move what is in ``source`` to ``target``, of which nothing else is kept but the entry ``leave_out``.
+    """Move what is in ``source`` to ``target``, of which nothing else is kept but what is left out.
 
     A file that has not been written to since it was copied stays the same file: it is no news to whoever watches.
+
+    Args:
+        source: A directory.
+        target: Another one.
+        leave_out: How the paths of what is left out begin, below ``target``.
 
     Raises:
         OSError: If something cannot be moved or removed; then it is half done.
     """
+    left_out = os.path.join(target, leave_out)
     pending = [(source, target)]
     while pending:
         here, there = pending.pop()
         new, old = _entries(here), _entries(there)
-        if here == source:
-            new.pop(leave_out, None)
-            old.pop(leave_out, None)
         for name, status in old.items():
             goal = os.path.join(there, name)
-            if name in new and stat.S_ISDIR(status.st_mode) and stat.S_ISDIR(new[name].st_mode):
+            is_directory = stat.S_ISDIR(status.st_mode)
+            if goal.startswith(left_out):
+                new.pop(name, None)
+            elif name in new and is_directory and stat.S_ISDIR(new[name].st_mode):
                 pending.append((os.path.join(here, name), goal))
                 del new[name]
             elif name in new and _is_same(status, new[name]):
                 del new[name]
-            elif stat.S_ISDIR(status.st_mode):
+            elif left_out.startswith(goal + os.sep):
+                # what is left out may be in it
+                new.pop(name, None)
+            elif is_directory:
                 trees.remove(goal)
             else:
                 os.unlink(goal)
