@@ -5,6 +5,7 @@ With ``CODEACT_TEAM_REQUIRE_ALL=1`` a test that would be skipped fails.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import os
 import tempfile
@@ -28,6 +29,9 @@ IMAGE = "python:3-slim"
 # nothing here speaks TLS, and to read all the certificates of the machine takes most of the time to make a client
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
 os.environ.pop("SSL_CERT_FILE", None)
+
+# pytest-asyncio goes back to the loop that was there before a test; where nothing is said it makes one, and nobody closes it
+asyncio.set_event_loop(None)
 
 # how long a machine takes to make an example says nothing of the code
 settings.register_profile(
