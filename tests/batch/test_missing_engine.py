@@ -52,6 +52,7 @@ async def test_an_engine_that_is_away_is_tried_again_and_what_it_kept_from_runni
     assert (batch.outcomes, batch.exit_code) == ({"accepted": 1}, 0)
 
 
+@pytest.mark.long
 async def test_an_engine_that_goes_in_the_middle_of_a_task_lets_it_go_on_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

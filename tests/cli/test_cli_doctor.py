@@ -55,6 +55,7 @@ def test_doctor_tells_programs_the_same_and_no_key(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.docker
+@pytest.mark.long
 def test_doctor_removes_what_a_killed_run_has_left():
     ended = subprocess.Popen(["true"])
     ended.wait()

@@ -17,6 +17,7 @@ def ran(folder: Path, *answers: str) -> list[str]:
     return sorted(path.name for path in (folder / ".codeact-team" / "runs").iterdir() if path.is_dir())
 
 
+@pytest.mark.long
 def test_runs_become_a_log_that_inspect_reads(tmp_path: Path):
     first, second = ran(tmp_path, "One.", "Two.")
     result = codeact_team("export", first, second, first, "--to", "inspect", cwd=tmp_path)

@@ -218,6 +218,7 @@ def test_output_that_nobody_reads_any_more_ends_the_run_quietly(tmp_path: Path, 
             assert process.stderr.read() == b""
 
 
+@pytest.mark.long
 def test_streams_that_are_closed_lead_nowhere(tmp_path: Path):
     script = f"{shlex.join(COMMAND)} run quickstart --json >&- <&-"
     result = subprocess.run(

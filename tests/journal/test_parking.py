@@ -313,6 +313,7 @@ def test_where_code_could_reach_more_than_its_workspace_no_answer_reaches_it(tmp
     assert "Resume the run on a terminal, to be asked anew" in answered.stderr
 
 
+@pytest.mark.long
 def test_a_person_who_is_not_there_is_asked_for_a_text_later(tmp_path: Path) -> None:
     person = {"provider": "autogen_agentchat.agents.UserProxyAgent", "config": {"name": "client"}}
     with ScriptedServer.in_thread([Text("Which size?")]) as server:

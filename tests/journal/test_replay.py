@@ -133,6 +133,7 @@ def test_code_that_comes_to_something_else_is_told_by_a_diff(tmp_path: Path) -> 
     assert "-1\n+2" in found["difference"]
 
 
+@pytest.mark.long
 def test_a_prompt_in_other_words_is_told_and_is_no_difference(tmp_path: Path) -> None:
     record(tmp_path, TEAM)
     code, stdout, stderr = replay(tmp_path, "-s", "config.participants.coder.config.system_message=Write.")
@@ -140,6 +141,7 @@ def test_a_prompt_in_other_words_is_told_and_is_no_difference(tmp_path: Path) ->
     assert "coder has asked otherwise than then 2 times (model call)" in stderr
 
 
+@pytest.mark.long
 def test_a_config_that_ends_otherwise_is_told(tmp_path: Path) -> None:
     record(tmp_path, TEAM)
     code, stdout, _ = replay(tmp_path, "-q", "-s", "config.max_turns=3")
@@ -254,6 +256,7 @@ async def test_a_program_is_told_what_differs(tmp_path: Path) -> None:
         await replay_run(tmp_path)
 
 
+@pytest.mark.long
 def test_a_recorded_run_is_a_test_in_one_line(tmp_path: Path) -> None:
     record(tmp_path, reading(tmp_path))
     (tmp_path / "test_it.py").write_text(

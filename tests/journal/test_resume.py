@@ -106,6 +106,7 @@ def test_a_run_that_was_accepted_has_nothing_to_go_on_with(tmp_path: Path) -> No
     assert "and its work was accepted: there is nothing to go on with" in stderr
 
 
+@pytest.mark.long
 def test_files_that_somebody_has_changed_since_are_not_overwritten(tmp_path: Path) -> None:
     with ScriptedServer.in_thread(TEAM.reply) as server:
         _, entries = alone(tmp_path / "alone", server, TEAM)

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Browser
 from shown_runs import Shown, everywhere, session
 from support.browsing import Elsewhere, open_page
@@ -108,6 +109,7 @@ def test_nothing_in_a_page_runs_or_asks_for_anything_whoever_wrote_it(
         assert "admin\N{REPLACEMENT CHARACTER}gnp.exe \N{SYMBOL FOR ESCAPE}[2J\N{SYMBOL FOR NULL}" in text
 
 
+@pytest.mark.long
 def test_pictures_tables_code_and_long_output_are_shown(browser: Browser, tmp_path: Path):
     shown = Shown(
         Artifact("image/png", png()),

@@ -233,7 +233,8 @@ class Family:
             # one that forks and ends, again and again, may never be seen alive, but leaves something to reap
             reaped = self.reap()
             targets = self._stopped(chosen, killed)
-            if not targets and not reaped:
+            # what ends while one looks hands up those below it, which were not seen there then
+            if not targets and not reaped and not self.reap():
                 return True
             self._has_killed_others = self._has_killed_others or not targets <= self._running
             for pid in targets:
