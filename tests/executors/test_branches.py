@@ -27,6 +27,18 @@ async def session(executor: BranchingCodeExecutor) -> BranchingCodeExecutor:
     return executor
 
 
+BARE_THREAD = """
+import _thread, time
+begun = _thread.allocate_lock()
+begun.acquire()
+def stay():
+    begun.release()
+    time.sleep(60)
+_thread.start_new_thread(stay, ())
+begun.acquire()
+"""
+
+
 async def run_for(user: object, session: BranchingCodeExecutor, code: str) -> ExecutionResult:
     return await session.run_code_blocks([CodeBlock(code, "python")], CancellationToken(), user=user)
 
@@ -168,7 +180,7 @@ async def test_others_are_told_that_their_variables_are_other_ones_now(
     ("code", "obstacle"),
     [
         ("import threading, time\nt = threading.Thread(target=time.sleep, args=(60,), daemon=True); t.start()", "Thread-"),
-        ("import _thread, time\n_thread.start_new_thread(time.sleep, (60,))\nwhile not _thread._count(): pass", "Python thread"),
+        (BARE_THREAD, "Python thread"),
         ("f = open('written', 'w')", "written is open for writing"),
         ("import sqlite3; c = sqlite3.connect('db'); c.execute('create table t(a)'); None", "db is open for writing"),
         ("import socket; s = socket.socketpair()", "a socket is open"),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import pytest
 from autogen_core import Image
@@ -21,7 +22,7 @@ from autogen_core.models import (
 from autogen_core.tools import FunctionTool, ToolSchema
 from autogen_ext.models.replay import ReplayChatCompletionClient
 from inspect_ai.event import ApprovalEvent, InputEvent, ModelEvent, ScoreEvent, SpanBeginEvent, ToolEvent
-from inspect_ai.log import EvalSample, read_eval_log
+from inspect_ai.log import EvalLog, EvalSample, read_eval_log
 from inspect_ai.model import ContentImage, ContentReasoning, ContentText
 from openai import BadRequestError
 from pydantic import JsonValue
@@ -54,6 +55,7 @@ print(tools.price('rye'))
 Picture()
 """
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -77,11 +79,29 @@ def recorded(runs: Path, name: str = "one", end: RunResult | None = None) -> Gen
     recorder.close()
 
 
+def aside(function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+    """Call in a thread without an event loop: where there is one, Inspect changes asyncio for all that comes later."""
+    with ThreadPoolExecutor() as pool:
+        return pool.submit(function, *args, **options).result()
+
+
+def read(file: Path, *, resolve_attachments: bool = False) -> EvalLog:
+    return aside(read_eval_log, str(file), resolve_attachments=resolve_attachments)
+
+
+def write(runs: Path, *names: str, kind: str = "eval") -> list[str]:
+    """The problems of writing a log of these runs."""
+    return aside(
+        write_log,
+        [RecordedRun(RunDirectory(runs / name)) for name in names or ("one",)],
+        runs / f"log.{kind}",
+    )
+
+
 def logged(runs: Path, *names: str, kind: str = "eval") -> list[EvalSample]:
     """The samples of a log of these runs."""
-    file = runs / f"log.{kind}"
-    assert write_log([RecordedRun(RunDirectory(runs / name)) for name in names or ("one",)], file) == []
-    samples = read_eval_log(str(file), resolve_attachments=True).samples
+    assert write(runs, *names, kind=kind) == []
+    samples = read(runs / f"log.{kind}", resolve_attachments=True).samples
     assert samples is not None
     return samples
 
@@ -132,7 +152,7 @@ async def test_a_log_holds_model_calls_code_its_output_pictures_and_calls_of_too
     assert usage.total_tokens == 220
 
     # what is large is held once
-    [raw] = read_eval_log(str(tmp_path / f"log.{kind}")).samples or []
+    [raw] = read(tmp_path / f"log.{kind}").samples or []
     assert any(PIXEL_TEXT in text for text in raw.attachments.values())
 
 
@@ -212,7 +232,7 @@ async def test_each_run_is_a_sample_and_one_without_an_end_has_no_score(tmp_path
     assert failed is not None
     assert failed.message == "the server is gone"
     assert samples["three"].metadata["ending"] == "it broke off"
-    log = read_eval_log(str(tmp_path / "log.eval"), header_only=True)
+    log = read(tmp_path / "log.eval")
     assert (log.eval.task, log.eval.model) == ("shop", "m")
     assert log.results is not None
     assert log.results.scores[0].metrics["accuracy"].value == 1
@@ -249,9 +269,9 @@ def test_a_damaged_journal_is_named_and_what_is_whole_of_it_is_written(tmp_path:
         door.tell(Judged(agent="reviewer", accepted=True))
     lines = (tmp_path / "one" / "journal.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "one" / "journal.jsonl").write_bytes(b"".join([*lines[:-1], b"damage\n", lines[-1]]))
-    (problem,) = write_log([RecordedRun(RunDirectory(tmp_path / "one"))], tmp_path / "log.eval")
+    (problem,) = write(tmp_path)
     assert str(tmp_path / "one") in problem
-    [sample] = read_eval_log(str(tmp_path / "log.eval")).samples or []
+    [sample] = read(tmp_path / "log.eval").samples or []
     assert len(events(sample, ScoreEvent)) == 1
 
 
@@ -268,10 +288,10 @@ async def test_a_run_that_was_recorded_otherwise_is_named(tmp_path: Path):
     with recorded(tmp_path) as door:
         await door.perform(OddCall(client, "m", asked, {}), lambda: client.create(asked))
     with pytest.raises(JournalError, match=r"one has something that this version .* did not write"):
-        write_log([RecordedRun(RunDirectory(tmp_path / "one"))], tmp_path / "log.eval")
+        write(tmp_path)
 
 
 def test_a_directory_that_is_no_run_is_named(tmp_path: Path):
     with pytest.raises(JournalError, match="empty"):
-        write_log([RecordedRun(RunDirectory(tmp_path / "empty"))], tmp_path / "log.eval")
+        write(tmp_path, "empty")
     assert not (tmp_path / "log.eval").exists()
