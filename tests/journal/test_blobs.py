@@ -20,6 +20,7 @@ KEYS = st.text() | st.sampled_from(["$blob", "$$blob", "$", "size"])
 JSON = st.recursive(
     st.none() | st.integers() | st.text() | st.just("x" * 2000),
     lambda inner: st.lists(inner) | st.dictionaries(KEYS, inner),
+    max_leaves=10,
 )
 
 

@@ -22,6 +22,7 @@ from codeact_team.journal.log import Log, decode, encode, read_backwards, read_l
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
 )
 ENTRIES = st.dictionaries(st.text(min_size=1), JSON, min_size=1)
 

@@ -15,11 +15,9 @@ from support.openai_server import ScriptedServer
 
 from codeact_team.journal.log import read_log
 
-USUAL = [
+STORIES = [
     pytest.param(SESSION, id="session"),
     pytest.param(TEAM, id="team"),
-]
-OTHERS = [
     pytest.param(stories.NESTED, id="nested-teams"),
     pytest.param(stories.DOCKER, id="session-in-a-container", marks=pytest.mark.docker),
     pytest.param(stories.VARIABLES, id="variables"),
@@ -35,7 +33,7 @@ OTHERS = [
     pytest.param(stories.WORKBENCH, id="workbench"),
     pytest.param(stories.with_a_server, id="mcp-server"),
 ]
-each_story = pytest.mark.parametrize("story", [*USUAL, *OTHERS], indirect=True)
+each_story = pytest.mark.parametrize("story", STORIES, indirect=True)
 
 
 @pytest.fixture
@@ -44,10 +42,9 @@ def story(request: pytest.FixtureRequest) -> Story:
     return request.param if isinstance(request.param, Story) else request.param()
 
 
-@pytest.mark.parametrize("story", USUAL)
-def test_a_run_that_is_killed_goes_on_to_the_same_end(tmp_path: Path, story: Story) -> None:
-    with ScriptedServer.in_thread(story.reply) as server:
-        story, entries = alone(tmp_path / "alone", server, story)
+def test_a_run_that_is_killed_goes_on_to_the_same_end(tmp_path: Path) -> None:
+    with ScriptedServer.in_thread(SESSION.reply) as server:
+        story, entries = alone(tmp_path / "alone", server, SESSION)
         for part in (0.35, 0.85):
             kill_and_resume(tmp_path / str(part), server, story, (round(entries * part), "torn"))
 

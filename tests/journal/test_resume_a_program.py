@@ -8,6 +8,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pytest
 from cli.command_line import environment
 from stories import GIVEN_UP, SESSION
 from support import fork_server
@@ -36,6 +37,7 @@ def left(folder: Path) -> tuple[str, str]:
     return (folder / "effects.txt").read_text(), (folder / "work" / "log.txt").read_text()
 
 
+@pytest.mark.long
 def test_a_program_that_is_killed_goes_on_to_the_same_end(tmp_path: Path) -> None:
     with ScriptedServer.in_thread(SESSION.reply) as server:
         alone = prepared(tmp_path / "alone")

@@ -103,6 +103,7 @@ async def test_a_package_that_cannot_be_had_is_told_when_the_executor_is_prepare
         await executor.prepare()
 
 
+@pytest.mark.long
 async def test_packages_that_were_changed_are_made_anew_before_code_runs(
     executor: SandboxedCodeExecutor, layers: Layers
 ) -> None:
