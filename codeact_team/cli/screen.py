@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from errno import EIO
 from functools import partial
 from typing import Literal
 
@@ -14,6 +16,7 @@ from rich.progress import Progress, ProgressColumn, SpinnerColumn, TextColumn, T
 from rich.text import Text
 
 from codeact_team.cli.highlighting import highlighted, highlighted_prose
+from codeact_team.cli.signals import silence
 from codeact_team.visibility import CONTINUED, EDGE, edge_breaks, visible
 
 Level = Literal["note", "warning", "error"]
@@ -37,6 +40,7 @@ class Screen:
         self._timer: asyncio.TimerHandle | None = None
         self._is_mid_line = False
         self._held: list[Callable[[], None]] | None = None
+        self._terminals = [stream for stream in (sys.stdout, sys.stderr) if stream.isatty()]
 
     def text(self, text: str, style: str = "", *, end: str = "\n") -> None:
         """Print text as it is, in one style."""
@@ -90,7 +94,7 @@ class Screen:
         self.close()
         self._held = []
         try:
-            yield lambda text, style: self._print_now(Text(visible(text), style))
+            yield lambda text, style: self._show_now(partial(self._print_now, Text(visible(text), style)))
         finally:
             held, self._held = self._held, None
             for show in held:
@@ -122,7 +126,7 @@ class Screen:
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        progress.start()
+        self._show_now(progress.start)
         return progress
 
     def close(self) -> None:
@@ -131,8 +135,8 @@ class Screen:
             self._timer.cancel()
             self._timer = None
         if self._working is not None:
-            self._working.stop()
-            self._working = None
+            working, self._working = self._working, None
+            self._show_now(working.stop)
 
     @property
     def _can_show_work(self) -> bool:
@@ -152,7 +156,17 @@ class Screen:
             self._held.append(show)
             return
         self.close()
-        show()
+        self._show_now(show)
+
+    def _show_now(self, show: Callable[[], None]) -> None:
+        try:
+            show()
+        except OSError as error:
+            gone = [terminal for terminal in self._terminals if not terminal.isatty()]
+            if error.errno != EIO or not gone:
+                raise
+            # SIGHUP is on its way, and ends the command unless it is to outlive its terminal
+            silence(*gone)
 
     def _show_work(self) -> None:
         columns = (SpinnerColumn(), TextColumn("{task.description}", style="dim"), TimeElapsedColumn())
@@ -160,7 +174,7 @@ class Screen:
             *columns, console=self._out, transient=True, redirect_stdout=False, redirect_stderr=False
         )
         self._working.add_task("working")
-        self._working.start()
+        self._show_now(self._working.start)
 
 
 class _Console(Console):

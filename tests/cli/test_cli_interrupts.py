@@ -7,6 +7,7 @@ import os
 import platform
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Generator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -170,6 +171,25 @@ def test_what_is_to_outlive_its_terminal_does(tmp_path: Path):
         stdout, _ = end(process)
     assert process.returncode == 1
     assert "── helper\nHere.\n" in stdout
+
+
+def test_what_outlives_its_terminal_may_go_on_to_print_there(tmp_path: Path):
+    outliving = tmp_path / "outliving.py"
+    outliving.write_text(
+        "import runpy, signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\nrunpy.run_module('codeact_team', run_name='__main__')"
+    )
+    with (
+        ScriptedServer.in_thread([Slow(0.5, Text("Here."))]) as server,
+        on_a_terminal(
+            *("run", talker(tmp_path), "A task"),
+            cwd=tmp_path,
+            command=[sys.executable, str(outliving)],
+            **local_model(server.base_url),
+        ) as terminal,
+    ):
+        wait_for_request(server)
+        terminal.hang_up()
+        assert terminal.process.wait(timeout=30) == 1
 
 
 @pytest.mark.docker

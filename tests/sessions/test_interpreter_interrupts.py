@@ -133,6 +133,17 @@ def test_signals_at_any_time_break_nothing(interpreter: RunningInterpreter) -> N
     assert interpreter.process.poll() is None
 
 
+def test_an_interrupt_in_the_moment_in_which_a_block_has_awaited_all_is_not_felt_by_the_next(
+    interpreter: RunningInterpreter,
+) -> None:
+    # comes when the block's last step is next
+    ran = interpreter.run(
+        "asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGINT)\nawait asyncio.sleep(0)"
+    )
+    assert ran.interrupted
+    assert interpreter.run("await asyncio.sleep(0.01, 'kept')").output == "'kept'\n"
+
+
 def test_threads_that_the_block_has_started_are_ended(interpreter: RunningInterpreter) -> None:
     interpreter.start(
         "def spin():\n    while True: pass\nthread = threading.Thread(target=spin)\nthread.start()\n"

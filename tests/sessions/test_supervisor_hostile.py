@@ -183,7 +183,14 @@ def test_an_interrupted_fork_bomb_loses(in_container: Supervised) -> None:
     result = one.result()
     # so many copies of an interpreter may need more memory than there is
     assert (result.report and result.report["exit_code"] == 130) or result.oom_kills
-    assert one.run(COUNT).text == "3\n"
+
+    def is_alone() -> bool:
+        counted = one.run(COUNT)
+        assert counted.text or counted.lost
+        # the kernel may have chosen the new interpreter, too, or what that was forked from
+        return counted.text == "3\n" or (result.oom_kills and counted.text == "2\n")
+
+    wait_for(is_alone)
 
 
 @pytest.mark.docker

@@ -140,13 +140,13 @@ class _Loop:
 
 def _complete(loop: AbstractEventLoop, task: Task[None]) -> None:
     try:
-        loop.run_until_complete(task)
+        _run_until_done(loop, task)
     except BaseException as error:
         if not task.done():
             # interrupted, or the loop was stopped
             task.cancel()
             try:
-                loop.run_until_complete(task)
+                _run_until_done(loop, task)
             except BaseException as second:
                 if not task.cancelled():
                     raise
@@ -156,6 +156,25 @@ def _complete(loop: AbstractEventLoop, task: Task[None]) -> None:
             # it is told already
             task.exception()
         raise
+
+
+def _run_until_done(loop: AbstractEventLoop, task: Task[None]) -> None:
+    # run_until_complete, if an interrupt comes just as the task ends, leaves behind what stops the loop at its next run
+    is_running = True
+
+    def stop(task: Task[None]) -> None:
+        if is_running:
+            loop.stop()
+
+    task.add_done_callback(stop)
+    try:
+        loop.run_forever()
+    finally:
+        is_running = False
+        task.remove_done_callback(stop)
+    if not task.done():
+        raise RuntimeError("the event loop was stopped before the block had ended")
+    task.result()
 
 
 def _handle(loop: AbstractEventLoop, context: dict[str, Any]) -> None:
