@@ -26,6 +26,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext, suppress
@@ -189,7 +190,28 @@ def _main() -> None:
     gc.collect()
     gc.freeze()
     if (request := _serve(listener)) is not None:
-        _run(request["arguments"])
+        code = 0
+        try:
+            _run(request["arguments"])
+        except SystemExit as error:
+            if not isinstance(error.code, int | None):
+                raise
+            code = error.code or 0
+        _leave(code)
+
+
+def _leave(code: int) -> None:
+    """End as Python does, but for taking all modules apart: that takes seven times as long as a small program."""
+    threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
+    gc.collect()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        # as Python tells it
+        sys.exit(code)
+    os._exit(code)
 
 
 class Forked:
