@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from errno import EIO
@@ -16,7 +15,7 @@ from rich.progress import Progress, ProgressColumn, SpinnerColumn, TextColumn, T
 from rich.text import Text
 
 from codeact_team.cli.highlighting import highlighted, highlighted_prose
-from codeact_team.cli.signals import silence
+from codeact_team.cli.signals import output_terminals, silence
 from codeact_team.visibility import CONTINUED, EDGE, edge_breaks, visible
 
 Level = Literal["note", "warning", "error"]
@@ -40,7 +39,7 @@ class Screen:
         self._timer: asyncio.TimerHandle | None = None
         self._is_mid_line = False
         self._held: list[Callable[[], None]] | None = None
-        self._terminals = [stream for stream in (sys.stdout, sys.stderr) if stream.isatty()]
+        self._terminals = output_terminals()
 
     def text(self, text: str, style: str = "", *, end: str = "\n") -> None:
         """Print text as it is, in one style."""

@@ -23,8 +23,7 @@ def handling_signals(stop: Callable[[Signals], bool]) -> Generator[list[Signals]
     the end. Needs a running event loop.
     """
     loop, ended_by = asyncio.get_running_loop(), list[Signals]()
-    # once a terminal is gone, its stream no longer says that it is one
-    terminals = [stream for stream in (sys.stdout, sys.stderr) if stream.isatty()]
+    terminals = output_terminals()
     # a program that nohup has started outlives its terminal
     outlives = signal.getsignal(SIGHUP) is signal.SIG_IGN
     numbers = [number for number in ENDED_BY if number is not SIGHUP or not outlives]
@@ -45,6 +44,11 @@ def handling_signals(stop: Callable[[Signals], bool]) -> Generator[list[Signals]
             loop.remove_signal_handler(number)
             if ended_by:
                 signal.signal(number, signal.SIG_IGN)
+
+
+def output_terminals() -> list[TextIO]:
+    """The streams that print on a terminal; once it is gone, they no longer say so."""
+    return [stream for stream in (sys.stdout, sys.stderr) if stream.isatty()]
 
 
 def silence(*streams: TextIO) -> None:

@@ -162,7 +162,7 @@ def _run_until_done(loop: AbstractEventLoop, task: Task[None]) -> None:
     # run_until_complete, if an interrupt comes just as the task ends, leaves behind what stops the loop at its next run
     is_running = True
 
-    def stop(task: Task[None]) -> None:
+    def stop(_: Task[None]) -> None:
         if is_running:
             loop.stop()
 
