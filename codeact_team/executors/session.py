@@ -173,7 +173,7 @@ class LivingInterpreter(CodeRunner[tuple[str, str], _InterpreterEnd]):
             return _InterpreterEnd(ended, artifacts=artifacts)
         report, exit_code = ended.read_report(), ended.exit_code
         if exit_code is None:
-            if report is None:
+            if report is None and ended.ran:
                 await output.remark(_UNREADABLE)
             exit_code = 1 if report is None else report.exit_code
         return _InterpreterEnd(

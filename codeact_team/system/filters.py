@@ -38,6 +38,9 @@ NUMBERS: dict[str, tuple[int, int | None]] = {
     "fsopen": (430, 430),
     "fspick": (433, 433),
     "init_module": (175, 105),
+    "inotify_init": (253, None),
+    "inotify_init1": (294, 26),
+    "io_setup": (206, 0),
     "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
     "io_uring_setup": (425, 425),
@@ -82,6 +85,8 @@ NUMBERS: dict[str, tuple[int, int | None]] = {
     "pidfd_send_signal": (424, 424),
     "pivot_root": (155, 41),
     "prlimit64": (302, 261),
+    "process_madvise": (440, 440),
+    "process_mrelease": (448, 448),
     "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271),
     "ptrace": (101, 117),
@@ -141,6 +146,9 @@ MODES = {
     "openat": 3,
 }
 """Where the mode is among a call's arguments. That of openat2 is in memory, where no filter sees it."""
+COUNTED = {"inotify_init": errno.EMFILE, "inotify_init1": errno.EMFILE, "io_setup": errno.EAGAIN}
+"""Calls that take of what there is for a whole user or machine, which no limit of a process bounds, and how each fails where
+that is used up."""
 OPENING = ("open", "openat")
 """Those of these calls that make a file only if the argument before the mode says so."""
 

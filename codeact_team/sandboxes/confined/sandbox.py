@@ -150,16 +150,16 @@ class ConfinedSandbox(Sandbox):
             environment |= python_path(str(self._packages), environment)
         # in namespaces, a program sees no other processes than its own
         seen = ["/proc"] if supervises and self._has_namespaces else []
-        message = {"do": "spawn", "argv": list(argv), "env": environment, "readable": [*self._paths, *seen]}
-        return await self._spawn(message)
+        message = {"argv": list(argv), "env": environment, "readable": [*self._paths, *seen]}
+        return await self._spawn({**message, "supervises": supervises})
 
     async def spawn_loaded(self) -> Process | None:
         is_loaded = self._program is not None and self._control is not None and self._control.is_by_kernel
         if not (is_loaded and self.python_is_plain):
             return None
         self._check_idle()
-        message = {"do": "spawn", "argv": None, "env": self._base_environment(), "readable": self._paths}
-        return await self._spawn(message)
+        message = {"argv": None, "env": self._base_environment(), "readable": self._paths}
+        return await self._spawn({**message, "supervises": True})
 
     def _check_idle(self) -> None:
         if not self.running:
@@ -172,7 +172,7 @@ class ConfinedSandbox(Sandbox):
         self._process = process = ConfinedProcess()
         self._is_used = True
         try:
-            self._control.send(message, process.inner_fds)
+            self._control.send({"do": "spawn", **message}, process.inner_fds)
         except ConfinementError:
             await process.aclose()
             raise

@@ -146,11 +146,16 @@ class Container:
                 raise ConnectionError("the container has ended")
             seen = seen[-len(nonce) :] + data
 
-    async def kill_rest(self) -> None:
-        """Kill everything in it but its own processes: TimeoutError if something goes on, OSError if it has ended."""
+    async def kill(self) -> None:
+        """Have everything killed in it but its own processes: TimeoutError if it does not answer, OSError if it has ended."""
         async with asyncio.timeout(_KILL_TIMEOUT):
             # so that a late signal does not meet the next program
             await self._order(b"KILL")
+
+    async def kill_rest(self) -> None:
+        """Like :meth:`kill`, and see it gone: TimeoutError if something goes on."""
+        async with asyncio.timeout(_KILL_TIMEOUT):
+            await self.kill()
             # a block can take the signal away and forge the answer, but not what the engine sees
             while (running := await ask(self._processes)) != self._own or not running:
                 pass

@@ -20,12 +20,22 @@ from codeact_team.sandboxes.docker.config import DockerSandboxConfig, is_host_pa
 from codeact_team.sandboxes.docker.container import CONFLICT, Container, labels, remove
 from codeact_team.sandboxes.docker.engine import Client, open_stream, translated
 from codeact_team.sandboxes.docker.seccomp import profile
+from codeact_team.system.limits import OWN_DESCRIPTORS, PENDING_SIGNALS
 
 WORKSPACE = "/workspace"
 PACKAGES = "/opt/codeact-team/packages"
 _NOBODY = "65534:65534"
 _MIB = 1024 * 1024
-_INIT = (resources.files(__name__.rpartition(".")[0]) / "init.sh").read_text()
+_ULIMITS = {
+    "core": 0,
+    # of the code itself, `exec.sh` and the supervisor of a session allow less
+    "nofile": OWN_DESCRIPTORS,
+    "sigpending": PENDING_SIGNALS,
+    "msgqueue": 0,
+}
+_GUARD, _INIT = (
+    (resources.files(__name__.rpartition(".")[0]) / name).read_text() for name in ("guard.sh", "init.sh")
+)
 _ENTER = stat.S_IXGRP | stat.S_IXOTH
 
 
@@ -136,7 +146,7 @@ def _create(
     arguments: dict[str, Any] = {
         "image": config.image,
         "entrypoint": ["/bin/sh"],
-        "command": ["-c", _INIT, "init", *settings],
+        "command": ["-c", _GUARD, "guard", _INIT, *settings],
         "user": user,
         "working_dir": WORKSPACE,
         "stdin_open": True,
@@ -176,7 +186,7 @@ def _host_config(
         "pids_limit": config.pids,
         "ulimits": [
             Ulimit(name="fsize", soft=config.max_file_mib * _MIB, hard=config.max_file_mib * _MIB),
-            Ulimit(name="core", soft=0, hard=0),
+            *(Ulimit(name=name, soft=most, hard=most) for name, most in _ULIMITS.items()),
         ],
         "tmpfs": _tmpfs(config, user, inside=binding is None),
         "mounts": _mounts(config, binding),

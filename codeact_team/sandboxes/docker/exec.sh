@@ -1,8 +1,11 @@
-# Runs one program in a container and says how it ended. The first line of stdin is a mark that the program does not
+# Runs one program in a container and says how it ended. The first argument is how many descriptors a process of it may
+# have; the program follows. The first line of stdin is a mark that the program does not
 # know; the rest of stdin is the program's. Its stdout and stderr are one pipe, which keeps them in order. At the end:
 # the mark, the exit code, processes killed for memory and processes refused since the program began, microseconds of
 # processor time since then (-1 if not known), and processes that it has left running.
 trap : INT
+ulimit -n "$1"
+shift
 read -r mark || exit
 count() {
     # $1 key; $2, $3 the file of cgroup version 2 or 1

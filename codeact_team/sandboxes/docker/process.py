@@ -6,8 +6,9 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from contextlib import suppress
+from typing import Protocol
 
 from docker.errors import DockerException, NotFound
 
@@ -27,11 +28,16 @@ _INSPECTION_TIME = 1.0
 _GONE = "the container ended: it was killed or removed, or ran out of memory as a whole"
 
 
+class EndRest(Protocol):
+    """Ends everything that still runs in a container; ``is_left`` if something is known to."""
+
+    def __call__(self, *, is_left: bool) -> Awaitable[None]: ...
+
+
 class DockerProcess(Process):
     """A program started in a running container, over the engine's attached stream.
 
-    The shell around it writes ``mark`` when it has ended; without a mark, there is no such shell. ``end_rest`` ends
-    everything that still runs in the container.
+    The shell around it writes ``mark`` when it has ended; without a mark, there is no such shell.
     """
 
     def __init__(
@@ -41,7 +47,7 @@ class DockerProcess(Process):
         exec_id: str,
         stream: socket.socket,
         mark: bytes | None,
-        end_rest: Callable[[], Awaitable[None]],
+        end_rest: EndRest,
     ) -> None:
         self._client = client
         self._container = container
@@ -106,9 +112,9 @@ class DockerProcess(Process):
             case _:
                 ending = await self._find_ending()
                 left = 1
-        if left > 0 and ending.lost is None:
-            # it could disturb, or forge, what the next program writes
-            await self._end_rest()
+        if ending.lost is None:
+            # it could disturb, or forge, what the next program writes; what the shell says, the program may have said
+            await self._end_rest(is_left=left > 0)
         return ending
 
     async def _find_ending(self) -> Exit:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from codeact_team.aio import Turns
 from codeact_team.errors import EngineError, SandboxError
-from codeact_team.sandboxes.base import STARTS_AT_ONCE, STOPPED, Process, Sandbox, python_path
+from codeact_team.sandboxes.base import STARTS_AT_ONCE, STOPPED, Process, Sandbox, python_path, warn_once
 from codeact_team.sandboxes.docker.config import DockerSandboxConfig
 from codeact_team.sandboxes.docker.container import Container
 from codeact_team.sandboxes.docker.creation import PACKAGES, WORKSPACE, Binding, is_missing, launch
@@ -25,6 +25,7 @@ from codeact_team.sandboxes.docker.orphans import remove_unstarted
 from codeact_team.sandboxes.docker.process import DockerProcess
 from codeact_team.sandboxes.docker.volumes import filled_volume
 from codeact_team.sandboxes.limits import Limits
+from codeact_team.system.limits import CODE_DESCRIPTORS
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,9 @@ _FIRST_LINE_TIMEOUT = 60
 """Seconds that a container without a command of its user's gets to say that it is up."""
 _REMOVAL_GRACE = 1.0
 """Seconds of its removal for which those who use a container wait for its end to show by itself."""
+
+_READY, _UNGUARDED = "ready", "ready unguarded"
+"""What the first process says when it is up."""
 
 _starts = Turns(STARTS_AT_ONCE)
 
@@ -132,7 +136,9 @@ class DockerSandbox(Sandbox):
             raise EngineError("the container is not running: it was stopped, or has never been started")
         # of the shell around a program, others could take over the stream
         mark = None if supervises else secrets.token_hex(16).encode()
-        command = ["/bin/sh", "-c", 'exec "$@"' if mark is None else _EXEC, "exec", *argv]
+        command = ["/bin/sh", "-c", 'exec "$@"', "exec", *argv]
+        if mark is not None:
+            command[2:4] = [_EXEC, "exec", str(CODE_DESCRIPTORS)]
         # a program that nobody takes up ends as soon as it reads the end of its input
         variables = dict(env or {})
         if self._packages is not None:
@@ -140,7 +146,7 @@ class DockerSandbox(Sandbox):
         exec_id, stream = await ask(
             partial(container.launch, command, variables), undo=lambda late: late[1].close()
         )
-        process = DockerProcess(container.client, container.id, exec_id, stream, mark, self.kill)
+        process = DockerProcess(container.client, container.id, exec_id, stream, mark, self._end_rest)
         self._process = process
         if mark is not None:
             try:
@@ -157,7 +163,7 @@ class DockerSandbox(Sandbox):
             raise EngineError("the container is not running: it was stopped, or has never been started")
         launch = partial(container.launch, argv, {})
         exec_id, stream = await ask(launch, undo=lambda late: late[1].close())
-        return DockerProcess(container.client, container.id, exec_id, stream, None, self.kill)
+        return DockerProcess(container.client, container.id, exec_id, stream, None, self._end_rest)
 
     async def python_identity(self) -> str:
         client = await ask(partial(connect, engine_url()), undo=lambda late: late.close())
@@ -175,11 +181,15 @@ class DockerSandbox(Sandbox):
             self._container.signal(b"INT")
 
     async def kill(self) -> None:
+        await self._end_rest(is_left=True)
+
+    async def _end_rest(self, *, is_left: bool) -> None:
+        """Kill everything that runs there, and see it gone if something is known to be left."""
         container = self._container
         if container is None:
             return
         try:
-            await container.kill_rest()
+            await (container.kill_rest() if is_left else container.kill())
         except TimeoutError:
             logger.warning("what runs in the container does not end by SIGKILL: stopping the container")
             await self._give_up(container, await container.why_unresponsive())
@@ -195,8 +205,13 @@ class DockerSandbox(Sandbox):
             await self.stop()
             self.shared = False
             said, output = await self._launch(None)
-        if self._container is None or said != "ready":
+        if self._container is None or said not in (_READY, _UNGUARDED):
             raise EngineError(self._explain(said, output))
+        if said == _UNGUARDED:
+            warn_once(
+                "code can read and change the container's first process, and so what runs there later: the kernel, or the"
+                " `runtime` that stands in for it, does not keep it from that"
+            )
         await self._container.settle()
 
     async def _launch(self, work_dir: Path | None) -> tuple[str, str]:

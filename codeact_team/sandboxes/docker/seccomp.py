@@ -1,8 +1,8 @@
 """Which system calls a container may make: a profile of our own, in the format of the engine's.
 
 It allows what the engines' own default profiles allow to a container without capabilities, less what was of more use to
-attackers than to programs: io_uring, sockets of rare families, old calls with a history of holes, and 32-bit programs on
-64-bit machines. It is a list of what is allowed, since an engine may be too old to know the name of a new call: such a
+attackers than to programs: io_uring, sockets of rare families, old calls with a history of holes, calls that look into other
+processes or change them, what is counted for a whole user or machine, and 32-bit programs on 64-bit machines. It is a list of what is allowed, since an engine may be too old to know the name of a new call: such a
 name is ignored, and the call refused. Beyond those profiles it refuses modes that let a file run with its owner's rights.
 """
 
@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from codeact_team.system.filters import MAKES_A_FILE, MODES, OPENING, SET_ID
+from codeact_team.system.filters import COUNTED, MAKES_A_FILE, MODES, OPENING, SET_ID
 
 _ARCHITECTURES = {"x86_64": "SCMP_ARCH_X86_64", "aarch64": "SCMP_ARCH_AARCH64"}
 
 _FILES = """
 access chdir chown close close_range copy_file_range dup dup2 dup3 faccessat faccessat2 fadvise64 fchdir fchown
 fchownat fcntl fdatasync fgetxattr flistxattr flock fremovexattr fsetxattr fstat fstatfs fsync ftruncate futimesat getcwd
-getdents getdents64 getxattr getxattrat inotify_add_watch inotify_init inotify_init1 inotify_rm_watch ioctl lchown
+getdents getdents64 getxattr getxattrat ioctl lchown
 lgetxattr link linkat listxattr listxattrat llistxattr lremovexattr lseek lsetxattr lstat newfstatat pread64 preadv
 preadv2 pwrite64 pwritev pwritev2 read readahead readlink readlinkat readv removexattr removexattrat rename renameat
 renameat2 rmdir sendfile setxattr setxattrat splice stat statfs statx symlink symlinkat sync sync_file_range syncfs tee
@@ -30,13 +30,13 @@ truncate umask unlink unlinkat utime utimensat utimes vmsplice write writev
 """
 _MEMORY = """
 brk cachestat madvise map_shadow_stack memfd_create mincore mlock mlock2 mlockall mmap mprotect mremap mseal msync munlock
-munlockall munmap pkey_alloc pkey_free pkey_mprotect process_madvise process_mrelease
+munlockall munmap pkey_alloc pkey_free pkey_mprotect
 """
 _PROCESSES = """
 arch_prctl capget capset execve execveat exit exit_group fork get_robust_list getcpu getegid geteuid getgid getgroups
 getpgid getpgrp getpid getppid getpriority getresgid getresuid getrlimit getrusage getsid gettid getuid ioprio_get
 ioprio_set landlock_add_rule landlock_create_ruleset landlock_restrict_self membarrier pidfd_open prctl prlimit64
-ptrace rseq sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getattr sched_getparam
+rseq sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getattr sched_getparam
 sched_getscheduler sched_rr_get_interval sched_setaffinity sched_setattr sched_setparam sched_setscheduler sched_yield
 seccomp set_robust_list set_tid_address setfsgid setfsuid setgid setgroups setpgid setpriority setregid setresgid
 setresuid setreuid setrlimit setsid setuid sysinfo times uname vfork wait4 waitid
@@ -51,8 +51,7 @@ timer_create timer_delete timer_getoverrun timer_gettime timer_settime timerfd_c
 """
 _COMMUNICATION = """
 accept accept4 bind connect epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd eventfd2
-futex futex_requeue futex_wait futex_waitv futex_wake getpeername getrandom getsockname getsockopt io_cancel io_destroy
-io_getevents io_pgetevents io_setup io_submit listen mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend
+futex futex_requeue futex_wait futex_waitv futex_wake getpeername getrandom getsockname getsockopt listen mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend
 mq_unlink msgctl msgget msgrcv msgsnd pipe pipe2 poll ppoll pselect6 recvfrom recvmmsg recvmsg select semctl semget semop
 semtimedop sendmmsg sendmsg sendto setsockopt shmat shmctl shmdt shmget shutdown socketpair
 """
@@ -79,9 +78,10 @@ def profile(architecture: str) -> str | None:
         _allow(["socket"], _equal(0, _AF_NETLINK), _equal(2, _NETLINK_ROUTE)),
         *(_allow([name], _masked(position, SET_ID)) for name, position in MODES.items()),
         *(_allow([name], _masked(MODES[name] - 1, MAKES_A_FILE)) for name in OPENING),
-        {"names": ["clone3", "openat2"], "action": "SCMP_ACT_ERRNO", "errnoRet": errno.ENOSYS},
+        _refuse(["clone3", "openat2"], errno.ENOSYS),
         # takes any part of the host's disk at once; where it is not supported, the C library writes instead
-        {"names": ["fallocate"], "action": "SCMP_ACT_ERRNO", "errnoRet": errno.EOPNOTSUPP},
+        _refuse(["fallocate"], errno.EOPNOTSUPP),
+        *(_refuse([name], error) for name, error in COUNTED.items()),
     ]
     architectures = [_ARCHITECTURES[architecture]]
     rules = {"defaultAction": "SCMP_ACT_ERRNO", "architectures": architectures, "syscalls": calls}
@@ -90,6 +90,10 @@ def profile(architecture: str) -> str | None:
 
 def _allow(names: Sequence[str], *conditions: dict[str, Any]) -> dict[str, Any]:
     return {"names": names, "action": "SCMP_ACT_ALLOW", "args": conditions}
+
+
+def _refuse(names: Sequence[str], error: int) -> dict[str, Any]:
+    return {"names": names, "action": "SCMP_ACT_ERRNO", "errnoRet": error}
 
 
 def _equal(position: int, value: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable, Sequence
 
 from codeact_team.system import kernel, landlock
-from codeact_team.system.filters import NO_SET_ID, Rule
+from codeact_team.system.filters import COUNTED, NO_SET_ID, Rule
 from codeact_team.system.kernel import checked, libc
 
 _CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWNET = 0x00020000, 0x08000000, 0x40000000
@@ -110,6 +110,7 @@ FOR_ALL = (
     Rule("mmap", bits={3: _MAP_GROWSDOWN}),
     # takes any part of a disk at once; where it is not supported, the C library writes instead
     Rule("fallocate", error=errno.EOPNOTSUPP),
+    *(Rule(call, error=error) for call, error in COUNTED.items()),
     *NO_SET_ID,
 )
 # what a filter cannot see the flags and modes of; programs know kernels without these
@@ -117,10 +118,12 @@ _UNSEEN = tuple(Rule(name, error=errno.ENOSYS) for name in ("openat2", "io_uring
 FOR_CONFINED = (Rule("socket", {0: _AF_UNIX}),)
 _OF_THE_MACHINE = """
 acct add_key adjtimex bpf chroot clock_adjtime clock_settime delete_module fanotify_init fanotify_mark finit_module
-init_module ioperm iopl kcmp kexec_file_load kexec_load keyctl migrate_pages modify_ldt move_pages name_to_handle_at
-open_by_handle_at perf_event_open personality pidfd_getfd process_vm_readv process_vm_writev ptrace quotactl quotactl_fd
-reboot request_key setdomainname sethostname settimeofday swapoff swapon syslog userfaultfd vhangup
+init_module ioperm iopl kexec_file_load kexec_load keyctl migrate_pages modify_ldt move_pages name_to_handle_at
+open_by_handle_at perf_event_open personality quotactl quotactl_fd reboot request_key setdomainname sethostname
+settimeofday swapoff swapon syslog userfaultfd vhangup
 """
+_OF_PROCESSES = "kcmp pidfd_getfd process_madvise process_mrelease process_vm_readv process_vm_writev ptrace"
+"""What looks into other processes, or changes them. Landlock refuses most of it, too."""
 _OF_NAMESPACES = """
 fsconfig fsmount fsopen fspick listmount mount mount_setattr move_mount open_tree open_tree_attr pivot_root setns statmount
 umount2 unshare
@@ -136,7 +139,7 @@ _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 FOR_KERNEL = (
     *FOR_CONFINED,
     Rule("socketpair", {0: _AF_UNIX}),
-    *map(Rule, f"{_OF_THE_MACHINE} {_OF_NAMESPACES} {_OF_MEMORY}".split()),
+    *map(Rule, f"{_OF_THE_MACHINE} {_OF_PROCESSES} {_OF_NAMESPACES} {_OF_MEMORY}".split()),
     Rule("clone", bits={0: _CLONE_NEW}),
     Rule("ioctl", either=((1, _TIOCSTI), (1, _TIOCLINUX))),
     *_UNSEEN,
@@ -145,7 +148,6 @@ FOR_KERNEL = (
 """Where the kernel alone confines: also what is of use to attackers of the kernel rather than to programs."""
 FOR_PLAIN = (
     Rule("socket"),
-    # what Landlock guards by itself
-    *map(Rule, ("ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd")),
+    *map(Rule, _OF_PROCESSES.split()),
     *_UNSEEN,
 )

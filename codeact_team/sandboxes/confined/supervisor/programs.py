@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 from descendants import drain, end_all, notice_deaths, send
 
+from codeact_team.system.limits import CODE_DESCRIPTORS, OWN_DESCRIPTORS
+
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 _COUNTED = {"oom_kills": "memory", "fork_failures": "pids"}
 
@@ -27,9 +29,9 @@ class Program(Protocol):
     def wait(self) -> object: ...
 
 
-Start = Callable[[list[str] | None, dict[str, str], list[str]], Program]
-"""Starts a program on this process's standard streams: its arguments, ``None`` for what is loaded ahead, its environment, and
-what it may read."""
+Start = Callable[[list[str] | None, dict[str, str], list[str], int], Program]
+"""Starts a program on this process's standard streams: its arguments, ``None`` for what is loaded ahead, its environment,
+what it may read, and how many descriptors it may have."""
 
 ProcessorTime = Callable[[], float]
 """Seconds of processor time that programs have used so far."""
@@ -65,7 +67,9 @@ class Programs:
         self._counts, self._used = self._count_all(), self._processor_time()
         try:
             with _standard_streams(stdin, output), self._starting:
-                self._program = self._start(message["argv"], message["env"], message["readable"])
+                # one that supervises code has to be able to do what code can no longer do
+                descriptors = OWN_DESCRIPTORS if message["supervises"] else CODE_DESCRIPTORS
+                self._program = self._start(message["argv"], message["env"], message["readable"], descriptors)
             assert self._program.pid is not None
             self._leader = self._program.pid
         except (FileNotFoundError, PermissionError) as error:

@@ -14,9 +14,9 @@ from loaded import LoadedProgram
 from programs import Program, Start
 from view import SHARED_MEMORY
 
+from codeact_team.system.limits import OWN_DESCRIPTORS, limit
+
 _MIB = 1 << 20
-_DESCRIPTORS = 512
-"""How many a process may have: the memory limit of a process does not count what waits in sockets and pipes."""
 # these reach files outside the workspace whatever Landlock says; needless where the mounts are read-only
 _METADATA_CALLS = (
     "chmod fchmodat fchmodat2 chown lchown fchownat utime utimes futimesat utimensat setxattr lsetxattr setxattrat "
@@ -35,14 +35,6 @@ _NOT_BY_KERNEL = "what is loaded ahead runs only where the kernel alone confines
 _UNCOUNTED_MEMORY_CALLS = ["memfd_create", "memfd_secret"]
 
 
-def limit(what: int, most: int) -> None:
-    """Let this process, and all that it starts, have so much of something at most."""
-    soft, hard = (
-        most if now == resource.RLIM_INFINITY else min(now, most) for now in resource.getrlimit(what)
-    )
-    resource.setrlimit(what, (soft, hard))
-
-
 def by_kernel(
     settings: Mapping[str, Any], mounts: Sequence[tuple[str, str]], loaded: LoadedProgram | None
 ) -> Start:
@@ -51,9 +43,9 @@ def by_kernel(
     # of what is in /proc, the view shows as much as may be seen
     shown = ["/proc", *(place for _, place in mounts)]
 
-    def start(argv: list[str] | None, env: dict[str, str], readable: list[str]) -> Program:
+    def start(argv: list[str] | None, env: dict[str, str], readable: list[str], descriptors: int) -> Program:
         def confine() -> None:
-            limit(resource.RLIMIT_NOFILE, _DESCRIPTORS)
+            limit(resource.RLIMIT_NOFILE, descriptors)
             hardening.allow_only([*readable, *shown], writable)
             os.chdir(settings["workspace"])
 
@@ -80,7 +72,7 @@ def by_sandlock(
     else:
         writable.append(SHARED_MEMORY)
 
-    def start(argv: list[str] | None, env: dict[str, str], readable: list[str]) -> Program:
+    def start(argv: list[str] | None, env: dict[str, str], readable: list[str], descriptors: int) -> Program:
         assert argv is not None, _NOT_BY_KERNEL
         return sandlock.Sandbox(
             fs_readable=[*readable, *(place for _, place in mounts or ())],
@@ -91,7 +83,7 @@ def by_sandlock(
             cwd=settings["workspace"],
             max_memory=f"{settings['memory_mib']}M" if limit_memory else None,
             max_processes=settings["pids"],
-            max_open_files=_DESCRIPTORS,
+            max_open_files=descriptors,
             extra_deny_syscalls=denied,
             allow_degraded=list(sandlock.Protection),
         ).popen(argv)
@@ -109,11 +101,11 @@ def _private_to_the_next() -> Iterator[str]:
 
 def plain(settings: Mapping[str, Any], *, limit_memory: bool) -> Start:
     """How to start programs without sandlock: they have the limits of this process."""
-    limit(resource.RLIMIT_NOFILE, _DESCRIPTORS)
+    limit(resource.RLIMIT_NOFILE, OWN_DESCRIPTORS)
     if limit_memory:
         limit(resource.RLIMIT_DATA, settings["memory_mib"] * _MIB)
 
-    def start(argv: list[str] | None, env: dict[str, str], readable: list[str]) -> Program:
+    def start(argv: list[str] | None, env: dict[str, str], readable: list[str], descriptors: int) -> Program:
         assert argv is not None, _NOT_BY_KERNEL
         return subprocess.Popen(argv, env=env, cwd=settings["workspace"], start_new_session=True)
 

@@ -25,6 +25,7 @@ from messages import Messages
 from programs import Programs, Start
 
 from codeact_team.system import filters, kernel, trees
+from codeact_team.system.limits import PENDING_SIGNALS, limit
 from codeact_team.system.oom_score import SECOND_CHOICE, OomScore
 
 _SPAWN_FDS = 3
@@ -69,13 +70,17 @@ def _harden(settings: Mapping[str, Any], means: Means, birth: int) -> tuple[Prog
 
     Returns who starts programs, and why something that confines cannot be had, by its name.
     """
-    starting.limit(resource.RLIMIT_CORE, 0)
+    limit(resource.RLIMIT_CORE, 0)
+    if sys.platform == "linux":
+        # counted for all processes of a user, of which there may be others
+        limit(resource.RLIMIT_SIGPENDING, PENDING_SIGNALS)
+        limit(resource.RLIMIT_MSGQUEUE, 0)
     # sandlock keeps a descriptor for each process that has led a group
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    starting.limit(resource.RLIMIT_STACK, _STACK)
+    limit(resource.RLIMIT_STACK, _STACK)
     if settings["workspace_mib"] is not None:
-        starting.limit(resource.RLIMIT_FSIZE, settings["workspace_mib"] * _MIB)
+        limit(resource.RLIMIT_FSIZE, settings["workspace_mib"] * _MIB)
     no_sandlock = means.sandlock if isinstance(means.sandlock, str) else None
     if (group := means.group) is None:
         _say_birth(birth)

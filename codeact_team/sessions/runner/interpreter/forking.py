@@ -20,7 +20,7 @@ from codeact_team.sessions.runner.interpreter.tree_copy import copy_content
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
     from codeact_team.sessions.runner.interpreter.channel import Channel
@@ -49,6 +49,8 @@ class Forks:
         self._domain: int | None = None
         """A Landlock ruleset, by which the forks are in a domain within that of this process, where nothing else keeps them
         from it."""
+        self._untaken: Iterable[int] = ()
+        """The signals that forks of a sealed process do not take either."""
         self._keeps_random_numbers = False
         self._born: list[int] = []
         """The forks of this process that have not been reaped."""
@@ -71,7 +73,7 @@ class Forks:
             if request["has_domain"]:
                 (self._domain,) = self._control.receive(1)
             if (refused := self._obstacle(own_threads)) is None:
-                sealing.seal(b64decode(request["filter"]), hide=self._domain is None)
+                self._untaken = sealing.seal(b64decode(request["filter"]), hide=self._domain is None)
                 self._zygote, self._keeps_random_numbers = os.getpid(), keeps_random_numbers
                 gc.collect()
                 # the forks share these pages as long as nobody writes to them
@@ -177,8 +179,8 @@ class Forks:
                     self._close_domain()
                 sealing.require_sealed(self._zygote)
                 self._zygote, self._keeps_random_numbers = None, False
-            else:
-                _reopen_files(self._own)
+                sealing.take_signals(but=self._untaken)
+            _reopen_files(self._own)
             if (directory := request["directories"][number]) is not None:
                 copy_content(request["home"], directory, BRANCHES)
                 go_along(request["home"], directory)
@@ -217,13 +219,14 @@ def _leave_each(count: int) -> int | None:
 
 
 def _reopen_files(own: tuple[int, ...]) -> None:
-    """Give this fork a position of its own in each file that it reads."""
+    """Give this fork a position of its own in each file and directory that it reads."""
     for fd in open_descriptors(own):
         try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                continue
+            mode = os.fstat(fd).st_mode
         except OSError:
             # the one that has listed them
+            continue
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             continue
         position, is_inherited = os.lseek(fd, 0, os.SEEK_CUR), os.get_inheritable(fd)
         copy = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)

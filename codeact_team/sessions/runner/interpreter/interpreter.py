@@ -6,7 +6,7 @@ import builtins
 import gc
 import os
 import sys
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from os import getpid
 from types import ModuleType
@@ -22,7 +22,7 @@ from codeact_team.sessions.runner.interpreter.sources import Sources
 from codeact_team.sessions.runner.interpreter.stack_frames import interruptible, library_first
 from codeact_team.sessions.runner.interpreter.streams import Streams
 from codeact_team.sessions.runner.interpreter.tracebacks import formatted, one_line
-from codeact_team.sessions.runner.interpreter.user_site import prepare_user_site
+from codeact_team.sessions.runner.user_site import prepare_user_site, written_by_code_last
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -99,7 +99,8 @@ class Interpreter:
             code = payload[RUN_HEAD.size :].decode()
             # what a setup has seeded stays so in the interpreters that are forked from this one
             self._seeded = self._seeded or (kind is Kind.SETUP and "seed" in code)
-            report = self._run(code, name, token)
+            with written_by_code_last() if kind is Kind.SETUP else nullcontext():
+                report = self._run(code, name, token)
             self._channel.send(Kind.REPORT, token, report)
             # now nobody waits for it
             self._sources.settle(name, self._parts)

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _FILTER = 4, 22, 2
 _LANDLOCK_RESTRICT_SELF = 446
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def seal(instructions: bytes, *, hide: bool) -> None:
-    """Refuse the system calls that are aimed at this process, here and in all its forks.
+def seal(instructions: bytes, *, hide: bool) -> Iterable[int]:
+    """Refuse the system calls that are aimed at this process, here and in all its forks, and take no signals here.
 
     Args:
         instructions: The program of the system call filter.
         hide: Whether nobody is to read or trace this process either; needless for one outside the domain of its forks.
+
+    Returns:
+        The signals that it has not taken before either, for :func:`take_signals`.
 
     Raises:
         OSError: If the kernel does not do that.
@@ -28,6 +36,13 @@ def seal(instructions: bytes, *, hide: bool) -> None:
     if hide:
         _control(_PR_SET_DUMPABLE, 0)
     _control(_PR_SET_SECCOMP, _FILTER, ctypes.addressof(program))
+    # a file can send one to its owner, whoever that is
+    return signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+
+
+def take_signals(but: Iterable[int]) -> None:
+    """Take signals again, in a fork, but for those that were not taken before :func:`seal`. None waits there."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, but)
 
 
 def show() -> None:

@@ -40,7 +40,11 @@ class Streams:
         ]
 
     def begin(self, output: int) -> None:
-        """Write to ``output`` from now on. To be called in a fork of the interpreter."""
+        """Write to ``output`` from now on, and read nothing. To be called in a fork of the interpreter."""
+        nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        os.dup2(nothing, _STDIN)
+        os.dup2(nothing, self._copies[_STDIN], inheritable=False)
+        os.close(nothing)
         for fd in (_STDOUT, _STDERR):
             os.dup2(output, fd)
             os.dup2(output, self._copies[fd], inheritable=False)

@@ -67,8 +67,8 @@ class Branch:
         self.home = home
         self.results = Results(around.usage)
         self.output = Output()
-        self.shells = Shells(around.family, self.output.inner, home)
-        self.supply = Supply(around, home, self.output.inner, self._listen)
+        self.shells = Shells(around.family, self.output, home)
+        self.supply = Supply(around, home, self.output, self._listen)
         self.tools: bytes | None = None
         # the session's own: the current directory, whatever its name is by now
         self._files = os.fsencode(home) if number else b""
@@ -102,9 +102,9 @@ class Branch:
     def be_fork_of(self, other: Branch) -> None:
         """Have a fork of another's interpreter, which is told to fork next. Raises an ``OSError``."""
         assert other.interpreter is not None, "it has one"
-        child = Interpreter(self.output.inner)
-        self.supply.interpreter = child
+        child = Interpreter(self.output)
         child.fork_from(other.interpreter)
+        self.supply.interpreter = child
         self.tools = other.tools
         self.shells.go_on_from(other.shells)
 
@@ -118,9 +118,9 @@ class Branch:
         self.output.close()
         self.output, self.tools = other.output, other.tools
         self.shells.remove()
-        self.shells = Shells(self._around.family, self.output.inner, self.home)
+        self.shells = Shells(self._around.family, self.output, self.home)
         self.shells.go_on_from(other.shells)
-        self.supply = Supply(self._around, self.home, self.output.inner, self._listen)
+        self.supply = Supply(self._around, self.home, self.output, self._listen)
         self.supply.interpreter = interpreter
         self.begin()
         interpreter.move(other.home, self.home)
@@ -208,8 +208,6 @@ class Branch:
             self._end_block(block, _INTERRUPTED, ran=False)
             return
         self._around.is_touched = True
-        # Python code may have changed how writing to the pipe behaves; its interpreter looks to that itself
-        os.set_blocking(self.output.inner, True)
         try:
             block.shell = self.shells.start(language, code)
         except OSError as error:

@@ -24,8 +24,10 @@ from codeact_team.sessions.protocol import (
     Kind,
     frame,
 )
+from codeact_team.sessions.runner import user_site
 from codeact_team.sessions.runner.supervisor.pipes import PipeWriter, make_pipe, read_some, unread
 from codeact_team.sessions.runner.supervisor.process_family import Family
+from codeact_team.sessions.runner.supervisor.relay import Output
 
 _RUNNER = __name__.rpartition(".")[0].rpartition(".")[0]
 INTERPRETER = f"{_RUNNER}.interpreter.interpreter"
@@ -75,7 +77,7 @@ class Interpreter:
     What is given to it waits in one of the pipes, to be flushed by the caller.
 
     Args:
-        output: What it gets as stdout and stderr: the end of a pipe.
+        output: What it gets as stdout and stderr.
 
     Attributes:
         pid: Its process id, and that of its group and session; 0 until it is known.
@@ -92,12 +94,18 @@ class Interpreter:
         OSError: If there are not enough descriptors.
     """
 
-    def __init__(self, output: int) -> None:
-        self._output = output
-        theirs, commands = make_pipe(_COMMANDS_SIZE)
-        listening, answers = make_pipe()
-        self.reports, writer = make_pipe()
-        self._control, control = socketpair(AF_UNIX, SOCK_STREAM)
+    def __init__(self, output: Output) -> None:
+        opened: list[int] = []
+        try:
+            opened += (output.open(), *make_pipe(_COMMANDS_SIZE))
+            opened += make_pipe()
+            opened += make_pipe()
+            self._control, control = socketpair(AF_UNIX, SOCK_STREAM)
+        except OSError:
+            for fd in opened:
+                os.close(fd)
+            raise
+        self._output, theirs, commands, listening, answers, self.reports, writer = opened
         self._theirs = (theirs, writer, listening, control.detach())
         self.commands, self.answers = PipeWriter(commands), PipeWriter(answers)
         os.set_blocking(self.reports, False)
@@ -129,7 +137,7 @@ class Interpreter:
         try:
             self.pid = family.start(
                 None if is_fork else program.argv(payload, arguments),
-                environment=os.environb,
+                environment=user_site.hidden(os.environb),
                 output=self._output,
                 inherited={fd: fd for fd in self._theirs},
             )
@@ -145,10 +153,14 @@ class Interpreter:
         """Let it become a fork of another one, which is told to fork next.
 
         Raises:
-            OSError: If it does not get what it needs for that.
+            OSError: If it does not get what it needs for that. It is closed then.
         """
-        self._control.setsockopt(SOL_SOCKET, _SO_PASSCRED, 1)
-        other._send(*self._theirs, self._output)
+        try:
+            self._control.setsockopt(SOL_SOCKET, _SO_PASSCRED, 1)
+            other._send(*self._theirs, self._output)
+        except OSError:
+            self.close()
+            raise
         self._give_away()
         self._tools = other._tools
 
@@ -168,6 +180,8 @@ class Interpreter:
         theirs, self._theirs = self._theirs, ()
         for fd in theirs:
             os.close(fd)
+        if theirs:
+            os.close(self._output)
 
     def tell_tools(self, tools: bytes | None) -> None:
         """Give it the declarations of the host's functions, unless it has them."""

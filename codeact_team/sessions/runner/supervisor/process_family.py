@@ -13,6 +13,7 @@ from contextlib import suppress
 
 from codeact_team.sessions.runner.supervisor.guard import Guard
 from codeact_team.system.kernel import PR_SET_DUMPABLE, prctl
+from codeact_team.system.limits import CODE_DESCRIPTORS, limit
 from codeact_team.system.oom_score import OomScore
 
 _END_SECONDS = 1.0
@@ -94,7 +95,7 @@ class Family:
         Args:
             argv: The program's path and its arguments; ``None`` to go on in a fork of this one.
             environment: All its environment.
-            output: What it gets as stdout and stderr.
+            output: What it gets as stdout and stderr, for itself and what it starts alone.
             inherited: File descriptors it gets beside these: its number there, and the one here.
             directory: Where it starts, if that still exists; else in this process's directory.
 
@@ -106,6 +107,7 @@ class Family:
         if pid == 0:
             try:
                 os.setsid()
+                limit(resource.RLIMIT_NOFILE, CODE_DESCRIPTORS)
                 self._guard.enter_child()
                 self._become(output, inherited, directory)
                 if argv is None:
@@ -129,7 +131,8 @@ class Family:
         if directory is not None:
             with suppress(OSError):
                 os.chdir(directory)
-        for there, here in ((1, output), (2, output), *inherited.items()):
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for there, here in ((0, nothing), (1, output), (2, output), *inherited.items()):
             os.dup2(here, there)
             os.set_inheritable(there, True)
 

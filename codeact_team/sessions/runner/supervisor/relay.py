@@ -17,6 +17,9 @@ _ABOVE_STANDARD = 20
 """Above the numbers that the code's programs use by habit."""
 
 
+_OWN = "/proc/self/fd/{}"
+
+
 class HostGone(Exception):
     """The host has closed its end of the stream."""
 
@@ -97,14 +100,25 @@ class Output:
 
     Attributes:
         fd: Where it is read.
-        inner: Where it is written: for the programs.
     """
 
     def __init__(self) -> None:
-        self.fd, self.inner = make_pipe(_PIPE_SIZE)
+        self.fd, self._inner = make_pipe(_PIPE_SIZE)
         os.set_blocking(self.fd, False)
         self._kept = bytearray()
         self._dropped = 0
+
+    def open(self) -> int:
+        """Open it for a program, which the caller closes. Raises an ``OSError`` if there are not enough descriptors.
+
+        What inherits a descriptor shares its modes and its owner for signals, so each program gets one of its own.
+        """
+        try:
+            return os.open(_OWN.format(self._inner), os.O_WRONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            # without a /proc, nothing but the modes can be put back
+            fcntl.fcntl(self._inner, fcntl.F_SETFL, 0)
+            return os.dup(self._inner)
 
     def read(self) -> bytes:
         """What there is to read: as much as the pipe holds."""
@@ -135,7 +149,7 @@ class Output:
         return kept
 
     def close(self) -> None:
-        for fd in (self.fd, self.inner):
+        for fd in (self.fd, self._inner):
             os.close(fd)
 
     def discard(self) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from codeact_team.sessions.protocol import KIB, MIB
 from codeact_team.sessions.runner.supervisor.pipes import make_pipe, read_some
 from codeact_team.sessions.runner.supervisor.process_family import Family
+from codeact_team.sessions.runner.supervisor.relay import Output
 
 SHELLS = ("sh", "bash")
 
@@ -29,7 +30,7 @@ _STATE = """{{ printf '%s\\0' "$PWD"; {env} -0 && printf '\\0'; }} 2>/dev/null >
 class Shells:
     """The shells of a session or of a branch of it, which write to ``output`` and begin in ``home``."""
 
-    def __init__(self, family: Family, output: int, home: str) -> None:
+    def __init__(self, family: Family, output: Output, home: str) -> None:
         self._family = family
         self._output = output
         self._places = os.environ.get("PATH", os.defpath)
@@ -57,20 +58,22 @@ class Shells:
         program = self._find(name)
         self._store(code)
         trap = _STATE.format(env=_quoted(self._find("env")), fd=_STATE_FD)
-        reader, writer = make_pipe()
-        try:
-            pid = self._family.start(
-                [program, "-c", f"trap {_quoted(trap)} EXIT\n. {_quoted(self._script)}"],
-                environment=self._variables,
-                output=self._output,
-                inherited={_STATE_FD: writer},
-                directory=self._directory,
-            )
-        except OSError:
-            os.close(reader)
-            raise
-        finally:
-            os.close(writer)
+        with ExitStack() as given:
+            output = self._output.open()
+            given.callback(os.close, output)
+            reader, writer = make_pipe()
+            given.callback(os.close, writer)
+            try:
+                pid = self._family.start(
+                    [program, "-c", f"trap {_quoted(trap)} EXIT\n. {_quoted(self._script)}"],
+                    environment=self._variables,
+                    output=output,
+                    inherited={_STATE_FD: writer},
+                    directory=self._directory,
+                )
+            except OSError:
+                os.close(reader)
+                raise
         self._sessions = self.sessions | {pid}
         return Shell(pid, reader)
 

@@ -8,6 +8,7 @@ from functools import partial
 
 from codeact_team.sessions.runner.supervisor.child import Interpreter
 from codeact_team.sessions.runner.supervisor.forks import Fork, flush
+from codeact_team.sessions.runner.supervisor.relay import Output
 from codeact_team.sessions.runner.supervisor.surroundings import Surroundings
 
 
@@ -21,7 +22,7 @@ class Supply:
     Args:
         around: What the branches share.
         home: The directory that the code begins in.
-        output: Where it writes to.
+        output: What it writes to.
         listen: Called with the interpreter when somebody has to listen to it.
 
     Attributes:
@@ -29,7 +30,7 @@ class Supply:
     """
 
     def __init__(
-        self, around: Surroundings, home: str, output: int, listen: Callable[[Interpreter], None]
+        self, around: Surroundings, home: str, output: Output, listen: Callable[[Interpreter], None]
     ) -> None:
         self._around = around
         self._home = home
@@ -125,15 +126,23 @@ class Supply:
                 self.take_over(child)
                 then()
             else:
-                self._around.drop_zygote()
-                # it would not be otherwise with another
-                self._around.keeps_zygote = False
+                self._do_without_zygote()
                 give_up(problem)
 
         child = Interpreter(self._output)
-        child.fork_from(zygote)
+        try:
+            child.fork_from(zygote)
+        except OSError:
+            # a program that is started need not be passed anything
+            self._do_without_zygote()
+            raise
         zygote.fork([None], self._home)
         self._begin(zygote, [child], done)
+
+    def _do_without_zygote(self) -> None:
+        self._around.drop_zygote()
+        # it would not be otherwise with another
+        self._around.keeps_zygote = False
 
     def fork(
         self, homes: Sequence[str], children: Sequence[Interpreter], done: Callable[[str | None], None]

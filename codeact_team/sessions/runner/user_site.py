@@ -1,0 +1,60 @@
+"""Where an interpreter finds modules that code can write: in the workspace, and where pip installs for its user."""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+from contextlib import contextmanager, suppress
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+_BASE = b"PYTHONUSERBASE"
+_NOWHERE = b"/dev/null/"
+"""Nothing can be below a file."""
+
+
+def hidden(environment: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
+    """An environment in which Python finds nothing of its user's at its start, to be followed by :func:`prepare_user_site`.
+
+    It would run files there, which may be earlier code's, before the first block.
+    """
+    return {**environment, _BASE: _NOWHERE + environment.get(_BASE, b"")}
+
+
+def prepare_user_site() -> None:
+    """Let the code import what pip will install for its user. Python itself looks at its start whether that is there."""
+    if (base := os.environb.get(_BASE, b"")).startswith(_NOWHERE):
+        site.USER_BASE = site.USER_SITE = None
+        del os.environb[_BASE]
+        if own := base.removeprefix(_NOWHERE):
+            os.environb[_BASE] = own
+    if not site.ENABLE_USER_SITE:
+        return
+    place = site.getusersitepackages()
+    # a directory that is not there when the first module is looked for counts as missing for ever
+    with suppress(OSError):
+        os.makedirs(place, exist_ok=True)
+    if place not in sys.path:
+        shared = (number for number, path in enumerate(sys.path) if path.endswith("-packages"))
+        sys.path.insert(next(shared, len(sys.path)), place)
+
+
+@contextmanager
+def written_by_code_last() -> Generator[None]:
+    """What is imported meanwhile comes from where code cannot write, if it is there."""
+    user = site.getusersitepackages() if site.ENABLE_USER_SITE else None
+    places = [(number, path) for number, path in enumerate(sys.path) if path in ("", user)]
+    for _, path in places:
+        sys.path.remove(path)
+        sys.path.append(path)
+    try:
+        yield
+    finally:
+        # the setup may have changed the rest
+        for number, path in places:
+            if path in sys.path:
+                sys.path.remove(path)
+                sys.path.insert(number, path)

@@ -1,0 +1,321 @@
+"""Code reaches none of the processes that are ours, nor those of blocks to come."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+from support.executing import Kind, fresh_processes, living_interpreters, run
+
+from codeact_team.executors.base import SandboxedCodeExecutor
+from codeact_team.executors.session import InterpreterCodeExecutor
+
+_NOBODY_ELSE = 64321
+
+FIND_OURS = """
+import ctypes, fcntl, os, signal, struct
+libc = ctypes.CDLL(None, use_errno=True)
+x86 = os.uname().machine == "x86_64"
+def parent(pid):
+    with open(f"/proc/{pid}/stat") as file: return int(file.read().rpartition(")")[2].split()[1])
+def attempt(name, deed):
+    try: deed()
+    except OSError: pass
+    else: print("worked:", name)
+def call(number, *arguments):
+    libc.syscall.restype = ctypes.c_long
+    if libc.syscall(ctypes.c_long(number), *map(ctypes.c_long, arguments)) < 0:
+        raise OSError(ctypes.get_errno(), "refused")
+mine = os.getpid()
+# the shell around a block of its own says something of that block only
+ours, above = {1}, {1}
+if session:
+    ours.add(parent(mine)); above.add(parent(mine))
+for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+    try:
+        if parent(pid) in above: ours.add(pid)
+    except OSError: pass
+ours.discard(mine)
+"""
+"""Code that finds the processes that are not the block's own; ``session`` says whether its parent is one of them."""
+
+LOOK_INTO = """
+def open_all(pid):
+    for fd in range(16):
+        for flags in (os.O_RDONLY, os.O_WRONLY):
+            try: os.close(os.open(f"/proc/{pid}/fd/{fd}", flags | os.O_NONBLOCK))
+            except OSError: continue
+            return
+    raise OSError
+for pid in ours:
+    for name in ("mem", "environ", "maps", "auxv"):
+        for flags in (os.O_RDONLY, os.O_RDWR):
+            attempt(f"{name} {flags}", lambda: os.read(os.open(f"/proc/{pid}/{name}", flags), 1))
+    attempt("fd", lambda: open_all(pid))
+    attempt("exe", lambda: os.readlink(f"/proc/{pid}/exe"))
+    attempt("ptrace seize", lambda: call(101 if x86 else 117, 0x4206, pid, 0, 0))
+    attempt("pidfd_getfd", lambda: call(438, call(434, pid, 0) or 0, 0, 0))
+    attempt("kcmp", lambda: call(312 if x86 else 272, mine, pid, 0, 0, 0))
+for name, number in {"ptrace": (101, 117), "process_madvise": (440, 440), "kcmp": (312, 272)}.items():
+    # on the block's own process: what is refused here is refused by the filter
+    attempt(name, lambda: call(number[not x86], *{"ptrace": (0,), "kcmp": (mine, mine, 0, 0, 0)}.get(name, (-1, 0, 0, 0, 0))))
+print("tried", len(ours) > 0)
+"""
+
+
+async def test_no_process_of_ours_can_be_read_or_traced(kind: Kind, executor: SandboxedCodeExecutor) -> None:
+    code = f"session = {kind.name.endswith('session')}\n{FIND_OURS}{LOOK_INTO}"
+    assert (await run(executor, code)).output == "tried True\n"
+
+
+SURVIVE = """
+import os, subprocess, sys, time
+mark = None
+with open(f"/proc/{os.getppid()}/maps") as maps, open(f"/proc/{os.getppid()}/mem", "rb", 0) as memory:
+    for line in maps:
+        place, rights, *_ = line.split()
+        if not rights.startswith("rw"): continue
+        start, end = (int(each, 16) for each in place.split("-"))
+        memory.seek(start)
+        try: content = memory.read(end - start)
+        except OSError: continue
+        at = content.find(b"mark=")
+        found = content[at + 5 : at + 37] if at >= 0 else b""
+        if len(found) == 32 and all(each in b"0123456789abcdef" for each in found): mark = found
+if os.fork() == 0:
+    os.setsid()
+    os.execvp("sleep", ["sleep", "31337"])
+sys.stdout.flush()
+# as the shell would say it, if nothing were left
+os.write(1, (mark or b"?") + b" 0 0 0 0 0\\n")
+time.sleep(3600)
+"""
+
+
+@fresh_processes
+async def test_nothing_of_a_block_outlives_it_though_it_speaks_for_the_shell_around_it(
+    kind: Kind, tmp_path: Path
+) -> None:
+    # what runs on could change what a later block finds, and says
+    executor = kind.make(work_dir=tmp_path, timeout=3)
+    await run(executor, SURVIVE)
+    left = await run(
+        executor, "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'sleep 3133[7]'", language="sh"
+    )
+    await executor.stop()
+    assert left.output == "0\n"
+
+
+SIGNAL = """
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+SETOWN, SETOWN_EX, SETLEASE, NOTIFY = 8, 15, 1024, 1026
+FIOSETOWN, SIOCSPGRP = 0x8901, 0x8902
+def owners(pid):
+    yield lambda fd: fcntl.fcntl(fd, SETOWN, pid)
+    yield lambda fd: fcntl.fcntl(fd, SETOWN, -os.getpgid(pid))
+    for kind, owner in ((0, pid), (1, pid), (2, os.getpgid(pid))):
+        yield lambda fd: fcntl.fcntl(fd, SETOWN_EX, struct.pack("ii", kind, owner))
+    for request in (FIOSETOWN, SIOCSPGRP):
+        yield lambda fd: fcntl.ioctl(fd, request, struct.pack("i", pid))
+def send(own):
+    import socket
+    for make in (os.pipe, lambda: [each.detach() for each in socket.socketpair()]):
+        reader, writer = make()
+        try:
+            own(reader)
+            fcntl.fcntl(reader, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+            os.write(writer, b"x")
+        except OSError: pass
+        finally: os.close(reader); os.close(writer)
+    directory = os.open(".", os.O_RDONLY)
+    open("leased", "w").close()
+    leased = os.open("leased", os.O_RDONLY)
+    try:
+        fcntl.fcntl(directory, NOTIFY, 0x80000004)
+        own(directory)
+        open("noticed", "w").close()
+    except OSError: pass
+    try:
+        fcntl.fcntl(leased, SETLEASE, fcntl.F_RDLCK)
+        own(leased)
+        os.open("leased", os.O_WRONLY | os.O_NONBLOCK)
+    except OSError: pass
+    for fd in (directory, leased): os.close(fd)
+siblings = [pid for pid in ours if pid != 1 and parent(pid) == parent(mine)]
+for pid in ours:
+    try:
+        for own in owners(pid): send(own)
+    # one that was about to end
+    except ProcessLookupError: pass
+print("tried", siblings)
+"""
+"""Has files send signals to processes that are ours, as their owners."""
+
+
+@living_interpreters
+async def test_no_file_signals_a_process_of_ours(kind: Kind, session: InterpreterCodeExecutor) -> None:
+    await session.restart()
+    first = (await run(session, f"session = True\n{FIND_OURS}{SIGNAL}")).output
+    await session.restart()
+    assert first.startswith("tried [")
+    # what interpreters are forked from is still there
+    pids = first.removeprefix("tried ").strip()
+    code = f"session = True\n{FIND_OURS}print([pid for pid in {pids} if pid in ours and parent(pid) == parent(mine)])"
+    assert (await run(session, code)).output.strip() == pids != "[]"
+
+
+@living_interpreters
+@pytest.mark.parametrize(
+    "deed",
+    [
+        "fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid()); fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_ASYNC)",
+        "fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_NONBLOCK)",
+        "fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_DIRECT)",
+        "os.dup2(os.open('/dev/full', os.O_RDWR), fd)",
+        "fcntl.fcntl(fd, fcntl.F_SETOWN, 1)",
+    ],
+    ids=["async", "nonblocking", "packets", "replaced", "owner"],
+)
+async def test_what_code_does_to_its_descriptors_is_over_with_its_interpreter(
+    session: InterpreterCodeExecutor, deed: str
+) -> None:
+    # an open file description is shared by all who have inherited it
+    code = f"""
+import fcntl, os
+for fd in [int(name) for name in os.listdir('/proc/self/fd')]:
+    try:
+        flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+        {deed}
+    except OSError: pass
+"""
+    await session.restart()
+    await run(session, code)
+    await session.restart()
+    for _ in range(3):
+        result = await run(session, "print('x' * 300_000)")
+        assert (result.exit_code, len(result.output)) == (0, 300_001), result.output[-500:]
+    shell = await run(session, "printf done", language="sh")
+    assert shell.output == "done"
+
+
+PLANT = """
+import os, site, sys
+for place in {site.getusersitepackages(), os.getcwd()}:
+    os.makedirs(place, exist_ok=True)
+    for name in ("usercustomize.py", "sitecustomize.py", "tabnanny.py", "helper.pth"):
+        with open(os.path.join(place, name), "w") as file:
+            file.write("import builtins; builtins.planted = True\\n")
+"""
+
+
+@living_interpreters
+@pytest.mark.parametrize(
+    "setup",
+    ["", "import tabnanny, threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()"],
+    ids=["forked", "started"],
+)
+async def test_no_file_of_the_codes_runs_in_the_next_interpreter(
+    kind: Kind, tmp_path: Path, setup: str
+) -> None:
+    # with the setup that cannot be forked, each interpreter is a program that is started
+    executor = kind.make(work_dir=tmp_path, **({"setup": setup} if setup else {}))
+    assert (await run(executor, PLANT)).exit_code == 0
+    await executor.restart()
+    result = await run(executor, "import builtins; print(hasattr(builtins, 'planted'))")
+    await executor.stop()
+    assert result.output == "False\n"
+
+
+FLY = """
+import array, os, resource, socket
+pairs = []
+try:
+    for _ in range(120):
+        pair = socket.socketpair()
+        pairs.append(pair)
+        fds = array.array("i", [pair[0].fileno()] * 253)
+        pair[0].sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+except OSError as error: print("no more:", error.strerror)
+"""
+"""Has as many descriptors in flight between sockets as the kernel lets it."""
+
+
+@living_interpreters
+async def test_descriptors_in_flight_do_not_keep_others_from_an_interpreter(
+    kind: Kind, tmp_path: Path
+) -> None:
+    one, other = (kind.make(work_dir=tmp_path / name) for name in ("one", "other"))
+    for executor in (one, other):
+        executor.work_dir.mkdir(exist_ok=True)
+        await run(executor, "kept = 1")
+    filled = await run(one, FLY)
+    assert filled.output == "no more: Too many references: cannot splice\n"
+    for executor in (other, one):
+        await executor.restart()
+        assert (await run(executor, "print('goes on')")).output == "goes on\n"
+    # nor this machine's own programs, whose limit is not as low
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        socket.send_fds(ours, [b"x"], [ours.fileno()] * 100)
+        for fd in socket.recv_fds(theirs, 1, 100)[1]:
+            os.close(fd)
+    for executor in (one, other):
+        await executor.stop()
+
+
+@pytest.mark.parametrize("kind", [pytest.param("docker-session", marks=pytest.mark.docker)], indirect=True)
+async def test_an_interpreter_that_cannot_be_passed_its_descriptors_is_started(
+    kind: Kind, tmp_path: Path
+) -> None:
+    # of a user whom no other test has
+    os.chown(tmp_path, _NOBODY_ELSE, _NOBODY_ELSE)
+    executor = kind.make(work_dir=tmp_path, setup="made = []")
+    assert (await run(executor, "print(made)")).output == "[]\n"
+    program = f"""
+import array, os, resource, socket
+resource.setrlimit(resource.RLIMIT_NOFILE, (2048, 2048))
+os.setuid({_NOBODY_ELSE})
+{FLY}
+print(flush=True)
+input()
+"""
+    other = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdin=-1, stdout=-1)
+    assert other.stdin is not None
+    assert other.stdout is not None
+    assert b"no more" in await other.stdout.readline()
+    await executor.restart()
+    outputs = [(await run(executor, "print(made)")).output for _ in range(2)]
+    await other.communicate(b"\n")
+    assert outputs == ["[]\n", "[]\n"]
+    await executor.restart()
+    assert (await run(executor, "made.append(1); print(made)")).output == "[1]\n"
+    await executor.stop()
+
+
+TAKE = """
+import ctypes, os, resource
+libc = ctypes.CDLL(None, use_errno=True)
+def attempt(name, number, *arguments):
+    result = libc.syscall(ctypes.c_long(number), *arguments)
+    print(name, os.strerror(ctypes.get_errno()) if result < 0 else "worked")
+x86 = os.uname().machine == "x86_64"
+attempt("inotify", 294 if x86 else 26, 0)
+attempt("aio", 206 if x86 else 0, 8, ctypes.byref(ctypes.c_ulong(0)))
+attempt("queue", 240 if x86 else 180, b"name", os.O_CREAT | os.O_RDWR, 0o600, None)
+for name in ("NOFILE", "SIGPENDING", "MSGQUEUE", "CORE"):
+    print(name, resource.getrlimit(getattr(resource, f"RLIMIT_{name}")))
+"""
+
+
+async def test_code_takes_little_of_what_is_counted_for_its_user_as_a_whole(
+    executor: SandboxedCodeExecutor,
+) -> None:
+    inotify, aio, queue, *limits = (await run(executor, TAKE)).output.splitlines()
+    assert inotify == "inotify Too many open files"
+    assert aio == "aio Resource temporarily unavailable"
+    assert "worked" not in queue
+    assert limits == ["NOFILE (512, 512)", "SIGPENDING (1024, 1024)", "MSGQUEUE (0, 0)", "CORE (0, 0)"]
