@@ -291,9 +291,10 @@ class SessionCodeExecutor(StreamingCodeExecutor):
         it is stopped, or when this executor stops.
 
         Args:
-            count: How many.
+            count: How many: 1 to 63.
 
         Raises:
+            SettingError: If ``count`` is no such number.
             ForkError: If code has left something open or running that a copy could not have: the text says what.
             SandboxError: If the sandbox cannot start.
         """
@@ -331,7 +332,8 @@ class SessionCodeExecutor(StreamingCodeExecutor):
             user: See :meth:`promote`.
 
         Raises:
-            SandboxError: If the checkpoint is gone, such as with the sandbox.
+            SettingError: If it is no checkpoint of this executor.
+            SandboxError: If it is gone, such as with the sandbox.
         """
         raise ForkError(f"{type(self).__name__} has no checkpoints")
 

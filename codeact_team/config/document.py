@@ -18,8 +18,11 @@ from codeact_team.config.yaml12 import Path
 from codeact_team.errors import ConfigError, NotAllowedError
 from codeact_team.shipped import shipped_configs
 from codeact_team.suggestions import did_you_mean
+from codeact_team.visibility import cut
 
 MAX_FILE_BYTES = 1 << 20
+_MAX_NAME_CHARS = 300
+"""How much is told of a name that is none, such as the text of a config without its line breaks."""
 """Larger is some other file, named by mistake."""
 
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | ComponentModel
@@ -243,7 +246,8 @@ def _find(source: str | os.PathLike[str]) -> pathlib.Path:
             return shipped[str(source)]
         if not file.exists():
             near = did_you_mean(str(source), shipped) or f"; shipped configs: {', '.join(shipped) or 'none'}"
-            raise ConfigError(f"there is no file and no shipped config {str(source)!r}{near}")
+            name = cut(str(source), _MAX_NAME_CHARS)
+            raise ConfigError(f"there is no file and no shipped config {name!r}{near}")
     return file
 
 

@@ -6,6 +6,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from pydantic import BaseModel
@@ -29,7 +30,9 @@ class DescribedSchema(GenerateJsonSchema):
         raise PydanticOmit
 
 
-def described_schema(model: type[BaseModel]) -> dict[str, Any]:
+# reading the sources of a model's fields takes some milliseconds, and each unknown key asks for it
+@lru_cache(maxsize=64)
+def described_schema(model: type[BaseModel]) -> Mapping[str, Any]:
     """The JSON Schema of a config model, with the docstrings of its fields."""
     return model.model_json_schema(schema_generator=DescribedSchema)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, cast
 
 from autogen_core import ComponentModel
@@ -40,6 +41,8 @@ _EXPECTED = {
 }
 
 _SHOWN_CHARS = 40
+_MOST_TOLD = 100
+"""Of more mistakes in one component, each with its suggestions, nobody reads the rest."""
 
 
 def problems_of(
@@ -56,7 +59,13 @@ def problems_of(
             other != place and is_in(other, place) for other in by_place
         ):
             del by_place[place]
-    return [_problem(found, model, place, document, (*path, *place)) for place, found in by_place.items()]
+    told = [
+        _problem(found, model, place, document, (*path, *place))
+        for place, found in islice(by_place.items(), _MOST_TOLD)
+    ]
+    if (more := len(by_place) - len(told)) > 0:
+        told.append(Problem(path, f"{more} more problems are in it"))
+    return told
 
 
 def place_of(details: ErrorDetails, data: Any) -> Path:

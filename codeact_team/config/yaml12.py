@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.composer import Composer
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
@@ -23,6 +24,15 @@ from ruamel.yaml.scanner import Scanner
 
 Path = tuple[str | int, ...]
 """Where in a document: keys and list indexes from the top."""
+
+MAX_CHARS = 1 << 20
+"""The longest document. With its aliases in full, its scalars together have at most as many characters."""
+MAX_VALUES = 10_000
+"""The most keys and values of a document, with its aliases in full."""
+MAX_DEPTH = 100
+"""The deepest nesting of lists and mappings, with its aliases in full."""
+
+_MAX_TAG_CHARS = 100
 
 _LINE_WIDTH = 110
 
@@ -53,7 +63,7 @@ def parse(text: str) -> tuple[Any, Places]:
     """Read one YAML 1.2 document.
 
     Raises:
-        YamlError: If the text cannot be read as plain data.
+        YamlError: If the text cannot be read as plain data, or is larger than the limits above.
     """
     if _DIRECTIVE.match(text):
         raise YamlError("only YAML 1.2 is supported; remove the %YAML line", 1)
@@ -68,7 +78,7 @@ def parse_value(text: str) -> Any:
     What would be a list or mapping in block style (``Note: be brief``) is text.
 
     Raises:
-        YamlError: If the text cannot be read as plain data.
+        YamlError: If the text cannot be read as plain data, or is larger than the limits above.
     """
     node = _compose(text)
     if isinstance(node, MappingNode | SequenceNode) and not node.flow_style:
@@ -100,10 +110,37 @@ class _Scanner(Scanner):
         if candidate is not None and self.tokens_taken + len(self.tokens) <= candidate.token_number + 1:
             self.possible_simple_keys[self.flow_level] = candidate
 
+    def scan_tag(self) -> Any:
+        # to scan a long one takes the square of its length
+        if not any(map(str.isspace, self.reader.prefix(_MAX_TAG_CHARS + 1))):
+            raise YamlError("a tag is longer than those that are supported", self.reader.line + 1)
+        return super().scan_tag()
+
+
+class _Composer(Composer):
+    """Stops at the first value that is too much, before the rest of the text is scanned."""
+
+    values = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self.values += 1
+        _require_size(self.values, self.depth, self.parser.peek_event().start_mark.line + 1)
+        return super().compose_node(parent, index)
+
+
+def _require_size(values: int, depth: int, line: int) -> None:
+    if values > MAX_VALUES:
+        raise YamlError(f"more than {MAX_VALUES} keys and values, with aliases in full", line)
+    if depth > MAX_DEPTH:
+        raise YamlError(f"nested more than {MAX_DEPTH} deep", line)
+
 
 def _compose(text: str) -> Node | None:
+    if len(text) > MAX_CHARS:
+        raise YamlError(f"longer than {MAX_CHARS} characters")
     yaml = YAML(typ="safe", pure=True)
     yaml.Scanner = _Scanner
+    yaml.Composer = _Composer
     # YAML lets an anchor be set anew
     yaml.composer.warn_double_anchors = False
     try:
@@ -133,10 +170,13 @@ class _Reading:
 
     places: Places = field(default_factory=Places)
     first: dict[int, Path] = field(default_factory=dict[int, Path])
+    values: int = 0
+    chars: int = 0
 
     def plain(self, node: Node | None, path: Path) -> Any:
         if node is None:
             return None
+        self._count(node, path)
         self.places.lines.setdefault(path, _line(node))
         if (first := self.first.setdefault(id(node), path)) != path:
             if path[: len(first)] == first:
@@ -146,10 +186,19 @@ class _Reading:
             return _scalar(node)
         return self._mapping(node, path) if isinstance(node, MappingNode) else self._list(node, path)
 
+    def _count(self, node: Node, path: Path) -> None:
+        """Refuse what aliases make too large: a few hundred bytes of them can stand for a billion values."""
+        self.values += 1
+        self.chars += len(node.value) if isinstance(node, ScalarNode) else 0
+        _require_size(self.values, len(path), _line(node))
+        if self.chars > MAX_CHARS:
+            raise YamlError(f"longer than {MAX_CHARS} characters, with aliases in full", _line(node))
+
     def _mapping(self, node: MappingNode, path: Path) -> dict[str, Any]:
         _require_tag(node, "map")
         data: dict[str, Any] = {}
         for key_node, value_node in node.value:
+            self._count(key_node, path)
             key = self._key(key_node)
             if key in data:
                 raise YamlError(f"the key {key!r} is there twice in one mapping", _line(key_node))

@@ -27,11 +27,13 @@ class SessionCheckpoint(Checkpoint):
     Args:
         session: The branch.
         generation: What ran in the session when it was made.
+        of: The executor of the session.
     """
 
-    def __init__(self, session: Session, generation: Generation) -> None:
+    def __init__(self, session: Session, generation: Generation, of: BranchingCodeExecutor) -> None:
         self.session = session
         self.generation = generation
+        self.of = of
 
     async def aclose(self) -> None:
         await self.session.aclose()
@@ -58,12 +60,16 @@ class BranchingCodeExecutor(InterpreterCodeExecutor):
     async def checkpoint(self) -> Checkpoint:
         async with self._turns:
             [session] = await (await self._set_up_session()).fork(1)
-            return SessionCheckpoint(session, self._users.generation)
+            return SessionCheckpoint(session, self._users.generation, self)
 
     async def rollback(self, to: Checkpoint, *, user: object | None = None) -> None:
-        if not isinstance(to, SessionCheckpoint):
-            raise SettingError(f"{to!r} is no checkpoint of this executor")
+        if not isinstance(to, SessionCheckpoint) or to.of is not self:
+            raise SettingError("only a checkpoint of this executor can be gone back to")
         async with self._turns:
+            if not to.session.alive:
+                raise SandboxError(
+                    "the checkpoint is gone: it was closed, or the session was restarted or lost"
+                )
             # it stays, to be gone back to again
             [session] = await to.session.fork(1)
             await self._go_on_from(session, to.generation, "it was set back to an earlier state", user)

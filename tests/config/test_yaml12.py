@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -97,6 +98,33 @@ def test_aliases_are_expanded() -> None:
     assert yaml12.parse("[&x 1, *x, &x 2, *x]")[0] == [1, 1, 2, 2]
 
 
+def doubled(first: str, *, levels: int = 30) -> str:
+    """A YAML of a few hundred bytes in which each level has the one before it twice."""
+    return "\n".join([f"v0: &v0 {first}", *(f"v{n}: &v{n} [*v{n - 1}, *v{n - 1}]" for n in range(1, levels))])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (doubled("[x]"), "more than 10000 keys and values, with aliases in full"),
+        (doubled("{x: y}"), "more than 10000 keys and values, with aliases in full"),
+        (doubled("x" * 1000, levels=14), "longer than 1048576 characters, with aliases in full"),
+        ("a: 1\n" + "b: &b [" + "x, " * 20_000 + "]", "more than 10000 keys and values"),
+        (json.dumps({f"k{number}": 1 for number in range(20_000)}), "more than 10000 keys and values"),
+        (json.dumps({"a": "x" * (1 << 20)}), "longer than 1048576 characters"),
+        ("[" * 100_000, "nested more than 100 deep"),
+        ("{a: " * 100_000, "nested more than 100 deep"),
+        ("!" * 100_000, "a tag is longer"),
+    ],
+)
+def test_what_is_too_large_is_refused_before_it_is_made(text: str, message: str) -> None:
+    began = time.process_time()
+    with pytest.raises(YamlError, match=message):
+        yaml12.parse(text)
+    # it took no answer in a minute
+    assert time.process_time() - began < 10
+
+
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
@@ -120,7 +148,8 @@ def test_aliases_are_expanded() -> None:
         ('a: "\\U00110000"', None, "no YAML"),
         ("a: " + "9" * 5000, 1, "cannot be read"),
         ("%YAML 1.1\n---\na: yes", 1, "only YAML 1.2"),
-        ("- " * 10_000, None, "no YAML: maximum recursion depth"),
+        ("- " * 10_000, 1, "nested more than 100 deep"),
+        ("a: !" + "x" * 1000, 1, "a tag is longer"),
     ],
 )
 def test_bad_yaml_says_what_and_where(text: str, line: int | None, message: str) -> None:

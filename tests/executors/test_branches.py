@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from autogen_core import CancellationToken
@@ -203,6 +204,42 @@ async def test_what_a_copy_could_not_have_is_named(
     await session.restart()
     [branch] = await session.fork()
     await branch.stop()
+
+
+@pytest.mark.parametrize("count", [0, -1, 64, 200, 10**12, 1.5, "2"])
+async def test_a_number_of_branches_that_cannot_be_is_refused_in_words(
+    session: BranchingCodeExecutor, count: Any
+) -> None:
+    await output(session, "kept = 1")
+    with pytest.raises((ForkError, SettingError), match=r"branches|`count`"):
+        await session.fork(count)
+    assert await output(session, "kept") == "1\n"
+
+
+async def test_what_is_of_another_session_or_over_is_refused_in_words(
+    session: BranchingCodeExecutor, kind: Kind, tmp_path: Path
+) -> None:
+    other = kind.make(work_dir=tmp_path)
+    assert isinstance(other, BranchingCodeExecutor)
+    await output(session, "kept = 1")
+    foreign, over, before = await other.checkpoint(), await session.checkpoint(), await session.checkpoint()
+    await over.aclose()
+    for checkpoint in (foreign, over):
+        with pytest.raises((SandboxError, SettingError), match="checkpoint"):
+            await session.rollback(checkpoint)
+        assert await output(session, "kept") == "1\n"
+    [branch] = await session.fork()
+    await branch.stop()
+    with pytest.raises(SandboxError, match="the branch has ended"):
+        await session.promote(branch)
+    with pytest.raises(SettingError, match="only a branch of this executor"):
+        await session.promote((await other.fork())[0])
+    assert await output(session, "kept") == "1\n"
+    await session.restart()
+    with pytest.raises((SandboxError, SettingError), match="checkpoint"):
+        await session.rollback(before)
+    assert await output(session, "1") == "1\n"
+    await other.stop()
 
 
 async def test_what_is_only_read_can_be_copied(session: BranchingCodeExecutor) -> None:
