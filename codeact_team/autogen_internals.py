@@ -11,7 +11,7 @@ import asyncio
 import atexit
 import importlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from autogen_agentchat.agents import CodeExecutorAgent, UserProxyAgent
 from autogen_agentchat.base import ChatAgent, OrTerminationCondition, Team, TerminationCondition
@@ -138,35 +138,20 @@ def next_request_number(session: ClientSession) -> int:
     return session._request_id
 
 
-class _RepairedBufferedContext(BufferedChatCompletionContext):
-    """AutoGen's, whose initial messages are messages after loading; it dumps as AutoGen's."""
-
-    # AutoGen's dump would describe and label the subclass
-    __doc__ = BufferedChatCompletionContext.__doc__
-    component_label = BufferedChatCompletionContext.__name__
-
-    @classmethod
-    def _from_config(cls, config: BufferedChatCompletionContextConfig) -> Self:
-        # AutoGen passes on what model_dump() makes of the messages: plain dicts, which no model client takes
-        return cls(config.buffer_size, config.initial_messages)
-
-
-_REPAIRED = {BufferedChatCompletionContext: f"{__name__}.{_RepairedBufferedContext.__qualname__}"}
-
-
-def repaired_path(component: type) -> str | None:
-    """The dotted path of what is to be loaded in the place of a component that AutoGen loads wrongly."""
-    return _REPAIRED.get(component)
+def repaired(loaded: Any) -> Any:
+    """A component that AutoGen has loaded, as it should have: of the same class, with what the config says."""
+    if type(loaded) is not BufferedChatCompletionContext:
+        return loaded
+    # AutoGen passes on what model_dump() makes of the messages: plain dicts, which no model client takes
+    config = BufferedChatCompletionContextConfig.model_validate(
+        {"buffer_size": loaded._buffer_size, "initial_messages": loaded._initial_messages}
+    )
+    return BufferedChatCompletionContext(config.buffer_size, config.initial_messages)
 
 
 def load_context(model: ComponentModel | None) -> ChatCompletionContext | None:
     """The model context that a config describes."""
-    if model is None:
-        return None
-    context = ChatCompletionContext.load_component(model)
-    if (path := repaired_path(type(context))) is None:
-        return context
-    return ChatCompletionContext.load_component(model.model_copy(update={"provider": path}))
+    return None if model is None else repaired(ChatCompletionContext.load_component(model))
 
 
 async def recover(runner: Team | ChatAgent) -> None:

@@ -19,7 +19,7 @@ from autogen_core.tools import BaseTool, Workbench
 from pydantic import BaseModel
 
 from codeact_team import places, scope
-from codeact_team.autogen_internals import ComponentClass, repaired_path
+from codeact_team.autogen_internals import ComponentClass, repaired
 from codeact_team.autogen_parts import wrap
 from codeact_team.clients import wrap_client
 from codeact_team.config.components import PlacedComponent
@@ -127,7 +127,7 @@ def _make(
             if any(is_in(path, part.path) for path in missing):
                 continue
             try:
-                made = ComponentLoader.load_component(models[part.path])
+                made = repaired(ComponentLoader.load_component(models[part.path]))
             except Exception as error:  # whatever a component raises
                 missing.append(part.path)
                 failures.append((part, error))
@@ -206,7 +206,6 @@ def _model(data: dict[str, Any], part: PlacedComponent) -> dict[str, Any]:
     """What AutoGen is to load for ``part``: what the document says, and what AutoGen would not find out itself."""
     model = at(data, part.path)
     model["config"] = copy.deepcopy(part.config)
-    model["provider"] = repaired_path(part.component) or model["provider"]
     # a team takes what does not say that it is a team for an agent
     model["component_type"] = part.component.component_type
     return model

@@ -164,7 +164,7 @@ async def test_a_buffered_context_is_loaded_with_messages_and_not_with_dicts() -
     model = BufferedChatCompletionContext(2, SAID).dump_component()
     assert await ChatCompletionContext.load_component(model).get_messages() != SAID
     loaded = load_context(model)
-    assert loaded is not None
+    assert type(loaded) is BufferedChatCompletionContext
     assert await loaded.get_messages() == SAID
     assert loaded.dump_component() == model
 

@@ -1,4 +1,4 @@
-"""AutoGen's own tests of the two classes that ours replace, unmodified, with ours in their place.
+"""AutoGen's own tests of the two classes that ours replace, and of the teams they are in, unmodified, with ours in their place.
 
 They come from the source distributions on PyPI, pinned by hash, and are fetched once.
 """
@@ -64,27 +64,28 @@ def complete(directory: Path) -> bool:
     )
 
 
+AGENTS, EXECUTORS = "autogen_agentchat-0.7.5", "autogen_ext-0.7.5"
+DOCKER = "code_executors/test_docker_commandline_code_executor.py"
+
+
 @pytest.mark.parametrize(
     ("distribution", "name", "count"),
     [
-        pytest.param("autogen_agentchat-0.7.5", "test_code_executor_agent.py", 26, id="agent"),
-        pytest.param(
-            "autogen_ext-0.7.5",
-            "code_executors/test_docker_commandline_code_executor.py",
-            16,
-            id="docker",
-            marks=pytest.mark.docker,
-        ),
+        pytest.param(AGENTS, "test_code_executor_agent.py", 26, id="agent"),
+        pytest.param(AGENTS, "test_agent.py", 12, id="contexts"),
+        pytest.param(AGENTS, "test_group_chat.py", 85, id="teams"),
+        pytest.param(AGENTS, "test_group_chat_nested.py", 21, id="nested"),
+        pytest.param(EXECUTORS, DOCKER, 16, id="docker", marks=pytest.mark.docker),
     ],
 )
 def test_autogens_own_tests_pass_with_our_class(
     sources: Path, tmp_path: Path, distribution: str, name: str, count: int
 ) -> None:
     with tarfile.open(sources / f"{distribution}.tar.gz") as archive:
-        content = archive.extractfile(f"{distribution}/tests/{name}")
-        assert content is not None
-        file = tmp_path / Path(name).name
-        file.write_bytes(content.read())
+        for each in (name, *(["utils.py"] if distribution == AGENTS else [])):
+            content = archive.extractfile(f"{distribution}/tests/{each}")
+            assert content is not None
+            (tmp_path / Path(each).name).write_bytes(content.read())
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     ran = subprocess.run(
         [
@@ -96,7 +97,9 @@ def test_autogens_own_tests_pass_with_our_class(
             "-p",
             "no:cacheprovider",
             "--junitxml=report.xml",
-            file,
+            Path(name).name,
+            # gives clients an empty key, which OpenAI's newer ones refuse
+            "-k=not test_declarative_groupchats_with_config",
         ],
         cwd=tmp_path,
         env={
