@@ -22,7 +22,6 @@ from codeact_team.journal.recorder import Recorder
 _SETTLING = 1.0
 """Seconds without a new effect after which a run is parked: calls that code makes side by side come one after the other, and
 between two effects an agent has none under way."""
-_PARKED = "the run is parked"
 
 _path: ContextVar[tuple[int, ...]] = ContextVar("codeact_team_parking_path", default=())
 """The effects under way here, from the outermost to the innermost."""
@@ -44,16 +43,10 @@ class Parking:
         self._waiting: dict[tuple[int, ...], OpenQuestion] = {}
         """By their paths, the questions that nobody could answer."""
         self._timer: asyncio.TimerHandle | None = None
-        self.is_parked = False
 
     @contextmanager
     def watching(self, effect: Effect[Any]) -> Generator[None]:
-        """Within it, an effect is under way, whether it is answered from a journal or performed.
-
-        Raises:
-            CancelledError: If the run is parked: whoever asks now is being stopped.
-        """
-        self._stop_if_parked()
+        """Within it, an effect is under way, whether it is answered from a journal or performed."""
         path = (*_path.get(), next(self._numbers))
         token = _path.set(path)
         self._under_way[path[-1]] = effect
@@ -66,17 +59,7 @@ class Parking:
             self._consider()
 
     async def stand(self, effect: Effect[Any], do: Perform) -> Any:
-        """A handler, inside of the one that records: let a question that nobody is there to answer wait for ever.
-
-        Raises:
-            CancelledError: If the run is parked: what has come of an effect in its end is not what would have come of it.
-        """
-        try:
-            return await self._asked(effect, do)
-        finally:
-            self._stop_if_parked()
-
-    async def _asked(self, effect: Effect[Any], do: Perform) -> Any:
+        """A handler, inside of the one that records: let a question that nobody is there to answer wait for ever."""
         if isinstance(effect, PersonInput):
             try:
                 return await do()
@@ -118,13 +101,10 @@ class Parking:
             self._timer = asyncio.get_running_loop().call_later(_SETTLING, self._park_now)
 
     def _park_now(self) -> None:
-        self.is_parked = True
+        # before the run ends: code must not do anything more meanwhile
+        self._recorder.is_stopping = True
         questions: Sequence[OpenQuestion] = sorted(self._waiting.values(), key=lambda question: question.n)
         self._park(RunParked(record=str(self._recorder.directory.path), questions=questions))
-
-    def _stop_if_parked(self) -> None:
-        if self.is_parked:
-            raise asyncio.CancelledError(_PARKED)
 
 
 def _runs_again(effect: Effect[Any]) -> bool:

@@ -32,6 +32,8 @@ from codeact_team.workspace import RecordedFile
 
 logger = logging.getLogger(__name__)
 
+_STOPPING = "the run is being stopped"
+
 
 class Recorder:
     """Writes the journal of a run. No other process does, until it is closed.
@@ -43,7 +45,8 @@ class Recorder:
     - ``ask``: an effect begins: who asks (``by``), what sort it is (``kind``), what is asked (``request``), a digest of these
       three (``key``), and ``within`` which other effect, or which ``block`` or ``attempt``, by the number of its entry.
     - ``answered``, the number of an ``ask``: what came of it (``outcome``).
-    - ``failed``, the number of an ``ask``: the ``error`` that it has raised, with its ``type``, and the ``status`` of a server.
+    - ``failed``, the number of an ``ask``: the ``error`` that it has raised, with its ``type``, and the ``status`` of a server;
+      ``cancelled`` where it is under way still, as far as a resumed run is concerned.
     - ``files``: what a ``block`` has ``changed`` in a ``workspace``, and what is ``gone``.
 
     Args:
@@ -65,6 +68,8 @@ class Recorder:
         """The number of the last one of the time before."""
         self._files: dict[str, Mapping[str, RecordedFile]] = {}
         """What was in each workspace when that was last recorded."""
+        self.is_stopping = False
+        """Whether the run is being stopped from outside, so that what ends now was cut short."""
 
     @classmethod
     def create(
@@ -130,10 +135,22 @@ class Recorder:
     async def stand(self, effect: Effect[Any], do: Perform) -> Any:
         """A handler: note what is asked before it is done, and what came of it before anybody knows it.
 
+        While the run is being stopped no outcome is recorded: the code, the tool or the person may have been cancelled, and
+        have made something of that. A resumed run takes it for under way, as after a kill.
+
         Raises:
             JournalError: If that cannot be written. The effect is not performed then, or its outcome is lost.
         """
         return await self.perform(self.begin(self.questions.asked(effect)), effect, do)
+
+    def refuse_if_stopping(self) -> None:
+        """Let nothing new be done while the run is being stopped.
+
+        Raises:
+            CancelledError: If it is: whoever asks is being stopped, too.
+        """
+        if self.is_stopping:
+            raise asyncio.CancelledError(_STOPPING)
 
     def begin(self, asked: Mapping[str, JsonValue]) -> int:
         """Note that it is asked; the number of the entry."""
@@ -158,10 +175,12 @@ class Recorder:
                 if isinstance(error, asyncio.CancelledError) and isinstance(executor, StreamingCodeExecutor):
                     await self._after_interruption(executor, n)
             finally:
-                cancelled: dict[str, JsonValue] = {"cancelled": True} if _is_cancelled(error) else {}
-                self.write(failed=n, error=self.questions.packed(_told(error)), **cancelled)
+                self._fail(n, error, is_cancelled=self.is_stopping or _is_cancelled(error))
             raise
-        self.settle(n, effect, outcome)
+        if self.is_stopping and not isinstance(effect, CodeRun):
+            self._fail(n, asyncio.CancelledError(_STOPPING), is_cancelled=True)
+        else:
+            self.settle(n, effect, outcome)
         return outcome
 
     def settle(self, n: int, effect: Effect[Any], outcome: Any) -> None:
@@ -171,9 +190,13 @@ class Recorder:
             for artifact in getattr(outcome, "artifacts", ()):
                 if not self._hidden.are_in(artifact.data):
                     self.blobs.keep(artifact.data)
-            how = getattr(outcome, "outcome", Outcome.COMPLETED)
+            how = Outcome.CANCELLED if self.is_stopping else getattr(outcome, "outcome", Outcome.COMPLETED)
             ran["ran"] = {"outcome": how, "state_lost": getattr(outcome, "state_lost", None)}
         self.write(answered=n, **ran, outcome=self.questions.packed(effect.dump(outcome)))
+
+    def _fail(self, n: int, error: BaseException, *, is_cancelled: bool) -> None:
+        cancelled: dict[str, JsonValue] = {"cancelled": True} if is_cancelled else {}
+        self.write(failed=n, error=self.questions.packed(_told(error)), **cancelled)
 
     def answer(self, question: OpenQuestion, outcome: JsonValue) -> None:
         """Note what was answered to a question of a run that has ended."""

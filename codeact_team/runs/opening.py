@@ -16,7 +16,7 @@ from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage
 from autogen_core import CancellationToken
 
 from codeact_team import telemetry
-from codeact_team.aio import aclosing, streamed
+from codeact_team.aio import aclosing, streamed, until_cancelled
 from codeact_team.autogen_parts import past_the_door
 from codeact_team.config.document import ConfigSource
 from codeact_team.config.for_every import ForEvery
@@ -32,6 +32,7 @@ from codeact_team.providers import Policy
 from codeact_team.runs.recording import Recording, refuse_elsewhere
 from codeact_team.runs.result import RunEnding
 from codeact_team.runs.summary import Summary, WorkEnd
+from codeact_team.runs.task_stream import stopped_in_order
 from codeact_team.scope import Scope
 from codeact_team.wrapper import Wrapper
 
@@ -186,7 +187,13 @@ class _RecordedTeam(Wrapper):
         """End the task that is under way: it waits for an answer."""
         self._parked = event
         self._door.tell(event)
-        self._token.cancel()
+        self._stop(self._token)
+
+    def _stop(self, token: CancellationToken) -> None:
+        """Stop the agents that this token cancels, if they are still at work: the program does not want their work now."""
+        if token is self._token:
+            self._recording.set_stopping(True)
+            token.cancel()
 
     async def run(self, **settings: Any) -> TaskResult:
         result = None
@@ -202,7 +209,13 @@ class _RecordedTeam(Wrapper):
         self, task: Task, settings: Mapping[str, Any], emit: Callable[[Item], Awaitable[None]]
     ) -> TaskResult:
         door, failure = self._door, None
-        self._token = settings.get("cancellation_token") or CancellationToken()
+        self._raise_if_parked()
+        self._recording.set_stopping(False)
+        self._token, abandoned = CancellationToken(), CancellationToken()
+        stop = partial(self._stop, self._token)
+        if (wanted := settings.get("cancellation_token")) is not None:
+            wanted.add_callback(stop)
+        abandoned.add_callback(stop)
         with (
             remembered(door),
             door.span(
@@ -217,7 +230,7 @@ class _RecordedTeam(Wrapper):
         ):
             try:
                 items = self.wrapped.run_stream(task=task, **{**settings, "cancellation_token": self._token})
-                result = await self._pass_on(items, emit)
+                result = await stopped_in_order(self._pass_on(items, emit, abandoned), abandoned.cancel)
                 # an agent that is stopped may end in order
                 self._raise_if_parked()
                 await self._recording.finish(self._executors)
@@ -237,7 +250,10 @@ class _RecordedTeam(Wrapper):
             ) from None
 
     async def _pass_on(
-        self, items: AsyncGenerator[Item, None], emit: Callable[[Item], Awaitable[None]]
+        self,
+        items: AsyncGenerator[Item, None],
+        emit: Callable[[Item], Awaitable[None]],
+        abandoned: CancellationToken,
     ) -> TaskResult:
         result: TaskResult | None = None
         async with aclosing(items) as own:
@@ -246,7 +262,7 @@ class _RecordedTeam(Wrapper):
                     result = item
                 else:
                     self._door.tell(MessageSent(message=item))
-                    await emit(item)
+                    await until_cancelled(emit(item), abandoned)
         assert result is not None, "a run ends with its result"
         return result
 

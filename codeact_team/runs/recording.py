@@ -154,17 +154,30 @@ class Recording:
             self._recorder(event)
 
     async def stand(self, effect: Effect[Any], do: Perform) -> Any:
-        """A handler: see :meth:`Recorder.stand`."""
-        stand, parking = self._resumption or self._recorder, self._parking
-        if stand is None or parking is None:
+        """A handler: see :meth:`Recorder.stand`.
+
+        Raises:
+            CancelledError: If the run is being stopped: whoever asks for something now is being stopped, too.
+        """
+        recorder, parking = self._recorder, self._parking
+        if recorder is None or parking is None:
             return await do()
+        recorder.refuse_if_stopping()
         try:
             with parking.watching(effect):
-                return await stand.stand(effect, partial(parking.stand, effect, do))
+                return await (self._resumption or recorder).stand(effect, partial(parking.stand, effect, do))
         except JournalError as error:
-            if self._recorder is not None:
-                self._recorder.give_up(error)
+            recorder.give_up(error)
             raise
+
+    def set_stopping(self, is_stopping: bool) -> None:
+        """Note whether the run is being stopped from outside, before anything is cancelled for that.
+
+        What ends from then on is no outcome, and nothing new is done. A cancellation that belongs to the run, such as by a
+        time limit of an agent's own, is an outcome like any other.
+        """
+        if self._recorder is not None:
+            self._recorder.is_stopping = is_stopping
 
     async def finish(self, executors: Sequence[StreamingCodeExecutor]) -> None:
         """The work is done: see :meth:`Resumption.finish`."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from autogen_agentchat.base import ChatAgent, TaskResult, Team
 from autogen_agentchat.messages import BaseChatMessage
@@ -15,6 +16,8 @@ from codeact_team.autogen_internals import time_limit
 from codeact_team.effects import Door
 from codeact_team.events import MessageSent
 
+T = TypeVar("T")
+
 STOP_GRACE = 5.0
 """Seconds that agents get to end their work when a run is stopped, before they are abandoned."""
 
@@ -24,9 +27,21 @@ class TimeLimitReached(Exception):
 
 
 async def stream(
-    runner: Team | ChatAgent, task: str | BaseChatMessage, door: Door, *, seconds: float | None
+    runner: Team | ChatAgent,
+    task: str | BaseChatMessage,
+    door: Door,
+    stopping: Callable[[], object],
+    *,
+    seconds: float | None,
 ) -> str | None:
     """Run the task, tell each message at the door, and return why the team stopped.
+
+    Args:
+        runner: The team, or a single agent.
+        task: What to do.
+        door: Where the messages are told.
+        stopping: Called before the agents are cancelled, where nobody waits for their work any more.
+        seconds: Wall-clock time that they may work; ``None`` for any.
 
     Raises:
         TimeLimitReached: If it took longer than ``seconds``, or than a time limit of the team's own; its agents have been
@@ -34,20 +49,41 @@ async def stream(
     """
     seconds = min((limit for limit in (seconds, time_limit(runner)) if limit is not None), default=None)
     token = CancellationToken()
-    work = asyncio.ensure_future(_consume(runner, task, door, token))
+
+    def stop() -> None:
+        stopping()
+        token.cancel()
+
     limit = asyncio.timeout(seconds)
     try:
         async with limit:
-            return await asyncio.shield(work)
-    except BaseException as error:
-        await to_the_end(_end(work, token))
-        if limit.expired() and isinstance(error, TimeoutError):
+            return await stopped_in_order(_consume(runner, task, door, token, stop), stop)
+    except TimeoutError:
+        if limit.expired():
             raise TimeLimitReached(f"the time limit of {seconds:g} seconds is reached") from None
         raise
 
 
+async def stopped_in_order(work: Awaitable[T], stop: Callable[[], object]) -> T:
+    """Await the work of agents; where whoever awaits it is cancelled, call ``stop``, and give them time to end it.
+
+    A stream of AutoGen's that is cancelled waits for its agents, and only its token reaches these.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except BaseException:
+        stop()
+        await to_the_end(_end(task))
+        raise
+
+
 async def _consume(
-    runner: Team | ChatAgent, task: str | BaseChatMessage, door: Door, token: CancellationToken
+    runner: Team | ChatAgent,
+    task: str | BaseChatMessage,
+    door: Door,
+    token: CancellationToken,
+    stop: Callable[[], object],
 ) -> str | None:
     messages, stop_reason = runner.run_stream(task=task, cancellation_token=token), None
     try:
@@ -57,17 +93,15 @@ async def _consume(
             else:
                 door.tell(MessageSent(message=item))
     except BaseException:
-        # first the token: a stream that is closed waits for its agents
-        token.cancel()
+        # first this: a stream that is closed waits for its agents
+        stop()
         with suppress(asyncio.CancelledError):
             await messages.aclose()
         raise
     return stop_reason
 
 
-async def _end(work: asyncio.Future[Any], token: CancellationToken) -> None:
-    # a cancelled stream waits for its agents, and only the token reaches these
-    token.cancel()
+async def _end(work: asyncio.Future[Any]) -> None:
     await asyncio.wait({work}, timeout=STOP_GRACE)
     work.cancel()
     await asyncio.gather(work, return_exceptions=True)

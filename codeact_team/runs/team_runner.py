@@ -236,8 +236,10 @@ class TeamRunner:
         ):
             try:
                 async with self._files.found_after(partial(executors_of, self._scope), stays=stays_open):
+                    stopping = partial(self._recording.set_stopping, True)
                     async with within_budgets(team):
-                        reason = await stream(team, await self._noted(task), self._door, seconds=seconds)
+                        noted = await self._noted(task)
+                        reason = await stream(team, noted, self._door, stopping, seconds=seconds)
                     await self._recording.finish(executors_of(self._scope))
                     return reason
             except BaseException as error:

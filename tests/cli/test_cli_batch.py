@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,12 @@ import pytest
 from batch.batches import coder, doubling, numbers, results
 from command_line import codeact_team, environment, lines
 from support.fork_server import start
-from support.openai_server import AnyReply, ScriptedServer, Slow, Text
+from support.openai_server import AnyReply, Body, ScriptedServer, Slow, Text
 
 
-def prepare(folder: Path, base_url: str, tasks: list[dict[str, Any]]) -> list[str]:
+def prepare(folder: Path, base_url: str, tasks: list[dict[str, Any]], **settings: Any) -> list[str]:
     """The arguments of a batch in one process."""
-    (folder / "coder.json").write_text(json.dumps(coder(base_url)))
+    (folder / "coder.json").write_text(json.dumps(coder(base_url, **settings)))
     (folder / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
     return ["batch", "coder.json", "tasks.jsonl", "--out", "out", "--workers", "1"]
 
@@ -138,3 +139,42 @@ def test_what_waits_for_a_person_is_parked_and_goes_on_when_it_is_answered(tmp_p
         assert result.returncode == 0, result.stderr
         assert len(server.requests) == asked + 1
     assert [one["answer"] for one in results(tmp_path / "out")] == ["2", "4"]
+
+
+def test_code_that_ctrl_c_has_stopped_is_no_result(tmp_path: Path) -> None:
+    """All tasks are right in the end, as those of a batch that nobody has interrupted."""
+    go, tasks = tmp_path / "go", numbers(3)
+    go.touch()
+
+    def reply(body: Body) -> AnyReply:
+        answer = doubling(body)
+        assert isinstance(answer, Text)
+        return replace(
+            answer,
+            text=answer.text.replace(
+                "```python", f"```python\nwhile not open({str(go)!r}).read():\n    pass"
+            ),
+        )
+
+    with ScriptedServer.in_thread(reply) as server:
+        arguments = prepare(tmp_path, server.base_url, tasks, max_seconds=600)
+        arguments += ["-s", f"config.code_executor.config.readable=[{go}]"]
+        with start(
+            ["-m", "codeact_team", *arguments],
+            cwd=tmp_path,
+            environment=environment(),
+            stdin=subprocess.DEVNULL,
+        ) as process:
+            journals = tmp_path / "out" / "runs"
+            while sum('"kind":"block"' in file.read_text() for file in journals.glob("*/journal.jsonl")) < 3:
+                time.sleep(0.01)
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert results(tmp_path / "out") == []
+        go.write_text("go")
+        result = codeact_team(*arguments, cwd=tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert [(one["answer"], one["correct"]) for one in results(tmp_path / "out")] == [
+        (str(2 * n), True) for n in (1, 2, 3)
+    ]

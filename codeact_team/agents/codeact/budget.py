@@ -78,12 +78,13 @@ class Budget:
         self._has_expired = False
         self._source = source
         self._door = door
+        self._caller = cancellation_token
         for token in (self.token, self.last_call):
             cancellation_token.add_callback(token.cancel)
 
     async def look(self) -> None:
-        """Look at the clock, where there is a limit of time."""
-        if self._limits.max_seconds is None or self.time_is_over:
+        """Look at the clock, where there is a limit of time, and the caller has not stopped the run anyhow."""
+        if self._limits.max_seconds is None or self.time_is_over or self._caller.is_cancelled():
             return
         self.time_is_over = await perform(Clock(self._source), self._read, self._door)
         if self.time_is_over and not self._has_expired:
