@@ -169,7 +169,7 @@ class Worker:
         last = RecordedRun(directory).last_event()
         if not isinstance(last, RunResult) or last.ending not in (RunEnding.ACCEPTED, RunEnding.NOT_ACCEPTED):
             return None
-        return None if (last.stop_reason or "").startswith(OUT_OF_BUDGET) else last
+        return None if last.files_due or (last.stop_reason or "").startswith(OUT_OF_BUDGET) else last
 
     async def _run(
         self, job: Job, run: RunDirectory, files: Path, retries: Retries, held: HeldLease
@@ -193,8 +193,13 @@ class Worker:
 
 def _result(job: Job, ended: RunResult) -> TaskResult:
     outcome = Outcome(ended.ending.value)
+    error = ended.error
     if (ended.stop_reason or "").startswith(OUT_OF_BUDGET):
         outcome = Outcome.STOPPED
+    elif ended.files_due:
+        # the same batch copies them, once there is room
+        reasons = dict.fromkeys(file.problem for file in ended.files if file.problem)
+        outcome, error = Outcome.FAILED, f"its files could not be copied: {', '.join(reasons)}"
     return TaskResult(
         id=job.task_id,
         epoch=job.epoch,
@@ -202,7 +207,7 @@ def _result(job: Job, ended: RunResult) -> TaskResult:
         answer=ended.answer,
         stop_reason=ended.stop_reason,
         objection=ended.objection,
-        error=ended.error,
+        error=error,
         is_transient=ended.is_of_infrastructure,
         steps=ended.steps,
         messages=ended.messages,

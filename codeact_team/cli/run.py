@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -39,23 +40,27 @@ def run_command(
     runner.listen(_listener(screen, as_json=as_json, quiet=quiet), essential=True)
     runner.listen(going_on := GoingOn())
     with answer_file(output) if output is not None else nullcontext() as write:
-        result = _run_and_print(screen, runner, task, seconds=seconds, as_json=as_json)
-        if write is not None and result.answer is not None and result.ending is RunEnding.ACCEPTED:
-            write(result.answer)
-        elif write is not None:
-            screen.notice("warning", f"{output} is not written: there is no accepted answer")
+
+        def deliver(result: RunResult) -> None:
+            # what is printed is delivered once it is out of this process
+            sys.stdout.flush()
+            if write is not None and result.answer is not None and result.ending is RunEnding.ACCEPTED:
+                try:
+                    write(result.answer)
+                except SettingError as error:
+                    raise SettingError(f"{error}{going_on.redelivery('-o FILE')}") from error
+            elif write is not None:
+                screen.notice("warning", f"{output} is not written: there is no accepted answer")
+
+        with asking_the_person(screen, as_json=as_json):
+            result = asyncio.run(stoppable_run(runner, task, seconds, deliver))
+        tell_what_stopped(screen, result)
+    if result.files_due:
+        lacking = "1 file was" if result.files_due == 1 else f"{result.files_due:,} files were"
+        screen.notice("error", f"{lacking} not copied{going_on.redelivery('--out DIR')}")
     if not (as_json or quiet) and (advice := going_on.advice()) is not None:
         screen.notice("note", advice)
     return result.exit_code
-
-
-def _run_and_print(
-    screen: Screen, runner: TeamRunner, task: str | None, *, seconds: float | None, as_json: bool
-) -> RunResult:
-    with asking_the_person(screen, as_json=as_json):
-        result = asyncio.run(stoppable_run(runner, task, seconds))
-    tell_what_stopped(screen, result)
-    return result
 
 
 def tell_what_stopped(screen: Screen, result: RunResult) -> None:
@@ -72,10 +77,15 @@ def _listener(screen: Screen, *, as_json: bool, quiet: bool) -> Listener:
     return AnswerOnly(screen) if quiet else Conversation(screen, answer_last=True)
 
 
-async def stoppable_run(runner: TeamRunner, task: str | None, seconds: float | None = None) -> RunResult:
+async def stoppable_run(
+    runner: TeamRunner,
+    task: str | None,
+    seconds: float | None = None,
+    deliver: Callable[[RunResult], object] = lambda _: None,
+) -> RunResult:
     """Run a team, until it has ended or a signal stops it."""
     with handling_signals(runner.stop):
-        return await runner.run_once(task, seconds=seconds)
+        return await runner.run_once(task, seconds=seconds, deliver=deliver)
 
 
 def read_task(task: str | None, file: Path | None) -> str | None:

@@ -44,7 +44,8 @@ def resume(
 
     What models, tools and people have answered is known from its journal, and asked of nobody again. Code of a session
     runs again, to bring back its variables. What was under way when the run ended is not done again, but told as unknown,
-    unless it can do no harm.
+    unless it can do no harm. Of a run that has come to its end, what has not been delivered is: its answer, and with -o and
+    --out, what these ask for.
 
     Exit codes: as those of run.
     """
@@ -59,7 +60,12 @@ def resume(
             changes = changes_of(overrides, None, None)
             policy = policy_of(allow, allow_unsafe)
             runner, task = resumed(
-                find_run(run, run_dir), overrides=changes, policy=policy, out=out, sync=sync
+                find_run(run, run_dir),
+                overrides=changes,
+                policy=policy,
+                out=out,
+                sync=sync,
+                again=output is not None or out is not None,
             )
             code = run_command(
                 screen, runner, task, seconds=timeout, output=output, as_json=as_json, quiet=quiet

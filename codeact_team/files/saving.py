@@ -15,6 +15,8 @@ from codeact_team.files.directories import Directory, opened
 from codeact_team.visibility import all_visible
 from codeact_team.workspace import ChangedFile, SavedFile
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+"""What is said of a directory that takes no more; nothing that is read says so."""
 _LINE_BREAKS = str.maketrans({"\r": "\u240d", "\n": "\u2424", "\t": "\u2409"})
 
 
@@ -54,7 +56,8 @@ async def save(
                 name = await _save(files, file, target)
             except (OSError, SandboxError) as error:
                 why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-                saved.append(SavedFile(file.path, None, why))
+                is_due = isinstance(error, OSError) and error.errno in _FULL
+                saved.append(SavedFile(file.path, None, why, is_due=is_due))
                 continue
             room = None if room is None else room - file.size
             saved.append(SavedFile(file.path, name))

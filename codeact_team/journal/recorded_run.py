@@ -23,6 +23,9 @@ from codeact_team.system.regular_files import open_regular
 
 E = TypeVar("E", bound=Event)
 
+_AFTER_THE_END = {"key", "delivered"}
+"""What entries have that come after the end: answers to questions for which the run was parked, and that it was delivered."""
+
 
 @dataclass(frozen=True)
 class RecordedEffect:
@@ -139,10 +142,20 @@ class RecordedRun:
             JournalError: If the end of the journal is damaged.
         """
         with closing(read_backwards(self.directory.lines)) as entries:
-            # the answers to questions for which the run was parked come after its end
-            last = next((entry for entry in entries if "key" not in entry), None)
+            last = next((entry for entry in entries if not _AFTER_THE_END & entry.keys()), None)
         told = None if last is None else last.get("event")
         return None if told is None else self._event(told)
+
+    @property
+    def is_delivered(self) -> bool:
+        """Whether the person, or the program, has got what came of it last.
+
+        Raises:
+            JournalError: As :meth:`last_event`.
+        """
+        with closing(read_backwards(self.directory.lines)) as entries:
+            last = next(entries, None)
+        return last is not None and "delivered" in last
 
     def effects(self) -> Iterator[RecordedEffect]:
         """What was asked, each when it had ended, and at last those that have not.

@@ -48,6 +48,7 @@ class Recorder:
     - ``failed``, the number of an ``ask``: the ``error`` that it has raised, with its ``type``, and the ``status`` of a server;
       ``cancelled`` where it is under way still, as far as a resumed run is concerned.
     - ``files``: what a ``block`` has ``changed`` in a ``workspace``, and what is ``gone``.
+    - ``delivered``: what came of the run, its answer and its files, is where it was wanted.
 
     Args:
         directory: Where the run is kept.

@@ -184,6 +184,15 @@ class Recording:
         if self._resumption is not None:
             await self._resumption.finish(executors)
 
+    def delivered(self) -> None:
+        """Note that what came of the run is where it was wanted: then there is nothing more to do for it. Blocks.
+
+        Raises:
+            JournalError: If that cannot be written.
+        """
+        if self._recorder is not None:
+            self._recorder.write(delivered=True)
+
     def end(self) -> None:
         """Record nothing more. Idempotent."""
         recorder, self._recorder, self._resumption, self._parking = self._recorder, None, None, None

@@ -84,6 +84,7 @@ class RunResult(Event, type="result"):
             if the ending is; else it is the best so far. ``None`` where there is nothing like an answer. Hostile data.
         files: What it has made or changed in its workspaces; a thousand at most.
         file_notes: What else there is to say of them, in words, such as how many more there are.
+        files_due: How many files could not be copied to where they were wanted, and can be once there is room.
     """
 
     ending: RunEnding
@@ -100,6 +101,7 @@ class RunResult(Event, type="result"):
     answer: str | None = None
     files: Sequence[RunFile] = ()
     file_notes: Sequence[str] = ()
+    files_due: int = 0
     cost: Cost | None = None
     steps: int = 0
 
@@ -107,10 +109,13 @@ class RunResult(Event, type="result"):
     def exit_code(self) -> int:
         """0 accepted, 1 not accepted, 2 failed, 3 parked, 75 if the same run may succeed later, 128 + n if signal n stopped it.
 
-        The last two as ``sysexits`` and shells have them.
+        The last two as ``sysexits`` and shells have them. Accepted work has failed, too, if its files could not be
+        copied to where they were wanted.
         """
         if self.signal is not None:
             return 128 + self.signal
         if self.is_transient:
             return os.EX_TEMPFAIL
+        if self.ending is RunEnding.ACCEPTED and self.files_due:
+            return 2
         return {RunEnding.ACCEPTED: 0, RunEnding.NOT_ACCEPTED: 1, RunEnding.PARKED: 3}.get(self.ending, 2)

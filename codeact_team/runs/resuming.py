@@ -29,6 +29,7 @@ def resumed(
     policy: Policy | None = None,
     out: str | os.PathLike[str] | None = None,
     sync: bool = False,
+    again: bool = False,
 ) -> tuple[TeamRunner, str]:
     """What goes on with a run, and its task. Blocks.
 
@@ -38,6 +39,7 @@ def resumed(
         policy: What may be loaded.
         out: As of :class:`TeamRunner`.
         sync: As of :class:`TeamRunner`.
+        again: Whether what came of a run whose work was accepted is wanted once more, such as in another place.
 
     Raises:
         JournalError: If it cannot go on.
@@ -51,9 +53,12 @@ def resumed(
     if run.is_running:
         raise JournalError(f"the run {about.id} has not ended: another process works on it")
     last = run.last_event()
-    if isinstance(last, RunResult) and last.ending is RunEnding.ACCEPTED:
+    is_accepted = isinstance(last, RunResult) and last.ending is RunEnding.ACCEPTED
+    # else all is answered from the journal, and what nobody has got yet is delivered
+    if is_accepted and run.is_delivered and not again:
         raise JournalError(
-            f"the run {about.id} has ended, and its work was accepted: there is nothing to go on with"
+            f"the run {about.id} has ended, and its work was accepted: there is nothing to go on with. Its answer is told by "
+            "show, and -o FILE or --out DIR write its answer, or its files, once more"
         )
     refuse_elsewhere(about)
     config = directory.config()

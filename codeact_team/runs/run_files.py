@@ -79,6 +79,7 @@ class RunFiles:
     Attributes:
         found: The files of the last run.
         notes: What else there is to say of them, in words.
+        due: How many could not be copied, as the directory takes no more.
     """
 
     def __init__(self, out: str | os.PathLike[str] | None) -> None:
@@ -91,6 +92,7 @@ class RunFiles:
         """Whether it is told that a workspace is temporary."""
         self.found: Sequence[RunFile] = ()
         self.notes: Sequence[str] = ()
+        self.due = 0
 
     def make(self) -> None:
         """Make sure that there is a directory that copies can be written to, if there is to be one.
@@ -188,7 +190,7 @@ class RunFiles:
             executors: Where, asked at the end.
             stays: Whether temporary workspaces stay for now.
         """
-        self.found, self.notes = (), ()
+        self.found, self.notes, self.due = (), (), 0
         try:
             yield
         except asyncio.CancelledError:
@@ -218,6 +220,7 @@ class RunFiles:
                 found += await self._told(executor, new, place, number, stays=stays)
             except (OSError, CodeActTeamError) as error:
                 notes.append(f"the files of {type(executor).__name__} are not known: {error}")
+                self.due += self._target is not None
                 continue
             notes += [changes.remark] if changes.remark else []
             if new and self._target is None and not (place.lasts or self._has_warned):
@@ -261,6 +264,7 @@ class RunFiles:
         Directory(target).make(inner)
         with below(target, inner) as directory:
             saved = await executor.save_files(files, directory)
+        self.due += sum(one.is_due for one in saved)
         return [
             (None if one.copy is None else os.path.join(self._out, inner, one.copy), one.problem)
             for one in saved

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -38,7 +38,7 @@ from codeact_team.journal import RunDirectory
 from codeact_team.ledger import within_budgets
 from codeact_team.providers import Policy
 from codeact_team.runs.recording import Recording
-from codeact_team.runs.result import RunResult
+from codeact_team.runs.result import RunEnding, RunResult
 from codeact_team.runs.run_files import RunFiles
 from codeact_team.runs.summary import Summary, WorkEnd
 from codeact_team.runs.task_stream import TimeLimitReached, stream
@@ -131,16 +131,31 @@ class TeamRunner:
         """Run the open team, which remembers the tasks before. Whatever goes wrong is told by the result."""
         return await self._result_of(self._stream(task, stays_open=True))
 
-    async def run_once(self, task: str | None, *, seconds: float | None = None) -> RunResult:
+    async def run_once(
+        self,
+        task: str | None,
+        *,
+        seconds: float | None = None,
+        deliver: Callable[[RunResult], object] = lambda _: None,
+    ) -> RunResult:
         """Open the team, run it on one task, and stop what it has started. Whatever goes wrong is told by the result.
 
         Args:
             task: What to do; ``None`` for the task that the config brings along.
             seconds: Wall-clock time that the team may work.
+            deliver: Brings the result to where it is wanted. A run that has ended without that, as the process was killed,
+                is resumed to be delivered.
+
+        Raises:
+            Exception: What ``deliver`` raises.
         """
         with self._door:
             try:
-                return await self._result_of(self._load_and_stream(task, seconds))
+                result = await self._result_of(self._load_and_stream(task, seconds))
+                deliver(result)
+                if result.ending is RunEnding.ACCEPTED and not result.files_due:
+                    self._recording.delivered()
+                return result
             finally:
                 self._recording.end()
 
@@ -287,6 +302,7 @@ class TeamRunner:
         end = replace(end, is_parked=self._is_parked and end.is_broken_off)
         result = self._summary.result(end, time.monotonic() - began)
         result.files, result.file_notes = self._files.found, self._files.notes
+        result.files_due = self._files.due
         self._door.tell(result)
         self._door.check()
         return result

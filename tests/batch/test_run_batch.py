@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from batch.batches import coder, doubling, numbers, of_type, results, said
 from support.openai_server import AnyReply, HttpError, ScriptedServer, Text
+from support.small_disk import leave_free, small_disk
 from support.waiting import until
 
 from codeact_team import BatchLimits, ConfigError, SettingError, run_batch
@@ -277,3 +278,20 @@ async def test_a_checker_that_takes_long_does_not_keep_a_batch_from_stopping(tmp
             coder(server.base_url), [{**task, "checker": "assert answer"}], out=tmp_path, workers=1
         )
     assert (again.outcomes, again.wrong) == ({"accepted": 1}, 0)
+
+
+async def test_files_for_which_there_is_no_room_are_copied_by_the_same_batch_later(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with small_disk(out / "files", "64k"):
+        leave_free(out / "files", 0)
+        async with ScriptedServer(doubling) as server:
+            config = coder(server.base_url)
+            full = await run_batch(config, numbers(1), out=out, workers=1)
+            assert (full.outcomes, full.exit_code) == ({"failed": 1}, 2)
+            [told] = results(out)
+            assert "its files could not be copied: No space left on device" in told["error"]
+            leave_free(out / "files", 4)
+            again = await run_batch(config, numbers(1), out=out, workers=1)
+            assert len(server.requests) == 2
+        assert (again.outcomes, again.wrong, again.exit_code) == ({"accepted": 1}, 0, 0)
+        assert (out / "files" / "n1" / "made.txt").read_text() == "1"

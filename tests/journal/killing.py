@@ -48,11 +48,11 @@ def run(folder: Path, server: ScriptedServer, nth: int, how: str, *arguments: st
 
 
 def start(
-    folder: Path, server: ScriptedServer, story: Story, nth: int, how: str = "after"
+    folder: Path, server: ScriptedServer, story: Story, nth: int, how: str = "after", *arguments: str
 ) -> tuple[int, str, str]:
     (folder / "config.json").write_text(json.dumps(story.config))
     (folder / "work").mkdir(exist_ok=True)
-    return run(folder, server, nth, how, "run", "config.json", "Go.", *ALLOWED)
+    return run(folder, server, nth, how, "run", "config.json", "Go.", *ALLOWED, *arguments)
 
 
 def resume(

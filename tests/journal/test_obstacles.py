@@ -16,6 +16,7 @@ from cli.command_line import in_this_process, lines
 from killing import check, is_kept, last_run, resume, start, told_as_unknown, under_way
 from stories import Story, python
 from support.openai_server import ScriptedServer
+from support.small_disk import leave_free, small_disk
 
 from codeact_team.journal.log import encode, read_log
 
@@ -200,23 +201,8 @@ def test_a_prompt_that_was_changed_lets_nothing_be_done_twice(killed: Path) -> N
 def mounted(tmp_path: Path) -> Generator[Path]:
     """A small file system of its own, where the runs are kept."""
     folder = tmp_path / "folder"
-    kept = folder / ".codeact-team"
-    kept.mkdir(parents=True)
-    mount = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", kept], capture_output=True, text=True
-    )
-    if mount.returncode:
-        pytest.skip(f"nothing can be mounted here: {mount.stderr}")
-    yield folder
-    subprocess.run(["umount", kept], check=True)
-
-
-def leave_free(folder: Path, pages: int) -> None:
-    """Fill the file system but for so many blocks."""
-    filler = folder / ".codeact-team" / "filler"
-    filler.unlink(missing_ok=True)
-    there = os.statvfs(filler.parent)
-    filler.write_bytes(bytes((there.f_bavail - pages) * there.f_bsize))
+    with small_disk(folder / ".codeact-team", "1m"):
+        yield folder
 
 
 @pytest.mark.parametrize(
@@ -224,7 +210,7 @@ def leave_free(folder: Path, pages: int) -> None:
 )
 def test_a_run_goes_on_when_there_is_room_again(mounted: Path, pages: int) -> None:
     with ScriptedServer.in_thread(STORY.reply) as server:
-        leave_free(mounted, pages)
+        leave_free(mounted / ".codeact-team", pages)
         code, _, stderr = start(mounted, server, STORY, 0)
         assert (code, "No space left" in stderr or "no space left" in stderr) == (2, True), stderr
         assert "Traceback" not in stderr
@@ -232,11 +218,11 @@ def test_a_run_goes_on_when_there_is_room_again(mounted: Path, pages: int) -> No
             assert not (mounted / "effects.txt").exists()
             return
         # neither is there enough to go on
-        leave_free(mounted, 1)
+        leave_free(mounted / ".codeact-team", 1)
         code, _, stderr = resume(mounted, server)
         assert (code, "o space left" in stderr) == (2, True), stderr
         unknown = told_as_unknown(mounted) + under_way(mounted)
-        leave_free(mounted, 200)
+        leave_free(mounted / ".codeact-team", 200)
         check(mounted, STORY, *resume(mounted, server), unknown=unknown)
 
 

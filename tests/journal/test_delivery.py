@@ -1,0 +1,93 @@
+"""What came of a run is delivered: its answer is printed and written, its files are copied, or it can be resumed for that."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+import stories
+from killing import last_run, resume, start
+from support.openai_server import ScriptedServer
+from support.small_disk import leave_free, small_disk
+
+from codeact_team.journal.log import read_log
+
+STORY = stories.Story(
+    stories.coder(settings=stories.CONFINED),
+    stories.step_by_step(
+        stories.python("open('report.txt', 'w').write('north\\n' * 2000)\ntools.book(amount=5)"),
+        stories.python("final_answer('North. ' * 1000)"),
+    ),
+    "North. " * 1000,
+    ["5"],
+)
+REPORT = "north\n" * 2000
+WANTED = ("-o", "answer.txt", "--out", "out")
+
+
+def got(folder: Path) -> tuple[str, str]:
+    return (folder / "answer.txt").read_text().strip(), (folder / "out" / "report.txt").read_text()
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Generator[Path]:
+    """A small file system without any room."""
+    folder = tmp_path / "full"
+    with small_disk(folder, "64k"):
+        leave_free(folder, 0)
+        yield folder
+
+
+@pytest.mark.parametrize("kind", ["run_ended", "result", "delivered"])
+def test_a_run_that_is_killed_between_its_end_and_its_delivery_is_delivered_by_resume(
+    tmp_path: Path, kind: str
+) -> None:
+    with ScriptedServer.in_thread(STORY.reply) as server:
+        alone, killed = tmp_path / "alone", tmp_path / "killed"
+        alone.mkdir()
+        killed.mkdir()
+        assert start(alone, server, STORY, 0)[0] == 0
+        entries = {
+            entry.get("event", {}).get("type"): entry["n"] for entry in read_log(last_run(alone).lines)
+        }
+        nth = entries[kind] if kind in entries else entries["result"] + 1
+        code, stdout, _ = start(killed, server, STORY, nth, "before" if kind == "delivered" else "after")
+        asked = len(server.requests)
+        assert (code, stdout == "") == (-9, kind != "delivered")
+        code, stdout, stderr = resume(killed, server, 0, "after", *WANTED)
+        assert (code, stdout.strip(), len(server.requests)) == (0, STORY.answer.strip(), asked), stderr
+        assert got(killed) == (STORY.answer.strip(), REPORT)
+        assert (killed / "effects.txt").read_text() == "5\n"
+        code, _, stderr = resume(killed, server)
+        assert (code, "there is nothing to go on with" in stderr) == (2, True)
+
+
+def test_files_for_which_there_was_no_room_are_copied_by_resume(tmp_path: Path, full: Path) -> None:
+    with ScriptedServer.in_thread(STORY.reply) as server:
+        code, stdout, stderr = start(tmp_path, server, STORY, 0, "after", "--out", str(full))
+        assert (code, stdout.strip()) == (2, STORY.answer.strip())
+        assert "report.txt is not copied: No space left on device" in stderr
+        assert "error: 1 file was not copied; once there is room: codeact-team resume" in stderr
+        # neither is there room now
+        assert resume(tmp_path, server, 0, "after", "--out", str(full))[0] == 2
+        (full / "filler").unlink()
+        code, _, stderr = resume(tmp_path, server, 0, "after", "--out", str(full))
+        assert code == 0, stderr
+        assert (full / "report.txt").read_text() == REPORT
+        # and once more, where that is asked for
+        assert resume(tmp_path, server, 0, "after", *WANTED)[0] == 0
+        assert got(tmp_path) == (STORY.answer.strip(), REPORT)
+        assert len(server.requests) == 2
+
+
+def test_an_answer_for_which_there_was_no_room_is_written_by_resume(tmp_path: Path, full: Path) -> None:
+    answer = full / "answer.txt"
+    with ScriptedServer.in_thread(STORY.reply) as server:
+        code, _, stderr = start(tmp_path, server, STORY, 0, "after", "-o", str(answer))
+        assert code == 2
+        assert "No space left on device; once there is room: codeact-team resume" in stderr
+        assert not answer.exists()
+        (full / "filler").unlink()
+        assert resume(tmp_path, server, 0, "after", "-o", str(answer))[0] == 0
+        assert (answer.read_text().strip(), len(server.requests)) == (STORY.answer.strip(), 2)

@@ -1,0 +1,37 @@
+"""A small file system of its own, which can be full."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+
+@contextmanager
+def small_disk(folder: Path, size: str) -> Generator[None]:
+    """Within it, one is mounted at a directory that is made for it; where that is not possible, the test is skipped.
+
+    Args:
+        folder: Where.
+        size: As ``mount`` has it, such as ``64k``.
+    """
+    folder.mkdir(parents=True)
+    mount = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True, text=True
+    )
+    if mount.returncode:
+        pytest.skip(f"nothing can be mounted here: {mount.stderr}")
+    yield
+    subprocess.run(["umount", folder], check=True)
+
+
+def leave_free(folder: Path, pages: int) -> None:
+    """Fill the file system but for so many blocks."""
+    filler = folder / "filler"
+    filler.unlink(missing_ok=True)
+    there = os.statvfs(folder)
+    filler.write_bytes(bytes((there.f_bavail - pages) * there.f_bsize))
