@@ -1,6 +1,6 @@
-"""The command, killed with -9 when it writes an entry of the journal: ``killed_run.py NTH before|torn|after ARGUMENTS...``.
+"""The command, stopped when it writes an entry of the journal: ``killed_run.py NTH before|torn|after|INT|TERM ARGUMENTS...``.
 
-An ``NTH`` of 0 lets it live, and prints the number of entries. What the tools of the test do is kept in the file EFFECTS.
+The first three kill it with -9, the others send it a signal. An ``NTH`` of 0 lets it live, and prints the number of entries. What the tools of the test do is kept in the file EFFECTS.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Noting(Booking):
 
 
 class DyingLog(log.Log):
-    """Dies with an entry."""
+    """Dies, or is stopped, with an entry."""
 
     written = 0
     nth = 0
@@ -98,6 +98,9 @@ class DyingLog(log.Log):
         cls = type(self)
         cls.written += 1
         if cls.written != cls.nth:
+            return super().append(entry)
+        if cls.how in ("INT", "TERM"):
+            os.kill(os.getpid(), signal.Signals[f"SIG{cls.how}"])
             return super().append(entry)
         line = log.encode(entry)
         os.write(self._descriptor, {"before": b"", "torn": line[: len(line) // 2], "after": line}[cls.how])

@@ -26,6 +26,7 @@ from codeact_team.runs import RunEnding, RunResult
 
 PROGRAM = Path(__file__).with_name("killed_run.py")
 CALLS = ("tool_call", "part_call")
+STOPPED = (-signal.SIGKILL, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 ALLOWED = ("-q", "--allow", "killed_run", "--allow-unsafe")
 
 
@@ -97,7 +98,8 @@ def under_way(folder: Path) -> int:
     for entry in read_log(last_run(folder).lines):
         if entry.get("ask", {}).get("kind") in CALLS:
             asked.add(entry["n"])
-        asked.discard(entry.get("answered", entry.get("failed", 0)))
+        if not entry.get("cancelled"):
+            asked.discard(entry.get("answered", entry.get("failed", 0)))
     return len(asked)
 
 
@@ -150,7 +152,7 @@ def kill_and_resume(folder: Path, server: ScriptedServer, story: Story, *kills: 
         unknown = told_as_unknown(folder) + under_way(folder) if is_unknown else 0
         go_on = partial(resume, folder, server) if is_kept(folder) else partial(start, folder, server, story)
         code, stdout, stderr = go_on(nth, how)
-        if code != -signal.SIGKILL:
+        if code not in STOPPED:
             # the last one, or it was quicker, or had not so many entries left to write
             check(folder, story, code, stdout, stderr, unknown=unknown)
             break

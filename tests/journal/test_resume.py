@@ -75,6 +75,17 @@ def test_it_may_be_killed_again_while_it_goes_on(tmp_path: Path, story: Story) -
             kill_and_resume(tmp_path / str(round_), server, story, *kills)
 
 
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@each_story
+def test_it_goes_on_from_wherever_a_signal_has_stopped_it(tmp_path: Path, story: Story) -> None:
+    step = 1 if story is SESSION else 5
+    with ScriptedServer.in_thread(story.reply) as server:
+        story, entries = alone(tmp_path / "alone", server, story)
+        for nth in range(2, entries + 1, step):
+            kill_and_resume(tmp_path / str(nth), server, story, (nth, ("INT", "TERM")[nth % 2]))
+
+
 @pytest.mark.parametrize("repeatable", [[], ["b*"]])
 def test_a_call_that_was_under_way_is_unknown_unless_it_may_be_made_twice(
     tmp_path: Path, repeatable: list[str]
