@@ -7,11 +7,11 @@ made in, found through a context variable, which the tasks of AutoGen's runtime 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack
 from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 _current: ContextVar[Scope | None] = ContextVar("codeact_team_scope", default=None)
 
@@ -54,8 +54,12 @@ class Scope:
 
     def prewarm(self, parts: Iterable[Startable] | None = None) -> None:
         """Start parts, by default everything registered so far, without waiting for it."""
-        parts = self._owned if parts is None else parts
-        self._starts += [self._tasks.create_task(part.start()) for part in parts]
+        for part in self._owned if parts is None else parts:
+            self.begin(part.start())
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do some work in the background, which is cancelled when the scope ends."""
+        self._starts.append(self._tasks.create_task(work))
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()

@@ -22,6 +22,7 @@ from codeact_team.executors import SandboxPool
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.pool.kinds import why_not_ahead
 from codeact_team.providers import Policy
+from codeact_team.sandboxes.leftovers import remove_leftovers
 from codeact_team.scope import Scope
 from codeact_team.telemetry import traced
 
@@ -80,6 +81,8 @@ def make_runnable(config: CheckedConfig) -> Team | ChatAgent:
 async def make_ready(scope: Scope, *, with_tools: bool = True) -> None:
     """Get what the executors of a scope have to have before a model is paid, and begin to start what it owns.
 
+    What runs that were killed have left on this machine is removed meanwhile.
+
     Args:
         scope: What owns it.
         with_tools: Whether that includes what tools need.
@@ -87,6 +90,7 @@ async def make_ready(scope: Scope, *, with_tools: bool = True) -> None:
     Raises:
         SandboxError: If it cannot be had.
     """
+    scope.begin(remove_leftovers())
     for executor in executors_of(scope):
         await executor.prepare()
     scope.prewarm(None if with_tools else executors_of(scope))

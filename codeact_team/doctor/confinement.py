@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 
 from codeact_team.doctor.checks import Check, State
 from codeact_team.errors import SandboxError
 from codeact_team.sandboxes.confined import ConfinedSandbox, ConfinedSandboxConfig
 from codeact_team.sandboxes.confined.enforcement import REQUIRED, Enforced
+from codeact_team.sandboxes.temporary import TemporaryDirectory
 
 NAME = "confinement"
 
 
 async def examine_confinement(config: ConfinedSandboxConfig) -> Check:
     """Find out what is enforced where code runs with these settings."""
-    with tempfile.TemporaryDirectory(prefix="codeact-team-") as workspace:
-        sandbox = ConfinedSandbox(config, workspace=Path(workspace))
+    with TemporaryDirectory() as workspace:
+        sandbox = ConfinedSandbox(config, workspace=workspace)
         try:
             await sandbox.start()
         except SandboxError as error:

@@ -17,6 +17,7 @@ from codeact_team.errors import EngineError
 from codeact_team.sandboxes.confined import ConfinedSandboxConfig
 from codeact_team.sandboxes.docker import DockerSandboxConfig
 from codeact_team.sandboxes.docker.orphans import list_orphans, remove_orphan
+from codeact_team.sandboxes.leftovers import remove_leftovers
 from codeact_team.sandboxes.temporary import orphaned_directories, remove_orphaned
 from codeact_team.shipped import shipped_configs
 
@@ -52,6 +53,7 @@ async def clean(notify: Callable[[Literal["note", "warning"], str], object]) -> 
             notify("warning", f"{directory} cannot be removed: {error.strerror}")
         else:
             notify("note", f"removed {directory}")
+    await remove_leftovers()
 
 
 def host_python() -> Check:

@@ -29,10 +29,8 @@ from codeact_team.files.base import Files
 from codeact_team.files.inside import ContainerFiles
 from codeact_team.sandboxes.base import Sandbox
 from codeact_team.sandboxes.docker import DockerSandbox, DockerSandboxConfig
+from codeact_team.sandboxes.temporary import NOBODY
 from codeact_team.workspace import Workspace
-
-_NOBODY = 65534
-"""Owns nothing but what is made for the code."""
 
 
 class DockerExecutorConfig(DockerSandboxConfig, ExecutorConfig):
@@ -56,7 +54,7 @@ class DockerPlace(Place):
     def __init__(self, config: DockerExecutorConfig) -> None:
         self._config = config
         self._is_inside = config.workspace == "container"
-        super().__init__(config, owner=_NOBODY)
+        super().__init__(config, owner=NOBODY)
 
     @property
     def loosenings(self) -> Sequence[str]:

@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from codeact_team.errors import SandboxError
 from codeact_team.packages.interpreters import Interpreter
 from codeact_team.packages.pip_settings import settings_for_uv
 from codeact_team.packages.requests import Requested
+from codeact_team.sandboxes.temporary import TemporaryDirectory
 from codeact_team.visibility import without_user_info
 
 _MAX_WORDS = 4000
@@ -40,10 +40,10 @@ async def install(
     """
     tell(f"getting {requested} for {interpreter}")
     environment, options = settings_for_uv(os.environ)
-    with tempfile.TemporaryDirectory(prefix=f"codeact-team-{os.getpid()}-") as passing:
+    with TemporaryDirectory() as passing:
         process = await asyncio.create_subprocess_exec(
             uv.find_uv_bin(),
-            *_arguments(requested, interpreter, directory, Path(passing)),
+            *_arguments(requested, interpreter, directory, passing),
             *options,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,

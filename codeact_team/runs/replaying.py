@@ -143,9 +143,7 @@ def replayed(
     hidden = HiddenValues(credentials_of_environment(os.environ), about.nonce)
     source = str(hidden.show(directory.config())) if config is None else config
     checked = read_config(source, overrides=overrides, policy=policy, environ=environ)
-    temporary = TemporaryDirectory()
-    try:
-        place = Path(temporary.path)
+    with TemporaryDirectory() as place:
         was_in = Path(about.working_directory)
         moved, names = elsewhere(checked, place, was_in=was_in, asks_models=until is not None)
         replaying = Replaying()
@@ -162,8 +160,6 @@ def replayed(
             beyond_workspace=beyond_workspace,
         )
         yield ReplayedRun(run, str(hidden.show(about.task)), runner, replaying, replay)
-    finally:
-        temporary.remove()
 
 
 async def replay_run(

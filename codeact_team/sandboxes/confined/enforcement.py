@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import sys
-import tempfile
 from collections.abc import Generator, Mapping
 from contextlib import closing, contextmanager, suppress
 from enum import StrEnum
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from codeact_team.errors import ConfinementError
 from codeact_team.sandboxes.base import Process, warn_once
+from codeact_team.sandboxes.temporary import TemporaryDirectory, places
 
 
 class Enforced(StrEnum):
@@ -46,8 +46,7 @@ _PROBE = Path(__file__).with_name("probe.py").read_bytes()
 def something_outside(*granted: Path | str) -> Generator[Path]:
     """A directory outside ``granted`` with what the probe tries to reach."""
     inside = [Path(path).resolve() for path in granted]
-    places = (Path(tempfile.gettempdir()), Path("/var/tmp"), Path(os.path.expanduser("~")))
-    for place in map(Path.resolve, places):
+    for place in places():
         fits = len(os.fsencode(place)) <= _LONGEST_PLACE and os.access(place, os.W_OK)
         if fits and not any(place.is_relative_to(path) for path in inside):
             break
@@ -56,8 +55,7 @@ def something_outside(*granted: Path | str) -> Generator[Path]:
             f"Confinement cannot be checked: no temporary directory is outside of {', '.join(map(str, granted))}. "
             "Choose a smaller work_dir."
         )
-    with tempfile.TemporaryDirectory(prefix=f"codeact-team-{os.getpid()}-", dir=place) as name:
-        outside = Path(name)
+    with TemporaryDirectory(place) as outside:
         (outside / "secret").write_text("secret")
         with (
             closing(socket.socket(socket.AF_UNIX)) as named,

@@ -20,6 +20,7 @@ from codeact_team.sandboxes.docker.config import DockerSandboxConfig, is_host_pa
 from codeact_team.sandboxes.docker.container import CONFLICT, Container, labels, remove
 from codeact_team.sandboxes.docker.engine import Client, open_stream, translated
 from codeact_team.sandboxes.docker.seccomp import profile
+from codeact_team.sandboxes.docker.starts import noted_start
 from codeact_team.system.limits import OWN_DESCRIPTORS, PENDING_SIGNALS
 
 WORKSPACE = "/workspace"
@@ -90,14 +91,15 @@ def launch(
     if packages is not None:
         kind = "volume" if isinstance(packages, str) else "bind"
         host_config["mounts"].append(Mount(PACKAGES, str(packages), type=kind, read_only=True))
-    id = _create(client, config, settings, host_config, user)
-    with ExitStack() as failed:
-        failed.callback(remove, client, url, id, keep=False)
-        streams = "stream=1&stdin=1&stdout=1&stderr=1"
-        stream = failed.enter_context(open_stream(client, url, f"/containers/{id}/attach?{streams}"))
-        with translated(config.image):
-            client.start(id)
-        failed.pop_all()
+    with noted_start(url) as label:
+        id = _create(client, config, settings, host_config, user, label)
+        with ExitStack() as failed:
+            failed.callback(remove, client, url, id, keep=False)
+            streams = "stream=1&stdin=1&stdout=1&stderr=1"
+            stream = failed.enter_context(open_stream(client, url, f"/containers/{id}/attach?{streams}"))
+            with translated(config.image):
+                client.start(id)
+            failed.pop_all()
     return Container(client, url, id, stream, keep=not config.auto_remove)
 
 
@@ -140,7 +142,12 @@ def _user_for(config: DockerSandboxConfig, binding: Binding | None, *, rootless:
 
 
 def _create(
-    client: Client, config: DockerSandboxConfig, settings: list[str], host_config: dict[str, Any], user: str
+    client: Client,
+    config: DockerSandboxConfig,
+    settings: list[str],
+    host_config: dict[str, Any],
+    user: str,
+    label: Mapping[str, str],
 ) -> str:
     """Create, but do not start, a container whose first process gets ``settings``."""
     arguments: dict[str, Any] = {
@@ -154,7 +161,7 @@ def _create(
         "detach": not config.stop_container,
         # /tmp is the one place that is writable whatever the image and the user
         "environment": {"HOME": "/tmp", "PYTHONUNBUFFERED": "1", "PIP_QUIET": "1", **config.environment},
-        "labels": labels(),
+        "labels": {**labels(), **label},
         # the docker command's own configuration may hold a proxy with a password
         "use_config_proxy": False,
     }

@@ -15,6 +15,7 @@ from codeact_team.sandboxes.archives import END, file_member, head
 from codeact_team.sandboxes.docker.container import CONFLICT, labels
 from codeact_team.sandboxes.docker.creation import PACKAGES
 from codeact_team.sandboxes.docker.engine import Client, translated
+from codeact_team.sandboxes.docker.starts import noted_start
 
 _LABEL = "codeact-team.packages"
 _COMPLETE = ".complete"
@@ -30,12 +31,13 @@ def filled_volume(client: Client, url: str, image: str, layer: Path) -> str:
         EngineError: If the engine refuses.
     """
     name = f"codeact-team-packages-{layer.name}"
-    with _filling, translated(url):
+    with _filling, noted_start(url) as label, translated(url):
         client.create_volume(name, labels={_LABEL: layer.name})
         mounts = [Mount(PACKAGES, name, type="volume", no_copy=True)]
         host_config = client.create_host_config(mounts=mounts, network_mode="none")
         # never started: files can be put into a volume only where something has it
-        container = client.create_container(image, ["true"], labels=labels(), host_config=host_config)["Id"]
+        marks = {**labels(), **label}
+        container = client.create_container(image, ["true"], labels=marks, host_config=host_config)["Id"]
         try:
             if not _is_complete(client, container):
                 client.put_archive(container, PACKAGES, _archive(layer))
