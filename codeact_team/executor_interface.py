@@ -19,7 +19,7 @@ from codeact_team.aio import streamed
 from codeact_team.errors import ForkError, SandboxError
 from codeact_team.execution import Artifact, ExecutionResult, HostTools
 from codeact_team.sandbox_description import DataFile, SandboxDescription
-from codeact_team.workspace import ChangedFile, Changes, RecordedFile, SavedFile, Workspace
+from codeact_team.workspace import Change, ChangedFile, Changes, RecordedFile, SavedFile, Workspace
 
 Emit: TypeAlias = Callable[[str], Awaitable[None]]
 """Takes a piece of output as it comes; the code's output is not read on before it returns."""
@@ -53,6 +53,13 @@ class StreamingCodeExecutor(CodeExecutor):
             SandboxError: If that cannot be found out.
         """
         return Changes()
+
+    def changed_before(self, changes: Mapping[str, Change]) -> None:
+        """Let :meth:`changed_files` tell more, the next time: what code had changed before the start, as a run is resumed.
+
+        Args:
+            changes: By path, what had become of each file; one that is not there any more is not told.
+        """
 
     async def saved_pictures(self, most: int) -> Sequence[Artifact]:
         """PNG files that code has made or changed since the start, or since this was asked last; none that is too large.

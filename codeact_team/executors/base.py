@@ -32,7 +32,7 @@ from codeact_team.executors.stopping import Call, first
 from codeact_team.executors.warmth import Warmth
 from codeact_team.sandbox_description import DataFile, SandboxDescription
 from codeact_team.sandboxes.base import STOPPED, UNCLEARED, Exit
-from codeact_team.workspace import ChangedFile, Changes, RecordedFile, SavedFile, Workspace
+from codeact_team.workspace import Change, ChangedFile, Changes, RecordedFile, SavedFile, Workspace
 
 
 class SandboxedCodeExecutor(StreamingCodeExecutor):
@@ -94,6 +94,9 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
     async def changed_files(self) -> Changes:
         async with self._turns:
             return await self._place.files.changed()
+
+    def changed_before(self, changes: Mapping[str, Change]) -> None:
+        self._place.files.changed_before(changes)
 
     async def saved_pictures(self, most: int) -> Sequence[Artifact]:
         async with self._turns:

@@ -17,7 +17,7 @@ from codeact_team.files.saving import save
 from codeact_team.files.snapshots import Seen, Snapshot, compare
 from codeact_team.pictures import MAX_BYTES
 from codeact_team.sandbox_description import DataFile
-from codeact_team.workspace import ChangedFile, Changes, RecordedFile, SavedFile
+from codeact_team.workspace import Change, ChangedFile, Changes, RecordedFile, SavedFile
 
 _MIB = 1 << 20
 _LONG = 64 * _MIB
@@ -37,6 +37,7 @@ class WorkFiles:
         self._room = None if mib is None else mib * _MIB
         self._files: Files | None = None
         self._before = self._before_pictures = Snapshot()
+        self._changed_before: Mapping[str, Change] = {}
         self._added: set[str] = set()
         """Names of files that are not of the code's making."""
         self._recorded: Mapping[str, tuple[Seen, RecordedFile]] = {}
@@ -89,7 +90,12 @@ class WorkFiles:
         if self._files is None:
             return Changes()
         before, self._before = self._before, await self._files.snapshot()
-        return compare(before, self._before)
+        earlier, self._changed_before = self._changed_before, {}
+        return compare(before, self._before, earlier)
+
+    def changed_before(self, changes: Mapping[str, Change]) -> None:
+        """See :meth:`codeact_team.StreamingCodeExecutor.changed_before`."""
+        self._changed_before = changes
 
     async def saved_pictures(self, most: int) -> Sequence[Artifact]:
         """See :meth:`codeact_team.StreamingCodeExecutor.saved_pictures`."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from codeact_team.sessions.protocol import KEPT_APART
 from codeact_team.system.trees import DIRECTORY
@@ -56,15 +57,25 @@ def is_of_the_work(path: str) -> bool:
     return parts[-1] != _BY_PYTHON and _OURS.fullmatch(parts[0]) is None
 
 
-def compare(before: Snapshot, now: Snapshot) -> Changes:
-    """What has been made or changed between two snapshots, as much of it as is listed."""
+def compare(before: Snapshot, now: Snapshot, earlier: Mapping[str, Change] = MappingProxyType({})) -> Changes:
+    """What has been made or changed between two snapshots, as much of it as is listed.
+
+    Args:
+        before: The first.
+        now: The second.
+        earlier: What had become of files before the first: of those that are still there, this is told, too.
+    """
     if not before.is_whole:
         remark = f"the workspace had more than {MAX_SEEN:,} files before, so what is new is not known"
         return Changes(remark=remark)
     changed = [
-        ChangedFile(path, seen.size, Change.MADE if path not in before.files else Change.CHANGED)
+        ChangedFile(
+            path,
+            seen.size,
+            earlier.get(path) or (Change.CHANGED if path in before.files else Change.MADE),
+        )
         for path, seen in sorted(now.files.items())
-        if before.files.get(path) != seen
+        if path in earlier or before.files.get(path) != seen
     ]
     remarks: list[str] = []
     if (left_out := len(changed) - _MAX_CHANGES) > 0:

@@ -26,6 +26,7 @@ from codeact_team.journal.past_effects import PastEffect, Sandbox
 from codeact_team.journal.questions import inside
 from codeact_team.journal.recorder import Recorder, workspace_of
 from codeact_team.places import place_of
+from codeact_team.workspace import Change
 
 END = 1 << 62
 """After all entries."""
@@ -129,8 +130,25 @@ class Restoration:
         await attempt.branch.stop()
         return _STRAYED
 
+    def tell_changes(self, executors: Sequence[StreamingCodeExecutor]) -> None:
+        """Let executors know what their code had made or changed, in workspaces that last, when the run ended."""
+        for executor in executors:
+            workspace = workspace_of(executor)
+            if workspace in self._past.workspaces and not workspace.startswith("@"):
+                # the first entry belongs to no block
+                first, last = self._past.files(workspace, 1), self._past.files(workspace, END)
+                executor.changed_before(
+                    {
+                        path: Change.CHANGED if path in first else Change.MADE
+                        for path, file in last.items()
+                        if first.get(path) != file
+                    }
+                )
+
     async def restore_files(self, executors: Sequence[StreamingCodeExecutor], n: int) -> None:
         """Bring back the files of temporary workspaces that no code has run in since the run goes on.
+
+        Lasting ones are started at least, so that it is known what is there.
 
         Args:
             executors: Whose.
@@ -138,13 +156,10 @@ class Restoration:
         """
         for executor in executors:
             workspace = workspace_of(executor)
-            if (
-                workspace.startswith("@")
-                and workspace in self._past.workspaces
-                and workspace not in self._live
-            ):
+            if workspace in self._past.workspaces and workspace not in self._live:
                 await executor.start()
-                await self._go_back(executor, n + 1)
+                if workspace.startswith("@"):
+                    await self._go_back(executor, n + 1)
 
     async def _bring_back(
         self,

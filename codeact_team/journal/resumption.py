@@ -99,6 +99,10 @@ class Resumption:
         self._recorder.settle(before.n, effect, outcome)
         return outcome
 
+    def begin(self, executors: Sequence[StreamingCodeExecutor]) -> None:
+        """Let executors know what their code had made or changed when the run ended. Blocks."""
+        self._restoration.tell_changes(executors)
+
     async def finish(self, executors: Sequence[StreamingCodeExecutor]) -> None:
         """Bring back the files of temporary workspaces that no code has run in since the run goes on, as they were then."""
         await self._restoration.restore_files(executors, self._reached)

@@ -129,6 +129,7 @@ class Recording:
         if directory.is_begun:
             self._recorder, past = Recorder.reopen(directory, credentials, sync=self._sync)
             self._resumption = Resumption(past, self._recorder)
+            self._resumption.begin(executors)
             if task is None and self._recorder.questions.shown(directory.config()) != config.written:
                 logger.warning(
                     "the config has changed since this run began: what is asked otherwise is done anew"

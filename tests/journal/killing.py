@@ -26,6 +26,7 @@ from codeact_team.runs import RunEnding, RunResult
 
 PROGRAM = Path(__file__).with_name("killed_run.py")
 CALLS = ("tool_call", "part_call")
+DELIVERED = ("--out", "out")
 STOPPED = (-signal.SIGKILL, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 ALLOWED = ("-q", "--allow", "killed_run", "--allow-unsafe")
 
@@ -53,13 +54,13 @@ def start(
 ) -> tuple[int, str, str]:
     (folder / "config.json").write_text(json.dumps(story.config))
     (folder / "work").mkdir(exist_ok=True)
-    return run(folder, server, nth, how, "run", "config.json", "Go.", *ALLOWED, *arguments)
+    return run(folder, server, nth, how, "run", "config.json", "Go.", *ALLOWED, *DELIVERED, *arguments)
 
 
 def resume(
     folder: Path, server: ScriptedServer, nth: int = 0, how: str = "after", *arguments: str
 ) -> tuple[int, str, str]:
-    return run(folder, server, nth, how, "resume", "last", *ALLOWED, *arguments)
+    return run(folder, server, nth, how, "resume", "last", *ALLOWED, *DELIVERED, *arguments)
 
 
 def is_kept(folder: Path) -> bool:
@@ -119,19 +120,28 @@ def check(folder: Path, story: Story, code: int, stdout: str, stderr: str, *, un
     assert effects == Counter(story.effects)
     for path, text in story.files.items():
         assert (folder / path).read_text() == text
+    if story.delivered is not None:
+        assert delivered(folder) == story.delivered, stderr
+
+
+def delivered(folder: Path) -> dict[str, bytes]:
+    """The files that the person has got."""
+    out = folder / "out"
+    return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
 
 
 def alone(folder: Path, server: ScriptedServer, story: Story) -> tuple[Story, int]:
     """Run a story without killing it.
 
     Returns:
-        The story, with the answer that it came to if it had none; and the number of its entries but the last, which tells
+        The story, with the answer that it came to if it had none, and what it has delivered; and the number of its entries but the last, which tells
         its result.
     """
     folder.mkdir()
     code, stdout, stderr = start(folder, server, story, 0)
     story = replace(story, answer=story.answer or stdout.strip())
     check(folder, story, code, stdout, stderr)
+    story = replace(story, delivered=delivered(folder))
     return story, int(re.findall(r"(\d+) entries", stderr)[-1]) - 1
 
 

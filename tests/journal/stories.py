@@ -27,6 +27,7 @@ class Story:
         effects: What its tools do, in any order.
         files: What is in which file.
         repeats: Whether all calls of its tools may be made twice.
+        delivered: The files that the person gets; ``None`` if that is known only when it has run.
     """
 
     config: dict[str, Any]
@@ -35,6 +36,7 @@ class Story:
     effects: Sequence[str] = ()
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     repeats: bool = False
+    delivered: Mapping[str, bytes] | None = None
 
 
 def text_of(body: Body) -> str:

@@ -42,10 +42,17 @@ def story(request: pytest.FixtureRequest) -> Story:
     return request.param if isinstance(request.param, Story) else request.param()
 
 
-def test_a_run_that_is_killed_goes_on_to_the_same_end(tmp_path: Path) -> None:
-    with ScriptedServer.in_thread(SESSION.reply) as server:
-        story, entries = alone(tmp_path / "alone", server, SESSION)
-        for part in (0.35, 0.85):
+@pytest.mark.parametrize(
+    ("story", "parts"),
+    # at the last ones, all code has run: what it has made is delivered all the same
+    [pytest.param(SESSION, (0.35, 0.93), id="session"), pytest.param(TEAM, (0.85,), id="team")],
+)
+def test_a_run_that_is_killed_goes_on_to_the_same_end(
+    tmp_path: Path, story: Story, parts: tuple[float, ...]
+) -> None:
+    with ScriptedServer.in_thread(story.reply) as server:
+        story, entries = alone(tmp_path / "alone", server, story)
+        for part in parts:
             kill_and_resume(tmp_path / str(part), server, story, (round(entries * part), "torn"))
 
 
