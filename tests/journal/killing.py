@@ -22,27 +22,29 @@ from support.openai_server import ScriptedServer
 from codeact_team.journal import RecordedRun, RunDirectory, find_run
 from codeact_team.journal.log import read_log
 from codeact_team.journal.run_directory import runs_in
-from codeact_team.runs import RunEnding, RunResult
 
 PROGRAM = Path(__file__).with_name("killed_run.py")
 CALLS = ("tool_call", "part_call")
-DELIVERED = ("--out", "out")
+DELIVERED = ("-o", "answer.txt", "--out", "out")
 STOPPED = (-signal.SIGKILL, 128 + signal.SIGINT, 128 + signal.SIGTERM)
+WAYS = {"kill": signal.SIGKILL, "interrupt": signal.SIGINT, "terminate": signal.SIGTERM, "timeout": None}
+"""How a run can be stopped after so many milliseconds: by a signal, or as its time is over then."""
 ALLOWED = ("-q", "--allow", "killed_run", "--allow-unsafe")
 
 
 def run(folder: Path, server: ScriptedServer, nth: int, how: str, *arguments: str) -> tuple[int, str, str]:
-    """Run the command, and kill it with the ``nth`` entry, 0 for none; or ``how`` is ``moment``, after so many milliseconds."""
-    by_time = how == "moment"
+    """Run the command, and stop it with the ``nth`` entry, 0 for none; or after so many milliseconds, as :data:`WAYS` say."""
+    by_time = how in WAYS
+    limit = ["--timeout", str(nth / 1000)] if how == "timeout" else []
     variables = environment(
         OPENAI_API_KEY="sk-of-the-test-0123456789",
         OPENAI_BASE_URL=server.base_url,
         PYTHONPATH=str(PROGRAM.parent),
     )
-    program = [str(PROGRAM), str(0 if by_time else nth), how, *arguments]
+    program = [str(PROGRAM), str(0 if by_time else nth), how, *arguments, *limit]
     with fork_server.start(program, cwd=folder, environment=variables, stdin=subprocess.DEVNULL) as process:
-        killer = Timer(nth / 1000, process.kill)
-        if by_time:
+        killer = Timer(nth / 1000, partial(process.send_signal, WAYS.get(how) or signal.SIGKILL))
+        if by_time and not limit:
             killer.start()
         stdout, stderr = process.communicate(timeout=100)
         killer.cancel()
@@ -54,24 +56,18 @@ def start(
 ) -> tuple[int, str, str]:
     (folder / "config.json").write_text(json.dumps(story.config))
     (folder / "work").mkdir(exist_ok=True)
-    return run(folder, server, nth, how, "run", "config.json", "Go.", *ALLOWED, *DELIVERED, *arguments)
+    return run(folder, server, nth, how, "run", "config.json", "Go.", *ALLOWED, *arguments)
 
 
 def resume(
     folder: Path, server: ScriptedServer, nth: int = 0, how: str = "after", *arguments: str
 ) -> tuple[int, str, str]:
-    return run(folder, server, nth, how, "resume", "last", *ALLOWED, *DELIVERED, *arguments)
+    return run(folder, server, nth, how, "resume", "last", *ALLOWED, *arguments)
 
 
 def is_kept(folder: Path) -> bool:
     """Whether the run was killed when there was something to go on with."""
     return any(runs_in(folder / ".codeact-team" / "runs"))
-
-
-def accepted_answer(folder: Path) -> str | None:
-    """The answer of the run, if it has ended and was accepted."""
-    last = RecordedRun(last_run(folder)).last_event() if is_kept(folder) else None
-    return last.answer if isinstance(last, RunResult) and last.ending is RunEnding.ACCEPTED else None
 
 
 def last_run(folder: Path) -> RunDirectory:
@@ -116,12 +112,12 @@ def check(folder: Path, story: Story, code: int, stdout: str, stderr: str, *, un
         # not repeated
         assert effects <= Counter(story.effects)
         return
-    assert stdout.strip() == story.answer
+    assert stdout.strip() == story.answer, stderr
     assert effects == Counter(story.effects)
     for path, text in story.files.items():
         assert (folder / path).read_text() == text
     if story.delivered is not None:
-        assert delivered(folder) == story.delivered, stderr
+        assert (delivered(folder), (folder / "answer.txt").read_text()) == (story.delivered, stdout), stderr
 
 
 def delivered(folder: Path) -> dict[str, bytes]:
@@ -134,11 +130,11 @@ def alone(folder: Path, server: ScriptedServer, story: Story) -> tuple[Story, in
     """Run a story without killing it.
 
     Returns:
-        The story, with the answer that it came to if it had none, and what it has delivered; and the number of its entries but the last, which tells
-        its result.
+        The story, with the answer that it came to if it had none, and what it has delivered; and the number of its entries
+        before that of its result.
     """
     folder.mkdir()
-    code, stdout, stderr = start(folder, server, story, 0)
+    code, stdout, stderr = start(folder, server, story, 0, "after", *DELIVERED)
     story = replace(story, answer=story.answer or stdout.strip())
     check(folder, story, code, stdout, stderr)
     story = replace(story, delivered=delivered(folder))
@@ -154,15 +150,12 @@ def kill_and_resume(folder: Path, server: ScriptedServer, story: Story, *kills: 
     folder.mkdir()
     unknown = times = 0
     for nth, how in [*kills, (0, "after")]:
-        if (answer := accepted_answer(folder)) is not None:
-            # it was killed when all was done
-            check(folder, story, 0, answer, "", unknown=unknown)
-            return times - 1
         is_unknown = is_kept(folder) and not story.repeats
         unknown = told_as_unknown(folder) + under_way(folder) if is_unknown else 0
         go_on = partial(resume, folder, server) if is_kept(folder) else partial(start, folder, server, story)
-        code, stdout, stderr = go_on(nth, how)
-        if code not in STOPPED:
+        code, stdout, stderr = go_on(nth, how, *DELIVERED)
+        is_stopped = code in STOPPED or (how == "timeout" and code == 1)
+        if not is_stopped:
             # the last one, or it was quicker, or had not so many entries left to write
             check(folder, story, code, stdout, stderr, unknown=unknown)
             break

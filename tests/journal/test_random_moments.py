@@ -1,4 +1,4 @@
-"""Runs that are killed at any moment, also while they go on, end as those that were left alone.
+"""Runs that are stopped at any moment in any way, also while they go on, end and deliver as those that were left alone.
 
 There are as many moments as the variable MOMENTS of the environment says: ``MOMENTS=1000 pytest -m long`` with this file.
 """
@@ -15,11 +15,12 @@ from random import Random
 import pytest
 import stories
 from cli.command_line import codeact_team
-from killing import alone, kill_and_resume, last_run
+from killing import WAYS, alone, kill_and_resume, last_run
 from stories import Story
 from support.openai_server import ScriptedServer
 
 from codeact_team.journal import RecordedRun
+from codeact_team.runs import RunResult
 
 MOMENTS = int(os.environ.get("MOMENTS", "26"))
 STORIES = {
@@ -56,7 +57,8 @@ def left_alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tupl
             began = time.time()
             story, _ = alone(folder, server, story)
         events = [*RecordedRun(last_run(folder)).events()]
-        return story, range(*(round(1000 * (event.at - began)) for event in (events[0], events[-1])))
+        result = next(event for event in events if isinstance(event, RunResult))
+        return story, range(*(round(1000 * (event.at - began)) for event in (events[0], result)))
 
     return told
 
@@ -68,15 +70,15 @@ def test_it_ends_as_if_it_was_left_alone(
     tmp_path: Path, left_alone: Callable[[str], tuple[Story, range]], number: int, name: str
 ) -> None:
     moments, (story, milliseconds) = Random(number), left_alone(name)
-    # one in three is killed while it goes on, too
+    # one in three is stopped while it goes on, too
     times = moments.choice([1, 1, 1, 1, 2, 3])
     with ScriptedServer.in_thread(story.reply) as server:
         for attempt in range(20):
             # it may be slower or quicker than when it was left alone
             kills = [
-                (round(moments.choice(milliseconds) * moments.uniform(0.7, 1.4)), "moment")
+                (round(moments.choice(milliseconds) * moments.uniform(0.7, 1.4)), moments.choice([*WAYS]))
                 for _ in range(times)
             ]
             if kill_and_resume(tmp_path / str(attempt), server, story, *kills):
                 return
-    raise AssertionError("it was never killed while it ran")
+    raise AssertionError("it was never stopped while it ran")
