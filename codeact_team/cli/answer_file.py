@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from codeact_team.errors import SettingError
-from codeact_team.files.directories import Directory, NewFile, opened
+from codeact_team.files.directories import Directory, NewFile
+from codeact_team.system.named_paths import parent_of
 
 _ANSWER = "the answer"
 
@@ -24,10 +25,10 @@ def answer_file(path: Path) -> Generator[Callable[[str], None]]:
     Raises:
         SettingError: If no file can be written there, at the beginning; or at the end, if that has changed.
     """
-    folder, name = os.path.split(os.path.realpath(path))
     with ExitStack() as stack:
         with _explained(path, _ANSWER):
-            directory = Directory(stack.enter_context(opened(folder)))
+            folder, name = stack.enter_context(parent_of(path))
+            directory = Directory(folder)
             _check(path, _ANSWER, directory, name)
         yield partial(_write, path, directory, name)
 
@@ -43,8 +44,7 @@ def whole_file(path: Path, what: str) -> Generator[NewFile]:
     Raises:
         SettingError: If it cannot be written.
     """
-    folder, name = os.path.split(os.path.realpath(path))
-    with _explained(path, what), opened(folder) as top:
+    with _explained(path, what), parent_of(path) as (top, name):
         directory = Directory(top)
         _check(path, what, directory, name)
         with directory.new_file(name) as file:
@@ -54,8 +54,10 @@ def whole_file(path: Path, what: str) -> Generator[NewFile]:
 
 def _check(path: Path, what: str, directory: Directory, name: str) -> None:
     with suppress(FileNotFoundError):
-        if not stat.S_ISREG(os.stat(name, dir_fd=directory.top, follow_symlinks=False).st_mode):
-            raise SettingError(f"{what} cannot be written to {path}: it is no file")
+        mode = os.stat(name, dir_fd=directory.top, follow_symlinks=False).st_mode
+        if not stat.S_ISREG(mode):
+            why = "it is a link: name what it leads to" if stat.S_ISLNK(mode) else "it is no file"
+            raise SettingError(f"{what} cannot be written to {path}: {why}")
     with directory.new_file(name):
         pass
 

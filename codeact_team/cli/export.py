@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from codeact_team.cli.answer_file import whole_file
 from codeact_team.cli.screen import Screen
 from codeact_team.errors import SettingError
 from codeact_team.journal import RecordedRun, find_run
@@ -12,6 +14,7 @@ from codeact_team.journal import RecordedRun, find_run
 _LOGS = Path("logs")
 """Where Inspect's viewer looks if it is told nothing."""
 _ENDINGS = (".eval", ".json")
+_PIECE = 1 << 20
 _INSTALL = "logs for Inspect need inspect-ai: pip install 'codeact-team[inspect]'"
 
 
@@ -37,12 +40,19 @@ def export_command(screen: Screen, names: Sequence[str], runs: Path, output: Pat
         if (error.name or "").partition(".")[0] != "inspect_ai":
             raise
         raise SettingError(_INSTALL) from error
-    file = output or _LOGS / f"{chosen[0].about.id}.eval"
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        problems = write_log(chosen, file)
-    except OSError as error:
-        raise SettingError(f"the log cannot be written to {file}: {error.strerror or error}") from error
+    # by the name of the directory, which the person knows: the id in it is whoever's who wrote that
+    file = output or _LOGS / f"{chosen[0].directory.path.resolve().name}.eval"
+    with TemporaryDirectory() as passing:
+        # Inspect's writer follows links
+        log = Path(passing, file.name)
+        try:
+            problems = write_log(chosen, log)
+            file.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SettingError(f"the log cannot be written to {file}: {error.strerror or error}") from error
+        with whole_file(file, "the log") as whole, log.open("rb") as written:
+            while piece := written.read(_PIECE):
+                whole.write(piece)
     for problem in problems:
         screen.notice("warning", problem)
     screen.text(str(file))

@@ -14,14 +14,12 @@ MAX_MESSAGES = "config.termination_condition.config.conditions.1.config.max_mess
 
 
 def test_an_accepted_answer_replaces_the_file_at_once(tmp_path: Path):
-    (tmp_path / "real.txt").write_text("An older answer, which is longer than the new one.")
-    (tmp_path / "answer.txt").symlink_to("real.txt")
+    (tmp_path / "answer.txt").write_text("An older answer, which is longer than the new one.")
     with ScriptedServer.in_thread([Text(CODE), Json(ANSWER)]) as server:
         result = run_team(server.base_url, "A task", "-o", "answer.txt", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    assert (tmp_path / "real.txt").read_text() == "It is 42: \U0001f600.\n"
-    assert sorted(file.name for file in tmp_path.iterdir()) == [".codeact-team", "answer.txt", "real.txt"]
-    assert (tmp_path / "answer.txt").is_symlink()
+    assert (tmp_path / "answer.txt").read_text() == "It is 42: \U0001f600.\n"
+    assert sorted(file.name for file in tmp_path.iterdir()) == [".codeact-team", "answer.txt"]
 
 
 def test_work_that_is_not_accepted_leaves_the_file_as_it_is(tmp_path: Path):
@@ -42,6 +40,8 @@ def test_work_that_is_not_accepted_leaves_the_file_as_it_is(tmp_path: Path):
         (".", "it is no file"),
         ("pipe", "it is no file"),
         ("file/answer.txt", "Not a directory"),
+        ("link.txt", "it is a link: name what it leads to"),
+        ("links/answer.txt", "links is a link to /etc, which code may have planted: name what it leads to"),
     ],
 )
 def test_a_file_that_cannot_be_written_is_refused_before_a_model_is_asked(
@@ -49,6 +49,8 @@ def test_a_file_that_cannot_be_written_is_refused_before_a_model_is_asked(
 ):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "file").touch()
+    (tmp_path / "link.txt").symlink_to("file")
+    (tmp_path / "links").symlink_to("/etc")
     result = codeact_team("run", "quickstart", "-o", file, cwd=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == f"error: the answer cannot be written to {file}: {why}\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -55,3 +56,21 @@ def test_the_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     result = in_this_process("export", name, "--run-dir", str(tmp_path / ".codeact-team" / "runs"))
     assert result.returncode == 2
     assert "pip install 'codeact-team[inspect]'" in result.stderr.replace("\n", " ")
+
+
+def test_a_log_is_written_where_the_person_looks_whatever_a_foreign_run_says(tmp_path: Path):
+    (name,) = ran(tmp_path, "One.")
+    about = tmp_path / ".codeact-team" / "runs" / name / "run.json"
+    victim = tmp_path / "victim.eval"
+    victim.write_text("old")
+    about.write_text(about.read_text().replace(f'"{name}"', '"../victim"'))
+    (tmp_path / "logs").mkdir()
+    result = codeact_team("export", str(about.parent), cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (0, f"logs/{name}.eval\n"), result.stderr
+    (tmp_path / "logs" / f"{name}.eval").unlink()
+    (tmp_path / "logs" / f"{name}.eval").symlink_to(victim)
+    result = codeact_team("export", str(about.parent), cwd=tmp_path)
+    assert result.returncode == 2
+    assert "it is a link" in result.stderr
+    assert victim.read_text() == "old"
+    assert os.listdir(tmp_path / "logs") == [f"{name}.eval"]

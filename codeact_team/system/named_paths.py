@@ -1,0 +1,107 @@
+"""Opens what a path that a person names leads to, without the links that somebody else may have planted on the way.
+
+Code that ran in a workspace of this machine leaves links there that lead out of it, and looks like the person: its files may
+have the same owner. So only links are followed that nobody but the system can have made, such as ``/home`` or ``/var/run``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+
+from codeact_team.system.trees import DIRECTORY
+
+_OF_THE_SYSTEM = ("/", "/home", "/usr", "/var")
+"""Directories whose links are followed, if they belong to root and nobody else may write to them."""
+_MOST_LINKS = 40
+"""As many as the kernel follows."""
+_OTHERS_WRITE = 0o022
+
+
+def open_named(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
+    """Open what a person names.
+
+    Args:
+        path: Absolute, or from the current directory.
+        flags: As of ``os.open``.
+        mode: The permissions of a file that is made.
+
+    Returns:
+        A descriptor.
+
+    Raises:
+        OSError: If it cannot be opened. A link that is not followed is an ``ELOOP`` that says where it leads.
+    """
+    if not (path := os.fspath(path)):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    names = _reversed(path)
+    here = os.open("/" if path.startswith("/") else ".", DIRECTORY)
+    followed = 0
+    try:
+        while True:
+            name = names.pop() if names else "."
+            wanted = DIRECTORY if names else flags | os.O_NOFOLLOW | os.O_CLOEXEC
+            try:
+                found = os.open(name, wanted, mode, dir_fd=here)
+            except OSError as error:
+                if (target := _link(name, here)) is None:
+                    raise OSError(error.errno, os.strerror(error.errno or 0), path) from None
+                followed += 1
+                if followed > _MOST_LINKS or not _is_of_the_system(here):
+                    raise OSError(errno.ELOOP, _refusal(path, name, names, target), path) from None
+                names += _reversed(target)
+                if target.startswith("/"):
+                    os.close(here)
+                    here = os.open("/", DIRECTORY)
+                continue
+            if not names:
+                return found
+            os.close(here)
+            here = found
+    finally:
+        os.close(here)
+
+
+@contextmanager
+def parent_of(path: str | os.PathLike[str]) -> Generator[tuple[int, str]]:
+    """The directory, open, in which something is or is to be that a person names; and the name that it has there.
+
+    Raises:
+        OSError: As :func:`open_named`.
+    """
+    above, name = os.path.split(os.path.normpath(path))
+    if name in ("", "..", "."):
+        above, name = os.path.split(os.path.realpath(path))
+    directory = open_named(above or ".", DIRECTORY)
+    try:
+        yield directory, name
+    finally:
+        os.close(directory)
+
+
+def _reversed(path: str) -> list[str]:
+    return [name for name in path.split("/") if name][::-1]
+
+
+def _link(name: str, directory: int) -> str | None:
+    with suppress(OSError):
+        return os.readlink(name, dir_fd=directory)
+    return None
+
+
+def _is_of_the_system(directory: int) -> bool:
+    status = os.fstat(directory)
+    if status.st_uid != 0 or status.st_mode & _OTHERS_WRITE:
+        return False
+    for path in _OF_THE_SYSTEM:
+        with suppress(OSError):
+            if os.path.samestat(os.stat(path), status):
+                return True
+    return False
+
+
+def _refusal(path: str, name: str, left: list[str], target: str) -> str:
+    link = path.rstrip("/").removesuffix("/".join(left[::-1])).rstrip("/")
+    return f"{link or name} is a link to {target}, which code may have planted: name what it leads to"
