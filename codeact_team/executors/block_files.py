@@ -6,7 +6,7 @@ import hashlib
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
 from autogen_core.code_executor import CodeBlock
@@ -26,6 +26,7 @@ DEFAULT_LANGUAGES: Mapping[str, str] = {
 """The command for each language label; the block's file is its last argument."""
 
 _FILENAME = re.compile(r"\A(?:#|//) *filename: *([^\r\n]*)")
+_PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
 _LABEL = re.compile(r"[\w+#.-]+")
 _MAX_COMPONENT = 255
 _MAX_NAME = 1024
@@ -46,6 +47,16 @@ def parse_command(label: str, command: str) -> list[str]:
     if not _LABEL.fullmatch(label):
         raise SettingError(f"languages: {label!r} cannot be a label: letters, digits and + # . _ - only")
     return words
+
+
+def is_python(command: Sequence[str]) -> bool:
+    """Whether a command runs the file that it gets by a Python interpreter, whose options may come before."""
+    program, *options = command
+    takes_value = ("-X", "-W")
+    return _PYTHON.fullmatch(program) is not None and all(
+        option.startswith("-") and not option.startswith(("-m", "-c", "-i")) or before in takes_value
+        for before, option in zip(command, options, strict=False)
+    )
 
 
 def names_its_file(block: CodeBlock) -> bool:

@@ -14,7 +14,13 @@ from pydantic import Field, field_validator
 from codeact_team.aio import to_the_end
 from codeact_team.errors import SandboxError
 from codeact_team.execution import ExecutionResult, HostTools
-from codeact_team.executors.block_files import DEFAULT_LANGUAGES, file_of, names_its_file, parse_command
+from codeact_team.executors.block_files import (
+    DEFAULT_LANGUAGES,
+    file_of,
+    is_python,
+    names_its_file,
+    parse_command,
+)
 from codeact_team.executors.block_results import LOST_EXIT_CODE
 from codeact_team.executors.bounded_output import BoundedOutput
 from codeact_team.executors.code_runner import BlockEnd, BlockError, CodeRunner
@@ -34,7 +40,11 @@ INTERRUPT_GRACE = 0.5
 LAST_WORDS_GRACE = 1.0
 """Seconds for what a killed program has written to arrive."""
 
-_RUN_BLOCK = (resources.files(__name__.rpartition(".")[0]) / "run_block.sh").read_text()
+_HERE = resources.files(__name__.rpartition(".")[0])
+_RUN_BLOCK = (_HERE / "run_block.sh").read_text()
+_RUN_PYTHON = (_HERE / "run_python.py").read_text()
+_PRIVATE = "codeact-block"
+"""The directory that a block's code is read from."""
 
 
 class CommandLineConfig(ExecutorConfig):
@@ -56,7 +66,7 @@ class CommandLineConfig(ExecutorConfig):
 
 @dataclass(frozen=True)
 class _Program:
-    argv: Sequence[str]
+    command: Sequence[str]
     code: bytes
     file: str
     is_kept: bool
@@ -87,8 +97,7 @@ class ProcessPerBlock(CodeRunner[_Program, _ProgramEnd]):
             known = ", ".join(self._commands)
             raise BlockError(f"Unsupported language {block.language!r}; this executor runs {known}")
         file = file_of(block)
-        argv = ["sh", "-c", _RUN_BLOCK, "run_block", file, *command]
-        return _Program(argv, block.code.encode(errors="replace"), file, names_its_file(block))
+        return _Program(command, block.code.encode(errors="replace"), file, names_its_file(block))
 
     async def run(
         self,
@@ -104,7 +113,7 @@ class ProcessPerBlock(CodeRunner[_Program, _ProgramEnd]):
         if self._delete_tmp_files is None and not program.is_kept:
             place.workspace.remove_at_end(program.file)
         try:
-            process = await self._begin(sandbox, program.argv, call)
+            process = await self._begin(sandbox, _argv(program, sandbox), call)
             ending = (
                 Exit(0) if process is None else await _follow(process, program.code, sandbox, call, output)
             )
@@ -131,6 +140,12 @@ class ProcessPerBlock(CodeRunner[_Program, _ProgramEnd]):
             await first(sandbox.stop(), None, deadline_after(STOP_TIMEOUT))
             raise SandboxError(f"it did not start the block within {self._timeout} s")
         return process
+
+
+def _argv(program: _Program, sandbox: Sandbox) -> Sequence[str]:
+    as_file = _RUN_PYTHON if is_python(program.command) else ""
+    private = f"{sandbox.private}/{_PRIVATE}"
+    return ["sh", "-c", _RUN_BLOCK, "run_block", program.file, private, as_file, *program.command]
 
 
 async def _follow(process: Process, code: bytes, sandbox: Sandbox, call: Call, output: BoundedOutput) -> Exit:

@@ -1,8 +1,15 @@
-# Stores a code block in the workspace and runs it there, as one process.
-#   $1 the block's file, below the working directory; then the command to run it with
+# Runs a code block as one process, from where only this sandbox can write; the workspace, which others may share, gets a copy.
+#   $1 the block's file, below the working directory; $2 a directory to be made for the code; $3 the program that runs
+#   Python code as if it was that file, or nothing; then the command to run it with
 # stdin: the code.
-file=$1
-shift
+file=$1 private=$2 as_file=$3
+shift 3
+if [ -e "$private" ] || [ -L "$private" ]; then
+    # of the block before, which may have closed it
+    rm -rf -- "$private" 2>/dev/null || { chmod -R u+rwx "$private" && rm -rf -- "$private"; } || exit 1
+fi
+code=$private/${file##*/}
+mkdir -m 700 "$private" && cat >"$code" || exit 1
 case $file in
 */*) mkdir -p -- "${file%/*}" || exit 1 ;;
 esac
@@ -10,9 +17,8 @@ esac
 if [ -e "$file" ] || [ -L "$file" ]; then
     rm -f -- "$file"
 fi
-cat >"$file" || exit 1
-# a name, not an option
-case $file in
--*) file=./$file ;;
-esac
-exec "$@" "$file" </dev/null
+cp -- "$code" "$file" || exit 1
+if [ -n "$as_file" ]; then
+    exec "$@" -c "$as_file" "$code" "$file" </dev/null
+fi
+exec "$@" "$code" </dev/null

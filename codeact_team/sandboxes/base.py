@@ -119,6 +119,11 @@ class Sandbox(ABC):
         """The limits in force, for telling which one a failing program ran into."""
 
     @property
+    @abstractmethod
+    def private(self) -> str:
+        """A directory, as the sandbox sees it, to which nothing outside it can write."""
+
+    @property
     def image(self) -> str | None:
         """The digest of the image that it was made from, once it runs; ``None`` without one, or where nobody knows it."""
         return None

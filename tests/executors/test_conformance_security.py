@@ -411,3 +411,30 @@ async def test_workspaces_are_apart(kind: Kind, victim: Path) -> None:
     assert (await two.execute_code_blocks(blocks, CancellationToken())).exit_code == 1
     await one.stop()
     await two.stop()
+
+
+REPLACING = """
+import os
+while not os.path.exists("stop"):
+    for name in os.listdir():
+        if name.startswith("tmp_code_"):
+            try:
+                with open(name, "r+") as file:
+                    if file.read() and not file.seek(0) and not file.truncate():
+                        file.write("print('forged')" if name.endswith(".python") else "echo forged")
+            except OSError: pass
+"""
+
+
+async def test_code_is_not_changed_from_another_sandbox_with_the_same_workspace(
+    kind: Kind, tmp_path: Path
+) -> None:
+    workspace = tmp_path / "workspace"
+    workspace.mkdir(mode=0o777)
+    async with kind.make(work_dir=workspace) as attacker, kind.make(work_dir=workspace) as executor:
+        attack = asyncio.create_task(run(attacker, REPLACING))
+        for number in range(8):
+            assert (await run(executor, f"print('mine {number}')")).output == f"mine {number}\n"
+            assert (await run(executor, f"echo mine {number}", language="sh")).output == f"mine {number}\n"
+        (workspace / "stop").touch()
+        assert (await attack).exit_code == 0

@@ -73,6 +73,10 @@ class Liar(Sandbox):
         return True
 
     @property
+    def private(self) -> str:
+        return "/tmp"
+
+    @property
     def python(self) -> str:
         return "python3"
 

@@ -93,6 +93,12 @@ class ConfinedSandbox(Sandbox):
         return self._control is not None and self._control.alive and not is_orphaned
 
     @property
+    def private(self) -> str:
+        assert self._private is not None, "it has started"
+        # in namespaces a file system of its own, in memory
+        return "/dev/shm" if self._has_namespaces else self._private.path
+
+    @property
     def python(self) -> str:
         """The interpreter that the code finds: this process's own, with its packages."""
         return sys.executable

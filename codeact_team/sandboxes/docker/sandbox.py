@@ -77,6 +77,11 @@ class DockerSandbox(Sandbox):
         """Whether the workspace is a directory of the host."""
 
     @property
+    def private(self) -> str:
+        # in memory, whatever is mounted; code rather fills /tmp
+        return "/dev/shm"
+
+    @property
     def image(self) -> str | None:
         return None if self._container is None else self._container.image
 

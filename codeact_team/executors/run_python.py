@@ -1,0 +1,30 @@
+# Runs Python code as if it was another file than the one it is read from. Given as `-c`, with both as arguments.
+# No docstring: it would be that of the code.
+
+
+def _run() -> None:
+    import os
+    import sys
+    from _frozen_importlib_external import SourceFileLoader  # pyright: ignore[reportMissingModuleSource, reportUnknownVariableType, reportMissingImports]
+
+    main = sys.modules["__main__"].__dict__
+    del main["_run"]
+    source, file = sys.argv[1:]
+    with open(source, "rb") as opened:
+        code = opened.read()
+    path = os.path.abspath(file)
+    sys.argv[:] = [file]
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = os.path.dirname(os.path.realpath(path))
+    main.update(__file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path))
+    try:
+        exec(compile(code, path, "exec", dont_inherit=True), main)  # noqa: S102
+    except BaseException as error:
+        assert error.__traceback__ is not None, "it was raised here"
+        frames, show = error.__traceback__.tb_next, sys.excepthook
+        # what is shown begins with the code, not with this
+        sys.excepthook = lambda kind, value, _: show(kind, value.with_traceback(frames), frames)
+        raise
+
+
+_run()

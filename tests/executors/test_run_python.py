@@ -1,0 +1,68 @@
+"""Python code that is read from elsewhere runs as the file would that it is taken for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from codeact_team.executors.block_files import is_python
+from codeact_team.executors.command_line import _RUN_PYTHON  # pyright: ignore[reportPrivateUsage]
+
+NAMES = "print(sorted(globals()), __doc__, __file__, __name__, __spec__, __loader__.path)"
+
+
+@pytest.mark.parametrize("name", ["code.py", "sub/code.py"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        NAMES,
+        f"'of the code'\nfrom __future__ import annotations\n{NAMES}",
+        "import sys; print(sys.argv, sys.path); import beside",
+        "def f():\n    1 / 0\ntry:\n    f()\nexcept ZeroDivisionError as e:\n    raise ValueError('no') from e",
+        "x = (",
+        "import sys; sys.exit('said')",
+        "raise SystemExit(3)",
+        "raise KeyboardInterrupt",
+        "import sys; sys.excepthook = lambda *given: print(given[0].__name__, given[2].tb_lineno)\n1 / 0",
+        "import traceback\ntry: 1 / 0\nexcept Exception: traceback.print_exc()",
+        "\ufeff# -*- coding: utf-8 -*-\nprint('\u00e4')",
+        "import inspect\ndef f(): pass\nprint(inspect.getsource(f))",
+        "import threading\nthreading.Thread(target=lambda: 1 / 0, name='one').start()",
+        "import multiprocessing\ndef f(): print('child')\nif __name__ == '__main__':\n"
+        "    p = multiprocessing.get_context('spawn').Process(target=f); p.start(); p.join()",
+    ],
+)
+def test_it_runs_as_the_file(tmp_path: Path, code: str, name: str) -> None:
+    (tmp_path / "sub").mkdir()
+    for place in (tmp_path, tmp_path / "sub"):
+        (place / "beside.py").write_text("print('beside')")
+    (tmp_path / name).write_text(code, encoding="utf-8")
+    source = tmp_path / "elsewhere"
+    source.write_text(code, encoding="utf-8")
+    as_file = ["-c", _RUN_PYTHON, str(source), name]
+    expected, ran = (
+        subprocess.run([sys.executable, *arguments], cwd=tmp_path, capture_output=True, text=True)  # noqa: PLW1510
+        for arguments in ([name], as_file)
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (expected.returncode, expected.stdout, expected.stderr)
+
+
+@pytest.mark.parametrize(
+    ("command", "is_one"),
+    [
+        ("python3", True),
+        ("/usr/bin/python3.12 -u -X dev", True),
+        ("python3 -W error -B", True),
+        ("python3 -m pytest", False),
+        ("python3 -c pass", False),
+        ("python3 run.py", False),
+        ("pypy3", False),
+        ("sh", False),
+        ("sh -c python3", False),
+    ],
+)
+def test_which_commands_run_python_code(command: str, is_one: bool) -> None:
+    assert is_python(command.split()) is is_one
