@@ -17,7 +17,7 @@ esac
 if [ -e "$file" ] || [ -L "$file" ]; then
     rm -f -- "$file"
 fi
-cp -- "$code" "$file" || exit 1
+cat "$code" >"$file" || exit 1
 if [ -n "$as_file" ]; then
     exec "$@" -c "$as_file" "$code" "$file" </dev/null
 fi

@@ -13,7 +13,7 @@ from codeact_team.errors import SandboxError
 from codeact_team.execution import Artifact
 from codeact_team.files.base import Files
 from codeact_team.files.given import Given, GivenData
-from codeact_team.files.saving import save
+from codeact_team.files.saving import CopyNames, save
 from codeact_team.files.snapshots import Seen, Snapshot, compare
 from codeact_team.pictures import MAX_BYTES
 from codeact_team.sandbox_description import DataFile
@@ -38,6 +38,7 @@ class WorkFiles:
         self._files: Files | None = None
         self._before = self._before_pictures = Snapshot()
         self._changed_before: Mapping[str, Change] = {}
+        self._copies = CopyNames()
         self._added: set[str] = set()
         """Names of files that are not of the code's making."""
         self._recorded: Mapping[str, tuple[Seen, RecordedFile]] = {}
@@ -114,7 +115,7 @@ class WorkFiles:
         self, wanted: Sequence[ChangedFile], directory: str | os.PathLike[str] | int
     ) -> Sequence[SavedFile]:
         """See :meth:`codeact_team.StreamingCodeExecutor.save_files`."""
-        return await save(self._reached(), wanted, directory, room=self._room)
+        return await save(self._reached(), wanted, directory, self._copies, room=self._room)
 
     async def record(self, keep: Callable[[bytes], str | None]) -> Mapping[str, RecordedFile]:
         """See :meth:`codeact_team.StreamingCodeExecutor.record_files`."""
@@ -142,7 +143,8 @@ class WorkFiles:
         given = [
             Given(
                 path,
-                str(source),
+                # a person may have led their runs elsewhere by a link
+                os.path.realpath(source),
                 stat.S_IFREG | (0o755 if path in executable else 0o644),
                 source.stat().st_size,
             )

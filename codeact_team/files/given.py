@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import io
+import logging
 import os
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from codeact_team.errors import SettingError
 from codeact_team.sandbox_description import DataFile
+from codeact_team.system.named_paths import open_named
+from codeact_team.system.trees import DIRECTORY
+
+logger = logging.getLogger(__name__)
 
 _TABLES = (".csv", ".tsv", ".tab", ".jsonl", ".ndjson")
 _MAX_HEADS = 20
@@ -21,6 +27,10 @@ _HEAD_LINES = 5
 _MAX_LINE = 200
 """Characters of a first line."""
 _MIB = 1 << 20
+_OF_A_RUN = {"run.json", "journal.jsonl"}
+"""What is in the directory of a run, whatever its own name."""
+
+_Entries: TypeAlias = Sequence[tuple[str, os.stat_result]]
 
 
 @dataclass(frozen=True)
@@ -52,12 +62,7 @@ class Given:
         Raises:
             OSError: If it cannot be read, or a link is in its place now.
         """
-        return open(self.source, "rb", buffering=0, opener=self._open)
-
-    def _open(self, path: str, flags: int) -> int:
-        # what is below a given directory was no link when it was looked at
-        nofollow = os.O_NOFOLLOW if "/" in self.path else 0
-        return os.open(path, flags | nofollow | os.O_NONBLOCK)
+        return open(_opened(self.source), "rb", buffering=0)
 
 
 class GivenData:
@@ -106,7 +111,7 @@ class GivenData:
             for one in filter(lambda one: one.is_file, self.find()):
                 is_table = left > 0 and one.path.lower().endswith(_TABLES)
                 left -= is_table
-                described.append(DataFile(one.path, one.size, _head(one.source) if is_table else ()))
+                described.append(DataFile(one.path, one.size, _head(one) if is_table else ()))
             self._described = described
         return self._described
 
@@ -141,35 +146,59 @@ class GivenData:
 
 def _tree(path: str, name: str) -> Iterator[Given]:
     try:
-        status = os.stat(path)
+        opened = _opened(path)
+        try:
+            status = os.fstat(opened)
+        finally:
+            os.close(opened)
     except OSError as error:
         raise _cannot_be_read(path, error) from error
     _check(path, status.st_mode)
-    yield Given(name, path, status.st_mode, status.st_size if stat.S_ISREG(status.st_mode) else 0)
-    if stat.S_ISDIR(status.st_mode):
-        yield from _below(path, name, os.path.realpath(path))
+    if not stat.S_ISDIR(status.st_mode):
+        yield Given(name, path, status.st_mode, status.st_size)
+        return
+    if (entries := _entries(path)) is None:
+        raise SettingError(f"data: {path} is the directory of a run, whose journal no code may read")
+    yield Given(name, path, status.st_mode)
+    yield from _below(path, entries, name, os.path.realpath(path))
 
 
-def _below(path: str, name: str, top: str) -> Iterator[Given]:
-    pending = [(path, name)]
+def _below(path: str, entries: _Entries, name: str, top: str) -> Iterator[Given]:
+    pending = [(path, name, entries)]
     while pending:
-        directory, inside = pending.pop()
-        try:
-            with os.scandir(directory) as scanned:
-                entries = sorted(scanned, key=lambda entry: entry.name)
-        except OSError as error:
-            raise _cannot_be_read(directory, error) from error
-        for entry in entries:
-            status, place = entry.stat(follow_symlinks=False), f"{inside}/{entry.name}"
+        directory, inside, entries = pending.pop()
+        for entry_name, status in entries:
+            source, place = os.path.join(directory, entry_name), f"{inside}/{entry_name}"
             if stat.S_ISLNK(status.st_mode):
-                yield Given(place, entry.path, status.st_mode, target=_target(entry.path, top))
+                yield Given(place, source, status.st_mode, target=_target(source, top))
                 continue
-            _check(entry.path, status.st_mode)
-            if stat.S_ISDIR(status.st_mode):
-                yield Given(place, entry.path, status.st_mode)
-                pending.append((entry.path, place))
+            _check(source, status.st_mode)
+            if not stat.S_ISDIR(status.st_mode):
+                yield Given(place, source, status.st_mode, status.st_size)
+            elif (below := _entries(source)) is None:
+                logger.info("%s is the directory of a run, and is not copied", source)
             else:
-                yield Given(place, entry.path, status.st_mode, status.st_size)
+                yield Given(place, source, status.st_mode)
+                pending.append((source, place, below))
+
+
+def _entries(directory: str) -> _Entries | None:
+    """What is in a directory, by name; ``None`` if it is that of a run."""
+    try:
+        opened = open_named(directory, DIRECTORY)
+        try:
+            with os.scandir(opened) as scanned:
+                found = sorted((entry.name, entry.stat(follow_symlinks=False)) for entry in scanned)
+        finally:
+            os.close(opened)
+    except OSError as error:
+        raise _cannot_be_read(directory, error) from error
+    return None if {name for name, _ in found} >= _OF_A_RUN else found
+
+
+def _opened(path: str) -> int:
+    # a pipe would be waited for
+    return open_named(path, os.O_RDONLY | os.O_NONBLOCK)
 
 
 def _check(path: str, mode: int) -> None:
@@ -196,10 +225,10 @@ def _cannot_be_read(path: str, error: OSError) -> SettingError:
     return SettingError(f"data: {path} cannot be read: {error.strerror}")
 
 
-def _head(path: str) -> Sequence[str]:
+def _head(one: Given) -> Sequence[str]:
     """The first lines of a table; none where it is no text."""
     try:
-        with open(path, "rb") as file:
+        with one.open() as file:
             start = file.read(_HEAD_BYTES)
     except OSError:
         # whoever copies it will say so

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 
 from codeact_team.aio import to_the_end
 from codeact_team.errors import SandboxError
 from codeact_team.files.base import Files
-from codeact_team.files.directories import Directory, opened
+from codeact_team.files.directories import Directory, numbered, opened
 from codeact_team.visibility import all_visible
 from codeact_team.workspace import ChangedFile, SavedFile
 
@@ -25,8 +26,40 @@ def readable(path: str) -> str:
     return all_visible(path.translate(_LINE_BREAKS))
 
 
+class CopyNames:
+    """The names of copies, of which no two read alike: file systems may tell neither case nor composed letters apart."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+        self._taken: set[str] = set()
+        self._numbered: dict[str, Iterator[str]] = {}
+        """By what reads alike, the names that are left."""
+
+    def of(self, path: str) -> str:
+        """The path of the copy of a file; always the same."""
+        if (name := self._names.get(path)) is None:
+            wanted = readable(path)
+            above, _, last = wanted.rpartition("/")
+            left = self._numbered.setdefault(_read(wanted), numbered(last))
+            candidates = (os.path.join(above, one) for one in left)
+            name = next(one for one in candidates if _read(one) not in self._taken)
+            self._names[path] = name
+            self._taken.add(_read(name))
+        return name
+
+
+def _read(path: str) -> str:
+    """What is the same for paths that read alike."""
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", path).casefold())
+
+
 async def save(
-    files: Files, wanted: Sequence[ChangedFile], directory: str | os.PathLike[str] | int, *, room: int | None
+    files: Files,
+    wanted: Sequence[ChangedFile],
+    directory: str | os.PathLike[str] | int,
+    names: CopyNames,
+    *,
+    room: int | None,
 ) -> Sequence[SavedFile]:
     """Copy files of a workspace; see :meth:`codeact_team.StreamingCodeExecutor.save_files`.
 
@@ -34,6 +67,7 @@ async def save(
         files: The workspace.
         wanted: Which.
         directory: Where to.
+        names: What copies of files there are called.
         room: How many bytes all together may have, as a file may claim any size; ``None`` for no limit.
 
     Raises:
@@ -53,7 +87,7 @@ async def save(
                 )
                 continue
             try:
-                name = await _save(files, file, target)
+                name = await _save(files, file, target, names.of(file.path))
             except (OSError, SandboxError) as error:
                 why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
                 is_due = isinstance(error, OSError) and error.errno in _FULL
@@ -64,8 +98,7 @@ async def save(
     return saved
 
 
-async def _save(files: Files, file: ChangedFile, target: Directory) -> str:
-    path = readable(file.path)
+async def _save(files: Files, file: ChangedFile, target: Directory, path: str) -> str:
     above, _, _ = path.rpartition("/")
     target.make(above)
     left = file.size

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,10 @@ from codeact_team.errors import CodeActTeamError, SettingError
 from codeact_team.events import ArtifactKept, ArtifactReference, BlockEnded
 from codeact_team.execution import Artifact, SessionResult
 from codeact_team.executor_interface import StreamingCodeExecutor
-from codeact_team.files.directories import Directory, below, opened
+from codeact_team.files.directories import Directory, below
 from codeact_team.files.saving import readable
+from codeact_team.system.named_paths import parent_of
+from codeact_team.system.trees import DIRECTORY
 from codeact_team.workspace import Change, ChangedFile, Workspace
 
 logger = logging.getLogger(__name__)
@@ -100,24 +102,9 @@ class RunFiles:
         Raises:
             SettingError: If there is none, and none can be made.
         """
-        if (out := self._out) is None:
-            return
-        try:
-            os.mkdir(out)
-            self._has_made_out = True
-        except FileExistsError:
-            pass
-        except FileNotFoundError:
-            raise SettingError(
-                f"the directory {out} for files cannot be made: there is no directory {Path(out).parent}; make it, or check "
-                "the path"
-            ) from None
-        except OSError as error:
-            raise SettingError(f"the directory {out} for files cannot be made: {error.strerror}") from error
-        if not os.path.isdir(out):
-            raise SettingError(f"files cannot be copied to {out}: it is no directory")
-        if not os.access(out, os.W_OK | os.X_OK):
-            raise SettingError(f"files cannot be copied to {out}: it cannot be written")
+        if self._out is not None:
+            with self._made(self._out):
+                pass
 
     @contextmanager
     def opened(self) -> Generator[None]:
@@ -129,16 +116,43 @@ class RunFiles:
         if self._out is None:
             yield
             return
-        self.make()
-        try:
-            with opened(self._out) as self._target:
+        with self._made(self._out) as (above, name, target):
+            self._target = target
+            try:
                 yield
-        finally:
-            self._target = None
-            if self._has_made_out:
-                # nothing may have come of the run
-                with suppress(OSError):
-                    os.rmdir(self._out)
+            finally:
+                self._target = None
+                if self._has_made_out:
+                    # nothing may have come of the run
+                    with suppress(OSError):
+                        os.rmdir(name, dir_fd=above)
+
+    @contextmanager
+    def _made(self, out: str) -> Generator[tuple[int, str, int]]:
+        """The directory above the one for copies, open; the name that this has there; and it, open."""
+        with ExitStack() as stack:
+            try:
+                above, name = stack.enter_context(parent_of(out))
+                with suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=above)
+                    self._has_made_out = True
+            except FileNotFoundError:
+                raise SettingError(
+                    f"the directory {out} for files cannot be made: there is no directory {Path(out).parent}; make it, or "
+                    "check the path"
+                ) from None
+            except OSError as error:
+                raise SettingError(f"the directory {out} for files cannot be made: {error.strerror}") from error
+            try:
+                target = os.open(name, DIRECTORY, dir_fd=above)
+            except OSError as error:
+                raise SettingError(
+                    f"files cannot be copied to {out}: it is no directory, or is a link: name what that leads to"
+                ) from error
+            stack.callback(os.close, target)
+            if not os.access(name, os.W_OK | os.X_OK, dir_fd=above):
+                raise SettingError(f"files cannot be copied to {out}: it cannot be written")
+            yield above, name, target
 
     async def keep(self, effect: Effect[object], do: Perform) -> object:
         """A handler: add what a block has made beside text to the files of the workspace, named by step."""

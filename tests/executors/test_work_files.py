@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import unicodedata
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from support.executing import KINDS, Kind, run
 from codeact_team import SandboxError, SettingError
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.files import inside
+from codeact_team.files.saving import CopyNames
 from codeact_team.workspace import Change
 
 WORK = r"""
@@ -183,6 +186,33 @@ async def test_files_are_told_once_and_those_of_the_blocks_not_at_all(kind: Kind
         ]
         assert executor.workspace.lasts
     assert sorted(os.listdir(tmp_path)) == ["a", "theirs"]
+
+
+@confined
+async def test_copies_of_names_that_read_alike_have_numbers(kind: Kind, out: Path) -> None:
+    names = ["A\u0308", "a\u0308", "a/\u00e4", "A/\u00c4", "x.csv", "X.csv", "x-2.csv", "\u00c4", "\u00e4"]
+    async with kind.make() as executor:
+        make = f"import os\nfor n in {names}:\n    os.makedirs(os.path.dirname(n) or '.', exist_ok=True)"
+        await run(executor, f"{make}\n    open(n, 'w').write(n)")
+        files = (await executor.changed_files()).files
+        saved = await executor.save_files(files, out)
+        assert sorted(file.path for file in saved) == sorted(names)
+        copies = {file.path: file.copy or "" for file in saved}
+        read = {unicodedata.normalize("NFC", copy).casefold() for copy in copies.values()}
+        assert len(read) == len(names)
+        assert {path: (out / copy).read_text() for path, copy in copies.items()} == {n: n for n in names}
+        # each stays where it was
+        await run(executor, "open('x.csv', 'a').write('more')")
+        changed = (await executor.changed_files()).files
+        assert [file.copy for file in await executor.save_files(changed, out)] == [copies["x.csv"]]
+    assert (out / copies["x.csv"]).read_text() == "x.csvmore"
+    assert (out / copies["X.csv"]).read_text() == "X.csv"
+
+
+def test_a_name_for_each_of_many_that_read_alike() -> None:
+    names = CopyNames()
+    alike = ["".join(letters) for letters in product(*zip("abcdefghijk", "ABCDEFGHIJK", strict=True))]
+    assert len({names.of(name).casefold() for name in alike}) == len(alike) == 2048
 
 
 @confined

@@ -96,3 +96,41 @@ def test_more_than_the_workspace_may_take_is_refused(tmp_path: Path) -> None:
         (tmp_path / f"{number}").touch()
     with pytest.raises(SettingError, match="workspace_files is 5"):
         given(tmp_path, files=5).find()
+
+
+@pytest.mark.parametrize("path", ["work/report.csv", "work/deep", "work/deep/file.csv", "work/deep/"])
+def test_links_that_code_may_have_planted_are_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "file.csv").write_text("secret")
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "report.csv").symlink_to("/etc/shadow")
+    (tmp_path / "work" / "deep").symlink_to(secret)
+    monkeypatch.chdir(tmp_path)
+    for named in (path, tmp_path / path):
+        with pytest.raises(SettingError, match="is a link to .*: name what it leads to"):
+            given(named).describe()
+
+
+def test_a_link_that_is_planted_after_the_look_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "work" / "deep").mkdir(parents=True)
+    (tmp_path / "work" / "deep" / "shadow").write_text("1")
+    found = given(tmp_path / "work").find()
+    (tmp_path / "work" / "deep").rename(tmp_path / "work" / "moved")
+    (tmp_path / "work" / "deep").symlink_to("/etc")
+    with pytest.raises(OSError, match="planted"):
+        found[-1].open()
+
+
+def test_the_directory_of_a_run_is_not_given_whatever_its_name(tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    for run in (folder / ".codeact-team" / "runs" / "one", folder / "kept"):
+        (run / "blobs").mkdir(parents=True)
+        for name in ("run.json", "journal.jsonl", "config.yaml"):
+            (run / name).write_text("{}")
+    (folder / "journal.jsonl").write_text("of somebody else")
+    assert [one.path for one in given(folder).find() if one.is_file] == ["project/journal.jsonl"]
+    with pytest.raises(SettingError, match="is the directory of a run"):
+        given(folder / "kept").find()
