@@ -14,6 +14,7 @@ from pathlib import Path
 
 from codeact_team.aio import to_the_end
 from codeact_team.errors import SandboxError
+from codeact_team.system.named_paths import open_named
 from codeact_team.system.trees import DIRECTORY
 
 _INTERVAL = 1.0
@@ -126,7 +127,7 @@ class _Usage:
 
     def add(self, directory: Path) -> None:
         try:
-            top = os.open(directory, DIRECTORY)
+            top = open_named(directory, DIRECTORY)
         except FileNotFoundError:
             return
         current, device = top, os.fstat(top).st_dev

@@ -83,12 +83,12 @@ class Place(ABC):
     def _persistent(self) -> Files | None:
         """The workspace, if it may have been there before, with files in it."""
         work_dir = self._settings.work_dir
-        return None if work_dir is None else HostFiles(Path(work_dir).resolve(), os.fspath(work_dir))
+        return None if work_dir is None else HostFiles(Path(work_dir).absolute(), os.fspath(work_dir))
 
     def _reached(self) -> Files:
         """The workspace of the sandbox, which runs."""
         path = self.workspace.path
-        return HostFiles(path.resolve(), str(path))
+        return HostFiles(path.absolute(), str(path))
 
     @property
     def location(self) -> Workspace:

@@ -16,6 +16,7 @@ from codeact_team.executors.settings import HostDirectory
 from codeact_team.files.directories import below, opened
 from codeact_team.sandboxes.temporary import TemporaryDirectory
 from codeact_team.system import trees
+from codeact_team.system.named_paths import parent_of
 
 logger = logging.getLogger(__name__)
 
@@ -93,25 +94,35 @@ class HostWorkspace:
                 if self._temporary is None:
                     self._temporary = TemporaryDirectory()
                     self._give_away(self.path)
-            elif not self._work_dir.is_dir():
-                # what code leaves there is for nobody else of this machine
-                self._work_dir.mkdir(mode=0o700)
-                logger.info("made the work_dir %s", self._work_dir.resolve())
-                self._give_away(self._work_dir)
+            else:
+                self._make_named(self._work_dir)
         except FileNotFoundError as error:
             # a path that is mistyped makes no tree of directories
             raise SandboxError(
-                f"the work_dir {self._work_dir} cannot be made: there is no directory {Path(error.filename).parent}; "
+                f"the work_dir {self._work_dir} cannot be made: there is no directory {self.path.parent}; "
                 "make it, or check the path"
             ) from error
         except OSError as error:
             raise SandboxError(f"the work_dir {self._work_dir} cannot be made: {error.strerror}") from error
         self._made_path = str(self.path)
         try:
-            self._made = _identity(self._made_path)
+            with opened(self.path) as directory:
+                status = os.fstat(directory)
         except OSError as error:
-            raise SandboxError(f"the work_dir {self._work_dir} was removed: {error.strerror}") from error
+            raise SandboxError(f"the work_dir {self.path} cannot be opened: {error.strerror}") from error
+        self._made = status.st_dev, status.st_ino
         return self.path.resolve()
+
+    def _make_named(self, directory: Path) -> None:
+        with parent_of(directory) as (above, name):
+            try:
+                # what code leaves there is for nobody else of this machine
+                os.mkdir(name, 0o700, dir_fd=above)
+            except FileExistsError:
+                return
+            logger.info("made the work_dir %s", directory.resolve())
+            if self._owner is not None and os.geteuid() == 0:
+                os.chown(name, self._owner, self._owner, dir_fd=above, follow_symlinks=False)
 
     def _give_away(self, directory: Path) -> None:
         if self._owner is not None and os.geteuid() == 0:

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from itertools import chain, count
 from pathlib import PurePosixPath
 
+from codeact_team.system.named_paths import open_named
 from codeact_team.system.trees import DIRECTORY
 
 _MARK = "user.codeact-team.put"
@@ -30,11 +31,15 @@ class Taken(FileExistsError):
 
 @contextmanager
 def opened(directory: str | os.PathLike[str] | int) -> Generator[int]:
-    """A directory, open, by its path or by the descriptor that somebody else has of it."""
+    """A directory, open, by its path or by the descriptor that somebody else has of it.
+
+    Raises:
+        OSError: As :func:`open_named`, which follows no link that code may have planted.
+    """
     if isinstance(directory, int):
         descriptor = os.dup(directory)
     else:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = open_named(directory, DIRECTORY)
     try:
         yield descriptor
     finally:

@@ -38,7 +38,7 @@ class HostFiles(Files):
     """The files of a directory.
 
     Args:
-        directory: It, without a link at its end.
+        directory: It.
         name: What a person calls it.
     """
 

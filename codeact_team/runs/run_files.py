@@ -142,7 +142,9 @@ class RunFiles:
                     "check the path"
                 ) from None
             except OSError as error:
-                raise SettingError(f"the directory {out} for files cannot be made: {error.strerror}") from error
+                raise SettingError(
+                    f"the directory {out} for files cannot be made: {error.strerror}"
+                ) from error
             try:
                 target = os.open(name, DIRECTORY, dir_fd=above)
             except OSError as error:

@@ -16,6 +16,7 @@ from autogen_core.code_executor import CodeBlock
 from support.executing import Kind, each_part_once, fresh_processes, run
 from support.waiting import until
 
+from codeact_team import SandboxError
 from codeact_team.execution import Outcome
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.workspace import HostWorkspace
@@ -438,3 +439,43 @@ async def test_code_is_not_changed_from_another_sandbox_with_the_same_workspace(
             assert (await run(executor, f"echo mine {number}", language="sh")).output == f"mine {number}\n"
         (workspace / "stop").touch()
         assert (await attack).exit_code == 0
+
+
+@pytest.mark.parametrize("name", ["in", "in/deeper", "in/new"])
+async def test_a_workspace_within_another_s_is_not_led_elsewhere(
+    kind: Kind, tmp_path: Path, name: str
+) -> None:
+    outer, victim = tmp_path / "outer", tmp_path / "victim"
+    for directory in (outer / "in" / "deeper", victim / "deeper"):
+        directory.mkdir(parents=True)
+    async with kind.make(work_dir=outer) as attacker:
+        replace = f"import os\nos.rename('in', 'old')\nos.symlink({str(victim)!r}, 'in')"
+        assert (await run(attacker, replace)).exit_code == 0
+    executor = kind.make(work_dir=outer / name)
+    with pytest.raises(SandboxError, match=r"work_dir .*in is a link to .*victim|work_dir .*Not a directory"):
+        await run(executor, "open('harm', 'w')")
+    await executor.stop()
+    assert [path.name for path in victim.rglob("*")] == ["deeper"]
+
+
+async def test_a_workspace_that_is_replaced_by_a_link_while_it_is_used_is_not_left(
+    kind: Kind, tmp_path: Path
+) -> None:
+    outer, victim = tmp_path / "outer", tmp_path / "victim"
+    for directory in (outer / "in", victim):
+        directory.mkdir(parents=True)
+    (victim / "file").write_text("secret")
+    async with kind.make(work_dir=outer / "in") as executor:
+        assert (await run(executor, "open('file', 'w').write('mine')")).exit_code == 0
+        [file] = (await executor.changed_files()).files
+        (outer / "in").rename(outer / "old")
+        (outer / "in").symlink_to(victim)
+        (tmp_path / "out").mkdir()
+        [saved] = await executor.save_files([file], tmp_path / "out")
+        assert saved.copy is None
+        assert "planted" in saved.problem
+        with pytest.raises(OSError, match="planted"):
+            await executor.add_file("harm", b"")
+        with pytest.raises(SandboxError, match="is a link to"):
+            await run(executor, "open('harm', 'w')")
+    assert os.listdir(victim) == ["file"]

@@ -33,6 +33,8 @@ from codeact_team.sandboxes.confined.process import ConfinedProcess
 from codeact_team.sandboxes.confined.template import SEARCH_PATH
 from codeact_team.sandboxes.limits import Cause, Limits
 from codeact_team.sandboxes.temporary import TemporaryDirectory
+from codeact_team.system.named_paths import open_named
+from codeact_team.system.trees import DIRECTORY
 
 logger = logging.getLogger(__name__)
 
@@ -234,11 +236,13 @@ class ConfinedSandbox(Sandbox):
                 f"The work_dir {str(workspace)!r} belongs to user {status.st_uid}, as those do that are made for a container, "
                 "and code that root runs confined may not do what root may: name another `work_dir`, or give this one to root"
             )
+        identity = _identity(self._workspace)
         self._private = TemporaryDirectory()
         return Control(
             {
                 "readable": self._paths,
                 "workspace": str(workspace),
+                "workspace_identity": identity,
                 "private": self._private.path,
                 "workspace_mib": self._workspace_mib,
                 **self._config.model_dump(include={"memory_mib", "pids", "cpus", "tmpfs_mib"}),
@@ -290,3 +294,18 @@ class ConfinedSandbox(Sandbox):
                 await asyncio.to_thread(private.remove)
             except OSError as error:
                 logger.warning("temporary files left in %s: %s", private.path, error)
+
+
+def _identity(workspace: Path) -> tuple[int, int]:
+    """By which the supervising process knows the directory, in whose place code may put a link meanwhile."""
+    try:
+        directory = open_named(workspace, DIRECTORY)
+    except OSError as error:
+        raise ConfinementError(
+            f"The work_dir {str(workspace)!r} cannot be opened: {error.strerror}"
+        ) from error
+    try:
+        status = os.fstat(directory)
+    finally:
+        os.close(directory)
+    return status.st_dev, status.st_ino

@@ -8,7 +8,7 @@ import os
 import secrets
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -26,6 +26,8 @@ from codeact_team.sandboxes.docker.process import DockerProcess
 from codeact_team.sandboxes.docker.volumes import filled_volume
 from codeact_team.sandboxes.limits import Limits
 from codeact_team.system.limits import CODE_DESCRIPTORS
+from codeact_team.system.named_paths import open_named
+from codeact_team.system.trees import DIRECTORY
 
 logger = logging.getLogger(__name__)
 
@@ -293,13 +295,18 @@ def _bound(work_dir: Path | None, source: Path | None) -> Generator[Binding | No
     if work_dir is None:
         yield None
         return
-    probe = work_dir / f".codeact-probe-{secrets.token_hex(8)}"
-    try:
-        # exclusive: never through a link that earlier code may have planted
-        os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
-    except OSError as error:
-        raise SandboxError(f"the work_dir {work_dir} cannot be written: {error.strerror}") from error
-    try:
-        yield Binding(work_dir, (source or work_dir).resolve(), probe.name)
-    finally:
-        probe.unlink(missing_ok=True)
+    probe = f".codeact-probe-{secrets.token_hex(8)}"
+    with ExitStack() as stack:
+        try:
+            # neither this nor the file is reached through a link that earlier code may have planted; the engine may follow
+            # one, and the container then does not see the file
+            directory = open_named(work_dir, DIRECTORY)
+            stack.callback(os.close, directory)
+            os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644, dir_fd=directory))
+        except OSError as error:
+            raise SandboxError(f"the work_dir {work_dir} cannot be written: {error.strerror}") from error
+        try:
+            yield Binding(work_dir, (source or work_dir).resolve(), probe)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(probe, dir_fd=directory)

@@ -62,6 +62,12 @@ BOUNDING = {"memory", "pids"}
 
 def entering(settings: Mapping[str, Any], group: ControlGroup | None) -> Callable[..., None]:
     """See :func:`hardening.enter_namespaces`, with what is to be seen there."""
-    view = View(settings["readable"], settings["workspace"], settings["private"], settings["tmpfs_mib"])
+    view = View(
+        settings["readable"],
+        settings["workspace"],
+        settings["workspace_identity"],
+        settings["private"],
+        settings["tmpfs_mib"],
+    )
     moved = () if group is None else group.mounts
     return partial(hardening.enter_namespaces, partial(view.enter, moved))

@@ -46,12 +46,14 @@ class View(NamedTuple):
     Attributes:
         readable: Files and directories of this machine, where they are, which cannot be changed.
         writable: A directory of this machine, where it is.
+        identity: Device and inode of that: something else may be in its place by now.
         private: A directory in whose place there is an empty one in memory, which counts as memory.
         private_mib: How much that may hold, in MiB.
     """
 
     readable: Sequence[str]
     writable: str
+    identity: Sequence[int]
     private: str
     private_mib: int
 
@@ -66,6 +68,9 @@ class View(NamedTuple):
         """
         checked(libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
         writable = _tree(self.writable)
+        status = os.fstat(writable)
+        if [status.st_dev, status.st_ino] != [*self.identity]:
+            raise OSError(f"{self.writable} was replaced")
         place = self.private
         _mount_memory(place, _ROOT_MIB)
         ways = _Ways(path for path in self.readable if not _is_below(path, _PROC))
