@@ -54,7 +54,7 @@ def is_python(command: Sequence[str]) -> bool:
     program, *options = command
     takes_value = ("-X", "-W")
     return _PYTHON.fullmatch(program) is not None and all(
-        option.startswith("-") and not option.startswith(("-m", "-c", "-i")) or before in takes_value
+        (option.startswith("-") and not option.startswith(("-m", "-c", "-i"))) or before in takes_value
         for before, option in zip(command, options, strict=False)
     )
 

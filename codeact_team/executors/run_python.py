@@ -18,10 +18,10 @@ def _run() -> None:
         sys.path[0] = os.path.dirname(os.path.realpath(path))
     main.update(__file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path))
     try:
-        exec(compile(code, path, "exec", dont_inherit=True), main)  # noqa: S102
+        exec(compile(code, path, "exec", dont_inherit=True), main)
     except BaseException as error:
-        assert error.__traceback__ is not None, "it was raised here"
-        frames, show = error.__traceback__.tb_next, sys.excepthook
+        here, show = error.__traceback__, sys.excepthook
+        frames = None if here is None else here.tb_next
         # what is shown begins with the code, not with this
         sys.excepthook = lambda kind, value, _: show(kind, value.with_traceback(frames), frames)
         raise

@@ -140,16 +140,7 @@ class WorkFiles:
         """See :meth:`codeact_team.StreamingCodeExecutor.restore_files`."""
         files = self._reached()
         await files.remove(gone)
-        given = [
-            Given(
-                path,
-                # a person may have led their runs elsewhere by a link
-                os.path.realpath(source),
-                stat.S_IFREG | (0o755 if path in executable else 0o644),
-                source.stat().st_size,
-            )
-            for path, source in wanted.items()
-        ]
+        given = [_kept(path, source, path in executable) for path, source in wanted.items()]
         await files.put(given, replace=True)
 
     async def add(self, name: str, data: bytes) -> str:
@@ -162,6 +153,12 @@ class WorkFiles:
         if self._files is None:
             raise SandboxError("there is no workspace: its executor has not started, or was stopped")
         return self._files
+
+
+def _kept(path: str, source: Path, is_executable: bool) -> Given:
+    # a person may have led their runs elsewhere by a link
+    source = source.resolve()
+    return Given(path, str(source), stat.S_IFREG | (0o755 if is_executable else 0o644), source.stat().st_size)
 
 
 async def _read(files: Files, path: str, size: int) -> bytes | None:

@@ -12,6 +12,14 @@ from codeact_team.executors.block_files import is_python
 from codeact_team.executors.command_line import _RUN_PYTHON  # pyright: ignore[reportPrivateUsage]
 
 NAMES = "print(sorted(globals()), __doc__, __file__, __name__, __spec__, __loader__.path)"
+SPAWNING = """
+import multiprocessing
+def f(): print('child')
+if __name__ == '__main__':
+    p = multiprocessing.get_context('spawn').Process(target=f)
+    p.start()
+    p.join()
+"""
 
 
 @pytest.mark.parametrize("name", ["code.py", "sub/code.py"])
@@ -31,8 +39,7 @@ NAMES = "print(sorted(globals()), __doc__, __file__, __name__, __spec__, __loade
         "\ufeff# -*- coding: utf-8 -*-\nprint('\u00e4')",
         "import inspect\ndef f(): pass\nprint(inspect.getsource(f))",
         "import threading\nthreading.Thread(target=lambda: 1 / 0, name='one').start()",
-        "import multiprocessing\ndef f(): print('child')\nif __name__ == '__main__':\n"
-        "    p = multiprocessing.get_context('spawn').Process(target=f); p.start(); p.join()",
+        SPAWNING,
     ],
 )
 def test_it_runs_as_the_file(tmp_path: Path, code: str, name: str) -> None:
@@ -44,7 +51,7 @@ def test_it_runs_as_the_file(tmp_path: Path, code: str, name: str) -> None:
     source.write_text(code, encoding="utf-8")
     as_file = ["-c", _RUN_PYTHON, str(source), name]
     expected, ran = (
-        subprocess.run([sys.executable, *arguments], cwd=tmp_path, capture_output=True, text=True)  # noqa: PLW1510
+        subprocess.run([sys.executable, *arguments], cwd=tmp_path, capture_output=True, text=True)
         for arguments in ([name], as_file)
     )
     assert (ran.returncode, ran.stdout, ran.stderr) == (expected.returncode, expected.stdout, expected.stderr)

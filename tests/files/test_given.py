@@ -110,7 +110,7 @@ def test_links_that_code_may_have_planted_are_not_followed(
     (tmp_path / "work" / "deep").symlink_to(secret)
     monkeypatch.chdir(tmp_path)
     for named in (path, tmp_path / path):
-        with pytest.raises(SettingError, match="is a link to .*: name what it leads to"):
+        with pytest.raises(SettingError, match=r"is a link to .*: name what it leads to"):
             given(named).describe()
 
 

@@ -81,7 +81,7 @@ async def test_a_supervising_process_that_is_killed_with_something_unread_is_kno
     # the other side is told of it by an error, and not by the end of the stream
     (private := tmp_path / "private").mkdir()
     limits = ConfinedSandboxConfig().model_dump(include={"memory_mib", "pids", "cpus", "tmpfs_mib"})
-    status = tmp_path.stat()
+    status = os.stat(tmp_path)
     workspace = {"workspace": str(tmp_path), "workspace_identity": (status.st_dev, status.st_ino)}
     files = {"readable": ["/usr"], **workspace, "private": str(private)}
     control = Control({**files, "workspace_mib": None, **limits})
