@@ -13,6 +13,9 @@ from pydantic import JsonValue
 _SHORTEST = 8
 """Characters; less would be found in any text."""
 
+_PIECE = 1 << 20
+"""Bytes that are searched at once."""
+
 _ENCODINGS: Mapping[str, Callable[[str], str]] = {
     "": str,
     "json": lambda value: json.dumps(value)[1:-1],
@@ -53,29 +56,51 @@ class HiddenValues:
                 how = f"/{encoding}" if encoding else ""
                 self._placeholders.setdefault(encode(value), f"«{name}{how}#{nonce}»")
         self._values = {placeholder: text for text, placeholder in self._placeholders.items()}
-        # what holds another goes first
-        ordered = sorted(self._placeholders, key=len, reverse=True)
-        self._hidden = re.compile("|".join(map(re.escape, ordered))) if ordered else None
+        self._as_bytes = [text.encode(errors="surrogateescape") for text in self._placeholders]
+        self._shortest = min(map(len, self._placeholders), default=0)
         self._shown = re.compile(rf"«[^«»]*#{re.escape(nonce)}»")
 
     def are_in(self, data: bytes) -> bool:
-        """Whether one of the values is in the bytes of a file."""
-        pattern = self._hidden
-        # what is no text stays what it is in between
-        return pattern is not None and pattern.search(data.decode(errors="surrogateescape")) is not None
+        """Whether one of the values is in the bytes of a file. Takes linear time, and lets other threads run meanwhile."""
+        return any(_is_in(data, value) for value in self._as_bytes)
 
     def hide(self, value: JsonValue) -> JsonValue:
-        """A value with placeholders."""
-        pattern = self._hidden
-        if pattern is None:
-            return value
-        return _map_texts(value, lambda text: pattern.sub(lambda found: self._placeholders[found[0]], text))
+        """A value with placeholders. Takes linear time."""
+        return _map_texts(value, self._hide) if self._placeholders else value
 
     def show(self, value: JsonValue) -> JsonValue:
         """The value that was hidden; what is not known any more keeps its placeholder."""
         return _map_texts(
             value, lambda text: self._shown.sub(lambda found: self._values.get(found[0], found[0]), text)
         )
+
+    def _hide(self, text: str) -> str:
+        if len(text) < self._shortest:
+            return text
+        # a regular expression compares with each value at each character; a search skips ahead
+        next_places = {value: place for value in self._placeholders if (place := text.find(value)) >= 0}
+        if not next_places:
+            return text
+        parts: list[str] = []
+        end = 0
+        while next_places:
+            # what holds another goes first
+            value = min(next_places, key=lambda value: (next_places[value], -len(value)))
+            parts += text[end : next_places[value]], self._placeholders[value]
+            end = next_places[value] + len(value)
+            for passed in [value for value, place in next_places.items() if place < end]:
+                if (place := text.find(passed, end)) < 0:
+                    del next_places[passed]
+                else:
+                    next_places[passed] = place
+        return "".join([*parts, text[end:]])
+
+
+def _is_in(data: bytes, value: bytes) -> bool:
+    # no other thread runs during one search, so it goes piece by piece
+    return any(
+        data.find(value, start, start + _PIECE + len(value) - 1) >= 0 for start in range(0, len(data), _PIECE)
+    )
 
 
 def _map_texts(value: JsonValue, change: Callable[[str], str]) -> JsonValue:

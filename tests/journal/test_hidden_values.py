@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+import re
 from collections.abc import Callable
 from urllib.parse import quote, quote_plus, urlencode
 
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
+from support.cost import LINEAR, SHORT, growth, longest_turn
 
 from codeact_team.journal.hidden_values import HiddenValues
 
@@ -62,3 +65,43 @@ def test_no_value_is_left_whatever_is_around_it(value: str, around: str) -> None
     hidden = HiddenValues({"KEY": value}, "n0nce")
     text: JsonValue = f"{around}{value}{around}"
     assert hidden.show(hidden.hide(text)) == text
+
+
+@pytest.mark.parametrize(
+    "values", [{"LONG": "A" * 8 + "b"}, {"ONE": "Ab" * 4, "OTHER": "bAb" * 3, "LONG": "bA" * 5}]
+)
+@given(st.text("Ab", min_size=8, max_size=60))
+def test_what_overlaps_is_hidden_from_the_left_the_longest_first(values: dict[str, str], text: str) -> None:
+    hidden = HiddenValues(values, "n0nce")
+    pattern = re.compile("|".join(sorted(values.values(), key=len, reverse=True)))
+    names = {value: name for name, value in values.items()}
+    assert hidden.hide(text) == pattern.sub(lambda found: f"«{names[found[0]]}#n0nce»", text)
+
+
+def nearly(size: int) -> tuple[HiddenValues, str]:
+    """A text in which a value is nearly found at each character; both are longer for a larger size."""
+    return HiddenValues({"KEY": "a" * (size >> 13) + "b"}, "n0nce"), "a" * size
+
+
+def test_a_value_that_is_nearly_found_everywhere_costs_linear_time() -> None:
+    assert growth(nearly, lambda given: given[0].hide(given[1]), 1 << 21) < LINEAR
+    assert growth(nearly, lambda given: given[0].are_in(given[1].encode()), 1 << 21) < LINEAR
+
+
+def test_a_value_that_is_found_again_and_again_costs_linear_time() -> None:
+    hidden = HiddenValues({"KEY": "abababab", "OTHER": "babababa", "LAST": "abababac"}, "n0nce")
+    assert growth(lambda size: "ab" * size, hidden.hide, 1 << 16) < LINEAR
+
+
+async def test_the_loop_goes_on_while_a_large_file_is_searched_in_a_thread() -> None:
+    hidden, data = HiddenValues({"KEY": "a" * 99 + "b"}, "n0nce"), b"a" * (60 << 20)
+    assert await longest_turn(asyncio.to_thread(hidden.are_in, data)) < SHORT
+
+
+@pytest.mark.parametrize("length", range(8, 20))
+def test_a_value_is_found_wherever_a_piece_of_a_large_file_ends(length: int) -> None:
+    value = "".join(map(chr, range(97, 97 + length)))
+    hidden = HiddenValues({"KEY": value}, "n0nce")
+    for before in range((1 << 20) - length, (1 << 20) + 1):
+        assert hidden.are_in(bytes(before) + value.encode() + bytes(100))
+    assert not hidden.are_in(bytes((1 << 20) - length + 1) + value[:-1].encode())

@@ -1,0 +1,76 @@
+"""What work costs, in processor time: that is the same on a machine on which much else happens."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
+
+LINEAR = 2.5
+"""How many times as long linear work may take for twice the input."""
+SHORT = 0.25
+"""Seconds of processor time that may pass between two turns of a loop that stays responsive."""
+
+
+def growth(make: Callable[[int], T], work: Callable[[T], object], size: int, *, rounds: int = 5) -> float:
+    """How many times as long the work takes for twice the input, the best of several rounds.
+
+    Args:
+        make: Makes the input of a size.
+        work: What is measured.
+        size: The smaller of the two.
+        rounds: How often each is measured.
+    """
+    once, twice = make(size), make(2 * size)
+    best = [float("inf"), float("inf")]
+    for _ in range(rounds):
+        for place, given in enumerate((once, twice)):
+            began = time.thread_time()
+            work(given)
+            best[place] = min(best[place], time.thread_time() - began)
+    return best[1] / best[0]
+
+
+@dataclass
+class Turns:
+    """How long the turns of an event loop took.
+
+    Attributes:
+        longest: The longest time between two turns, in seconds of this process's processor time.
+    """
+
+    longest: float = 0.0
+
+
+@asynccontextmanager
+async def watched_turns() -> AsyncGenerator[Turns]:
+    """Within it, the turns of the running loop are measured."""
+    turns, is_over = Turns(), False
+
+    async def turn() -> None:
+        before = time.process_time()
+        while not is_over:
+            await asyncio.sleep(0)
+            now = time.process_time()
+            turns.longest, before = max(turns.longest, now - before), now
+
+    watching = asyncio.create_task(turn())
+    # it has begun
+    await asyncio.sleep(0)
+    try:
+        yield turns
+    finally:
+        is_over = True
+        await watching
+
+
+async def longest_turn(work: Awaitable[object]) -> float:
+    """The longest time between two turns of the loop while something is awaited, as :class:`Turns` has it."""
+    async with watched_turns() as turns:
+        await work
+    return turns.longest
