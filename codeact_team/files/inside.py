@@ -8,7 +8,7 @@ import os
 import re
 import stat
 import tarfile
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -17,12 +17,16 @@ from codeact_team.errors import SandboxError
 from codeact_team.files.base import Files
 from codeact_team.files.directories import numbered
 from codeact_team.files.given import Given
-from codeact_team.files.snapshots import MAX_SEEN, Seen, Snapshot, is_of_the_work
+from codeact_team.files.snapshots import BY_PYTHON, MAX_DEPTH, MAX_SEEN, Seen, Snapshot, is_ours
 from codeact_team.sandboxes.archives import END, file_member, head
 from codeact_team.sandboxes.base import Process
 
 _MAX_LIST = 32 << 20
 """Bytes of a list."""
+_MAX_PATH = 32 << 10
+"""Characters; the longest that can be made has :data:`MAX_DEPTH` directories with names of 255 bytes."""
+_MAX_LINE = 2 * _MAX_PATH
+"""Bytes of a line that are read."""
 _MAX_ANSWER = 4096
 _MAX_NAMES = 1000
 """Numbers that are tried for a name that is taken, and names that one program gets."""
@@ -38,7 +42,7 @@ _READ = '[ -f "$1" ] && ! [ -L "$1" ] && exec cat -- "$1"'
 _ADD = """set -C
 if [ -e "$1" ] || [ -L "$1" ] || ! true >"$1"; then cat >/dev/null; printf taken
 else set +C; cat >"$1" && printf '\\0'; fi 2>/dev/null"""
-_LINE = re.compile(r"(\d{1,20})\|([0-9a-f]{1,8})\|(.*?)\|\./(.*)")
+_LINE = re.compile(rb"(\d{1,20})\|([0-9a-f]{1,8})\|(.*?)\|\./(.*)")
 
 
 class Spawn(Protocol):
@@ -89,7 +93,7 @@ class ContainerFiles(Files):
         said = await self._run(_LIST, [], _nothing, limit=_MAX_LIST)
         if not said.endswith(_DONE):
             raise SandboxError("the files in the container cannot be listed")
-        return _parsed(os.fsdecode(said[:-1]))
+        return await asyncio.to_thread(_parsed, said[:-1])
 
     async def read(self, path: str, size: int) -> AsyncGenerator[bytes]:
         process = await self._spawn(["/bin/sh", "-c", f"{_READ} 2>/dev/null", "read", f"./{path}"])
@@ -174,32 +178,44 @@ def _archive(given: Sequence[Given]) -> Generator[bytes]:
     yield END
 
 
-def _parsed(text: str) -> Snapshot:
-    """The list of files that a program in the container has written; hostile code may have written it."""
+def _parsed(said: bytes) -> Snapshot:
+    """The list of files that a program in the container has written; hostile code may have written it. Linear time."""
     snapshot = Snapshot()
-    found: list[tuple[str, Seen, int]] = []
-    for line in text.split("\n")[:-1]:
-        if (match := _LINE.fullmatch(line)) is None:
-            # the name before has more than one line
-            if found:
-                path, seen, mode = found.pop()
-                found.append((f"{path}\n{line}", seen, mode))
-        elif len(found) == MAX_SEEN:
+    for count, (size, mode, stamp, lines) in enumerate(_entries(said)):
+        if count == MAX_SEEN:
             snapshot.is_whole = False
             break
-        else:
-            mode = int(match[2], 16)
-            found.append((match[4], Seen(int(match[1]), match[3], bool(mode & stat.S_IXUSR)), mode))
-    for path, seen, mode in found:
-        if not all(map(is_of_the_work, _prefixes(path))) or {"", ".", ".."} & {*path.split("/")}:
+        path = os.fsdecode(b"\n".join(lines))
+        parts = path.split("/")
+        if len(path) > _MAX_PATH or len(parts) > MAX_DEPTH + 1:
+            snapshot.unseen += 1
+        elif {"", ".", "..", BY_PYTHON} & {*parts} or is_ours(parts[0]):
             continue
-        if stat.S_ISREG(mode):
-            snapshot.files[path] = seen
+        elif stat.S_ISREG(mode):
+            snapshot.files[path] = Seen(size, stamp, bool(mode & stat.S_IXUSR))
         else:
             snapshot.others += 1
     return snapshot
 
 
-def _prefixes(path: str) -> list[str]:
-    parts = path.split("/")
-    return ["/".join(parts[:length]) for length in range(1, len(parts) + 1)]
+def _entries(said: bytes) -> Iterator[tuple[int, int, str, list[bytes]]]:
+    """The size, the mode and the times of each file, and the lines of its path."""
+    entry: tuple[int, int, str, list[bytes]] | None = None
+    for line in _lines(said):
+        if (match := _LINE.fullmatch(line)) is not None:
+            if entry is not None:
+                yield entry
+            entry = int(match[1]), int(match[2], 16), match[3].decode(errors="replace"), [match[4]]
+        elif entry is not None and len(entry[-1]) <= _MAX_PATH + 1:
+            # its name has more than one line
+            entry[-1].append(line)
+    if entry is not None:
+        yield entry
+
+
+def _lines(said: bytes) -> Iterator[bytes]:
+    # one by one: no other thread runs while all are split
+    start = 0
+    while (end := said.find(b"\n", start)) >= 0:
+        yield said[start : min(end, start + _MAX_LINE)]
+        start = end + 1

@@ -16,11 +16,12 @@ from codeact_team.workspace import Change, ChangedFile, Changes
 MAX_SEEN = 200_000
 """Entries of all kinds that are looked at; where a person's own directory has more, nothing can be told."""
 _MAX_CHANGES = 10_000
-_MAX_DEPTH = 64
+MAX_DEPTH = 64
 """Directories inside one another, each of which is held open."""
 
 _OURS = re.compile(rf"tmp_code_[0-9a-f]{{64}}\.[^/]*|{re.escape(KEPT_APART)}|\.put-[0-9a-f]+")
-_BY_PYTHON = "__pycache__"
+BY_PYTHON = "__pycache__"
+"""What Python calls a directory in which it keeps what it made of modules."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,9 @@ class Snapshot:
     is_whole: bool = True
 
 
-def is_of_the_work(path: str) -> bool:
-    """Whether a file or a directory with this path may be part of what a person wants from the code."""
-    parts = path.split("/")
-    return parts[-1] != _BY_PYTHON and _OURS.fullmatch(parts[0]) is None
+def is_ours(name: str) -> bool:
+    """Whether what has this name at the top of a workspace is a team's own, and nothing that a person wants from the code."""
+    return _OURS.fullmatch(name) is not None
 
 
 def compare(before: Snapshot, now: Snapshot, earlier: Mapping[str, Change] = MappingProxyType({})) -> Changes:
@@ -114,7 +114,7 @@ class _Walk:
                     self._snapshot.is_whole = False
                     return
                 self._left -= 1
-                if not is_of_the_work(above + entry.name):
+                if entry.name == BY_PYTHON or (not above and is_ours(entry.name)):
                     continue
                 try:
                     status = entry.stat(follow_symlinks=False)
@@ -131,7 +131,7 @@ class _Walk:
 
     def _inner(self, above: int, name: str, path: str, depth: int) -> None:
         try:
-            if depth > _MAX_DEPTH:
+            if depth > MAX_DEPTH:
                 raise RecursionError
             inner = os.open(name, DIRECTORY, dir_fd=above)
         except FileNotFoundError:
