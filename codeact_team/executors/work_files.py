@@ -8,7 +8,6 @@ import stat
 from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 
-from codeact_team.aio import to_the_end
 from codeact_team.errors import SandboxError
 from codeact_team.execution import Artifact
 from codeact_team.files.base import Files
@@ -41,7 +40,9 @@ class WorkFiles:
         self._copies = CopyNames()
         self._added: set[str] = set()
         """Names of files that are not of the code's making."""
-        self._recorded: Mapping[str, tuple[Seen, RecordedFile]] = {}
+        self._recorded: Mapping[str, RecordedFile] = {}
+        self._recorded_as: Mapping[str, Seen] = {}
+        """The files as they were then."""
 
     def described(self) -> Sequence[DataFile]:
         """What a person gives; see :meth:`codeact_team.StreamingCodeExecutor.data_files`."""
@@ -79,7 +80,7 @@ class WorkFiles:
 
     def end(self) -> None:
         """The workspace is there no more, or nobody knows what becomes of it."""
-        self._files, self._recorded = None, {}
+        self._files, self._recorded, self._recorded_as = None, {}, {}
 
     def sandbox_ended(self) -> None:
         """The sandbox is there no more, and what was in it."""
@@ -92,7 +93,7 @@ class WorkFiles:
             return Changes()
         before, self._before = self._before, await self._files.snapshot()
         earlier, self._changed_before = self._changed_before, {}
-        return compare(before, self._before, earlier)
+        return await asyncio.to_thread(compare, before, self._before, earlier)
 
     def changed_before(self, changes: Mapping[str, Change]) -> None:
         """See :meth:`codeact_team.StreamingCodeExecutor.changed_before`."""
@@ -103,9 +104,10 @@ class WorkFiles:
         if (files := self._files) is None:
             return ()
         before, self._before_pictures = self._before_pictures, await files.snapshot()
+        changes = await asyncio.to_thread(compare, before, self._before_pictures)
         saved = [
             file
-            for file in compare(before, self._before_pictures).files
+            for file in changes.files
             if file.path.lower().endswith(".png") and file.size <= MAX_BYTES and file.path not in self._added
         ]
         read = [await _read(files, file.path, file.size) for file in saved[:most]]
@@ -121,18 +123,33 @@ class WorkFiles:
         """See :meth:`codeact_team.StreamingCodeExecutor.record_files`."""
         if (files := self._files) is None:
             return {}
-        recorded: dict[str, tuple[Seen, RecordedFile]] = {}
-        for path, seen in (await files.snapshot()).files.items():
-            known = self._recorded.get(path)
-            if known is not None and known[0] == seen:
-                recorded[path] = known
-                continue
-            digest = None
-            if seen.size <= _LONG and (data := await _read(files, path, seen.size)) is not None:
-                digest = await to_the_end(asyncio.to_thread(keep, data))
-            recorded[path] = seen, RecordedFile(digest, seen.size, seen.is_executable)
-        self._recorded = recorded
-        return {path: file for path, (_, file) in recorded.items()}
+        now = (await files.snapshot()).files
+        digests: dict[str, str | None] = {}
+
+        def take(path: str, data: bytes) -> None:
+            digests[path] = keep(data)
+
+        await files.read_all(await asyncio.to_thread(self._unrecorded, now), take)
+        self._recorded, self._recorded_as = await asyncio.to_thread(self._record, now, digests), now
+        return self._recorded
+
+    def _unrecorded(self, now: Mapping[str, Seen]) -> Mapping[str, int]:
+        """The sizes of the files whose content is to be read."""
+        known = self._recorded_as
+        return {
+            path: seen.size for path, seen in now.items() if seen.size <= _LONG and known.get(path) != seen
+        }
+
+    def _record(
+        self, now: Mapping[str, Seen], digests: Mapping[str, str | None]
+    ) -> Mapping[str, RecordedFile]:
+        known = self._recorded_as
+        return {
+            path: self._recorded[path]
+            if known.get(path) == seen
+            else RecordedFile(digests.get(path), seen.size, seen.is_executable)
+            for path, seen in now.items()
+        }
 
     async def restore(
         self, wanted: Mapping[str, Path], executable: Container[str], gone: Sequence[str]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
 from codeact_team.files.given import Given
 from codeact_team.files.snapshots import Snapshot
@@ -70,6 +70,15 @@ class Files(ABC):
 
         Raises:
             OSError: If it cannot be read.
+        """
+
+    @abstractmethod
+    async def read_all(self, wanted: Mapping[str, int], take: Callable[[str, bytes], None]) -> None:
+        """Read many files as a whole; one that cannot be read is left out.
+
+        Args:
+            wanted: The sizes by path, as in a snapshot; no more than that is read.
+            take: Gets each path with its content, in a thread.
         """
 
     @abstractmethod

@@ -8,7 +8,7 @@ import os
 import re
 import stat
 import tarfile
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -107,6 +107,15 @@ class ContainerFiles(Files):
             await process.aclose()
         if left:
             raise OSError(errno.EIO, "it could not be read to its end")
+
+    async def read_all(self, wanted: Mapping[str, int], take: Callable[[str, bytes], None]) -> None:
+        for path, size in wanted.items():
+            try:
+                # no program is needed for what is empty
+                data = b"".join([piece async for piece in self.read(path, size)]) if size else b""
+            except OSError:
+                continue
+            await to_the_end(asyncio.to_thread(take, path, data))
 
     async def add(self, name: str, data: bytes) -> str:
         for candidate in islice(numbered(name), _MAX_NAMES):

@@ -29,6 +29,9 @@ _IN_BASE64: Mapping[str, tuple[Callable[[bytes], bytes], bytes]] = {
 }
 _LARGE = 1024
 """Bytes of JSON above which a value is kept beside the line."""
+LIGHT = 64 * 1024
+"""Characters, keys and items of a value that takes no time worth a thread."""
+_MANY = 1000
 _DIGEST = 64
 
 
@@ -92,6 +95,8 @@ class Blobs:
 
     def pack(self, value: JsonValue) -> JsonValue:
         """A value as a line has it: what is large in it, and what is large as a whole, by reference. Blocks."""
+        if not is_light(value, _LARGE):
+            return self._pack(value)
         data = _json(value)
         # where nothing is large, and no key begins with "$", which is nearly always, it stays as it is
         return value if len(data) <= _LARGE and b'"$' not in data else self._pack(value)
@@ -161,7 +166,30 @@ class Blobs:
                 self._safe.add(path.parent)
 
 
+def is_light(value: JsonValue, most: int = LIGHT) -> bool:
+    """Whether a value has no more than so many characters, keys and items. Looks at no more than that."""
+    pending = [value]
+    while pending:
+        inner = pending.pop()
+        most -= 1
+        if isinstance(inner, str | list | dict):
+            most -= len(inner)
+            if most < 0:
+                return False
+        if isinstance(inner, list):
+            pending += inner
+        elif isinstance(inner, dict):
+            pending += inner.keys()
+            pending += inner.values()
+    return most >= 0
+
+
 def _json(value: JsonValue) -> bytes:
+    # no other thread runs while a value is written: one that has many parts is written part by part
+    if isinstance(value, list) and len(value) > _MANY:
+        return b"[%b]" % b",".join(map(_json, value))
+    if isinstance(value, dict) and len(value) > _MANY:
+        return b"{%b}" % b",".join(b"%b:%b" % (_json(key), _json(item)) for key, item in value.items())
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="backslashreplace")
 
 

@@ -70,7 +70,7 @@ class Parking:
             outcome = await do()
             if outcome is not None or not (isinstance(effect, AskedQuestion) and effect.parks):
                 return outcome
-        self._waiting[_path.get()] = self._question(effect)
+        self._waiting[_path.get()] = await self._question(effect)
         self._consider()
         try:
             await asyncio.get_running_loop().create_future()
@@ -78,10 +78,10 @@ class Parking:
             del self._waiting[_path.get()]
             self._consider()
 
-    def _question(self, effect: AskedQuestion | PersonInput) -> OpenQuestion:
+    async def _question(self, effect: AskedQuestion | PersonInput) -> OpenQuestion:
         n = asking()
         assert n is not None, "it is recorded"
-        key = str(self._recorder.questions.asked(effect)["key"])
+        key = str((await self._recorder.questions.asked(effect))["key"])
         above = [self._under_way[number] for number in _path.get()[:-1]]
         if isinstance(effect, AskedQuestion) and effect.question.kind == "tool" and above:
             # the call is not made before it is approved

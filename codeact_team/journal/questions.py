@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -11,9 +12,10 @@ from typing import Any, Literal
 
 from pydantic import JsonValue
 
+from codeact_team.aio import to_the_end
 from codeact_team.effects import Effect
 from codeact_team.errors import RecordedError
-from codeact_team.journal.blobs import Blobs
+from codeact_team.journal.blobs import Blobs, is_light
 from codeact_team.journal.hidden_values import HiddenValues
 from codeact_team.places import place_of
 
@@ -37,8 +39,8 @@ class Questions:
         self._hidden = hidden
         self._blobs = blobs
 
-    def asked(self, effect: Effect[Any]) -> dict[str, JsonValue]:
-        """What is asked, as an entry has it. Blocks.
+    async def asked(self, effect: Effect[Any]) -> dict[str, JsonValue]:
+        """What is asked, as an entry has it.
 
         Raises:
             JournalError: If what is large in it cannot be written.
@@ -47,14 +49,19 @@ class Questions:
         asked: dict[str, JsonValue] = {
             "by": by,
             "kind": effect.kind,
-            "request": self.packed(effect.request()),
+            "request": await self._packed_aside(effect.request()),
         }
         if (owner := _owner.get()) is not None:
             asked[owner[0]] = owner[1]
         return asked | {"key": _key_of(asked)}
 
+    async def _packed_aside(self, value: JsonValue) -> JsonValue:
+        if is_light(value):
+            return self.packed(value)
+        return await to_the_end(asyncio.to_thread(self.packed, value))
+
     def packed(self, value: JsonValue) -> JsonValue:
-        """A value as an entry has it. Blocks; raises as :meth:`asked`."""
+        """A value as an entry has it. Blocks, the longer the larger it is; raises as :meth:`asked`."""
         return self._blobs.pack(self._hidden.hide(value))
 
     def shown(self, value: JsonValue) -> JsonValue:

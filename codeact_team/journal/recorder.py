@@ -6,22 +6,24 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from autogen_agentchat.messages import ModelClientStreamingChunkEvent
 from pydantic import JsonValue
 
 from codeact_team.agents.codeact.attempt_effects import Attempt
+from codeact_team.aio import to_the_end
 from codeact_team.code_effects import CodeEffect, CodeRun
 from codeact_team.effects import Effect, Event, Perform
 from codeact_team.errors import JournalError, SandboxError
 from codeact_team.events import MessageSent, OpenQuestion, Output, Words, dump
-from codeact_team.execution import Outcome
+from codeact_team.execution import Artifact, Outcome
 from codeact_team.executor_interface import StreamingCodeExecutor
-from codeact_team.journal.blobs import Blobs
+from codeact_team.journal.blobs import Blobs, is_light
 from codeact_team.journal.hidden_values import HiddenValues
 from codeact_team.journal.log import Log
 from codeact_team.journal.past import Past
@@ -63,6 +65,12 @@ class Recorder:
         self._hidden = hidden
         self._log = Log(directory.lines, sync=sync)
         self._failure: JournalError | None = None
+        self._apart = ThreadPoolExecutor(1, "journal")
+        """What is large is written there, in order: to look through it takes its time."""
+        self._last: Future[None] | None = None
+        """The last entry that was written there."""
+        self._lost: JournalError | None = None
+        """Why one was not."""
         self.last = 0
         """The number of the last entry."""
         self._known = 0
@@ -108,7 +116,7 @@ class Recorder:
             return
         if isinstance(event, MessageSent) and isinstance(event.message, ModelClientStreamingChunkEvent):
             return
-        self.write(event=self.questions.packed(dump(event)))
+        self._write_apart({}, {"event": dump(event)})
 
     @classmethod
     def reopen(
@@ -142,7 +150,7 @@ class Recorder:
         Raises:
             JournalError: If that cannot be written. The effect is not performed then, or its outcome is lost.
         """
-        return await self.perform(self.begin(self.questions.asked(effect)), effect, do)
+        return await self.perform(self.begin(await self.questions.asked(effect)), effect, do)
 
     def refuse_if_stopping(self) -> None:
         """Let nothing new be done while the run is being stopped.
@@ -161,6 +169,7 @@ class Recorder:
     async def perform(self, n: int, effect: Effect[Any], do: Perform) -> Any:
         """Perform the effect whose entry has the number ``n``, and note what came of it."""
         executor = effect.part if isinstance(effect, CodeEffect) and not effect.is_apart else None
+        await self.written()
         try:
             with inside(n, owner_by(effect)):
                 if isinstance(executor, StreamingCodeExecutor):
@@ -176,28 +185,29 @@ class Recorder:
                 if isinstance(error, asyncio.CancelledError) and isinstance(executor, StreamingCodeExecutor):
                     await self._after_interruption(executor, n)
             finally:
-                self._fail(n, error, is_cancelled=self.is_stopping or _is_cancelled(error))
+                await self._fail(n, error, is_cancelled=self.is_stopping or _is_cancelled(error))
             raise
         if self.is_stopping and not isinstance(effect, CodeRun):
-            self._fail(n, asyncio.CancelledError(_STOPPING), is_cancelled=True)
+            await self._fail(n, asyncio.CancelledError(_STOPPING), is_cancelled=True)
         else:
-            self.settle(n, effect, outcome)
+            await self.settle(n, effect, outcome)
         return outcome
 
-    def settle(self, n: int, effect: Effect[Any], outcome: Any) -> None:
+    async def settle(self, n: int, effect: Effect[Any], outcome: Any) -> None:
         """Note what came of the effect whose entry has the number ``n``."""
         ran: dict[str, JsonValue] = {}
+        artifacts: Sequence[Artifact] = ()
         if isinstance(effect, CodeRun):
-            for artifact in getattr(outcome, "artifacts", ()):
-                if not self._hidden.are_in(artifact.data):
-                    self.blobs.keep(artifact.data)
+            artifacts = getattr(outcome, "artifacts", ())
             how = Outcome.CANCELLED if self.is_stopping else getattr(outcome, "outcome", Outcome.COMPLETED)
             ran["ran"] = {"outcome": how, "state_lost": getattr(outcome, "state_lost", None)}
-        self.write(answered=n, **ran, outcome=self.questions.packed(effect.dump(outcome)))
+        self._write_apart({"answered": n, **ran}, {"outcome": effect.dump(outcome)}, artifacts=artifacts)
+        await self.written()
 
-    def _fail(self, n: int, error: BaseException, *, is_cancelled: bool) -> None:
+    async def _fail(self, n: int, error: BaseException, *, is_cancelled: bool) -> None:
         cancelled: dict[str, JsonValue] = {"cancelled": True} if is_cancelled else {}
-        self.write(failed=n, error=self.questions.packed(_told(error)), **cancelled)
+        self._write_apart({"failed": n}, {"error": _told(error)}, cancelled)
+        await self.written()
 
     def answer(self, question: OpenQuestion, outcome: JsonValue) -> None:
         """Note what was answered to a question of a run that has ended."""
@@ -229,14 +239,18 @@ class Recorder:
             return
         workspace = workspace_of(executor)
         before = self._files.get(workspace, {})
+        entry = await to_the_end(asyncio.to_thread(self._changes, before, now))
         self.know_files(executor, now)
-        changed = {path: file for path, file in now.items() if before.get(path) != file}
+        if block <= self._known or entry["changed"] or entry["gone"]:
+            self.write(files={"workspace": workspace, "block": block, **entry})
+            await self.written()
+
+    def _changes(
+        self, before: Mapping[str, RecordedFile], now: Mapping[str, RecordedFile]
+    ) -> dict[str, JsonValue]:
+        changed = as_entry({path: file for path, file in now.items() if before.get(path) != file})
         gone: list[JsonValue] = [path for path in before if path not in now]
-        if block > self._known and not (changed or gone):
-            return
-        listed: JsonValue = {path: asdict(file) for path, file in changed.items()}
-        packed = self.questions.packed(listed)
-        self.write(files={"workspace": workspace, "block": block, "changed": packed, "gone": gone})
+        return {"changed": self.questions.packed(changed), "gone": self.questions.packed(gone)}
 
     def know_files(self, executor: StreamingCodeExecutor, files: Mapping[str, RecordedFile]) -> None:
         """Take what is in a workspace for known: what is written down later is what has changed since."""
@@ -249,7 +263,8 @@ class Recorder:
         )
 
     def close(self) -> None:
-        """Let others go on with the run. Idempotent."""
+        """Let others go on with the run, when all is written. Idempotent. Blocks."""
+        self._apart.shutdown()
         self._log.close()
 
     def give_up(self, error: JournalError) -> None:
@@ -257,16 +272,74 @@ class Recorder:
         self._failure = self._failure or error
 
     def write(self, **entry: JsonValue) -> int:
-        """Append an entry, and return its number. Blocks.
+        """Append an entry, and return its number. Behind large ones it is written when these are; see :meth:`written`.
 
         Raises:
-            JournalError: If it cannot be written.
+            JournalError: If it cannot be written, or one before could not be.
         """
-        if self._failure is not None and "event" not in entry:
-            raise self._failure
+        return self._write_apart(entry, {})
+
+    async def written(self) -> None:
+        """Wait until all entries are written.
+
+        Raises:
+            JournalError: If one cannot be.
+        """
+        if (last := self._last) is not None:
+            await to_the_end(asyncio.wrap_future(last))
+        if self._lost is not None:
+            raise self._lost
+
+    def _write_apart(
+        self,
+        entry: Mapping[str, JsonValue],
+        values: Mapping[str, JsonValue],
+        more: Mapping[str, JsonValue] = MappingProxyType({}),
+        *,
+        artifacts: Sequence[Artifact] = (),
+    ) -> int:
+        """Append an entry: at once, or in a thread if it is large, or others are written there.
+
+        Args:
+            entry: What it begins with.
+            values: What is packed before it is written.
+            more: What it ends with.
+            artifacts: What is kept before it is written.
+        """
+        if (failure := self._lost or (None if "event" in values else self._failure)) is not None:
+            raise failure
         self.last += 1
-        self._log.append({"n": self.last, "at": round(time.time(), 6), **entry})
+        head = {"n": self.last, "at": round(time.time(), 6), **entry}
+
+        def write() -> None:
+            for artifact in artifacts:
+                if not self._hidden.are_in(artifact.data):
+                    self.blobs.keep(artifact.data)
+            packed = {key: self.questions.packed(value) for key, value in values.items()}
+            self._log.append({**head, **packed, **more})
+
+        is_idle = self._last is None or self._last.done()
+        if is_idle and not artifacts and all(map(is_light, values.values())):
+            write()
+        else:
+            self._last = self._apart.submit(self._write_unless_lost, write)
         return self.last
+
+    def _write_unless_lost(self, write: Callable[[], None]) -> None:
+        if self._lost is None:
+            try:
+                write()
+            except JournalError as error:
+                self._lost = error
+
+
+def as_entry(files: Mapping[str, RecordedFile]) -> dict[str, JsonValue]:
+    """Files as an entry has them."""
+    # many times faster than dataclasses.asdict
+    return {
+        path: {"digest": file.digest, "size": file.size, "is_executable": file.is_executable}
+        for path, file in files.items()
+    }
 
 
 def owner_by(effect: Effect[Any]) -> Owner | None:

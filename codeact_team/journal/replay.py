@@ -74,7 +74,7 @@ class Replay:
             RecordedError: If it had failed then; or code asks for what it did not ask for then.
             JournalError: If the journal cannot be read, or code must not run again.
         """
-        asked = self._questions.asked(effect)
+        asked = await self._questions.asked(effect)
         if isinstance(effect, Attempt):
             return await self._attempt(asked, do)
         before = self._past.next_settled(asked)

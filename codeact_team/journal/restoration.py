@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from autogen_core.code_executor import CodeBlock, CodeResult
@@ -24,7 +24,7 @@ from codeact_team.journal.differences import difference
 from codeact_team.journal.past import Past
 from codeact_team.journal.past_effects import PastEffect, Sandbox
 from codeact_team.journal.questions import inside
-from codeact_team.journal.recorder import Recorder, workspace_of
+from codeact_team.journal.recorder import Recorder, as_entry, workspace_of
 from codeact_team.places import place_of
 from codeact_team.workspace import Change
 
@@ -96,7 +96,8 @@ class Restoration:
         now: Mapping[str, Any] | None = None
         if workspace in self._live:
             # other code has worked there since
-            now = {path: asdict(file) for path, file in (await self._recorder.files_of(executor)).items()}
+            there = await self._recorder.files_of(executor)
+            now = await asyncio.to_thread(as_entry, there)
         elif workspace in self._past.workspaces:
             await self._refuse_conflicts(executor, workspace)
             now = self._past.files(workspace, n)

@@ -75,7 +75,7 @@ class Resumption:
         """
         if isinstance(effect, Attempt):
             return await self._attempt(effect, do)
-        asked = self._recorder.questions.asked(effect)
+        asked = await self._recorder.questions.asked(effect)
         if attempting() in self._is_over:
             return await self._told_of_attempt(effect, str(asked["key"]))
         before = self._next(str(asked["key"]), effect)
@@ -96,7 +96,7 @@ class Resumption:
             loss = await self._restore(effect, before.n)
             return await self._recorder.perform(before.n, effect, partial(_after, loss, do))
         outcome = effect.unknown()
-        self._recorder.settle(before.n, effect, outcome)
+        await self._recorder.settle(before.n, effect, outcome)
         return outcome
 
     def begin(self, executors: Sequence[StreamingCodeExecutor]) -> None:
@@ -170,7 +170,7 @@ class Resumption:
 
     async def _attempt(self, attempt: Attempt, do: Perform) -> Any:
         """Make an attempt. What it has asked already is answered, whatever has become of it."""
-        asked = self._recorder.questions.asked(attempt)
+        asked = await self._recorder.questions.asked(attempt)
         before = self._past.next(str(asked["key"]), asking())
         if before is None:
             if attempt.fork not in self._forks:
