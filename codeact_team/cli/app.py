@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from codeact_team.cli import batch_commands, run_commands
 from codeact_team.cli.completion import config_names, template_names
 from codeact_team.cli.options import (
+    RECORD_MIB,
     RUNS,
     Allow,
     AllowUnsafe,
@@ -26,6 +27,7 @@ from codeact_team.cli.options import (
     Output,
     Overrides,
     Quiet,
+    RecordMib,
     RunDir,
     Sync,
     Timeout,
@@ -70,11 +72,14 @@ def _runner(
     policy: Policy,
     out: Path | None = None,
     record: Path | None = None,
+    record_mib: int = RECORD_MIB,
     sync: bool = False,
 ) -> TeamRunner:
     from codeact_team.runs import TeamRunner
 
-    return TeamRunner(config, overrides=overrides, policy=policy, out=out, record=record, sync=sync)
+    return TeamRunner(
+        config, overrides=overrides, policy=policy, out=out, record=record, record_mib=record_mib, sync=sync
+    )
 
 
 def main() -> None:
@@ -136,6 +141,7 @@ def run(
     out: Out = None,
     run_dir: RunDir = RUNS,
     no_record: Annotated[bool, typer.Option("--no-record", help="Do not keep the run.")] = False,
+    record_mib: RecordMib = RECORD_MIB,
     sync: Sync = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -163,7 +169,7 @@ def run(
         changes = changes_of(overrides, model, base_url, data)
         policy = policy_of(allow, allow_unsafe)
         with traced(screen):
-            runner = _runner(config, changes, policy, out, None if no_record else run_dir, sync)
+            runner = _runner(config, changes, policy, out, None if no_record else run_dir, record_mib, sync)
             code = run_command(
                 screen, runner, wanted, seconds=timeout, output=output, as_json=as_json, quiet=quiet
             )

@@ -56,6 +56,8 @@ AllowUnsafe = Annotated[
     typer.Option("--allow-unsafe", help="Allow components that run code on this machine without a sandbox."),
 ]
 RUNS = Path(".codeact-team", "runs")
+RECORD_MIB = 1024
+"""As ``codeact_team.journal.room`` has it, which takes long to import."""
 """Where runs are kept, below the working directory."""
 Timeout = Annotated[
     float | None,
@@ -74,6 +76,15 @@ Out = Annotated[
 RunDir = Annotated[
     Path,
     typer.Option(metavar="DIR", help="The directory of the runs, each in one of its own.", show_default=True),
+]
+RecordMib = Annotated[
+    int,
+    typer.Option(
+        metavar="MIB",
+        min=1,
+        help="Keep at most so many MiB of the run; it goes on when they are used up.",
+        show_default=True,
+    ),
 ]
 Sync = Annotated[
     bool,

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from codeact_team.cli.options import (
+    RECORD_MIB,
     RUNS,
     Allow,
     AllowUnsafe,
@@ -16,6 +17,7 @@ from codeact_team.cli.options import (
     Output,
     Overrides,
     Quiet,
+    RecordMib,
     Run,
     RunDir,
     Sync,
@@ -36,6 +38,7 @@ def resume(
     output: Output = None,
     out: Out = None,
     run_dir: RunDir = RUNS,
+    record_mib: RecordMib = RECORD_MIB,
     sync: Sync = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -64,6 +67,7 @@ def resume(
                 overrides=changes,
                 policy=policy,
                 out=out,
+                record_mib=record_mib,
                 sync=sync,
                 again=output is not None or out is not None,
             )

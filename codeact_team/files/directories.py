@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from itertools import chain, count
 from pathlib import PurePosixPath
 
+from codeact_team.system.holes import write_with_holes
 from codeact_team.system.named_paths import open_named
 from codeact_team.system.trees import DIRECTORY
 
@@ -190,9 +191,7 @@ class NewFile:
 
     def write(self, data: bytes) -> None:
         """Add to what is in it."""
-        left = memoryview(data)
-        while left:
-            left = left[os.write(self.descriptor, left) :]
+        write_with_holes(self.descriptor, data)
 
     def settle(self) -> None:
         """Give it its name.

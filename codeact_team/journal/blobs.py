@@ -19,6 +19,8 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from codeact_team.errors import JournalError
+from codeact_team.journal.room import Room
+from codeact_team.system.holes import size_without_holes, write_with_holes
 from codeact_team.system.regular_files import read_regular
 
 REFERENCE = "$blob"
@@ -40,11 +42,13 @@ class Blobs:
 
     Args:
         directory: Where they are; made when the first is kept.
+        room: How much may be kept; ``None`` for any size.
         sync: Whether each is on the disk before :meth:`keep` returns.
     """
 
-    def __init__(self, directory: Path, *, sync: bool = False) -> None:
+    def __init__(self, directory: Path, room: Room | None = None, *, sync: bool = False) -> None:
         self._directory = directory
+        self._room = room
         self._sync = sync
         self._known: set[str] = set()
         self._safe: set[Path] = set()
@@ -58,13 +62,24 @@ class Blobs:
         """
         digest = sha256(data).hexdigest()
         if digest not in self._known:
-            try:
-                self._write(digest, data)
-            except OSError as error:
-                raise JournalError(
-                    f"{self._path(digest)} cannot be written: {error.strerror}. The run stops here, and can be resumed"
-                ) from error
-            self._known.add(digest)
+            self._add(digest, data)
+        return digest
+
+    def keep_if_room(self, data: bytes) -> str | None:
+        """Keep bytes of a file or an artifact, if there is room for them or they are kept already; ``None`` if not. Blocks.
+
+        Raises:
+            JournalError: As :meth:`keep`.
+        """
+        digest = sha256(data).hexdigest()
+        if digest not in self._known:
+            if self._room is not None and not self._room.has_for_file(size_without_holes(data)):
+                try:
+                    if not self._is_whole(digest, data):
+                        return None
+                except OSError as error:
+                    raise self._unwritten(digest, error) from error
+            self._add(digest, data)
         return digest
 
     def read(self, digest: str) -> bytes:
@@ -137,26 +152,45 @@ class Blobs:
             }
         return value
 
+    def _add(self, digest: str, data: bytes) -> None:
+        try:
+            self._write(digest, data)
+        except OSError as error:
+            raise self._unwritten(digest, error) from error
+        self._known.add(digest)
+
+    def _unwritten(self, digest: str, error: OSError) -> JournalError:
+        return JournalError(
+            f"{self._path(digest)} cannot be written: {error.strerror}. The run stops here, and can be resumed"
+        )
+
+    def _is_whole(self, digest: str, data: bytes) -> bool:
+        """Whether the bytes are there; what a power cut has torn is written once more."""
+        path = self._path(digest)
+        return path.is_file() and path.stat().st_size == len(data)
+
     def _path(self, digest: str) -> Path:
         return self._directory / digest[:2] / digest[2:]
 
     def _write(self, digest: str, data: bytes) -> None:
         path = self._path(digest)
-        # what a power cut has torn is written once more
-        if not (path.is_file() and path.stat().st_size == len(data)):
+        if not self._is_whole(digest, data):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             passing = path.with_name(f"{path.name}-{secrets.token_hex(4)}")
             try:
                 descriptor = os.open(passing, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-                with open(descriptor, "wb") as file:
-                    file.write(data)
+                try:
+                    write_with_holes(descriptor, data)
                     if self._sync:
                         # before it gets its name
-                        file.flush()
                         os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
                 passing.rename(path)
             finally:
                 passing.unlink(missing_ok=True)
+            if self._room is not None:
+                self._room.take(size_without_holes(data))
         if self._sync:
             sync(path)
             sync(path.parent)

@@ -18,6 +18,7 @@ from typing import Any, Self, cast
 from pydantic import JsonValue
 
 from codeact_team.errors import JournalError
+from codeact_team.journal.room import Room
 from codeact_team.system.file_locks import lock
 from codeact_team.system.regular_files import open_regular
 
@@ -34,14 +35,16 @@ class Log:
 
     Args:
         path: The file; made if it is not there.
+        room: Counts what is written.
         sync: Whether each line is on the disk before :meth:`append` returns, and so survives a power cut.
 
     Raises:
         JournalError: If another process has it open, its last line is damaged, or it cannot be opened.
     """
 
-    def __init__(self, path: Path, *, sync: bool = False) -> None:
+    def __init__(self, path: Path, room: Room | None = None, *, sync: bool = False) -> None:
         self._path = path
+        self._room = room
         self._sync = sync
         try:
             self._descriptor = open_regular(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
@@ -73,6 +76,8 @@ class Log:
                 f"the journal {self._path} cannot be written: {error.strerror}. The run stops here, and can be resumed"
             ) from error
         began, self._size = self._size, self._size + len(line)
+        if self._room is not None:
+            self._room.take(len(line))
         return began
 
     def close(self) -> None:

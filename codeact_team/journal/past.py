@@ -68,6 +68,8 @@ class Past:
         self._effects: dict[int, PastEffect] = {}
         self._files: dict[str, tuple[int, dict[str, Any]]] = {}
         """What was in each workspace after so many of its entries, as was asked last."""
+        self.full_mib: int | None = None
+        """How many MiB of the run were kept, where these were used up before it had ended."""
         with LogReader(self._lines) as log:
             for entry in log.new():
                 with understood(self._lines):
@@ -195,6 +197,8 @@ class Past:
             self._end(n, offset, State.UNDER_WAY if entry.get("cancelled") else State.FAILED, entry)
         elif (event := entry.get("event")) is not None:
             self._take_event(event)
+        elif (mib := entry.get("full")) is not None:
+            self.full_mib = int(mib)
         elif (n := entry.get("used")) is not None:
             self._go_on(self._effects[n])
         elif "resumed" in entry:

@@ -200,8 +200,10 @@ class RecordedRun:
         problems: list[JournalError] = []
         for entry in log.new():
             event = None
-            if (told := entry.get("event")) is not None:
-                with _left_out(problems):
+            with _left_out(problems):
+                if (mib := entry.get("full")) is not None:
+                    raise JournalError(f"the run had used up the {mib} MiB that were kept of it, and went on")
+                if (told := entry.get("event")) is not None:
                     event = self._event(told)
             if event is not None:
                 yield event

@@ -28,6 +28,7 @@ from codeact_team.journal.hidden_values import HiddenValues
 from codeact_team.journal.log import Log
 from codeact_team.journal.past import Past
 from codeact_team.journal.questions import Owner, Questions, asking, inside
+from codeact_team.journal.room import Room
 from codeact_team.journal.run_directory import About, RunDirectory
 from codeact_team.places import place_of
 from codeact_team.workspace import RecordedFile
@@ -35,6 +36,13 @@ from codeact_team.workspace import RecordedFile
 logger = logging.getLogger(__name__)
 
 _STOPPING = "the run is being stopped"
+_ENDS = ("run_ended", "result")
+"""The types of the events that tell how a run ends."""
+_NO_FILES = "this run has nearly used up the {:,} MiB that are kept of it (--record-mib): its files and pictures are not kept from now on"
+_FULL = (
+    "this run has used up the {:,} MiB that are kept of it (--record-mib): it goes on, but nothing more is kept, and it cannot be "
+    "resumed"
+)
 
 
 class Recorder:
@@ -51,19 +59,29 @@ class Recorder:
       ``cancelled`` where it is under way still, as far as a resumed run is concerned.
     - ``files``: what a ``block`` has ``changed`` in a ``workspace``, and what is ``gone``.
     - ``delivered``: what came of the run, its answer and its files, is where it was wanted.
+    - ``full``, a number of MiB: they are used up, and nothing is written after that but the end of the run.
 
     Args:
         directory: Where the run is kept.
         hidden: What must not be written.
+        mib: How many MiB of the run are kept; ``None`` for any number. When files and artifacts have used up three quarters
+            of that, no more of them are kept; when all is used up, nothing more is written but how the run ends.
         sync: Whether each entry is on the disk before the run goes on.
     """
 
-    def __init__(self, directory: RunDirectory, hidden: HiddenValues, *, sync: bool = False) -> None:
+    def __init__(
+        self, directory: RunDirectory, hidden: HiddenValues, *, mib: int | None = None, sync: bool = False
+    ) -> None:
         self.directory = directory
-        self.blobs = Blobs(directory.blobs, sync=sync)
+        self._room = Room(mib, directory.path)
+        self._is_full = self._leaves_out_files = False
+        """Whether the room is used up, and whether that for files is."""
+        self._notices: list[str] = []
+        """What is to be said of that; a listener of warnings may not be called in a thread."""
+        self.blobs = Blobs(directory.blobs, self._room, sync=sync)
         self.questions = Questions(hidden, self.blobs)
         self._hidden = hidden
-        self._log = Log(directory.lines, sync=sync)
+        self._log = Log(directory.lines, self._room, sync=sync)
         self._failure: JournalError | None = None
         self._apart = ThreadPoolExecutor(1, "journal")
         """What is large is written there, in order: to look through it takes its time."""
@@ -82,7 +100,14 @@ class Recorder:
 
     @classmethod
     def create(
-        cls, runs: Path, about: About, config: str, credentials: Mapping[str, str], *, sync: bool = False
+        cls,
+        runs: Path,
+        about: About,
+        config: str,
+        credentials: Mapping[str, str],
+        *,
+        mib: int | None = None,
+        sync: bool = False,
     ) -> Recorder:
         """Begin the journal of a new run. Blocks.
 
@@ -91,6 +116,7 @@ class Recorder:
             about: What is known of the run.
             config: Its config, in YAML.
             credentials: What must not be written, each by its name.
+            mib: As of the recorder, and so is ``sync``.
             sync: As of the recorder.
 
         Raises:
@@ -100,7 +126,7 @@ class Recorder:
         about = About.model_validate(hidden.hide(about.model_dump(mode="json")))
         directory = RunDirectory(runs / about.id)
         directory.make()
-        recorder = cls(directory, hidden, sync=sync)
+        recorder = cls(directory, hidden, mib=mib, sync=sync)
         try:
             # nobody else does so meanwhile, as the journal is held
             directory.describe(about, str(hidden.hide(config)))
@@ -116,11 +142,16 @@ class Recorder:
             return
         if isinstance(event, MessageSent) and isinstance(event.message, ModelClientStreamingChunkEvent):
             return
-        self._write_apart({}, {"event": dump(event)})
+        self._write_apart({}, {"event": dump(event)}, is_end=event.type in _ENDS)
 
     @classmethod
     def reopen(
-        cls, directory: RunDirectory, credentials: Mapping[str, str], *, sync: bool = False
+        cls,
+        directory: RunDirectory,
+        credentials: Mapping[str, str],
+        *,
+        mib: int | None = None,
+        sync: bool = False,
     ) -> tuple[Recorder, Past]:
         """Go on with the journal of a run, whose past is known then. Blocks.
 
@@ -130,7 +161,7 @@ class Recorder:
             JournalError: If another process writes it, or it is damaged.
         """
         hidden = HiddenValues(credentials, directory.about().nonce)
-        recorder = cls(directory, hidden, sync=sync)
+        recorder = cls(directory, hidden, mib=mib, sync=sync)
         try:
             if sync:
                 directory.sync()
@@ -258,9 +289,17 @@ class Recorder:
 
     async def files_of(self, executor: StreamingCodeExecutor) -> Mapping[str, RecordedFile]:
         """What is in a workspace; the contents are kept, but those with a credential in them."""
-        return await executor.record_files(
-            lambda data: None if self._hidden.are_in(data) else self.blobs.keep(data)
-        )
+        return await executor.record_files(self._keep)
+
+    def _keep(self, data: bytes) -> str | None:
+        """Keep the content of a file or an artifact, unless there is a credential in it, or no room for it."""
+        if self._hidden.are_in(data):
+            return None
+        digest = self.blobs.keep_if_room(data)
+        if digest is None and not self._leaves_out_files:
+            self._leaves_out_files = True
+            self._notices.append(_NO_FILES)
+        return digest
 
     def close(self) -> None:
         """Let others go on with the run, when all is written. Idempotent. Blocks."""
@@ -287,6 +326,8 @@ class Recorder:
         """
         if (last := self._last) is not None:
             await to_the_end(asyncio.wrap_future(last))
+        while self._notices:
+            logger.warning(self._notices.pop(0).format(self._room.mib))
         if self._lost is not None:
             raise self._lost
 
@@ -297,6 +338,7 @@ class Recorder:
         more: Mapping[str, JsonValue] = MappingProxyType({}),
         *,
         artifacts: Sequence[Artifact] = (),
+        is_end: bool = False,
     ) -> int:
         """Append an entry: at once, or in a thread if it is large, or others are written there.
 
@@ -305,16 +347,18 @@ class Recorder:
             values: What is packed before it is written.
             more: What it ends with.
             artifacts: What is kept before it is written.
+            is_end: Whether it tells how the run ends, and is written in any case.
         """
         if (failure := self._lost or (None if "event" in values else self._failure)) is not None:
             raise failure
         self.last += 1
-        head = {"n": self.last, "at": round(time.time(), 6), **entry}
+        head: dict[str, JsonValue] = {"n": self.last, "at": round(time.time(), 6), **entry}
 
         def write() -> None:
+            if not is_end and self._is_used_up(head):
+                return
             for artifact in artifacts:
-                if not self._hidden.are_in(artifact.data):
-                    self.blobs.keep(artifact.data)
+                self._keep(artifact.data)
             packed = {key: self.questions.packed(value) for key, value in values.items()}
             self._log.append({**head, **packed, **more})
 
@@ -324,6 +368,14 @@ class Recorder:
         else:
             self._last = self._apart.submit(self._write_unless_lost, write)
         return self.last
+
+    def _is_used_up(self, entry: Mapping[str, JsonValue]) -> bool:
+        """Whether the room is used up, which the journal says in place of the entry with which it is."""
+        if not self._is_full and self._room.is_used_up:
+            self._is_full = True
+            self._log.append({"n": entry["n"], "at": entry["at"], "full": self._room.mib})
+            self._notices.append(_FULL)
+        return self._is_full
 
     def _write_unless_lost(self, write: Callable[[], None]) -> None:
         if self._lost is None:

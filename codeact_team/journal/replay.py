@@ -19,6 +19,7 @@ from codeact_team.journal.past import Past
 from codeact_team.journal.past_effects import PastEffect, State
 from codeact_team.journal.questions import Questions, asking, inside
 from codeact_team.journal.recorded_order import RecordedOrder
+from codeact_team.journal.restoration import tell_unkept
 from codeact_team.places import place_of
 
 
@@ -182,6 +183,7 @@ class Replay:
             for path, file in files.items()
             if file["digest"] is not None
         }
+        tell_unkept(files, ())
         executable = {path for path, file in files.items() if file["is_executable"]}
         if contents:
             await executor.restore_files(contents, executable, [])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Container, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,8 @@ from codeact_team.journal.questions import inside
 from codeact_team.journal.recorder import Recorder, as_entry, workspace_of
 from codeact_team.places import place_of
 from codeact_team.workspace import Change
+
+logger = logging.getLogger(__name__)
 
 END = 1 << 62
 """After all entries."""
@@ -260,6 +263,7 @@ class Restoration:
             for path, file in wanted.items()
             if file["digest"] is not None and _differs(there.get(path), file)
         }
+        tell_unkept(wanted, there)
         executable = {path for path, file in wanted.items() if file["is_executable"]}
         stays = self._added.get(workspace_of(executor), ())
         # nor is anything removed that could not be brought back
@@ -270,6 +274,23 @@ class Restoration:
             await executor.restore_files(contents, executable, gone)
             there = await self._recorder.files_of(executor)
         self._recorder.know_files(executor, there)
+
+
+def tell_unkept(wanted: Mapping[str, Any], there: Container[str]) -> None:
+    """Tell which files cannot be brought back, as their contents were not kept.
+
+    Args:
+        wanted: The files, as an entry has them.
+        there: Those that are in the workspace anyway.
+    """
+    missing = [path for path, file in wanted.items() if file["digest"] is None and path not in there]
+    if missing:
+        named = ", ".join(missing[:5]) + (f" and {len(missing) - 5:,} more" if missing[5:] else "")
+        logger.warning(
+            "files of the workspace are missing now, as they were not kept: %s. What has more than 64 MiB or holds a credential "
+            "is not kept, nor what was made when the run had nearly used up what is kept of it (--record-mib)",
+            named,
+        )
 
 
 def _why_not_again(executor: StreamingCodeExecutor, sandbox: Sandbox) -> str | None:

@@ -28,6 +28,7 @@ from codeact_team.errors import JournalError
 from codeact_team.events import MessageSent, RunBegan, RunEnded, RunParked
 from codeact_team.executor_interface import StreamingCodeExecutor
 from codeact_team.journal import About, RunDirectory
+from codeact_team.journal.room import DEFAULT_MIB
 from codeact_team.providers import Policy
 from codeact_team.runs.recording import Recording, refuse_elsewhere
 from codeact_team.runs.result import RunEnding
@@ -49,6 +50,7 @@ async def open_team(
     overrides: Sequence[str | ForEvery] = (),
     policy: Policy | None = None,
     record: str | os.PathLike[str] | None = None,
+    record_mib: int | None = DEFAULT_MIB,
     sync: bool = False,
 ) -> AsyncGenerator[Team | ChatAgent]:
     """Load a team, or a single agent, and stop at the end whatever it started; its model clients are closed.
@@ -70,6 +72,8 @@ async def open_team(
         policy: What may be loaded.
         record: The directory of this run, made if it is missing, and for this user only. All tasks of the team are one
             run. ``None`` to keep nothing.
+        record_mib: How many MiB of the run are kept at most; ``None`` for any number. It goes on when they are used up, but
+            cannot be resumed then.
         sync: Whether all that is kept survives a power cut, too.
 
     Raises:
@@ -82,17 +86,17 @@ async def open_team(
             yield team
         return
     read = partial(read_config, source, overrides=overrides, policy=policy)
-    async with _recorded(read, source, _directory(record), sync=sync) as team:
+    recording = Recording(directory := _directory(record), mib=record_mib, sync=sync)
+    async with _recorded(read, source, directory, recording) as team:
         yield team
 
 
 @asynccontextmanager
 async def _recorded(
-    read: Callable[[], CheckedConfig], source: ConfigSource, directory: RunDirectory, *, sync: bool
+    read: Callable[[], CheckedConfig], source: ConfigSource, directory: RunDirectory, recording: Recording
 ) -> AsyncGenerator[Team | ChatAgent]:
     if directory.is_begun:
         _refuse_other(directory.about())
-    recording = Recording(directory, sync=sync)
     door, summary = Door(recording.stand, outer=(outer := current_door())), Summary(in_all=True)
     for listener in (recording, *summary.listeners):
         door.listen(listener, essential=True)

@@ -29,11 +29,16 @@ from codeact_team.journal import (
     RunDirectory,
     new_id,
 )
+from codeact_team.journal.room import DEFAULT_MIB
 from codeact_team.journal.run_directory import ADVICE
 from codeact_team.runs.result import RunEnding, RunResult
 
 logger = logging.getLogger(__name__)
 
+_FULL = (
+    "the run in {} cannot go on: it had used up the {:,} MiB that were kept of it, and nobody knows what it has done after that. "
+    "Begin a new one, which may keep more by --record-mib; in Python, by `record_mib`"
+)
 _VERSIONED = ("codeact-team", "autogen-core", "autogen-agentchat", "autogen-ext")
 
 
@@ -43,11 +48,15 @@ class Recording:
     Args:
         runs: The directory that gets one for a new run; or that of the run itself, which goes on if it is there; ``None``
             to record nothing.
+        mib: How many MiB of the run are kept; ``None`` for any number. It goes on without when they are used up.
         sync: Whether all that is recorded survives a power cut.
     """
 
-    def __init__(self, runs: Path | RunDirectory | None, *, sync: bool = False) -> None:
+    def __init__(
+        self, runs: Path | RunDirectory | None, *, mib: int | None = DEFAULT_MIB, sync: bool = False
+    ) -> None:
         self._runs = runs
+        self._mib = mib
         self._sync = sync
         self._parking: Parking | None = None
         self._recorder: Recorder | None = None
@@ -127,7 +136,9 @@ class Recording:
             directory = RunDirectory(directory / new_id())
         credentials = credentials_of(config.document, os.environ)
         if directory.is_begun:
-            self._recorder, past = Recorder.reopen(directory, credentials, sync=self._sync)
+            self._recorder, past = Recorder.reopen(directory, credentials, mib=self._mib, sync=self._sync)
+            if past.full_mib is not None:
+                raise JournalError(_FULL.format(directory.path, past.full_mib))
             self._resumption = Resumption(past, self._recorder)
             self._resumption.begin(executors)
             if task is None and self._recorder.questions.shown(directory.config()) != config.written:
@@ -145,7 +156,7 @@ class Recording:
                 versions=dict(_versions()),
             )
             self._recorder = Recorder.create(
-                directory.path.parent, about, config.written, credentials, sync=self._sync
+                directory.path.parent, about, config.written, credentials, mib=self._mib, sync=self._sync
             )
         self._parking = Parking(self._recorder, park)
         self._recorder(opened)
@@ -181,9 +192,12 @@ class Recording:
             self._recorder.is_stopping = is_stopping
 
     async def finish(self, executors: Sequence[StreamingCodeExecutor]) -> None:
-        """The work is done: see :meth:`Resumption.finish`."""
+        """The work is done: see :meth:`Resumption.finish` and :meth:`Recorder.written`."""
         if self._resumption is not None:
             await self._resumption.finish(executors)
+        if self._recorder is not None:
+            # the end waits for it without letting the loop go on
+            await self._recorder.written()
 
     def delivered(self) -> None:
         """Note that what came of the run is where it was wanted: then there is nothing more to do for it. Blocks.

@@ -12,6 +12,7 @@ from codeact_team.config.overrides import apply_overrides
 from codeact_team.config.written import credentials_of_environment
 from codeact_team.errors import JournalError
 from codeact_team.journal import HiddenValues, RecordedRun, RunDirectory
+from codeact_team.journal.room import DEFAULT_MIB
 from codeact_team.journal.run_directory import digest_of
 from codeact_team.providers import Policy
 from codeact_team.runs.recording import refuse_elsewhere
@@ -28,6 +29,7 @@ def resumed(
     overrides: Sequence[str | ForEvery] = (),
     policy: Policy | None = None,
     out: str | os.PathLike[str] | None = None,
+    record_mib: int | None = DEFAULT_MIB,
     sync: bool = False,
     again: bool = False,
 ) -> tuple[TeamRunner, str]:
@@ -38,6 +40,7 @@ def resumed(
         overrides: Changes to its config, such as a limit that is raised.
         policy: What may be loaded.
         out: As of :class:`TeamRunner`.
+        record_mib: As of :class:`TeamRunner`.
         sync: As of :class:`TeamRunner`.
         again: Whether what came of a run whose work was accepted is wanted once more, such as in another place.
 
@@ -70,7 +73,16 @@ def resumed(
     hidden = HiddenValues(credentials_of_environment(os.environ), about.nonce)
     config, task = str(hidden.show(config)), str(hidden.show(about.task))
     _refuse_other_parts(config, [change for change in overrides if isinstance(change, str)])
-    return TeamRunner(config, overrides=overrides, policy=policy, out=out, record=directory, sync=sync), task
+    runner = TeamRunner(
+        config,
+        overrides=overrides,
+        policy=policy,
+        out=out,
+        record=directory,
+        record_mib=record_mib,
+        sync=sync,
+    )
+    return runner, task
 
 
 def _refuse_other_parts(config: str, changes: Sequence[str]) -> None:

@@ -35,6 +35,7 @@ from codeact_team.errors import JournalError
 from codeact_team.events import RunBegan, RunEnded, RunParked
 from codeact_team.executor_interface import SessionCodeExecutor
 from codeact_team.journal import RunDirectory
+from codeact_team.journal.room import DEFAULT_MIB
 from codeact_team.ledger import within_budgets
 from codeact_team.providers import Policy
 from codeact_team.runs.recording import Recording
@@ -60,6 +61,7 @@ class TeamRunner:
         out: A directory that gets copies of the files that each run has made or changed; made if it is missing.
         record: The directory in which :meth:`run_once` keeps the run, in one of its own; or the run that it goes on with;
             ``None`` to keep nothing; or what keeps it.
+        record_mib: How many MiB of a run are kept at most; ``None`` for any number.
         sync: Whether what is kept survives a power cut.
     """
 
@@ -71,13 +73,16 @@ class TeamRunner:
         policy: Policy | None = None,
         out: str | os.PathLike[str] | None = None,
         record: Path | RunDirectory | Recording | None = None,
+        record_mib: int | None = DEFAULT_MIB,
         sync: bool = False,
     ) -> None:
         self._source = source
         self._overrides = overrides
         self._policy = policy
         self._files = RunFiles(out)
-        self._recording = record if isinstance(record, Recording) else Recording(record, sync=sync)
+        if not isinstance(record, Recording):
+            record = Recording(record, mib=record_mib, sync=sync)
+        self._recording = record
         self._door = Door(self._record, self._files.keep)
         self.listen(self._recording, essential=True)
         self.listen(self._files.count)
