@@ -60,7 +60,7 @@ class SavedFile:
     is_due: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RecordedFile:
     """A file of the workspace at one time.
 

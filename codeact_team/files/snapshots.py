@@ -24,7 +24,7 @@ BY_PYTHON = "__pycache__"
 """What Python calls a directory in which it keeps what it made of modules."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Seen:
     """A file as it was; two that are equal are taken for unchanged."""
 
