@@ -100,10 +100,12 @@ class HostFiles(Files):
         with opened(self._directory) as top:
             for path, size in wanted.items():
                 _raise_if(stop)
-                with suppress(OSError):
+                try:
                     with opened_file(top, path) as file:
                         data = _read_whole(file, size)
-                    take(path, data)
+                except OSError:
+                    continue
+                take(path, data)
 
     def _snapshot(self) -> Snapshot:
         with opened(self._directory) as top:

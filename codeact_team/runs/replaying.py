@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,8 @@ from codeact_team.runs.recording import Recording
 from codeact_team.runs.result import RunEnding, RunResult
 from codeact_team.runs.team_runner import TeamRunner
 from codeact_team.sandboxes.temporary import TemporaryDirectory
+
+logger = logging.getLogger(__name__)
 
 
 class Replaying(Recording):
@@ -151,8 +154,14 @@ def replayed(
         questions = Questions(
             HiddenValues(credentials_of(checked.document, os.environ), about.nonce), Blobs(place / "blobs")
         )
+        past = Past(directory)
+        if past.full_mib is not None:
+            logger.warning(
+                "the record ends before the run did: it had used up the %s MiB that were kept of it",
+                f"{past.full_mib:,}",
+            )
         replay = Replay(
-            Past(directory),
+            past,
             questions,
             names,
             runner.break_off,

@@ -135,3 +135,14 @@ def test_a_shell_may_come_first(fresh: Supervised) -> None:
     set_up(one, "made = 1")
     assert one.sh("echo 1").text == "1\n"
     assert one.run("print(made)").text == "1\n"
+
+
+def test_interpreters_do_not_share_the_position_in_a_file_that_the_setup_has_opened(
+    fresh: Supervised,
+) -> None:
+    one = fresh
+    set_up(one, "import os; file = os.open('/etc/passwd', os.O_RDONLY)")
+    assert one.run("print(len(os.read(file, 3)), os.lseek(file, 0, os.SEEK_CUR))").text == "3 3\n"
+    one.restart()
+    set_up(one, "import os; file = os.open('/etc/passwd', os.O_RDONLY)")
+    assert one.run("print(os.lseek(file, 0, os.SEEK_CUR))").text == "0\n"
