@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections import Counter
@@ -15,7 +16,7 @@ from typing import Any
 from codeact_team.batch.driver import Driver
 from codeact_team.batch.engines import EngineName, LocalEngine, engine_of
 from codeact_team.batch.events import BatchBegan, BatchNoted, BatchResult, LineBroken, Share
-from codeact_team.batch.job_configs import JobConfigs, WorkerSettings, own_directories
+from codeact_team.batch.job_configs import SEALED_BY, JobConfigs, WorkerSettings, own_directories
 from codeact_team.batch.leases import LeaseFiles
 from codeact_team.batch.measures import mean_pass_at, wilson_interval
 from codeact_team.batch.results import Results, TaskResult
@@ -27,11 +28,14 @@ from codeact_team.config.for_every import ForEvery
 from codeact_team.config.loading import CheckedConfig, read_config
 from codeact_team.config.open import make_runnable
 from codeact_team.effects import Door, Listener
-from codeact_team.errors import SettingError
+from codeact_team.errors import JournalError, SettingError
+from codeact_team.journal.seal import user_key
 from codeact_team.ledger import BudgetTermination
 from codeact_team.ledger.budget_config import BudgetTerminationConfig, Price
 from codeact_team.providers import Policy
 from codeact_team.scope import Scope
+
+logger = logging.getLogger(__name__)
 
 Tasks = str | os.PathLike[str] | Iterable[Mapping[str, Any]]
 
@@ -139,7 +143,7 @@ class Batch:
             self._driver = driver = Driver(
                 jobs,
                 results,
-                replace(settings, token=leases.begin()),
+                replace(settings, token=leases.begin(), seal_key=_seal_key()),
                 engine=self._engine if len(done) < len(jobs) else LocalEngine(),
                 leases=leases,
                 workers=self._workers,
@@ -219,6 +223,15 @@ class Batch:
 
     def _jobs_of(self, task: BatchTask, templates: Sequence[str]) -> list[Job]:
         return jobs_of(task, epochs=self._epochs, overrides=templates, checker=self._checker)
+
+
+def _seal_key() -> str:
+    """What the workers seal their runs with."""
+    try:
+        return user_key().derived(SEALED_BY).secret.hex()
+    except JournalError as error:
+        logger.warning("%s: what is interrupted of this batch cannot go on", error)
+        return ""
 
 
 async def _try_to_make(config: CheckedConfig) -> None:

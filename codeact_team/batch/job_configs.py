@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from autogen_core.code_executor import CodeExecutor
@@ -14,7 +14,11 @@ from codeact_team.batch.tasks import Job
 from codeact_team.config.document import at
 from codeact_team.config.loading import CheckedConfig, read_config
 from codeact_team.config.validation import check_components
+from codeact_team.journal.seal import SealKey
 from codeact_team.providers import Policy, schema_of
+
+SEALED_BY = "batch"
+"""The name of the key that a user's key gives to all batches: workers on other machines have no other one."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,7 @@ class WorkerSettings:
         retries: How often a job may be tried again as what is around it has failed.
         working_directory: From which relative paths lead.
         token: Tells the directory of the batch from another of the same name.
+        seal_key: What seals its runs, wherever they are made, in hexadecimal digits; empty where there is no key.
     """
 
     config: str
@@ -41,6 +46,12 @@ class WorkerSettings:
     retries: int
     working_directory: str
     token: str = ""
+    seal_key: str = field(default="", repr=False)
+
+    @property
+    def key(self) -> SealKey | None:
+        """The same, as a key."""
+        return SealKey(SEALED_BY, bytes.fromhex(self.seal_key)) if self.seal_key else None
 
     @property
     def policy(self) -> Policy:

@@ -33,9 +33,12 @@ from codeact_team.batch.host import Host
 from codeact_team.effects import Effect, Perform
 from codeact_team.errors import JournalError
 from codeact_team.journal import RunDirectory
+from codeact_team.journal.seal import SealKey
 from codeact_team.system import trees
 from codeact_team.system.regular_files import open_regular, read_regular
 
+_MOST = 1024
+"""Bytes of a lease."""
 _LEASES = "leases"
 # no job has a name that begins with a dot
 _TOKEN = ".driver"
@@ -114,7 +117,7 @@ class LeaseFiles:
 
     def _read(self, name: str) -> str:
         try:
-            return read_regular(self._directory / name).decode("ascii", errors="replace")
+            return read_regular(self._directory / name, _MOST).decode("ascii", errors="replace")
         except OSError:
             # whoever cannot read it does not know that it is the newest
             return ""
@@ -198,10 +201,11 @@ class LeasedRun(RunDirectory):
     Args:
         path: The directory.
         held: The lease.
+        key: As of :class:`RunDirectory`.
     """
 
-    def __init__(self, path: Path, held: HeldLease) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, held: HeldLease, key: SealKey | None = None) -> None:
+        super().__init__(path, key)
         self._held = held
 
     @property

@@ -115,7 +115,7 @@ class Worker:
                 await asyncio.wait_for(self._stopped.wait(), wait)
 
     async def _once(self, job: Job, retries: Retries, held: HeldLease) -> TaskResult:
-        run = LeasedRun(self._directory / "runs" / job.name, held)
+        run = LeasedRun(self._directory / "runs" / job.name, held, self._settings.key)
         files = self._directory / "files" / job.name
         await self._until_free(run)
         await held.enter(run)

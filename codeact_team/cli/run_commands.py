@@ -55,6 +55,7 @@ def resume(
     with reported() as screen:
         if not (as_json or quiet):
             screen.work()
+        from codeact_team.cli.foreign_run_prompt import confirming
         from codeact_team.cli.run import run_command
         from codeact_team.journal import find_run
         from codeact_team.runs import resumed
@@ -70,6 +71,7 @@ def resume(
                 record_mib=record_mib,
                 sync=sync,
                 again=output is not None or out is not None,
+                confirm=confirming(screen, as_json=as_json),
             )
             code = run_command(
                 screen, runner, task, seconds=timeout, output=output, as_json=as_json, quiet=quiet
@@ -114,6 +116,7 @@ def replay(
     with reported() as screen:
         if not (as_json or quiet):
             screen.work()
+        from codeact_team.cli.foreign_run_prompt import confirming
         from codeact_team.cli.replay import replay_command, replay_until_command
         from codeact_team.journal import find_run
         from codeact_team.runs import replayed
@@ -127,6 +130,7 @@ def replay(
                 policy=policy_of(allow, allow_unsafe),
                 until=until,
                 beyond_workspace=beyond_workspace,
+                confirm=confirming(screen, as_json=as_json),
             ) as ready,
         ):
             if until is None:

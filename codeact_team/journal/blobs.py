@@ -11,6 +11,7 @@ import base64
 import json
 import os
 import secrets
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import sha256
@@ -19,9 +20,10 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from codeact_team.errors import JournalError
+from codeact_team.journal.bounded_json import MAX_PARTS, parse, parts_of
 from codeact_team.journal.room import Room
 from codeact_team.system.holes import size_without_holes, write_with_holes
-from codeact_team.system.regular_files import read_regular
+from codeact_team.system.regular_files import open_regular, read_regular
 
 REFERENCE = "$blob"
 _IN_BASE64: Mapping[str, tuple[Callable[[bytes], bytes], bytes]] = {
@@ -35,6 +37,9 @@ LIGHT = 64 * 1024
 """Characters, keys and items of a value that takes no time worth a thread."""
 _MANY = 1000
 _DIGEST = 64
+_LARGEST = 64 << 20
+"""Bytes of a blob that is read as a whole, and of all that a value is made of, as often as it is in it."""
+_PIECE = 1 << 20
 
 
 class Blobs:
@@ -44,12 +49,21 @@ class Blobs:
         directory: Where they are; made when the first is kept.
         room: How much may be kept; ``None`` for any size.
         sync: Whether each is on the disk before :meth:`keep` returns.
+        is_hidden: Whether there is in some bytes what must not be written.
     """
 
-    def __init__(self, directory: Path, room: Room | None = None, *, sync: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        room: Room | None = None,
+        *,
+        sync: bool = False,
+        is_hidden: Callable[[bytes], bool] = lambda data: False,
+    ) -> None:
         self._directory = directory
         self._room = room
         self._sync = sync
+        self._is_hidden = is_hidden
         self._known: set[str] = set()
         self._safe: set[Path] = set()
         """Directories whose own names are on the disk."""
@@ -88,25 +102,38 @@ class Blobs:
         Raises:
             JournalError: If they are not there, or are others.
         """
-        if len(digest) != _DIGEST or not digest.isalnum():
-            raise JournalError(f"{digest!r} is no digest: the journal is damaged, or not one of ours")
         path = self._path(digest)
         try:
-            data = read_regular(path)
+            data = read_regular(path, _LARGEST)
         except OSError as error:
             raise JournalError(f"{path} cannot be read: {error.strerror}") from error
         if sha256(data).hexdigest() != digest:
             raise JournalError(f"{path} is not what was written: its digest differs")
         return data
 
-    def file(self, digest: str) -> Path:
+    def file(self, digest: str, size: int) -> Path:
         """The file that has the bytes with a digest. Blocks.
+
+        Args:
+            digest: Their digest.
+            size: How many they are.
 
         Raises:
             JournalError: As :meth:`read`.
         """
-        self.read(digest)
-        return self._path(digest)
+        path = self._path(digest)
+        try:
+            with open(open_regular(path), "rb") as file:
+                found = sha256()
+                # a sparse file of a terabyte takes no room on a disk
+                is_whole = os.fstat(file.fileno()).st_size == size
+                while is_whole and (piece := file.read(_PIECE)):
+                    found.update(piece)
+        except OSError as error:
+            raise JournalError(f"{path} cannot be read: {error.strerror}") from error
+        if not is_whole or found.hexdigest() != digest:
+            raise JournalError(f"{path} is not what was written: its digest differs")
+        return path
 
     def pack(self, value: JsonValue) -> JsonValue:
         """A value as a line has it: what is large in it, and what is large as a whole, by reference. Blocks."""
@@ -120,23 +147,19 @@ class Blobs:
         """The value that was packed. Blocks.
 
         Raises:
-            JournalError: As :meth:`read`.
+            JournalError: As :meth:`read`, or if the value is too large: a few blobs can name each other again and again.
         """
-        if isinstance(value, list):
-            return [self.unpack(item) for item in value]
-        if not isinstance(value, dict):
-            return value
-        if REFERENCE in value:
-            return self.unpack(json.loads(self.read(str(value[REFERENCE]))))
-        for key, (encode, _) in _IN_BASE64.items():
-            if key in value:
-                return encode(self.read(str(value[key]))).decode()
-        return {key[1:] if key.startswith("$") else key: self.unpack(item) for key, item in value.items()}
+        try:
+            return _Unpacking(self).value(value)
+        except (RecursionError, ValueError) as error:
+            raise JournalError(f"{self._directory} has what codeact-team does not write: {error}") from error
 
     def _pack(self, value: JsonValue) -> JsonValue:
         if isinstance(value, str) and len(value) > _LARGE and (found := _bytes_of(value)) is not None:
             key, held = found
-            return {key: self.keep(held), "size": len(held)}
+            # in base64 nobody has looked for all spellings of a credential; as bytes they would be plain
+            if not self._is_hidden(held):
+                return {key: self.keep(held), "size": len(held)}
         packed = self._pack_parts(value)
         if not isinstance(packed, str | dict | list):
             return packed
@@ -170,6 +193,8 @@ class Blobs:
         return path.is_file() and path.stat().st_size == len(data)
 
     def _path(self, digest: str) -> Path:
+        if len(digest) != _DIGEST or not digest.isalnum():
+            raise JournalError(f"{digest!r} is no digest: the journal is damaged, or not one of ours")
         return self._directory / digest[:2] / digest[2:]
 
     def _write(self, digest: str, data: bytes) -> None:
@@ -216,6 +241,66 @@ def is_light(value: JsonValue, most: int = LIGHT) -> bool:
             pending += inner.keys()
             pending += inner.values()
     return most >= 0
+
+
+class _Unpacking:
+    """Unpacks one value. Each blob is read once; what is in it counts as often as it is in the value.
+
+    Args:
+        blobs: Where blobs are.
+    """
+
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs = blobs
+        self._known: dict[tuple[str, str], tuple[JsonValue, int, int]] = {}
+        """By key and digest: what a blob stands for, how many bytes of memory its texts take, and how many parts it has."""
+        self._bytes = self._parts = 0
+        """Of all that was unpacked so far."""
+
+    def value(self, value: JsonValue) -> JsonValue:
+        """A value without references.
+
+        Raises:
+            JournalError: If a blob cannot be read, or the value is too large.
+            ValueError: If a blob holds no JSON.
+        """
+        if isinstance(value, list):
+            return [self.value(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        for key in (REFERENCE, *_IN_BASE64):
+            if key in value:
+                return self._held(key, str(value[key]))
+        return {key[1:] if key.startswith("$") else key: self.value(item) for key, item in value.items()}
+
+    def _held(self, key: str, digest: str) -> JsonValue:
+        if (known := self._known.get((key, digest))) is not None:
+            found, size, parts = known
+            self._count(size, parts)
+            return found
+        size, parts = self._bytes, self._parts
+        data = self._blobs.read(digest)
+        if key == REFERENCE:
+            self._count(_memory_of(data), 1 if data.startswith(b'"') else parts_of(data))
+            found = self.value(parse(data))
+        else:
+            self._count(len(data) * 4 // 3, 1)
+            found = _IN_BASE64[key][0](data).decode()
+        self._known[key, digest] = found, self._bytes - size, self._parts - parts
+        return found
+
+    def _count(self, size: int, parts: int) -> None:
+        self._bytes += size
+        self._parts += parts
+        if self._bytes > _LARGEST or self._parts > MAX_PARTS:
+            raise JournalError(
+                f"what is recorded is too large to be read: a value has more than {_LARGEST >> 20} MiB, or {MAX_PARTS:,} parts"
+            )
+
+
+def _memory_of(data: bytes) -> int:
+    """Bytes that a text takes, one character of which may make all others larger."""
+    return sys.getsizeof(data.decode(errors="replace"))
 
 
 def _json(value: JsonValue) -> bytes:

@@ -35,6 +35,7 @@ class Past:
         workspaces: By its name, where in the journal its entries are, each with the number of the block that it belongs to.
         rebuilding: The names of workspaces that were on the way back when the run ended once more.
         under_way: Blocks that were running when the run ended, by the numbers of their entries.
+        chain: What authenticates the next entry; ``None`` where the run is not this user's, or was changed by somebody else.
         open: The questions for which the run was parked, and that nobody has answered, by the numbers of their entries.
 
     Raises:
@@ -70,11 +71,12 @@ class Past:
         """What was in each workspace after so many of its entries, as was asked last."""
         self.full_mib: int | None = None
         """How many MiB of the run were kept, where these were used up before it had ended."""
-        with LogReader(self._lines) as log:
+        with LogReader(self._lines, directory.chain()) as log:
             for entry in log.new():
                 with understood(self._lines):
                     self.last = entry["n"]
                     self._take(log.offset, entry)
+            self.chain = log.chain
 
     def told(self, record: str) -> RunResumed:
         """What a person may want to know before the run goes on."""

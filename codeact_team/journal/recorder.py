@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
@@ -30,6 +30,7 @@ from codeact_team.journal.past import Past
 from codeact_team.journal.questions import Owner, Questions, asking, inside
 from codeact_team.journal.room import Room
 from codeact_team.journal.run_directory import About, RunDirectory
+from codeact_team.journal.seal import SealKey
 from codeact_team.places import place_of
 from codeact_team.workspace import RecordedFile
 
@@ -78,7 +79,7 @@ class Recorder:
         """Whether the room is used up, and whether that for files is."""
         self._notices: list[str] = []
         """What is to be said of that; a listener of warnings may not be called in a thread."""
-        self.blobs = Blobs(directory.blobs, self._room, sync=sync)
+        self.blobs = Blobs(directory.blobs, self._room, sync=sync, is_hidden=hidden.are_in)
         self.questions = Questions(hidden, self.blobs)
         self._hidden = hidden
         self._log = Log(directory.lines, self._room, sync=sync)
@@ -106,6 +107,7 @@ class Recorder:
         config: str,
         credentials: Mapping[str, str],
         *,
+        key: SealKey | None = None,
         mib: int | None = None,
         sync: bool = False,
     ) -> Recorder:
@@ -116,7 +118,8 @@ class Recorder:
             about: What is known of the run.
             config: Its config, in YAML.
             credentials: What must not be written, each by its name.
-            mib: As of the recorder, and so is ``sync``.
+            key: What seals it; by default the key of this user.
+            mib: As of the recorder.
             sync: As of the recorder.
 
         Raises:
@@ -124,12 +127,13 @@ class Recorder:
         """
         hidden = HiddenValues(credentials, about.nonce)
         about = About.model_validate(hidden.hide(about.model_dump(mode="json")))
-        directory = RunDirectory(runs / about.id)
+        directory = RunDirectory(runs / about.id, key)
         directory.make()
         recorder = cls(directory, hidden, mib=mib, sync=sync)
         try:
             # nobody else does so meanwhile, as the journal is held
             directory.describe(about, str(hidden.hide(config)))
+            recorder._log.chain = directory.chain()
             if sync:
                 directory.sync()
         except BaseException:
@@ -150,17 +154,23 @@ class Recorder:
         directory: RunDirectory,
         credentials: Mapping[str, str],
         *,
+        shown: Collection[str] | None = None,
         mib: int | None = None,
         sync: bool = False,
     ) -> tuple[Recorder, Past]:
         """Go on with the journal of a run, whose past is known then. Blocks.
 
-        Its arguments are those of :meth:`create`.
+        Args:
+            directory: Where the run is kept.
+            credentials: As of :meth:`create`.
+            shown: The names of those that the run gets back; ``None`` for all.
+            mib: As of the recorder.
+            sync: As of the recorder.
 
         Raises:
             JournalError: If another process writes it, or it is damaged.
         """
-        hidden = HiddenValues(credentials, directory.about().nonce)
+        hidden = HiddenValues(credentials, directory.about().nonce, shown)
         recorder = cls(directory, hidden, mib=mib, sync=sync)
         try:
             if sync:
@@ -170,6 +180,8 @@ class Recorder:
             recorder.close()
             raise
         recorder.last = recorder._known = past.last
+        # what is written to the journal of somebody else's run is not made ours by that
+        recorder._log.chain = past.chain
         return recorder, past
 
     async def stand(self, effect: Effect[Any], do: Perform) -> Any:

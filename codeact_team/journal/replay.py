@@ -179,7 +179,7 @@ class Replay:
         self._ready.add(name)
         files = self._past.files(name, 1)
         contents = {
-            path: await asyncio.to_thread(self._past.blobs.file, file["digest"])
+            path: await asyncio.to_thread(self._past.blobs.file, file["digest"], file["size"])
             for path, file in files.items()
             if file["digest"] is not None
         }

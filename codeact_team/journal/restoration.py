@@ -259,7 +259,7 @@ class Restoration:
     async def _let_be(self, executor: StreamingCodeExecutor, wanted: Mapping[str, Any]) -> None:
         there = await self._recorder.files_of(executor)
         contents = {
-            path: await asyncio.to_thread(self._recorder.blobs.file, file["digest"])
+            path: await asyncio.to_thread(self._recorder.blobs.file, file["digest"], file["size"])
             for path, file in wanted.items()
             if file["digest"] is not None and _differs(there.get(path), file)
         }

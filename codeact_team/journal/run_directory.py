@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 import time
@@ -15,7 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from codeact_team.errors import JournalError
 from codeact_team.journal.blobs import sync
+from codeact_team.journal.bounded_json import parse
+from codeact_team.journal.seal import Chain, SealKey, user_key
 from codeact_team.system.regular_files import read_regular
+
+logger = logging.getLogger(__name__)
 
 FORMAT = 1
 """Of the directory and all that is in it."""
@@ -24,6 +29,8 @@ _CONFIG = "config.yaml"
 _LINES = "journal.jsonl"
 _BLOBS = "blobs"
 _PASSING = ".new"
+_MOST = 4 << 20
+"""Bytes of what describes a run, and of its config."""
 _BEFORE = {_CONFIG, _LINES, _CONFIG + _PASSING, _ABOUT + _PASSING}
 """What a process that was killed may have left before there was a run."""
 ADVICE = "Choose another directory by --run-dir, or run it with --no-record; in Python, by `record`"
@@ -43,6 +50,8 @@ class About(BaseModel):
         versions: Of this package, of AutoGen and of Python.
         nonce: What the placeholders of credentials end with.
         config_digest: The SHA-256 of the file with the config; ``None`` where an earlier version has begun the run.
+        seal: What shows who has written all this, and that it was not changed; ``None`` where nothing does.
+        sealed_by: The name of the key; empty for that of a user.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -52,10 +61,27 @@ class About(BaseModel):
     task: str | None
     config: str
     working_directory: str
-    began: float = Field(default_factory=time.time)
+    # a year that a calendar has
+    began: float = Field(default_factory=time.time, ge=0, le=1e11)
     versions: dict[str, str]
     nonce: str = Field(default_factory=lambda: secrets.token_hex(4))
     config_digest: str | None = None
+    seal: str | None = None
+    sealed_by: str = ""
+
+    def sealed(self, key: SealKey) -> About:
+        """The same, with a seal."""
+        named = self.model_copy(update={"sealed_by": key.name})
+        return named.model_copy(update={"seal": key.seal(named._described())})
+
+    def is_sealed(self, key: SealKey) -> bool:
+        """Whether the seal is that of a key."""
+        return self.seal is not None and secrets.compare_digest(
+            self.seal.encode(errors="replace"), key.seal(self._described()).encode()
+        )
+
+    def _described(self) -> bytes:
+        return json.dumps(self.model_dump(mode="json", exclude={"seal"}), sort_keys=True).encode()
 
 
 class RunDirectory:
@@ -63,11 +89,13 @@ class RunDirectory:
 
     Args:
         path: The directory.
+        key: What seals the run, and knows its seal; ``None`` for the key of this user, or what is derived of that.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, key: SealKey | None = None) -> None:
         self.path = path
         self.blobs = path / _BLOBS
+        self.key = key
 
     @property
     def lines(self) -> Path:
@@ -107,13 +135,32 @@ class RunDirectory:
         """
         if self.is_begun:
             raise JournalError(f"{self.path} has got a run of another process just now")
+        about = about.model_copy(update={"config_digest": digest_of(config)})
+        try:
+            about = about.sealed(self.key or user_key())
+        except JournalError as error:
+            logger.warning("%s: to resume or replay this run, a person will have to confirm it", error)
         with self._refused():
             self._write(_CONFIG, config)
-            self._write(
-                _ABOUT,
-                about.model_copy(update={"config_digest": digest_of(config)}).model_dump_json(indent=2)
-                + "\n",
-            )
+            self._write(_ABOUT, about.model_dump_json(indent=2) + "\n")
+
+    def chain(self) -> Chain | None:
+        """What authenticates the journal; ``None`` where the run was not described so by this user. Blocks.
+
+        Raises:
+            JournalError: If what describes it cannot be read.
+        """
+        about = self.about()
+        if about.seal is None or about.config_digest != digest_of(self.config()):
+            return None
+        try:
+            key = self.key or user_key()
+        except JournalError as error:
+            logger.warning("%s", error)
+            return None
+        if about.sealed_by != key.name:
+            key = key.derived(about.sealed_by)
+        return key.chain(about.seal) if about.is_sealed(key) else None
 
     def sync(self) -> None:
         """Let what describes the run, and the names of its directory and its journal, survive a power cut. Blocks.
@@ -137,8 +184,8 @@ class RunDirectory:
         """
         file = self.path / _ABOUT
         try:
-            data = json.loads(read_regular(file))
-            if isinstance(data, dict) and data.get("format") not in (FORMAT, None):  # pyright: ignore[reportUnknownMemberType]
+            data = parse(read_regular(file, _MOST))
+            if isinstance(data, dict) and data.get("format") not in (FORMAT, None):
                 raise JournalError(
                     f"{self.path} has the format {data['format']!r}, and this version of codeact-team reads {FORMAT}: "
                     "use the version that wrote it"
@@ -159,18 +206,21 @@ class RunDirectory:
         """
         file = self.path / _CONFIG
         try:
-            return read_regular(file).decode()
+            return read_regular(file, _MOST).decode()
         except OSError as error:
             raise JournalError(f"{file} cannot be read: {error.strerror}") from error
         except ValueError as error:
             raise JournalError(f"{file} is damaged: {error}") from error
 
     def _write(self, name: str, text: str) -> None:
+        data = text.encode(errors="backslashreplace")
+        if len(data) > _MOST:
+            raise JournalError(f"the run cannot be recorded: its {name} has more than {_MOST:,} bytes")
         # whole or not at all, whenever the process is killed
         passing = self.path / f"{name}{_PASSING}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(passing, flags, 0o600), "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
+        with open(os.open(passing, flags, 0o600), "wb") as file:
+            file.write(data)
         passing.rename(self.path / name)
 
     @contextmanager

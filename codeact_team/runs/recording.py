@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
@@ -31,6 +31,7 @@ from codeact_team.journal import (
 )
 from codeact_team.journal.room import DEFAULT_MIB
 from codeact_team.journal.run_directory import ADVICE
+from codeact_team.journal.seal import key_file
 from codeact_team.runs.result import RunEnding, RunResult
 
 logger = logging.getLogger(__name__)
@@ -50,14 +51,21 @@ class Recording:
             to record nothing.
         mib: How many MiB of the run are kept; ``None`` for any number. It goes on without when they are used up.
         sync: Whether all that is recorded survives a power cut.
+        shown: The names of the credentials that somebody else's run gets; ``None`` where it has to be this user's, and gets all.
     """
 
     def __init__(
-        self, runs: Path | RunDirectory | None, *, mib: int | None = DEFAULT_MIB, sync: bool = False
+        self,
+        runs: Path | RunDirectory | None,
+        *,
+        mib: int | None = DEFAULT_MIB,
+        sync: bool = False,
+        shown: Collection[str] | None = None,
     ) -> None:
         self._runs = runs
         self._mib = mib
         self._sync = sync
+        self._shown = shown
         self._parking: Parking | None = None
         self._recorder: Recorder | None = None
         self._resumption: Resumption | None = None
@@ -134,11 +142,16 @@ class Recording:
         else:
             _refuse_what_code_reaches(directory, executors)
             directory = RunDirectory(directory / new_id())
+        _refuse_what_reaches_the_key(executors)
         credentials = credentials_of(config.document, os.environ)
         if directory.is_begun:
-            self._recorder, past = Recorder.reopen(directory, credentials, mib=self._mib, sync=self._sync)
+            self._recorder, past = Recorder.reopen(
+                directory, credentials, shown=self._shown, mib=self._mib, sync=self._sync
+            )
             if past.full_mib is not None:
                 raise JournalError(_FULL.format(directory.path, past.full_mib))
+            if past.chain is None and self._shown is None:
+                raise foreign_refused(directory.path)
             self._resumption = Resumption(past, self._recorder)
             self._resumption.begin(executors)
             if task is None and self._recorder.questions.shown(directory.config()) != config.written:
@@ -156,7 +169,13 @@ class Recording:
                 versions=dict(_versions()),
             )
             self._recorder = Recorder.create(
-                directory.path.parent, about, config.written, credentials, mib=self._mib, sync=self._sync
+                directory.path.parent,
+                about,
+                config.written,
+                credentials,
+                key=directory.key,
+                mib=self._mib,
+                sync=self._sync,
             )
         self._parking = Parking(self._recorder, park)
         self._recorder(opened)
@@ -234,14 +253,49 @@ def _versions() -> Mapping[str, str]:
     return {"python": platform.python_version(), **{name: version(name) for name in _VERSIONED}}
 
 
+def foreign_refused(run: Path, *wanted: str) -> JournalError:
+    """Why a run that this user has not recorded does not go on.
+
+    Args:
+        run: Its directory.
+        wanted: What its config asks for, where that is what would run.
+    """
+    asked = f" Its config asks for {'; '.join(wanted)}." if wanted else ""
+    return JournalError(
+        f"the run in {run} was not recorded by you on this machine, or was changed since: it could let your tools, your keys and "
+        f"your files be used for what you never asked for.{asked} Go on with it on a terminal by `codeact-team resume` or `replay`, "
+        "which ask you first; or begin a new run"
+    )
+
+
 def _refuse_what_code_reaches(runs: Path, executors: Sequence[StreamingCodeExecutor]) -> None:
     """Refuse a directory that code could read or write: it would know, or change, its own past."""
+    if (path := _reached(runs, executors)) is not None:
+        raise JournalError(
+            f"the run cannot be recorded in {runs}: its code can reach {path}, and so what is recorded of it. {ADVICE}"
+        )
+
+
+def _refuse_what_reaches_the_key(executors: Sequence[StreamingCodeExecutor]) -> None:
+    """Refuse code that could make runs that are taken for this user's."""
+    try:
+        file = key_file()
+    except JournalError:
+        return
+    if (path := _reached(file, executors)) is not None:
+        raise JournalError(
+            f"the run cannot be recorded: its code can reach {path}, and so the key {file}, by which your runs are known. Give it "
+            "less, or set XDG_STATE_HOME to another directory, or run it with --no-record"
+        )
+
+
+def _reached(target: Path, executors: Sequence[StreamingCodeExecutor]) -> Path | None:
+    """What code can reach that holds a path, or is in it."""
     # texts: there are many paths, and this is done for each run
-    directory = os.path.join(os.path.realpath(runs), "")
+    wanted = os.path.join(os.path.realpath(target), "")
     for executor in executors:
         for path in executor.reached:
             reached = os.path.join(os.path.realpath(path), "")
-            if directory.startswith(reached) or reached.startswith(directory):
-                raise JournalError(
-                    f"the run cannot be recorded in {runs}: its code can reach {path}, and so what is recorded of it. {ADVICE}"
-                )
+            if wanted.startswith(reached) or reached.startswith(wanted):
+                return path
+    return None

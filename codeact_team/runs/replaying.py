@@ -25,7 +25,8 @@ from codeact_team.journal.past import Past
 from codeact_team.journal.questions import Questions
 from codeact_team.providers import Policy
 from codeact_team.runs.elsewhere import Placeholders, elsewhere
-from codeact_team.runs.recording import Recording
+from codeact_team.runs.foreign_runs import Confirm, shown_to
+from codeact_team.runs.recording import Recording, foreign_refused
 from codeact_team.runs.result import RunEnding, RunResult
 from codeact_team.runs.team_runner import TeamRunner
 from codeact_team.sandboxes.temporary import TemporaryDirectory
@@ -121,6 +122,7 @@ def replayed(
     policy: Policy | None = None,
     until: int | None = None,
     beyond_workspace: bool = False,
+    confirm: Confirm | None = None,
 ) -> Generator[ReplayedRun]:
     """Make a run ready to be replayed, in directories of its own, which are gone at the end. Blocks.
 
@@ -131,9 +133,10 @@ def replayed(
         policy: What may be loaded.
         until: How many calls of code run, after which it may go on with its models; ``None`` for all.
         beyond_workspace: Whether code may run again that can reach more than its workspace.
+        confirm: Asks a person whether a run is replayed that this user has not recorded; ``None`` where nobody can be asked.
 
     Raises:
-        JournalError: If the run cannot be read.
+        JournalError: If the run cannot be read, or nobody has confirmed it.
         ConfigError: If its config cannot be used.
     """
     run = RecordedRun(directory)
@@ -143,7 +146,8 @@ def replayed(
             f"the run {about.id} is a program's, which gave the team its tasks: it cannot be replayed"
         )
     environ = os.environ if until is not None else Placeholders()
-    hidden = HiddenValues(credentials_of_environment(os.environ), about.nonce)
+    shown = shown_to(directory, confirm, runs_config=config is None)
+    hidden = HiddenValues(credentials_of_environment(os.environ), about.nonce, shown)
     source = str(hidden.show(directory.config())) if config is None else config
     checked = read_config(source, overrides=overrides, policy=policy, environ=environ)
     with TemporaryDirectory() as place:
@@ -151,10 +155,11 @@ def replayed(
         moved, names = elsewhere(checked, place, was_in=was_in, asks_models=until is not None)
         replaying = Replaying()
         runner = TeamRunner(moved, record=replaying)
-        questions = Questions(
-            HiddenValues(credentials_of(checked.document, os.environ), about.nonce), Blobs(place / "blobs")
-        )
+        all_hidden = HiddenValues(credentials_of(checked.document, os.environ), about.nonce, shown)
+        questions = Questions(all_hidden, Blobs(place / "blobs"))
         past = Past(directory)
+        if past.chain is None and shown is None:
+            raise foreign_refused(directory.path)
         if past.full_mib is not None:
             logger.warning(
                 "the record ends before the run did: it had used up the %s MiB that were kept of it",

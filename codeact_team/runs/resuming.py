@@ -15,7 +15,8 @@ from codeact_team.journal import HiddenValues, RecordedRun, RunDirectory
 from codeact_team.journal.room import DEFAULT_MIB
 from codeact_team.journal.run_directory import digest_of
 from codeact_team.providers import Policy
-from codeact_team.runs.recording import refuse_elsewhere
+from codeact_team.runs.foreign_runs import Confirm, shown_to
+from codeact_team.runs.recording import Recording, refuse_elsewhere
 from codeact_team.runs.result import RunEnding, RunResult
 from codeact_team.runs.team_runner import TeamRunner
 
@@ -32,6 +33,7 @@ def resumed(
     record_mib: int | None = DEFAULT_MIB,
     sync: bool = False,
     again: bool = False,
+    confirm: Confirm | None = None,
 ) -> tuple[TeamRunner, str]:
     """What goes on with a run, and its task. Blocks.
 
@@ -43,6 +45,7 @@ def resumed(
         record_mib: As of :class:`TeamRunner`.
         sync: As of :class:`TeamRunner`.
         again: Whether what came of a run whose work was accepted is wanted once more, such as in another place.
+        confirm: Asks a person whether a run goes on that this user has not recorded; ``None`` where nobody can be asked.
 
     Raises:
         JournalError: If it cannot go on.
@@ -70,19 +73,12 @@ def resumed(
             f"the run {about.id} cannot go on: its config.yaml was changed since it began. Put that back; what may change, "
             "such as a limit, is given by -s"
         )
-    hidden = HiddenValues(credentials_of_environment(os.environ), about.nonce)
+    shown = shown_to(directory, confirm)
+    hidden = HiddenValues(credentials_of_environment(os.environ), about.nonce, shown)
     config, task = str(hidden.show(config)), str(hidden.show(about.task))
     _refuse_other_parts(config, [change for change in overrides if isinstance(change, str)])
-    runner = TeamRunner(
-        config,
-        overrides=overrides,
-        policy=policy,
-        out=out,
-        record=directory,
-        record_mib=record_mib,
-        sync=sync,
-    )
-    return runner, task
+    recording = Recording(directory, mib=record_mib, sync=sync, shown=shown)
+    return TeamRunner(config, overrides=overrides, policy=policy, out=out, record=recording), task
 
 
 def _refuse_other_parts(config: str, changes: Sequence[str]) -> None:

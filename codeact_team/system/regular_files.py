@@ -33,11 +33,18 @@ def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
     raise OSError(errno.EINVAL, "it is no regular file", path)
 
 
-def read_regular(path: str | os.PathLike[str]) -> bytes:
+def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
     """All that is in such a file.
 
+    Args:
+        path: The file.
+        most: Bytes that it may have; a sparse file of a terabyte takes no room on a disk.
+
     Raises:
-        OSError: As :func:`open_regular`.
+        OSError: As :func:`open_regular`, or if it has more.
     """
     with open(open_regular(path), "rb") as file:
-        return file.read()
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most:,} bytes", path)
+    return data

@@ -102,7 +102,7 @@ class DyingLog(log.Log):
         if cls.how in ("INT", "TERM"):
             os.kill(os.getpid(), signal.Signals[f"SIG{cls.how}"])
             return super().append(entry)
-        line = log.encode(entry)
+        line = log.encode(entry, self.chain)
         os.write(self._descriptor, {"before": b"", "torn": line[: len(line) // 2], "after": line}[cls.how])
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("it is dead")
