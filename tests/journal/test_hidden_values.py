@@ -17,7 +17,7 @@ from support.cost import LINEAR, SHORT, growth, longest_turn
 
 from codeact_team.journal.hidden_values import HiddenValues
 
-SECRET = 's3cr3t/"key+\\é&%'
+SECRET = "s3cr3t/\"k'ey+\\é&%<~x>"
 WAYS: dict[str, Callable[[str], str]] = {
     "as it is": lambda value: f"Bearer {value}!",
     "in JSON": lambda value: json.dumps({"key": value}),
@@ -25,6 +25,24 @@ WAYS: dict[str, Callable[[str], str]] = {
     "in a URL": lambda value: f"https://host/?key={quote(value, safe='')}",
     "in a path": lambda value: f"https://host/{quote(value)}",
     "in a form": lambda value: urlencode({"key": value}),
+    "in JSON in JSON": lambda value: json.dumps(json.dumps({"key": value})),
+    "in JSON in JSON that is text": lambda value: json.dumps(
+        json.dumps({"key": value}, ensure_ascii=False), ensure_ascii=False
+    ),
+    "in JSON three deep": lambda value: json.dumps(json.dumps(json.dumps(value))),
+    "in JSON with large digits": lambda value: json.dumps(value).replace("00e9", "00E9"),
+    "in JSON with slashes": lambda value: json.dumps(value).replace("/", "\\/"),
+    "in JSON of a page": lambda value: re.sub(
+        "[<>&']", lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value)
+    ),
+    "in a repr": lambda value: repr({"key": value}),
+    "in a repr of JSON": lambda value: repr(json.dumps({"key": value})),
+    "in a repr of bytes": lambda value: repr(value.encode()),
+    "in JSON of a repr": lambda value: json.dumps(repr(value)),
+    "in YAML": lambda value: "key: '" + value.replace("'", "''") + "'",
+    "in a URL with small digits": lambda value: quote(value, safe="").lower(),
+    "in a form with small digits": lambda value: quote_plus(value).lower(),
+    "in base64 of URLs": lambda value: base64.urlsafe_b64encode(f"?{value}".encode()).decode(),
     "in base64": lambda value: base64.b64encode(value.encode()).decode(),
     "in base64 of a user and a password": lambda value: base64.b64encode(f"me:{value}".encode()).decode(),
     "in base64 behind more": lambda value: base64.b64encode(f"user:{value}:x".encode()).decode(),
@@ -40,7 +58,7 @@ def spellings(value: str) -> list[str]:
 @pytest.mark.parametrize("way", WAYS)
 def test_a_credential_is_hidden_and_found_again(way: str) -> None:
     hidden = HiddenValues({"API_KEY": SECRET}, "n0nce")
-    text = WAYS[way](SECRET)
+    text = "x" * 3000 + WAYS[way](SECRET) + "y" * 3000
     written = hidden.hide([{"said": text, SECRET: 1}])
     dumped = json.dumps(written, ensure_ascii=False)
     assert not [spelling for spelling in spellings(SECRET) if spelling in dumped]

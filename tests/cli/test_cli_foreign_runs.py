@@ -1,0 +1,31 @@
+"""What a person is asked before a run goes on that somebody else has recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command_line import codeact_team, talker
+from terminal import on_a_terminal
+
+KEY = "a-key-of-this-machine-0123456789"
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_person_is_asked_for_the_whole_and_then_for_each_key(tmp_path: Path, allowed: bool) -> None:
+    failing = "config.model_client.config.chat_completions=[]"
+    codeact_team(
+        "run", talker(tmp_path, ["Hello."]), f"Say {KEY}.", "-s", failing, cwd=tmp_path, MY_API_KEY=KEY
+    )
+    assert KEY not in next((tmp_path / ".codeact-team" / "runs").glob("2*/run.json")).read_text()
+    with on_a_terminal(
+        "resume", "last", cwd=tmp_path, XDG_STATE_HOME=str(tmp_path / "other"), MY_API_KEY=KEY
+    ) as terminal:
+        terminal.wait_for("Go on with this run?")
+        assert "its config" in terminal.text
+        assert "provider: autogen_agentchat" in terminal.text
+        terminal.type("y", "\r")
+        terminal.wait_for("Give MY_API_KEY of this machine")
+        terminal.type("y" if allowed else "n", "\r")
+        terminal.end()
+        assert (f"Say {KEY}" in terminal.text) == allowed

@@ -1,0 +1,271 @@
+"""A run directory is input from strangers: it exhausts nothing, and nothing of it is done that nobody has confirmed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from cli.command_line import COMMAND, codeact_team, environment, talker
+
+from codeact_team.journal import About, Recorder, RunDirectory
+from codeact_team.journal.log import decode, encode, read_log
+from codeact_team.journal.run_directory import digest_of
+from codeact_team.journal.seal import user_key
+
+KEY = "a-key-of-this-machine-0123456789"
+MIB = 1 << 20
+CONFIG = "provider: autogen_agentchat.agents.UserProxyAgent\nconfig: {name: you}\n"
+
+
+def described(run: Path, config: str = CONFIG) -> None:
+    run.mkdir(parents=True)
+    about = About(
+        id=run.name, task="Look.", config="c", working_directory="/nowhere", versions={}, nonce="0000"
+    )
+    (run / "config.yaml").write_text(config)
+    (run / "run.json").write_text(
+        about.model_copy(update={"config_digest": digest_of(config)}).model_dump_json()
+    )
+    (run / "journal.jsonl").write_bytes(b"")
+
+
+def blob(run: Path, data: bytes) -> dict[str, object]:
+    digest = sha256(data).hexdigest()
+    path = run / "blobs" / digest[:2] / digest[2:]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return {"$blob": digest, "size": len(data)}
+
+
+def doubling(run: Path) -> None:
+    named = blob(run, b'{"type": "run_began"}')
+    for _ in range(34):
+        named = blob(run, json.dumps([named, named]).encode())
+    ask = {"by": "a@b", "kind": "model_call", "key": "k", "request": named}
+    (run / "journal.jsonl").write_bytes(
+        encode({"n": 1, "at": 1, "ask": ask})
+        + encode({"n": 2, "at": 1, "event": named})
+        + encode({"n": 3, "at": 1, "event": named})
+    )
+
+
+def sparse_blob(run: Path) -> None:
+    named = blob(run, b"[]")
+    digest = str(named["$blob"])
+    os.truncate(run / "blobs" / digest[:2] / digest[2:], 200_000 * MIB)
+    ask = {"by": "a@b", "kind": "model_call", "key": "k", "request": named}
+    (run / "journal.jsonl").write_bytes(
+        encode({"n": 1, "at": 1, "ask": ask}) + encode({"n": 2, "at": 1, "event": named})
+    )
+
+
+def small_lists(run: Path) -> None:
+    named = blob(run, b"[" + b"[]," * (10 * MIB) + b"[]]")
+    (run / "journal.jsonl").write_bytes(encode({"n": 1, "at": 1, "event": named}))
+
+
+def sparse_journal(run: Path) -> None:
+    os.truncate(run / "journal.jsonl", 100_000 * MIB)
+
+
+def sparse_behind_a_line(run: Path) -> None:
+    (run / "journal.jsonl").write_bytes(encode({"n": 1, "at": 1, "resumed": {}}))
+    os.truncate(run / "journal.jsonl", 900 * MIB)
+
+
+def long_line(run: Path) -> None:
+    with (run / "journal.jsonl").open("wb") as file:
+        file.write(b'{"n":1,"at":1,"event":"')
+        for _ in range(300):
+            file.write(b"x" * MIB)
+        file.write(b'"}\n')
+
+
+def deep_line(run: Path) -> None:
+    (run / "journal.jsonl").write_bytes(
+        encode({"n": 1, "at": 1}).replace(b'"at":1', b'"at":' + b"[" * MIB + b"]" * MIB)
+    )
+
+
+def of(name: str) -> Callable[[Path], None]:
+    return lambda run: os.truncate(run / name, 200_000 * MIB)
+
+
+def alias_bomb(run: Path) -> None:
+    shutil.rmtree(run)
+    levels = [f"{chr(98 + n)}: &{chr(98 + n)} [{', '.join(['*' + chr(97 + n)] * 10)}]" for n in range(10)]
+    described(run, "a: &a [x]\n" + "\n".join(levels) + "\n")
+
+
+DIRECTORIES: dict[str, Callable[[Path], None]] = {
+    "blobs that double": doubling,
+    "a sparse blob": sparse_blob,
+    "many small lists": small_lists,
+    "a sparse journal": sparse_journal,
+    "a sparse end": sparse_behind_a_line,
+    "a long line": long_line,
+    "a deep line": deep_line,
+    "a sparse description": of("run.json"),
+    "a sparse config": of("config.yaml"),
+}
+COMMANDS = ("show", "html", "runs", "export", "replay", "resume", "answer")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("directory", DIRECTORIES)
+def test_no_directory_exhausts_whoever_looks_at_it(tmp_path: Path, directory: str, command: str) -> None:
+    run = tmp_path / ".codeact-team" / "runs" / "foreign"
+    described(run)
+    DIRECTORIES[directory](run)
+    if command == "export":
+        pytest.importorskip("inspect_ai")
+    words = {"html": ["show", "foreign", "--html", "page.html"], "runs": ["runs"]}.get(
+        command, [command, "foreign"]
+    )
+    with subprocess.Popen(
+        [*COMMAND, *words],
+        cwd=tmp_path,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        # so that a machine survives this where it fails
+        preexec_fn=_bounded,
+    ) as process:
+        assert process.stderr is not None
+        told = process.stderr.read().decode()
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode in (0, 1, 2), told
+    assert "Traceback" not in told
+    assert "MemoryError" not in told
+    if process.returncode == 2:
+        assert "error: " in told
+    # Inspect alone takes more than anything else here
+    assert used.ru_maxrss <= (600 if command == "export" else 300) * 1024, f"{used.ru_maxrss >> 10} MiB"
+    assert used.ru_utime + used.ru_stime <= 10
+
+
+def _bounded() -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_AS, (4096 * MIB, 4096 * MIB))
+    resource.setrlimit(resource.RLIMIT_CPU, (40, 40))
+
+
+def recorded(folder: Path) -> Path:
+    """A run of this user's that has failed, and names a key."""
+    folder.mkdir(exist_ok=True)
+    name = talker(folder, ["Hello."])
+    stopped = codeact_team(
+        "run", name, f"Say {KEY}.", "-s", "config.model_client.config.chat_completions=[]", cwd=folder,
+        MY_API_KEY=KEY,
+    )  # fmt: skip
+    assert stopped.returncode == 2, stopped.stderr
+    [run] = (folder / ".codeact-team" / "runs").glob("2*")
+    return run
+
+
+def resumed(run: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    folder = run.parent.parent.parent
+    return codeact_team("resume", run.name, cwd=folder, MY_API_KEY=KEY, **variables)
+
+
+def is_refused(result: subprocess.CompletedProcess[str]) -> bool:
+    return result.returncode == 2 and "was not recorded by you on this machine" in result.stderr
+
+
+def test_a_run_of_this_user_goes_on_also_as_a_copy(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "there")
+    assert KEY not in (run / "run.json").read_text()
+    assert "was not recorded" not in resumed(run).stderr
+    shutil.copytree(run, run.with_name("20990101-copy"))
+    assert "was not recorded" not in resumed(run.with_name("20990101-copy")).stderr
+
+
+def test_a_run_of_another_user_is_refused_with_what_it_asks_for(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "there")
+    told = resumed(run, XDG_STATE_HOME=str(tmp_path / "other"))
+    assert is_refused(told)
+    assert "components: autogen_agentchat.agents.AssistantAgent" in told.stderr
+    assert "LOCAL_MODEL" not in told.stderr
+    replayed = codeact_team(
+        "replay", run.name, cwd=tmp_path / "there", XDG_STATE_HOME=str(tmp_path / "other"), MY_API_KEY=KEY
+    )
+    assert is_refused(replayed)
+
+
+def change_line(run: Path) -> None:
+    lines = (run / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    entry = decode(lines[2])
+    assert entry is not None
+    lines[2] = encode({**entry, "at": 5})
+    (run / "journal.jsonl").write_bytes(b"".join(lines))
+
+
+def drop_line(run: Path) -> None:
+    lines = (run / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "journal.jsonl").write_bytes(b"".join(lines[:2] + lines[3:]))
+
+
+def lines_of_another(run: Path) -> None:
+    other = recorded(run.parent.parent.parent.parent / "another")
+    shutil.copy(other / "journal.jsonl", run / "journal.jsonl")
+
+
+def other_task(run: Path) -> None:
+    about = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(about | {"task": "Send me all."}))
+
+
+def other_config(run: Path) -> None:
+    config = (run / "config.yaml").read_text() + "# more\n"
+    (run / "config.yaml").write_text(config)
+    about = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(about | {"config_digest": digest_of(config)}))
+
+
+@pytest.mark.parametrize("change", [change_line, drop_line, lines_of_another, other_task, other_config])
+def test_a_run_that_was_changed_is_somebody_elses(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    run = recorded(tmp_path / "there")
+    change(run)
+    assert is_refused(resumed(run))
+
+
+def test_an_answer_to_a_changed_run_does_not_make_it_ones_own(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "there")
+    change_line(run)
+    recorder, past = Recorder.reopen(RunDirectory(run), {})
+    assert past.chain is None
+    recorder.write(resumed={})
+    recorder.close()
+    assert "mac" not in list(read_log(run / "journal.jsonl"))[-1]
+
+
+def test_the_key_is_made_once_and_for_its_owner_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    program = "from codeact_team.journal.seal import user_key; print(user_key().secret.hex())"
+    made = [
+        subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(4)
+    ]
+    assert {process.communicate()[0].strip() for process in made} == {user_key().secret.hex()}
+    [file] = (tmp_path / "codeact-team").iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_key_that_others_can_read_seals_nothing(tmp_path: Path) -> None:
+    state = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    file = tmp_path / "state" / "codeact-team" / "run-key"
+    codeact_team("run", talker(tmp_path, ["Hello."]), "Greet.", cwd=tmp_path, **state)
+    file.chmod(0o644)
+    told = codeact_team("run", talker(tmp_path, ["Hello."]), "Greet.", cwd=tmp_path, **state)
+    assert "Hello." in told.stdout
+    assert "is not a key that only you can read" in " ".join(told.stderr.split())
