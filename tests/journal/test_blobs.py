@@ -74,3 +74,20 @@ def test_a_blob_that_is_missing_or_changed_is_named(blobs: Blobs, tmp_path: Path
         Blobs(tmp_path / "blobs").unpack(packed)
     with pytest.raises(JournalError, match="no digest"):
         blobs.read("../../../../../../etc/passwd" + "x" * 36)
+
+
+def test_bytes_that_hold_what_must_not_be_written_stay_in_base64(tmp_path: Path) -> None:
+    secret = b'{"key": "of \\"mine\\""}'
+    text = base64.b64encode(secret * 100).decode()
+    packed = Blobs(tmp_path / "blobs", is_hidden=lambda data: secret in data).pack(text)
+    assert [secret in file.read_bytes() for file in files(tmp_path)] == [False]
+    assert Blobs(tmp_path / "blobs").unpack(packed) == text
+
+
+def test_a_value_that_a_few_blobs_make_huge_is_refused(blobs: Blobs) -> None:
+    named = blobs.pack(["x" * 2000])
+    for _ in range(40):
+        data = json.dumps([named, named]).encode()
+        named = {"$blob": blobs.keep(data), "size": len(data)}
+    with pytest.raises(JournalError, match="too large to be read"):
+        blobs.unpack(named)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from cli.command_line import COMMAND, codeact_team, environment, talker
+from pydantic import JsonValue
 
 from codeact_team.journal import About, Recorder, RunDirectory
 from codeact_team.journal.log import decode, encode, read_log
@@ -36,7 +37,7 @@ def described(run: Path, config: str = CONFIG) -> None:
     (run / "journal.jsonl").write_bytes(b"")
 
 
-def blob(run: Path, data: bytes) -> dict[str, object]:
+def blob(run: Path, data: bytes) -> dict[str, JsonValue]:
     digest = sha256(data).hexdigest()
     path = run / "blobs" / digest[:2] / digest[2:]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +49,7 @@ def doubling(run: Path) -> None:
     named = blob(run, b'{"type": "run_began"}')
     for _ in range(34):
         named = blob(run, json.dumps([named, named]).encode())
-    ask = {"by": "a@b", "kind": "model_call", "key": "k", "request": named}
+    ask: JsonValue = {"by": "a@b", "kind": "model_call", "key": "k", "request": named}
     (run / "journal.jsonl").write_bytes(
         encode({"n": 1, "at": 1, "ask": ask})
         + encode({"n": 2, "at": 1, "event": named})
@@ -60,7 +61,7 @@ def sparse_blob(run: Path) -> None:
     named = blob(run, b"[]")
     digest = str(named["$blob"])
     os.truncate(run / "blobs" / digest[:2] / digest[2:], 200_000 * MIB)
-    ask = {"by": "a@b", "kind": "model_call", "key": "k", "request": named}
+    ask: JsonValue = {"by": "a@b", "kind": "model_call", "key": "k", "request": named}
     (run / "journal.jsonl").write_bytes(
         encode({"n": 1, "at": 1, "ask": ask}) + encode({"n": 2, "at": 1, "event": named})
     )
@@ -96,12 +97,6 @@ def deep_line(run: Path) -> None:
 
 def of(name: str) -> Callable[[Path], None]:
     return lambda run: os.truncate(run / name, 200_000 * MIB)
-
-
-def alias_bomb(run: Path) -> None:
-    shutil.rmtree(run)
-    levels = [f"{chr(98 + n)}: &{chr(98 + n)} [{', '.join(['*' + chr(97 + n)] * 10)}]" for n in range(10)]
-    described(run, "a: &a [x]\n" + "\n".join(levels) + "\n")
 
 
 DIRECTORIES: dict[str, Callable[[Path], None]] = {
