@@ -85,7 +85,7 @@ def test_bytes_that_hold_what_must_not_be_written_stay_in_base64(tmp_path: Path)
 
 
 def test_a_value_that_a_few_blobs_make_huge_is_refused(blobs: Blobs) -> None:
-    named = blobs.pack(["x" * 2000])
+    named: JsonValue = blobs.pack(["x" * 2000])
     for _ in range(40):
         data = json.dumps([named, named]).encode()
         named = {"$blob": blobs.keep(data), "size": len(data)}
