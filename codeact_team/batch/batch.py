@@ -21,9 +21,9 @@ from codeact_team.batch.leases import LeaseFiles
 from codeact_team.batch.measures import mean_pass_at, wilson_interval
 from codeact_team.batch.results import Results, TaskResult
 from codeact_team.batch.tasks import BatchTask, BrokenLine, Job, TaskError, jobs_of, read_tasks
-from codeact_team.batch.templates import has_fields
 from codeact_team.batch.throttle import BatchLimits, Ledger, RateLimit
 from codeact_team.config.document import ConfigSource, name_of
+from codeact_team.config.fields import field_names
 from codeact_team.config.for_every import ForEvery
 from codeact_team.config.loading import CheckedConfig, read_config
 from codeact_team.config.open import make_runnable
@@ -67,6 +67,7 @@ class Batch:
         config: As of :func:`codeact_team.open_team`, and so is ``policy``.
         tasks: As of :func:`run_batch`, and so is ``out``; ``-`` is standard input.
         overrides: As of :func:`codeact_team.open_team`. ``{field}`` in one stands for what a task says there.
+        allow_outside_files: As of :func:`codeact_team.batch.tasks.read_tasks`.
         checker: Python that judges the answers of tasks which bring neither a checker nor an expected answer.
         epochs: How often each task runs.
         workers: How many processes run tasks, each of them many; by default one for each processor, or each node.
@@ -89,6 +90,7 @@ class Batch:
         out: str | os.PathLike[str],
         overrides: Sequence[str | ForEvery] = (),
         policy: Policy | None = None,
+        allow_outside_files: bool = False,
         checker: str | None = None,
         epochs: int = 1,
         workers: int | None = None,
@@ -105,6 +107,7 @@ class Batch:
         self._out = Path(out)
         self._overrides = overrides
         self._policy = policy or Policy.from_environment()
+        self._allow_outside_files = allow_outside_files
         self._checker = checker
         self._epochs = _at_least(1, epochs, "epochs")
         self._workers = None if workers is None else _at_least(1, workers, "workers")
@@ -187,7 +190,7 @@ class Batch:
         return self._driver is not None and self._driver.stop(number)
 
     def _read_config(self) -> CheckedConfig:
-        overrides = [each for each in self._overrides if not (isinstance(each, str) and has_fields(each))]
+        overrides = [each for each in self._overrides if not (isinstance(each, str) and field_names(each))]
         config = read_config(self._source, overrides=overrides, policy=self._policy)
         config, had_directory = own_directories(config)
         if had_directory:
@@ -211,8 +214,10 @@ class Batch:
         return Ledger(self._limits, prices, currency)
 
     def _jobs(self) -> tuple[list[Job], list[BrokenLine]]:
-        tasks, broken = read_tasks(self._tasks, sys.stdin.buffer)
-        templates = [each for each in self._overrides if isinstance(each, str) and has_fields(each)]
+        tasks, broken = read_tasks(
+            self._tasks, sys.stdin.buffer, allow_outside_files=self._allow_outside_files
+        )
+        templates = [each for each in self._overrides if isinstance(each, str) and field_names(each)]
         jobs: list[Job] = []
         for task in tasks:
             try:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from autogen_core.code_executor import CodeExecutor
 from autogen_core.models import ChatCompletionClient
+from pydantic import JsonValue
 
 from codeact_team.batch.tasks import Job
 from codeact_team.config.document import at
@@ -19,6 +20,8 @@ from codeact_team.providers import Policy, schema_of
 
 SEALED_BY = "batch"
 """The name of the key that a user's key gives to all batches: workers on other machines have no other one."""
+WORKSPACES = ("work_dir", "bind_dir")
+"""Settings of code executors that name a directory which sandboxes share."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def own_directories(config: CheckedConfig) -> tuple[CheckedConfig, bool]:
     for part in config.parts:
         settings = at(data, (*part.path, "config"))
         if issubclass(part.component, CodeExecutor):
-            named = [settings.pop(name, None) for name in ("work_dir", "bind_dir")]
+            named = [settings.pop(name, None) for name in WORKSPACES]
             had_any = had_any or any(named)
         elif issubclass(part.component, ChatCompletionClient):
             if "max_retries" in schema_of(part.component).model_fields:
@@ -91,15 +94,17 @@ class JobConfigs:
     @cached_property
     def common(self) -> CheckedConfig:
         """The config of all that say nothing else."""
-        return self._read(())
+        return self._read((), {})
 
-    def _read(self, overrides: Sequence[str]) -> CheckedConfig:
-        config = read_config(self._settings.config, overrides=overrides, policy=self._settings.policy)
+    def _read(self, overrides: Sequence[str], fields: Mapping[str, JsonValue]) -> CheckedConfig:
+        config = read_config(
+            self._settings.config, overrides=overrides, fields=fields, policy=self._settings.policy
+        )
         return replace(config, document=replace(config.document, name=self._settings.config_name))
 
     def of(self, job: Job) -> CheckedConfig:
         """The config that a job runs with."""
-        config = self._read(job.overrides) if job.overrides else self.common
+        config = self._read(job.overrides, job.fields) if job.overrides else self.common
         if not job.files:
             return config
         data = copy.deepcopy(config.document.data)

@@ -14,8 +14,10 @@ from typing import Any, BinaryIO, cast
 
 from pydantic import JsonValue
 
-from codeact_team.batch.templates import TemplateError, fill
+from codeact_team.batch import exact_json
+from codeact_team.config.fields import field_names
 from codeact_team.errors import SettingError
+from codeact_team.suggestions import did_you_mean
 
 _PLAIN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}")
 _MAX_ID = 200
@@ -72,7 +74,8 @@ class Job:
         task_id: Of which task.
         epoch: The how-manieth of its runs, counted from 1.
         name: What it is called in paths.
-        overrides: Changes to the config for it alone.
+        overrides: Changes to the config for it alone, with ``{field}`` in them.
+        fields: What each of these fields stands for.
     """
 
     task_id: str
@@ -81,13 +84,14 @@ class Job:
     text: str
     files: Sequence[str]
     overrides: Sequence[str]
+    fields: Mapping[str, JsonValue]
     expected: JsonValue
     checker: str | None
 
     @property
     def digest(self) -> str:
         """What tells it from a job that would run otherwise."""
-        return _digest([self.text, [*self.files], [*self.overrides]])
+        return _digest([self.text, [*self.files], [*self.overrides], {**self.fields}])
 
     @property
     def check_digest(self) -> str:
@@ -105,19 +109,15 @@ def jobs_of(task: BatchTask, *, epochs: int, overrides: Sequence[str], checker: 
     Args:
         task: The task.
         epochs: How many.
-        overrides: Changes to the config, with templates.
+        overrides: Changes to the config, with ``{field}`` in them.
         checker: For a task that brings none, nor an expected answer.
 
     Raises:
-        TaskError: If a template asks for what the task has not.
+        TaskError: If one names a field that the task does not have.
     """
     name = _name(task.id)
     jobs: list[Job] = []
     for epoch in range(1, epochs + 1):
-        try:
-            filled = [fill(each, {**task.fields, "id": task.id, "epoch": epoch}) for each in overrides]
-        except TemplateError as error:
-            raise TaskError(str(error)) from None
         jobs.append(
             Job(
                 task_id=task.id,
@@ -126,12 +126,25 @@ def jobs_of(task: BatchTask, *, epochs: int, overrides: Sequence[str], checker: 
                 name=name if epoch == 1 else f"{name}@{epoch}",
                 text=task.text,
                 files=task.files,
-                overrides=filled,
+                overrides=overrides,
+                fields=_used({**task.fields, "id": task.id, "epoch": epoch}, overrides),
                 expected=task.expected,
                 checker=task.checker or (checker if task.expected is None else None),
             )
         )
     return jobs
+
+
+def _used(fields: Mapping[str, JsonValue], overrides: Sequence[str]) -> dict[str, JsonValue]:
+    """Those of the fields that overrides name: what else a task says does not change how it runs."""
+    used: dict[str, JsonValue] = {}
+    for override in overrides:
+        for name in sorted(field_names(override)):
+            if name not in fields:
+                near = did_you_mean(name, fields) or f", and the task has {', '.join(fields)}"
+                raise TaskError(f"-s {override.partition('=')[0]} asks for the field {name!r}{near}")
+            used[name] = fields[name]
+    return used
 
 
 def _name(task_id: str) -> str:
@@ -143,7 +156,10 @@ def _name(task_id: str) -> str:
 
 
 def read_tasks(
-    source: str | os.PathLike[str] | Iterable[Mapping[str, Any]], stdin: BinaryIO | None = None
+    source: str | os.PathLike[str] | Iterable[Mapping[str, Any]],
+    stdin: BinaryIO | None = None,
+    *,
+    allow_outside_files: bool = False,
 ) -> tuple[list[BatchTask], list[BrokenLine]]:
     """Read tasks. Blocks.
 
@@ -151,6 +167,8 @@ def read_tasks(
         source: The path of a file, which is CSV if its name ends so, and else has a JSON object on each line; ``-`` for
             JSON lines from standard input; or the tasks themselves, as JSON has them.
         stdin: Standard input.
+        allow_outside_files: Let tasks have files that are outside the directory of the tasks file. Where there is no such
+            file, that is the working directory.
 
     Returns:
         The tasks, and the lines that are none.
@@ -164,7 +182,7 @@ def read_tasks(
         try:
             if isinstance(record, TaskError):
                 raise record
-            task = _task(record, number, folder)
+            task = _task(record, number, folder, allow_outside_files)
             if (other := tasks.get(task.id)) is not None:
                 raise TaskError(f"its id {task.id!r} is that of line {other.line}")
         except TaskError as error:
@@ -207,15 +225,11 @@ def _json_lines(file: Any) -> Iterator[tuple[int, object]]:
         if not line.strip():
             continue
         try:
-            yield number, json.loads(line.decode(), parse_constant=_refuse_constant)
+            yield number, exact_json.loads(line.decode())
         except UnicodeDecodeError:
             yield number, TaskError("it is not in UTF-8")
         except (ValueError, RecursionError) as error:
             yield number, TaskError(f"it is no JSON: {error}")
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
 
 
 def _csv_lines(file: Any) -> Iterator[tuple[int, object]]:
@@ -241,6 +255,8 @@ def _csv_lines(file: Any) -> Iterator[tuple[int, object]]:
                 raise SettingError(
                     "the first line of a CSV file names its columns, and one of these is `text`"
                 )
+            if doubled := next((name for name in header if name and header.count(name) > 1), None):
+                raise SettingError(f"two columns of the tasks are named {doubled!r}")
         elif len(row) != len(header):
             if row:
                 yield began, TaskError(f"it has {len(row)} fields, and the first line has {len(header)}")
@@ -259,7 +275,7 @@ def _record(header: Sequence[str], row: Sequence[str]) -> dict[str, object]:
     return record
 
 
-def _task(record: object, number: int, folder: Path) -> BatchTask:
+def _task(record: object, number: int, folder: Path, allow_outside_files: bool) -> BatchTask:
     if not isinstance(record, Mapping):
         raise TaskError('a task is a JSON object, such as {"id": "a", "text": "What to do"}')
     fields = cast(Mapping[str, Any], record)
@@ -274,13 +290,13 @@ def _task(record: object, number: int, folder: Path) -> BatchTask:
     if len(task_id := str(task_id)) > _MAX_ID:
         raise TaskError(f"its `id` is longer than {_MAX_ID} characters")
     expected = fields.get("expected")
-    files = _files(fields.get("files"), folder)
+    files = _files(fields.get("files"), folder, allow_outside_files)
     own = {name: value for name, value in fields.items() if name not in _OURS}
     told: dict[str, JsonValue] = {**own, "text": text, "expected": expected, "files": [*files]}
     return BatchTask(task_id, text.strip(), files, expected, checker, told, number)
 
 
-def _files(given: object, folder: Path) -> Sequence[str]:
+def _files(given: object, folder: Path, allow_outside: bool) -> Sequence[str]:
     if given is None:
         return ()
     if not isinstance(given, Sequence) or isinstance(given, str):
@@ -290,7 +306,13 @@ def _files(given: object, folder: Path) -> Sequence[str]:
         if not isinstance(each, str) or "\0" in each:
             raise TaskError("its `files` are no list of paths")
         path = folder / each
-        if not path.exists():
+        if not os.path.exists(path):
             raise TaskError(f"there is no file {path}")
+        # where links lead counts: they may have come with the tasks
+        if not allow_outside and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+            raise TaskError(
+                f"{path} is outside {folder.absolute()}, the directory of the tasks; --allow-outside-files, or "
+                "allow_outside_files=True, lets tasks have such files"
+            )
         files.append(str(path))
     return files

@@ -51,6 +51,13 @@ def batch(
     data: Data = None,
     allow: Allow = None,
     allow_unsafe: AllowUnsafe = False,
+    allow_outside_files: Annotated[
+        bool,
+        typer.Option(
+            "--allow-outside-files",
+            help="Let tasks name files that are outside the directory of the tasks file.",
+        ),
+    ] = False,
     checker: Annotated[
         Path | None,
         typer.Option(
@@ -150,6 +157,7 @@ def batch(
                 out=out,
                 overrides=changes_of(overrides, model, base_url, data),
                 policy=policy_of(allow, allow_unsafe),
+                allow_outside_files=allow_outside_files,
                 epochs=epochs,
                 seconds=timeout,
                 workers=workers,

@@ -31,15 +31,6 @@ is no such file; the text of one; a mapping; or a ``ComponentModel``, as compone
 for itself: ``${NAME}`` is no reference there."""
 
 _NAMELESS = "<config>"
-_KINDS: Mapping[type, str] = {
-    type(None): "nothing",
-    bool: "true or false",
-    int: "a number",
-    float: "a number",
-    str: "text",
-    dict: "a mapping",
-    list: "a list",
-}
 _BARE_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -88,6 +79,29 @@ class Resolved:
     """The text with ``${...}``; ``None`` where there was no reference."""
     values: Mapping[str, str]
     """What each variable stood for that is referred to and set; a default shows in the config itself."""
+
+
+@dataclass(frozen=True)
+class TextWithData:
+    """Text of which not all is a person's; it becomes text when the references in a document are resolved.
+
+    Attributes:
+        parts: In turn what the person wrote, where ``${NAME}`` is a reference, and data, where it is none.
+    """
+
+    parts: Sequence[str]
+
+
+_KINDS: Mapping[type, str] = {
+    type(None): "nothing",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    str: "text",
+    dict: "a mapping",
+    list: "a list",
+    TextWithData: "text",
+}
 
 
 @dataclass(frozen=True)

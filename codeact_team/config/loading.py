@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from autogen_core import ComponentBase
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, JsonValue, ValidationError
 
 from codeact_team.config.components import PlacedComponent
 from codeact_team.config.credentials import with_references
@@ -97,17 +97,19 @@ def read_config(
     source: ConfigSource,
     *,
     overrides: Sequence[str | ForEvery] = (),
+    fields: Mapping[str, JsonValue] | None = None,
     policy: Policy | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> CheckedConfig:
-    """Read and check a config. Its arguments are those of :func:`load_config`.
+    """Read and check a config. Its arguments are those of :func:`load_config`, and ``fields`` of :func:`apply_overrides`.
 
     Raises:
         ConfigError: If anything is wrong with it, all problems together.
         NotAllowedError: If it names something that may not be loaded.
     """
     policy = policy or Policy.from_environment(environ=environ)
-    document = apply_overrides(read_document(source), [each for each in overrides if isinstance(each, str)])
+    changes = [each for each in overrides if isinstance(each, str)]
+    document = apply_overrides(read_document(source), changes, fields)
     document, unresolved = resolve_references(document, os.environ if environ is None else environ)
     check_text(document, policy, unresolved)
     # of which kind something is, is known when its class is imported, which only now may be done

@@ -7,18 +7,28 @@ is YAML: a scalar, or a list or mapping in flow style; an empty one is null. Whe
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from pydantic import JsonValue
+
 from codeact_team.config import yaml12
 from codeact_team.config.document import Document, Path, dotted, in_words, is_in
+from codeact_team.config.fields import field_names, parse_with_fields
 from codeact_team.errors import ConfigError
 from codeact_team.suggestions import did_you_mean
 
 
-def apply_overrides(document: Document, overrides: Sequence[str]) -> Document:
+def apply_overrides(
+    document: Document, overrides: Sequence[str], fields: Mapping[str, JsonValue] | None = None
+) -> Document:
     """The document with each of ``overrides`` applied in turn.
+
+    Args:
+        document: The document.
+        overrides: Each as ``path=value``.
+        fields: What ``{field}`` in a value stands for, of all fields that are named; ``None`` if it is no field.
 
     Raises:
         ConfigError: If one is malformed, or sets something that has no place in the document.
@@ -28,7 +38,7 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> Document:
     data = copy.deepcopy(document.data)
     origins = dict(document.overrides)
     for text in overrides:
-        steps, value = _parse(text)
+        steps, value = _parse(text, fields)
         # the value stays out of all messages: it may be a secret
         origin = f"-s {'.'.join(steps)}"
         path = _set(data, steps, value, origin)
@@ -36,13 +46,17 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> Document:
     return replace(document, data=data, overrides=origins)
 
 
-def _parse(text: str) -> tuple[list[str], Any]:
+def _parse(text: str, fields: Mapping[str, JsonValue] | None) -> tuple[list[str], Any]:
     target, separator, value = text.partition("=")
     steps = [step.strip() for step in target.split(".")]
     if not separator or not all(steps):
         raise ConfigError("an override is written path.to.field=value", file=f"-s {target}")
     try:
+        if fields is not None and field_names(text):
+            return steps, parse_with_fields(value, fields)
         return steps, yaml12.parse_value(value)
+    except ConfigError as error:
+        raise ConfigError(error.message, file=f"-s {target}") from None
     except yaml12.YamlError:
         # what is wrong with it cannot be told without it
         raise ConfigError(

@@ -146,6 +146,54 @@ async def test_overrides_say_what_a_task_says(tmp_path: Path) -> None:
     assert "asks for the field 'prompt'" in broken.problem
 
 
+@pytest.mark.parametrize("value", ["${OPENAI_API_KEY}", "a, b] # ${OPENAI_API_KEY:-x}"])
+async def test_what_a_task_says_is_no_reference_to_the_environment(
+    value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "the-key-of-the-person")
+
+    def reading(body: Any) -> AnyReply:
+        if len(body["messages"]) < 4:
+            return Text("```python\nimport os\nprint('found', os.environ['GIVEN'])\n```")
+        return Text(said(body)[-1].split("found ")[1].splitlines()[0])
+
+    async with ScriptedServer(reading) as server:
+        await run_batch(
+            coder(server.base_url),
+            [{"id": "a", "text": "Read.", "given": {"GIVEN": value}, "expected": value}],
+            out=tmp_path,
+            overrides=["config.code_executor.config.environment={given}"],
+            workers=1,
+        )
+    [result] = results(tmp_path)
+    assert (result["answer"], result["correct"]) == (value, True)
+
+
+async def test_files_of_a_task_are_no_modules_for_its_checker(tmp_path: Path) -> None:
+    def making(body: Any) -> AnyReply:
+        if len(body["messages"]) < 4:
+            code = "for name in ('__init__.py', 'made.txt'): open(name, 'w').write('mean = lambda values: 0')"
+            return Text(f"```python\n{code}\n```")
+        return Text("done")
+
+    checker = (
+        "import os, statistics\n"
+        "assert statistics.mean([1, 3]) == 2\n"
+        "assert sorted(os.listdir(files)) == ['__init__.py', 'made.txt']\n"
+    )
+    async with ScriptedServer(making) as server:
+        await run_batch(
+            coder(server.base_url),
+            [{"id": "statistics", "text": "Make.", "checker": checker}],
+            out=tmp_path / "out",
+            # a workspace that the task has
+            overrides=[f"config.code_executor.config.work_dir={tmp_path}/{{id}}"],
+            workers=1,
+        )
+    [result] = results(tmp_path / "out")
+    assert (result["correct"], result["check"]) == (True, None)
+
+
 async def test_several_epochs_are_runs_of_their_own(tmp_path: Path) -> None:
     turns = iter(range(100))
 

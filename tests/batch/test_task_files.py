@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from codeact_team import SettingError
-from codeact_team.batch.tasks import BatchTask, jobs_of, read_tasks
-from codeact_team.batch.templates import fill
-from codeact_team.config import yaml12
+from codeact_team import ConfigError, SettingError
+from codeact_team.batch.evaluation import matches
+from codeact_team.batch.tasks import BatchTask, TaskError, jobs_of, read_tasks
+from codeact_team.config.document import Document, read_document
+from codeact_team.config.environment import resolve_references
+from codeact_team.config.fields import field_names
+from codeact_team.config.overrides import apply_overrides
+from codeact_team.config.written import write_config
 
 
 def names(ids: list[str]) -> list[str]:
@@ -22,6 +28,13 @@ def names(ids: list[str]) -> list[str]:
         for each in ids
         for job in jobs_of(BatchTask(each, "x"), epochs=2, overrides=[], checker=None)
     ]
+
+
+def nested(depth: int) -> JsonValue:
+    value: JsonValue = []
+    for _ in range(depth):
+        value = [value]
+    return value
 
 
 def test_a_broken_line_is_told_with_its_number_and_the_others_stand(tmp_path: Path) -> None:
@@ -84,22 +97,162 @@ def test_more_epochs_keep_the_names_of_the_first() -> None:
     assert names(["a"]) == ["a", "a@2"]
 
 
-@given(
-    st.one_of(
-        st.text(st.characters(exclude_categories=["Cs"])),
-        st.integers(),
-        st.booleans(),
-        st.lists(st.text("ab:, ")),
+def set_by(override: str, **fields: JsonValue) -> Any:
+    """What an override sets for a task, also when the config is kept and read again."""
+    document = Document("t.yaml", {"provider": "p", "config": {"other": "stays"}})
+    environ = {"OPENAI_API_KEY": "the-key", "BASE": "/base"}
+    document, problems = resolve_references(apply_overrides(document, [override], fields), environ)
+    assert not problems
+    kept, problems = resolve_references(read_document(write_config(document)), environ)
+    assert not problems
+    assert kept.data == document.data
+    assert document.data["config"].pop("other") == "stays"
+    assert "p" == document.data["provider"]
+    [(_, value)] = document.data["config"].items()
+    return value
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"])) | st.lists(
+    st.sampled_from(
+        ["$", "{", "}", "${", "$${", "${OPENAI_API_KEY}", "{field}", ", ", "]", '"', "'", "#", "\n", "a"]
     )
+).map("".join)
+
+
+@given(
+    st.recursive(texts | st.integers() | st.booleans() | st.none(), lambda each: st.lists(each, max_size=3))
 )
 def test_a_field_sets_its_value_and_nothing_else(value: JsonValue) -> None:
-    path, _, text = fill("config.x={field}", {"field": value}).partition("=")
-    assert path == "config.x"
-    assert yaml12.parse_value(text) == value
-    _, _, text = fill("config.x=[{field}, 1]", {"field": value}).partition("=")
-    assert yaml12.parse_value(text) == [value, 1]
+    assert set_by("config.x={field}", field=value) == value
+    assert set_by("config.x=[{field}, 1]", field=value) == [value, 1]
+    assert set_by("config.x={a: {field}, b: '{field}'}", field=value) == {"a": value, "b": value}
 
 
-def test_a_field_within_text_is_text() -> None:
-    assert fill("a.b=out/{id}.txt", {"id": "x: [y"}) == 'a.b="out/x: [y.txt"'
-    assert fill("a={provider: x, config: {}}", {}) == "a={provider: x, config: {}}"
+@given(texts)
+def test_a_field_within_longer_text_is_text(value: str) -> None:
+    assert set_by("config.x=out/{field}.txt: [y", field=value) == f"out/{value}.txt: [y"
+    assert set_by('config.x=["inputs/{field}.csv"]', field=value) == [f"inputs/{value}.csv"]
+    assert set_by("config.x={field}{field}", field=value) == value * 2
+    assert set_by("config.x=${BASE}/{field}", field=value) == f"/base/{value}"
+
+
+def test_a_field_injects_nothing_into_a_list() -> None:
+    assert set_by('config.x=["inputs/{name}.csv"]', name=", /etc/shadow] #") == [
+        "inputs/, /etc/shadow] #.csv"
+    ]
+    assert set_by("config.x=[inputs/{name}]", name="a, /etc/shadow, b") == ["inputs/a, /etc/shadow, b"]
+    assert set_by("config.x=[{name}]", name='", /etc/shadow, "') == ['", /etc/shadow, "']
+
+
+def test_two_fields_make_no_reference_together() -> None:
+    assert set_by("config.x={a}{b}", a="$", b="{OPENAI_API_KEY}") == "${OPENAI_API_KEY}"
+
+
+def test_numbers_and_lists_are_written_out_within_text() -> None:
+    assert set_by("config.x=a{n} of {many}", n=1, many=[1, "b"]) == 'a1 of [1, "b"]'
+
+
+def test_what_is_no_field_is_left_to_yaml_and_the_environment() -> None:
+    assert field_names("a={provider: x, config: {}}") == set()
+    assert field_names("a=${HOME} and $${id}") == set()
+
+
+@pytest.mark.parametrize(
+    ("override", "fields", "said"),
+    [
+        ("config.x={ {name}: 1 }", {"name": "a"}, "cannot stand for a key"),
+        ("config.x=[{name}", {"name": "a"}, "cannot be read as YAML"),
+        ("config.x={name}", {"name": nested(200)}, "nested more than 100 deep"),
+    ],
+)
+def test_an_override_that_cannot_be_filled_is_an_error(
+    override: str, fields: dict[str, JsonValue], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        apply_overrides(Document("t.yaml", {"config": {}}), [override], fields)
+
+
+def test_a_field_that_says_a_dollar_stands_beside_no_reference() -> None:
+    document = Document("t.yaml", {"config": {}})
+    document = apply_overrides(document, ["config.x={price}${UNIT}"], {"price": "5$"})
+    _, [problem] = resolve_references(document, {"UNIT": "EUR"})
+    assert "cannot stand beside a reference" in problem.message
+
+
+def test_a_name_that_a_task_does_not_have_is_told_with_the_nearest() -> None:
+    task = BatchTask("a", "x", fields={"steps": 3})
+    with pytest.raises(TaskError, match="did you mean 'steps'"):
+        jobs_of(task, epochs=1, overrides=["config.max_steps={stepz}"], checker=None)
+
+
+@pytest.mark.parametrize("name", ["../outside.csv", "{outside}", "link", "folder/link"])
+def test_files_outside_the_directory_of_the_tasks_need_a_permission(name: str, tmp_path: Path) -> None:
+    outside, folder = tmp_path / "outside.csv", tmp_path / "tasks"
+    outside.write_text("")
+    (folder / "folder").mkdir(parents=True)
+    (folder / "link").symlink_to(outside)
+    (folder / "folder" / "link").symlink_to("../..")
+    (folder / "inside.csv").write_text("")
+    (folder / "inner").symlink_to("inside.csv")
+    name = name.format(outside=outside)
+    file = folder / "tasks.jsonl"
+    file.write_text(
+        json.dumps({"text": "Do.", "files": [name]})
+        + '\n{"text": "Do.", "files": ["inside.csv", "inner", "."]}'
+    )
+    tasks, [broken] = read_tasks(file)
+    assert [task.line for task in tasks] == [2]
+    assert "--allow-outside-files" in broken.problem
+    tasks, broken = read_tasks(file, allow_outside_files=True)
+    assert (len(tasks), broken) == (2, [])
+
+
+def test_a_name_that_no_file_can_have_is_a_broken_line(tmp_path: Path) -> None:
+    _, broken = read_tasks([{"text": "Do.", "files": ["x" * 5000]}, {"text": "Do.", "files": ["\ud800"]}])
+    assert ["there is no file" in line.problem for line in broken] == [True, True]
+
+
+def test_what_is_said_twice_is_refused(tmp_path: Path) -> None:
+    _, [broken] = read_tasks("-", io.BytesIO(b'{"text": "Do.", "o": {"a": 1, "a": 2}}\n'))
+    assert "the key 'a' is there twice" in broken.problem
+    (tmp_path / "tasks.csv").write_text("text,level,level,,\nDo.,1,2,,\n")
+    with pytest.raises(SettingError, match="two columns of the tasks are named 'level'"):
+        read_tasks(tmp_path / "tasks.csv")
+
+
+@pytest.mark.parametrize(
+    ("answer", "written", "is_right"),
+    [
+        ("9007199254740992", "9007199254740993", False),
+        (" 9007199254740993\n", "9007199254740993", True),
+        ("9007199254740993.0", "9007199254740993", True),
+        ("9007199254740992", "9007199254740993.0", False),
+        ("9007199254740992.5", "9007199254740992", False),
+        ("0.99999999999999999999", "1", False),
+        ("9007199254740992", '"9007199254740993"', False),
+        ("0.10000000000000000001", '"0.1"', False),
+        ("100000000000000000000000", "1e23", True),
+        ("1e400", "1e308", False),
+        ("0.10", "0.1", True),
+        ("5.0", "5", True),
+        ("5.0", '"5"', True),
+        ("+5", '"5"', True),
+        ("1", "true", False),
+        ('{"b": [1.0], "a": 2}', '{"a": 2, "b": [1]}', True),
+        ('{"a": 1, "a": 2}', '{"a": 2}', False),
+        ("1_000", '"1000"', False),
+        ("1_000", '"1_000"', True),
+        ("\uff11\uff12", '"12"', False),
+        ("\uff11\uff12", '"\uff11\uff12"', True),
+        ("NaN", '"nan"', False),
+        ("nan", '"nan"', True),
+        ("inf", '"Infinity"', False),
+        ("[" * 900 + "]" * 900, "[1]", False),
+        ("1e99999999999999999999", '"1"', False),
+    ],
+)
+def test_an_answer_is_right_if_it_is_exactly_the_expected_one(
+    answer: str, written: str, is_right: bool
+) -> None:
+    [task], _ = read_tasks("-", io.BytesIO(f'{{"text": "Do.", "expected": {written}}}'.encode()))
+    assert matches(answer, task.expected) is is_right

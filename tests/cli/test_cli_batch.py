@@ -122,6 +122,20 @@ def test_bad_input_is_told_in_one_message(tmp_path: Path) -> None:
         assert "Traceback" not in result.stderr
 
 
+def test_files_outside_the_directory_of_the_tasks_are_refused_without_a_flag(tmp_path: Path) -> None:
+    (tmp_path / "outside.csv").write_text("1")
+    (tmp_path / "here").mkdir()
+    with ScriptedServer.in_thread(doubling) as server:
+        task = {**numbers(1)[0], "files": ["../outside.csv"]}
+        arguments = prepare(tmp_path / "here", server.base_url, [task, numbers(2)[1]])
+        refused = codeact_team(*arguments, cwd=tmp_path / "here")
+        assert refused.returncode == 2
+        assert "error: line 1 is left out" in refused.stderr
+        assert "--allow-outside-files" in " ".join(refused.stderr.split())
+        allowed = codeact_team(*arguments, "--allow-outside-files", cwd=tmp_path / "here")
+        assert allowed.returncode == 0, allowed.stderr
+
+
 @pytest.mark.long
 def test_what_waits_for_a_person_is_parked_and_goes_on_when_it_is_answered(tmp_path: Path) -> None:
     with ScriptedServer.in_thread(doubling) as server:
