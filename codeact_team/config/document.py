@@ -21,9 +21,9 @@ from codeact_team.suggestions import did_you_mean
 from codeact_team.visibility import cut
 
 MAX_FILE_BYTES = 1 << 20
+"""Larger is some other file, named by mistake."""
 _MAX_NAME_CHARS = 300
 """How much is told of a name that is none, such as the text of a config without its line breaks."""
-"""Larger is some other file, named by mistake."""
 
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | ComponentModel
 """Where a config is: the path of a YAML or JSON file; the name of a shipped config, such as ``quickstart``, where there

@@ -20,7 +20,6 @@ from codeact_team.errors import ConfigError
 # ${NAME} is a reference to the environment
 _FIELD = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_-]*)\}")
 _FLOW = ("[", "{", '"', "'")
-_MAX_DEPTH = 100
 _PRIVATE_USE = range(0xE000, 0xF900)
 
 
@@ -75,8 +74,8 @@ def _filled(value: Any, mark: str, fields: Mapping[str, JsonValue]) -> Any:
 
 
 def _data(value: JsonValue, name: str, depth: int = 0) -> Any:
-    if depth > _MAX_DEPTH:
-        raise ConfigError(f"the field {name!r} is nested more than {_MAX_DEPTH} deep")
+    if depth > yaml12.MAX_DEPTH:
+        raise ConfigError(f"the field {name!r} is nested more than {yaml12.MAX_DEPTH} deep")
     match value:
         case str():
             return TextWithData(["", value, ""])

@@ -16,6 +16,8 @@ from support.waiting import until
 
 from codeact_team import BatchLimits, ConfigError, SettingError, run_batch
 from codeact_team.batch import Batch
+from codeact_team.batch.evaluation import objection_of
+from codeact_team.config.loading import read_config
 from codeact_team.effects import Event
 from codeact_team.journal import RunDirectory
 from codeact_team.runs.kept_runs import KeptRun, RunState
@@ -169,7 +171,8 @@ async def test_what_a_task_says_is_no_reference_to_the_environment(
     assert (result["answer"], result["correct"]) == (value, True)
 
 
-async def test_files_of_a_task_are_no_modules_for_its_checker(tmp_path: Path) -> None:
+@pytest.mark.parametrize("setting", ["work_dir={base}/{id}", "timeout={seconds}"])
+async def test_files_of_a_task_are_no_modules_for_its_checker(setting: str, tmp_path: Path) -> None:
     def making(body: Any) -> AnyReply:
         if len(body["messages"]) < 4:
             code = "for name in ('__init__.py', 'made.txt'): open(name, 'w').write('mean = lambda values: 0')"
@@ -181,17 +184,33 @@ async def test_files_of_a_task_are_no_modules_for_its_checker(tmp_path: Path) ->
         "assert statistics.mean([1, 3]) == 2\n"
         "assert sorted(os.listdir(files)) == ['__init__.py', 'made.txt']\n"
     )
+    task = {"id": "statistics", "text": "Make.", "checker": checker, "base": str(tmp_path), "seconds": 60}
     async with ScriptedServer(making) as server:
         await run_batch(
             coder(server.base_url),
-            [{"id": "statistics", "text": "Make.", "checker": checker}],
+            [task],
             out=tmp_path / "out",
-            # a workspace that the task has
-            overrides=[f"config.code_executor.config.work_dir={tmp_path}/{{id}}"],
+            overrides=[f"config.code_executor.config.{setting}"],
             workers=1,
         )
     [result] = results(tmp_path / "out")
     assert (result["correct"], result["check"]) == (True, None)
+
+
+async def test_files_of_a_task_are_no_modules_for_a_checker_in_a_process_of_its_own(tmp_path: Path) -> None:
+    files = tmp_path / "statistics"
+    files.mkdir()
+    (files / "__init__.py").write_text("")
+    config = read_config(
+        {
+            "provider": "codeact_team.ConfinedCommandLineCodeExecutor",
+            "config": {"confinement": "best_effort"},
+        }
+    )
+    checker = (
+        "import os, statistics\nassert statistics.mean([1, 3]) == 2 and os.listdir(files) == ['__init__.py']"
+    )
+    assert await objection_of(checker, config, answer="", expected=None, files=files) is None
 
 
 async def test_several_epochs_are_runs_of_their_own(tmp_path: Path) -> None:
