@@ -1,4 +1,7 @@
-"""How much code may be given to a lexer: its regular expressions can be made to take a minute for 50,000 characters."""
+"""How interpreters and lexers read code: its encoding, and how much of it a lexer can be given.
+
+The regular expressions of a lexer can be made to take a minute for 50,000 characters.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,21 @@ _TRIED = {"python", "python3", "py", "bash", "sh", "shell", "json"}
 """Languages whose lexers take their time for long runs of blanks only."""
 _LONGEST, _LONGEST_UNTRIED = 20_000, 2_000
 _BLANKS = re.compile(r"\s{200}")
+_LINE_BREAK = re.compile(r"\r\n?|\n")
+_CODING = re.compile(r"[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)", re.ASCII | re.DOTALL)
+_UTF_8 = re.compile(r"utf[-_]?8(?:[-_].*)?", re.IGNORECASE)
+
+
+def foreign_encoding(code: str) -> str | None:
+    """Find the encoding other than UTF-8 in which Python would read the file of some code.
+
+    A comment in one of the first two lines names it. By an encoding such as UTF-7, the rest of a comment is a statement.
+    """
+    # a line ends for Python at a carriage return, too
+    for line in _LINE_BREAK.split(code.removeprefix("\ufeff"), maxsplit=2)[:2]:
+        if (found := _CODING.match(line)) is not None and not _UTF_8.fullmatch(found[1]):
+            return found[1]
+    return None
 
 
 def is_lexed_quickly(code: str, language: str) -> bool:

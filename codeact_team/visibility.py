@@ -19,8 +19,8 @@ _VISIBLE: dict[int, str] = {
     # halves of a pair, which no stream can encode
     **dict.fromkeys(range(0xD800, 0xE000), _REPLACEMENT),
 }
-_UNSEEN = frozenset({"Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
-"""Unicode's categories of characters that leave no mark, such as zero-width spaces."""
+_UNSEEN = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"})
+"""Unicode's categories of characters that leave no mark, such as zero-width spaces, or look like a plain space and are none."""
 _BLANK = frozenset(
     {
         # what Unicode says to ignore where it is not supported, without those of the categories above
@@ -31,6 +31,9 @@ _BLANK = frozenset(
         *(0x2800, 0x1D159),
     }
 )
+_JOINERS = "\u200d\ufe0e\ufe0f"
+"""Unseen characters by which emoji are composed."""
+_END_MARKS = {0x20: "\N{SYMBOL FOR SPACE}", 0x09: "\N{SYMBOL FOR HORIZONTAL TABULATION}"}
 _TAB = 4
 _USER_INFO = re.compile(r"://[^/\s]*@")
 
@@ -58,6 +61,25 @@ def all_visible(text: str) -> str:
     if not text.isascii():
         text = "".join(_escaped(char) if _leaves_no_mark(char) else char for char in text)
     return text.translate(_VISIBLE)
+
+
+def exact(text: str) -> str:
+    """Do what :func:`all_visible` does, and mark carriage returns and the blanks at the ends of lines."""
+    lines = text.replace("\r\n", "\r").replace("\r", "\N{SYMBOL FOR CARRIAGE RETURN}\n").split("\n")
+    return all_visible("\n".join(map(_with_marked_end, lines)))
+
+
+def unseen_place(text: str) -> int | None:
+    """Find a character that leaves no mark, unless it is a part of the emoji before it; ``None`` if there is none."""
+    if text.isascii():
+        return None
+    before = " "
+    for place, char in enumerate(text):
+        if _leaves_no_mark(char) and (char not in _JOINERS or before.isascii()):
+            return place
+        if char not in _JOINERS:
+            before = char
+    return None
 
 
 def edged(text: str, width: int) -> str:
@@ -93,6 +115,11 @@ def _divided(line: str, width: int) -> Iterator[str]:
 
 def _leaves_no_mark(char: str) -> bool:
     return not char.isascii() and (unicodedata.category(char) in _UNSEEN or ord(char) in _BLANK)
+
+
+def _with_marked_end(line: str) -> str:
+    bare = line.rstrip(" \t")
+    return bare + line[len(bare) :].translate(_END_MARKS)
 
 
 def _escaped(char: str) -> str:

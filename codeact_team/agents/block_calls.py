@@ -21,6 +21,7 @@ from codeact_team.agents.kept_output import keep_output
 from codeact_team.aio import is_being_cancelled, to_the_end, until_cancelled
 from codeact_team.approval import Answer, Question
 from codeact_team.approval.asked_question import AskedQuestion
+from codeact_team.approval.misleading import misleading_as_it_is
 from codeact_team.code_effects import CodeRun, Run
 from codeact_team.effects import Door, perform
 from codeact_team.errors import CodeActTeamError, ForkError, SandboxError
@@ -187,6 +188,10 @@ async def _denial(
     door: Door | None,
 ) -> ExecutionResult | None:
     reason = await until_cancelled(tools.denial_of(blocks), cancellation_token)
+    if reason is None and approval is not None:
+        reason = next(
+            filter(None, (misleading_as_it_is(block.code, block.language) for block in blocks)), None
+        )
     if reason is None and approval is not None:
         code = "\n\n".join(_fenced(block) for block in blocks)
         asked = AskedQuestion(

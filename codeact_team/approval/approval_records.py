@@ -33,7 +33,8 @@ class ApprovalRecord(BaseModel):
     decision: Literal["allow", "deny"]
     """What was decided."""
     by: str
-    """Who decided: `rule 2` (counted from 1), `handler`, `standing grant`, `no rule` or `no one to ask`."""
+    """Who decided: `rule 2` (counted from 1), `handler`, `standing grant`, `no rule`, `no one to ask` or `cannot be
+    shown` (to a person, whole and as it would run)."""
     reason: str = ""
     """Why."""
     seconds: float = 0.0

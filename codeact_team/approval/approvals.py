@@ -29,6 +29,7 @@ Pause = Callable[[], AbstractContextManager[None]]
 _GRANT = "standing grant"
 _is_decided: ContextVar[bool] = ContextVar("codeact_team_approval_is_decided", default=False)
 """Whether a person has decided on this very call already, and is asked to find out how."""
+_NOT_SHOWN = "cannot be shown"
 _NOBODY = Ruling("deny", "no one to ask", NOBODY_THERE)
 _NOT_PARKED = _NOBODY._replace(reason=f"{NOBODY_THERE}. Nor can this run be parked, as it is not recorded")
 
@@ -135,6 +136,8 @@ class Approvals:
                 ruling = self._decide(question)
                 if ruling.decision != "ask":
                     return ruling
+                if obstacle := question.obstacle:
+                    return Ruling("deny", _NOT_SHOWN, f"no person can approve it: {obstacle}")
                 granted = self._granted
                 asked = AskedQuestion(replace(question, reason=ruling.reason), parks=self._parks)
                 answer = await perform(asked, partial(self._answer, asked.question), self._door)

@@ -9,15 +9,16 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from codeact_team.visibility import EDGE, all_visible, cut, edged, excerpt
+from codeact_team.approval.misleading import is_python, misleading
+from codeact_team.visibility import EDGE, all_visible, cut, edged, exact, excerpt
 
 Kind = Literal["code", "tool"]
 
 MAX_NAME_CHARS = 100
 _MAX_REASON_CHARS = 1_000
-_MAX_CODE_CHARS, _MAX_CODE_LINES = 20_000, 400
-_MAX_VALUE_CHARS, _MAX_VALUE_LINES = 2_000, 40
-_MAX_ARGUMENTS = 30
+MAX_SHOWN_CHARS = 100_000
+"""Characters of code, or of all arguments, that a person is asked to read; more of them cannot be approved."""
+_TOO_LONG = f"it is longer than the {MAX_SHOWN_CHARS:,} characters that are shown to a person"
 _WIDTH = 80
 
 
@@ -63,10 +64,27 @@ class Question:
 
     @property
     def details(self) -> str:
-        """The code, or the arguments line by line; with nothing unseen in it, and cut if it is long."""
+        """The code, or the arguments line by line; whole, with nothing unseen in it, unless there is an obstacle."""
+        if self.kind == "tool":
+            return "\n".join(line for line, _ in self._shown_arguments()) or "(no arguments)"
+        code = self.code.rstrip("\n")
+        if is_python(self.name):
+            # such a line ends in the same way for Python
+            code = code.replace("\r\n", "\n")
+        return exact(excerpt(code, chars=MAX_SHOWN_CHARS, lines=MAX_SHOWN_CHARS))
+
+    @property
+    def obstacle(self) -> str:
+        """Why nobody can approve this, in words for the model; empty if it can be shown whole, and as it would run."""
+        if len(self.name) > MAX_NAME_CHARS:
+            return f"its name is longer than the {MAX_NAME_CHARS} characters that are shown to a person"
         if self.kind == "code":
-            return all_visible(excerpt(self.code.rstrip("\n"), chars=_MAX_CODE_CHARS, lines=_MAX_CODE_LINES))
-        return "\n".join(self._argument_lines()) or "(no arguments)"
+            if len(self.code) > MAX_SHOWN_CHARS:
+                return f"{_TOO_LONG}: write shorter code"
+            return misleading(self.code, self.name)
+        if not all(is_whole for _, is_whole in self._shown_arguments()):
+            return f"{_TOO_LONG}, or nested too deeply: pass less at a time"
+        return ""
 
     @property
     def shown_reason(self) -> str:
@@ -80,12 +98,20 @@ class Question:
             parts.append(f"You are asked because: {self.shown_reason}")
         return "\n".join(parts)
 
-    def _argument_lines(self) -> Iterator[str]:
-        for name, value in list(self.arguments.items())[:_MAX_ARGUMENTS]:
+    def _shown_arguments(self) -> Iterator[tuple[str, bool]]:
+        """The arguments as they are shown, and whether each is whole."""
+        room = MAX_SHOWN_CHARS
+        for number, (name, value) in enumerate(self.arguments.items()):
             shown_name = name if name.isidentifier() and name.isascii() else json.dumps(name)
-            yield f"{cut(shown_name, MAX_NAME_CHARS)}:{_shown_value(value)}"
-        if (more := len(self.arguments) - _MAX_ARGUMENTS) > 0:
-            yield f"[... {more:,} more arguments are not shown ...]"
+            if (room := room - len(shown_name)) < 0:
+                yield f"[... {len(self.arguments) - number:,} more arguments are not shown ...]", False
+                return
+            shown = _shown_value(value, room)
+            yield (
+                f"{shown_name}:{shown or ' (nested too deeply, or too large, to be shown)'}",
+                shown is not None,
+            )
+            room -= len(shown or "")
 
 
 def as_json(value: JsonValue) -> str | None:
@@ -122,13 +148,19 @@ def one_line(text: str, chars: int) -> str:
     return cut(all_visible(text.strip()[: chars + 1]), chars).replace("\n", " ").replace("\t", " ")
 
 
-def _shown_value(value: JsonValue) -> str:
+def _shown_value(value: JsonValue, room: int) -> str | None:
+    """Write a value for a person; ``None`` if it takes more than ``room`` characters, or cannot be written."""
+    if isinstance(value, str) and len(value) > room:
+        return None
     if isinstance(value, str) and "\n" in value:
-        text = excerpt(value, chars=_MAX_VALUE_CHARS, lines=_MAX_VALUE_LINES)
-        return "".join(f"\n    {EDGE}{line}" for line in all_visible(text).split("\n"))
+        return "".join(f"\n    {EDGE}{line}" for line in exact(value).split("\n"))
+    pieces: list[str] = []
     try:
-        text = json.dumps(value, ensure_ascii=False, indent=2)
+        # piece by piece: deep levels are indented, which can make much of little
+        for piece in json.JSONEncoder(ensure_ascii=False, indent=2).iterencode(value):
+            pieces.append(piece)
+            if (room := room - len(piece)) < 0:
+                return None
     except (RecursionError, ValueError):
-        return " (nested too deeply, or too large, to be shown)"
-    text = excerpt(text, chars=_MAX_VALUE_CHARS, lines=_MAX_VALUE_LINES)
-    return " " + all_visible(text).replace("\n", "\n    ")
+        return None
+    return " " + all_visible("".join(pieces)).replace("\n", "\n    ")

@@ -9,12 +9,22 @@ import termios
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
+from rich.text import Text
+
 from codeact_team.aio import Turns
 from codeact_team.approval import Answer, Question, asking
 from codeact_team.approval.input_function import read_answer
 from codeact_team.cli.screen import Screen
+from codeact_team.visibility import visible
+
+Say = Callable[[Text], None]
 
 _HINT = "y allows it, n does not (a reason may follow), a allows it always; Ctrl-C stops the work"
+_PAGE_HINT = (
+    "there is more to read before it can be allowed: Enter shows it, n denies it; Ctrl-C stops the work"
+)
+_SHORTEST_PAGE, _LINES_BESIDE_A_PAGE = 5, 4
+"""Lines. Beside a page there are the headline, the prompt, and what a hint takes."""
 
 
 @contextmanager
@@ -36,24 +46,18 @@ class ApprovalPrompt:
 
     async def __call__(self, question: Question) -> Answer:
         async with self._turns:
-            self._show(question)
+            self._screen.begin_line()
+            self._screen.text(f"── {question.headline}", "bold yellow")
             with self._screen.held() as say:
-                answer = await self._asked(question)
+                answer = await self._asked(question, say)
                 _say(say, question, answer)
         return answer
 
-    def _show(self, question: Question) -> None:
-        self._screen.begin_line()
-        self._screen.text(f"── {question.headline}", "bold yellow")
-        language = question.name if question.kind == "code" else None
-        self._screen.quote(question.details, language)
-        if question.reason:
-            self._screen.text(question.shown_reason, "yellow")
-
-    async def _asked(self, question: Question) -> Answer:
+    async def _asked(self, question: Question, say: Say) -> Answer:
         try:
-            text = await _enter(f"Allow? y yes, n no, a always ({question.grant}) > ", is_answer=True)
-            answer = read_answer(text)
+            if (answer := await self._read(question, say)) is None:
+                text = await _enter(f"Allow? y yes, n no, a always ({question.grant}) > ", read_answer, _HINT)
+                answer = read_answer(text)
             assert answer is not None, "nothing else can be entered"
             if answer.allowed or answer.reason:
                 return answer
@@ -65,17 +69,39 @@ class ApprovalPrompt:
             signal.raise_signal(signal.SIGINT)
             return await asyncio.get_running_loop().create_future()
 
+    async def _read(self, question: Question, say: Say) -> Answer | None:
+        """Show what is asked, a page at a time, so that nothing of it leaves the screen unread; what denies it ahead of its end."""
+        language = question.name if question.kind == "code" else None
+        lines = list(self._screen.quoted(question.details, language))
+        if question.reason:
+            lines.append(Text(question.shown_reason, "yellow"))
+        size = max(_SHORTEST_PAGE, self._screen.height - _LINES_BESIDE_A_PAGE)
+        for start in range(0, len(lines), size):
+            if start:
+                prompt = f"{start} of {len(lines)} lines shown. Enter for more, n no > "
+                if text := (await _enter(prompt, _read_turn, _PAGE_HINT)).strip():
+                    return read_answer(text)
+            for line in lines[start : start + size]:
+                say(line)
+        return None
 
-async def _enter(prompt: str, *, is_answer: bool = False) -> str:
+
+def _read_turn(text: str) -> bool | None:
+    answer = read_answer(text)
+    return True if not text.strip() or (answer is not None and not answer.allowed) else None
+
+
+async def _enter(prompt: str, read: Callable[[str], object] | None = None, hint: str = "") -> str:
+    """Let the person enter a line; only what can be read, and was typed after the prompt, if ``read`` is given."""
     # it takes a tenth of a second to import, and most runs do not need it
     from prompt_toolkit import PromptSession
     from prompt_toolkit.input.typeahead import clear_typeahead
     from prompt_toolkit.validation import Validator
 
     session: PromptSession[str] = PromptSession(erase_when_done=True, validate_while_typing=False)
-    if is_answer:
+    if read is not None:
         session.validator = Validator.from_callable(
-            lambda text: read_answer(text) is not None, error_message=_HINT, move_cursor_to_end=True
+            lambda text: read(text) is not None, error_message=hint, move_cursor_to_end=True
         )
         # what was typed before the question was there was not meant for it
         termios.tcflush(session.input.fileno(), termios.TCIFLUSH)
@@ -83,10 +109,11 @@ async def _enter(prompt: str, *, is_answer: bool = False) -> str:
     return await session.prompt_async(prompt, handle_sigint=False, set_exception_handler=False)
 
 
-def _say(say: Callable[[str, str], None], question: Question, answer: Answer) -> None:
+def _say(say: Say, question: Question, answer: Answer) -> None:
     if answer.always:
-        say(f"✓ allowed from now on: {question.grant}", "green")
+        said, style = f"✓ allowed from now on: {question.grant}", "green"
     elif answer.allowed:
-        say(f"✓ allowed: {question.deed}", "green")
+        said, style = f"✓ allowed: {question.deed}", "green"
     else:
-        say(f"✗ denied: {question.deed}{f' ({answer.reason})' if answer.reason else ''}", "red")
+        said, style = f"✗ denied: {question.deed}{f' ({answer.reason})' if answer.reason else ''}", "red"
+    say(Text(visible(said), style))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from errno import EIO
 from functools import partial
@@ -47,13 +47,18 @@ class Screen:
 
     def quote(self, text: str, language: str | None) -> None:
         """Print foreign text, highlighted if it is in a language; each line has an edge, also where it is broken."""
+        for line in self.quoted(text, language):
+            self._print(line)
+
+    def quoted(self, text: str, language: str | None) -> Iterator[Text]:
+        """The lines that :meth:`quote` prints, none of which the terminal breaks."""
         text = visible(text).expandtabs(_TAB)
         told = Text(text)
         if language is not None and self._out.is_terminal and len(text) <= _LONGEST_HIGHLIGHTED:
             told = highlighted(text, language)
         for line in told.split("\n", allow_blank=True):
             for number, part in enumerate(line.divide(edge_breaks(line.plain, self.width))):
-                self._print(Text.assemble((CONTINUED if number else EDGE, "dim"), part))
+                yield Text.assemble((CONTINUED if number else EDGE, "dim"), part)
 
     @property
     def width(self) -> int:
@@ -61,6 +66,13 @@ class Screen:
         with suppress(OSError):
             return min(self._out.width, os.get_terminal_size(1).columns or self._out.width)
         return self._out.width
+
+    @property
+    def height(self) -> int:
+        """Lines of the terminal; what ``LINES`` says may be older than its window."""
+        with suppress(OSError):
+            return min(self._out.height, os.get_terminal_size(1).lines or self._out.height)
+        return self._out.height
 
     def prose(self, text: str) -> None:
         """Print a model's text as it is, with the code in it highlighted."""
@@ -85,15 +97,15 @@ class Screen:
             self.text("")
 
     @contextmanager
-    def held(self) -> Generator[Callable[[str, str], None]]:
+    def held(self) -> Generator[Callable[[Text], None]]:
         """Keep everything back meanwhile, so that nothing can pass for what a person is being asked.
 
-        What is given prints a line in a style all the same. Needs a running event loop.
+        What is given prints a line all the same. Needs a running event loop.
         """
         self.close()
         self._held = []
         try:
-            yield lambda text, style: self._show_now(partial(self._print_now, Text(visible(text), style)))
+            yield lambda line: self._show_now(partial(self._print_now, line))
         finally:
             held, self._held = self._held, None
             for show in held:

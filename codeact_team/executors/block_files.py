@@ -13,6 +13,7 @@ from autogen_core.code_executor import CodeBlock
 
 from codeact_team.errors import SettingError
 from codeact_team.executors.code_runner import BlockError
+from codeact_team.lexing import foreign_encoding
 
 DEFAULT_LANGUAGES: Mapping[str, str] = {
     "python": "python3",
@@ -28,6 +29,7 @@ DEFAULT_LANGUAGES: Mapping[str, str] = {
 _FILENAME = re.compile(r"\A(?:#|//) *filename: *([^\r\n]*)")
 _PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
 _LABEL = re.compile(r"[\w+#.-]+")
+_SHELLS = frozenset({"sh", "bash", "pwsh"})
 _MAX_COMPONENT = 255
 _MAX_NAME = 1024
 
@@ -57,6 +59,19 @@ def is_python(command: Sequence[str]) -> bool:
         (option.startswith("-") and not option.startswith(("-m", "-c", "-i"))) or before in takes_value
         for before, option in zip(command, options, strict=False)
     )
+
+
+def refuse_other_encodings(block: CodeBlock, command: Sequence[str]) -> None:
+    """Refuse code that its interpreter would read as something else than it is.
+
+    Raises:
+        BlockError: If a comment names another encoding than UTF-8, in which the file is stored.
+    """
+    # for a shell such a comment means nothing
+    if PurePosixPath(command[0]).name not in _SHELLS and (encoding := foreign_encoding(block.code)):
+        raise BlockError(
+            f"A comment says that the code is written in {encoding[:80]!r}, but it is stored as UTF-8: leave that comment out"
+        )
 
 
 def names_its_file(block: CodeBlock) -> bool:

@@ -20,6 +20,7 @@ from codeact_team.executors.block_files import (
     is_python,
     names_its_file,
     parse_command,
+    refuse_other_encodings,
 )
 from codeact_team.executors.block_results import LOST_EXIT_CODE
 from codeact_team.executors.bounded_output import BoundedOutput
@@ -96,6 +97,7 @@ class ProcessPerBlock(CodeRunner[_Program, _ProgramEnd]):
         if (command := self._commands.get(block.language.lower())) is None:
             known = ", ".join(self._commands)
             raise BlockError(f"Unsupported language {block.language!r}; this executor runs {known}")
+        refuse_other_encodings(block, command)
         file = file_of(block)
         return _Program(command, block.code.encode(errors="replace"), file, names_its_file(block))
 

@@ -141,6 +141,35 @@ async def test_code_with_a_fence_in_it_is_shown_as_one_block():
     assert review.requests[0].code == f"````python\n{code}\n````"
 
 
+@pytest.mark.parametrize(
+    ("language", "code"),
+    [
+        ("python", "# coding: utf-7\n# +AAo-print(1)+AAo-"),
+        ("python", "if x:\n    pass\n    \fprint(1)"),
+        ("python", "allowed = 'a\u202eb'"),
+        ("sh", "echo hi\xa0# ; rm -rf x"),
+        ("sh", "echo hi \u200d# ; rm -rf x"),
+        ("sh", "echo rm -rf \\ \n/home"),
+        ("sh", "# a comment\rrm -rf x"),
+    ],
+)
+async def test_code_that_is_not_what_it_looks_like_is_denied_unasked(language: str, code: str):
+    review, executor = Reviewer(approved=True), Foreign()
+    agent = CodeExecutorAgent("executor", executor, approval_func=review)
+    blocks = [CodeBlock(code="print(1)", language="python"), CodeBlock(code=code, language=language)]
+    result = await agent.execute_code_block(blocks, CancellationToken())
+    assert result.output.startswith("Code execution was not approved. Reason: ")
+    assert (review.requests, executor.executed) == ([], [])
+
+
+async def test_emoji_and_other_scripts_are_no_reason_to_deny():
+    review = Reviewer(approved=True)
+    agent = CodeExecutorAgent("executor", Foreign(), approval_func=review)
+    code = "print('⚠️ 👩‍👩‍👧 日本 ü')\r\n"
+    await agent.execute_code_block([CodeBlock(code=code, language="python")], CancellationToken())
+    assert len(review.requests) == 1
+
+
 async def test_an_import_path_names_the_function_that_is_asked():
     reviewer.requests.clear()
     with using(Policy(frozenset({"test_code_executor_approval"}))):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
@@ -78,17 +79,98 @@ def test_a_padded_value_begins_no_line_of_the_screen():
         assert all(len(line) <= max(width, 6) for line in lines)
 
 
-def test_what_is_long_is_cut_and_says_so():
-    lines = [f"line {number}" for number in range(10_000)]
-    text = Question("helper", "code", "python", code="\n".join(lines)).to_text()
-    assert len(text) < 25_000
-    assert "\n| line 0\n" in text
-    assert text.endswith("\n| line 9999")
-    assert "characters are not shown ...]" in text
-    assert len(call(a="x" * 1_000_000, b="\r" * 1_000_000, c=[*"y" * 100_000])) < 10_000
+def test_what_is_long_is_shown_whole():
+    lines = [f"line {number}" for number in range(5_000)]
+    question = Question("helper", "code", "python", code="\n".join(lines))
+    assert question.to_text().split("\n")[1:] == [f"| {line}" for line in lines]
+    wide = Question("helper", "code", "python", code=f"{'a' * 15_000};evil();{'b' * 15_000}")
+    assert wide.to_text().replace("\n|↳ ", "").endswith(f"| {wide.code}")
+    arguments: dict[str, JsonValue] = {f"a{number}": [number] * 50 for number in range(100)}
+    arguments["n" * 500] = "one\n" * 500 + "last"
+    called = Question("helper", "tool", "pay", arguments)
+    assert "| a99: [\n|       99,\n" in called.to_text()
+    assert f"{'n' * 500}:\n" + "    | one\n" * 500 + "    | last" in called.details
+    assert not any((question.obstacle, wide.obstacle, called.obstacle))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"a": "x" * 1_000_000},
+        {"a": "x\n" * 1_000_000},
+        {"a": [*"y" * 100_000]},
+        {f"a{number}": "x" * 1_000 for number in range(1_000)},
+        {"n" * 1_000_000: 1},
+        {f"a{number}": number for number in range(100_000)},
+        {"a": 10**5_000},
+    ],
+)
+def test_what_is_too_long_to_be_shown_cannot_be_approved(arguments: dict[str, JsonValue]):
+    question = Question("helper", "tool", "pay", arguments)
+    assert "100,000 characters that are shown to a person" in question.obstacle
+    assert len(question.details) < 3_000_000
+    assert "shown" in question.details
+
+
+def test_long_code_and_names_cannot_be_approved():
+    code = Question("helper", "code", "python", code="x = 1\n" * 20_000)
+    assert "write shorter code" in code.obstacle
+    assert "characters are not shown ...]" in code.details
+    assert Question("helper", "tool", "b" * 101).obstacle
     assert len(Question("a" * 10**6, "tool", "b" * 10**6, reason="c" * 10**6).to_text()) < 2_000
-    many = call(**{f"a{number}": number for number in range(1_000)})
-    assert "| [... 970 more arguments are not shown ...]" in many
+
+
+@pytest.mark.parametrize("char", "\0\b\x0b\x0c\r\x1a\x1b\x1c\x1d\x1e\x7f\x85\x9b\ud800")
+def test_code_with_what_interpreters_read_in_their_own_ways_cannot_be_approved(char: str):
+    # "if x:\n    \f" ends an indentation for Python; a shell's comment goes on after a carriage return
+    for language in ("python", "sh"):
+        obstacle = Question("helper", "code", language, code=f"a\n# b{char}c").obstacle
+        assert obstacle.startswith(f"line 2 holds U+{ord(char):04X} ")
+    assert Question("helper", "code", "sh", code="cat <<E\nE\r\nE").obstacle
+    assert not Question("helper", "code", "python", code="if x:\r\n\ty = 'ü 日本 👍🏽'\r\n").obstacle
+    assert not Question("helper", "tool", "write", {"text": f"a\n# b{char}c"}).obstacle
+
+
+@pytest.mark.parametrize("char", "\u2028\u2029\u200b\u202e\u2066\xa0\u3000\u2003\xad\ufeff\u3164")
+def test_what_looks_like_a_blank_or_like_nothing_is_written_out(char: str):
+    # after a blank that is none, "#" begins no comment of a shell
+    code = Question("helper", "code", "sh", code=f"echo hi{char}# ; rm -rf x")
+    assert code.details == f"echo hi\\u{ord(char):04x}# ; rm -rf x"
+    assert not code.obstacle
+    assert f'"a\\u{ord(char):04x}b"' in call(path=f"a{char}b")
+
+
+def test_blanks_at_the_end_of_a_line_and_carriage_returns_show():
+    shown = Question("helper", "code", "sh", code="echo rm -rf \\ \t\n/home  ").details
+    assert shown == "echo rm -rf \\␠␉\n/home␠␠"
+    assert "|     | a ␍\n|     | b␍\n|     | c" in call(text="a \r\nb\rc")
+
+
+@pytest.mark.parametrize("language", ["python", "Python", "py", "ruby"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "# -*- coding: utf-7 -*-\n# harmless +AAo-print(1)+AAo-",
+        "#!/usr/bin/python\n# vim: set fileencoding=unicode_escape :\n# \\nprint(1)",
+        "\n\t#coding=raw_unicode_escape\n# \\u000aprint(1)",
+        "# filename: a.py\n# coding:! coding:latin-1",
+        "\ufeff# coding: utf-16",
+    ],
+)
+def test_code_of_another_encoding_cannot_be_approved(code: str, language: str):
+    obstacle = Question("helper", "code", language, code=code).obstacle
+    assert obstacle.startswith("a comment says that it is written in ")
+
+
+def test_a_comment_that_names_no_other_encoding_is_no_obstacle():
+    for code in (
+        "# coding: utf-8\nx",
+        "# -*- coding: UTF8 -*-\nx",
+        "x = 1\n\n# coding: utf-7",
+        "x = 1 # coding: utf-7",
+    ):
+        assert not Question("helper", "code", "python", code=code).obstacle
+    assert not Question("helper", "code", "sh", code="# decoding: base64\n").obstacle
 
 
 def test_a_value_that_cannot_be_written_down_says_so():

@@ -172,12 +172,57 @@ def test_nothing_in_a_question_steers_the_terminal_or_hides(tmp_path: Path):
     arguments = {"path": hostile, "text": f"one\r\n{hostile}\rAllow?", hostile: 1, "long": "x" * 5_000}
     with asked(tmp_path, {"name": f"a.b{hostile}\n", "arguments": arguments}) as terminal:
         terminal.wait_for("── helper wants to call a.b␛[2J␛]0;pwned␇\\u202egnp\\u200b\n")
-        terminal.wait_for("| text:\n|     | one\n|     | ␛[2J␛]0;pwned␇\\u202egnp\\u200b\n|     | Allow?\n")
-        terminal.wait_for("[... 3,002 characters are not shown ...]")
+        terminal.wait_for("| text:\n|     | one␍\n|     | ␛[2J␛]0;pwned␇\\u202egnp\\u200b␍\n|     | Allow?\n")
+        terminal.wait_for("36 of 59 lines shown. Enter for more, n no >")
+        terminal.type(ENTER)
         answer(terminal, "y", ENTER)
         ended(terminal, tmp_path)
     assert "\x1b[2J" not in terminal.raw
     assert "\x1b]0;" not in terminal.raw
+
+
+def test_what_is_longer_than_the_screen_is_paged_and_allowed_only_at_its_end(tmp_path: Path):
+    code = "\n".join(f"line_{number}" for number in range(1, 102))
+    with asked(tmp_path, {"code": code}) as terminal:
+        terminal.wait_for("| line_1\n")
+        terminal.wait_for("| line_36\n")
+        terminal.wait_for("36 of 102 lines shown. Enter for more, n no >")
+        assert "line_37" not in terminal.text
+        terminal.type("y", ENTER)
+        terminal.wait_for("there is more to read before it can be allowed")
+        terminal.type("\x7f", ENTER)
+        terminal.wait_for("| line_37\n")
+        terminal.wait_for("72 of 102 lines shown. Enter for more, n no >")
+        assert "Allow?" not in terminal.text
+        terminal.type(ENTER)
+        terminal.wait_for("| line_101\nnew here\n")
+        answer(terminal, "y", ENTER)
+        [record] = ended(terminal, tmp_path)
+    shown = [line for line in terminal.text.split("\n") if line.startswith("| line_")]
+    assert shown == [f"| {line}" for line in code.split("\n")]
+    assert (record["decision"], record["by"]) == ("allow", "handler")
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"), [(["n too long", ENTER], "too long"), ([CTRL_D], "whoever was asked said no")]
+)
+def test_what_is_paged_can_be_denied_before_its_end(tmp_path: Path, keys: list[str], reason: str):
+    with asked(tmp_path, {"code": "x = 1\n" * 400}) as terminal:
+        terminal.wait_for("36 of 401 lines shown. Enter for more, n no >")
+        terminal.type(*keys)
+        terminal.wait_for("✗ denied: run python code")
+        [record] = ended(terminal, tmp_path)
+    assert "Allow?" not in terminal.text
+    assert (record["decision"], record["reason"]) == ("deny", reason)
+
+
+def test_what_cannot_be_shown_as_it_would_run_is_denied_unasked(tmp_path: Path):
+    hidden = {"code": "# -*- coding: utf-7 -*-\n# harmless +AAo-print(1)+AAo-"}
+    with asked(tmp_path, hidden, {"name": "write", "arguments": {"text": "x" * 100_001}}) as terminal:
+        records = ended(terminal, tmp_path)
+    assert [(record["decision"], record["by"]) for record in records] == [("deny", "cannot be shown")] * 2
+    assert "'utf-7'" in records[0]["reason"]
+    assert "Allow?" not in terminal.text
 
 
 def test_a_line_that_the_terminal_would_break_keeps_its_edge(tmp_path: Path):

@@ -71,6 +71,28 @@ async def test_processor_time_of_code_and_of_what_it_starts_is_in_the_result(
     assert idle.processor_seconds < 0.25
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "# -*- coding: utf-7 -*-\n# harmless +AAo-print('hidden')+AAo-",
+        "# coding: unicode_escape\n# harmless \\nprint('hidden')",
+        "# filename: named.py\n# coding: raw_unicode_escape\n# harmless \\u000aprint('hidden')",
+        "\r# coding: utf-7\n# harmless +AAo-print('hidden')+AAo-",
+    ],
+)
+async def test_no_statement_hides_in_a_comment_by_its_encoding(
+    executor: SandboxedCodeExecutor, code: str
+) -> None:
+    result = await run(executor, code)
+    if isinstance(result, SessionResult):
+        # an interpreter that lives on gets text, of which no comment says how it is encoded
+        assert (result.exit_code, result.output) == (0, "")
+    else:
+        assert result.exit_code != 0
+        assert result.output.startswith("A comment says that the code is written in ")
+    assert (await run(executor, "# coding: utf-8\nprint('ü')")).output == "ü\n"
+
+
 async def test_result_of_code_that_fails(executor: SandboxedCodeExecutor) -> None:
     result = await run(executor, "print('before'); 1 / 0")
     assert result.exit_code == 1
