@@ -298,6 +298,16 @@ def test_code_waits_for_its_approval(tmp_path: Path) -> None:
     assert case.effects == []
 
 
+def test_all_of_the_code_that_waits_for_its_approval_is_shown(tmp_path: Path) -> None:
+    block = "\n".join(["# refund", *(f"x = {number}" for number in range(400)), f"y = {'1' * 30_000!r}"])
+    with ScriptedServer.in_thread(saying(block)) as server:
+        case = Case(tmp_path, server, ASK_FOR_CODE)
+        assert case.run("-q").returncode == PARKED
+        shown = case.answer().stdout
+    quoted = "".join(f"\n| {line}" for line in block.split("\n"))
+    assert quoted in shown.replace("\n|↳ ", "")
+
+
 @pytest.mark.docker
 @pytest.mark.long
 def test_where_code_could_reach_more_than_its_workspace_no_answer_reaches_it(tmp_path: Path) -> None:
