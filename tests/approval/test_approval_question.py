@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -85,7 +86,7 @@ def test_what_is_long_is_shown_whole():
     assert question.to_text().split("\n")[1:] == [f"| {line}" for line in lines]
     wide = Question("helper", "code", "python", code=f"{'a' * 15_000};evil();{'b' * 15_000}")
     assert wide.to_text().replace("\n|↳ ", "").endswith(f"| {wide.code}")
-    arguments: dict[str, JsonValue] = {f"a{number}": [number] * 50 for number in range(100)}
+    arguments = {f"a{number}": cast(JsonValue, [number] * 50) for number in range(100)}
     arguments["n" * 500] = "one\n" * 500 + "last"
     called = Question("helper", "tool", "pay", arguments)
     assert "| a99: [\n|       99,\n" in called.to_text()
