@@ -105,7 +105,7 @@ async def test_extra_volumes_and_a_directory_of_another_name_at_the_engine(tmp_p
         (tmp_path / name / "file").write_text(name)
     (tmp_path / "link").symlink_to("real")
     volumes = {str(tmp_path / mode): {"bind": f"/{mode}", "mode": mode} for mode in ("ro", "rw")}
-    async with started(tmp_path / "link", tmp_path / "real", extra_volumes=volumes) as sandbox:
+    async with started(tmp_path / "real", tmp_path / "link", extra_volumes=volumes) as sandbox:
         script = "cat file /ro/file /rw/file; touch made /rw/made /ro/made"
         said = await output(sandbox, "sh", "-c", script)
         assert said.startswith("realrorw")
