@@ -245,6 +245,7 @@ def test_an_answer_to_a_changed_run_does_not_make_it_ones_own(tmp_path: Path) ->
     assert "mac" not in list(read_log(run / "journal.jsonl"))[-1]
 
 
+@pytest.mark.long
 def test_the_key_is_made_once_and_for_its_owner_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     program = "from codeact_team.journal.seal import user_key; print(user_key().secret.hex())"

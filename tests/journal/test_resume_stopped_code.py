@@ -131,7 +131,15 @@ class Case:
 
 
 @pytest.mark.parametrize("wait", WAITS)
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, "time"], ids=["INT", "TERM", "time limit"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(signal.SIGINT, id="INT"),
+        # what is told apart after that is what it waits for, not what has stopped it
+        pytest.param(signal.SIGTERM, id="TERM", marks=pytest.mark.long),
+        pytest.param("time", id="time limit", marks=pytest.mark.long),
+    ],
+)
 def test_what_was_under_way_when_a_run_was_stopped_is_under_way(
     tmp_path: Path, wait: Wait, how: signal.Signals | str
 ) -> None:
@@ -153,7 +161,9 @@ def test_what_was_under_way_when_a_run_was_stopped_is_under_way(
 
 @pytest.mark.parametrize("wait", [WAITS[0], WAITS[2], WAITS[3]])
 @pytest.mark.parametrize("how", ["interrupt", "token"])
-@pytest.mark.parametrize("is_team", [False, True], ids=["agent", "team"])
+@pytest.mark.parametrize(
+    "is_team", [False, pytest.param(True, marks=pytest.mark.long)], ids=["agent", "team"]
+)
 def test_a_program_that_was_stopped_goes_on_where_it_was(
     tmp_path: Path, wait: Wait, how: str, is_team: bool
 ) -> None:

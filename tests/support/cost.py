@@ -14,30 +14,32 @@ T = TypeVar("T")
 
 LINEAR = 2.5
 """How many times as long linear work may take for twice the input."""
-SHORT = 0.25
-"""Seconds of processor time that may pass between two turns of a loop that stays responsive."""
+SHORT = 1.0
+"""Seconds of processor time, all threads together, that may pass between two turns of a loop that stays responsive, on a
+machine whose processors are busy with other tests."""
 
 
 def growth(make: Callable[[int], T], work: Callable[[T], object], size: int, *, rounds: int = 5) -> float:
-    """How many times as long the work takes for twice the input, the best of several rounds.
+    """How many times as long the work takes for twice the input, the best of several rounds, on average of three doublings.
 
     Args:
         make: Makes the input of a size.
         work: What is measured.
-        size: The smaller of the two.
+        size: Half of the largest input.
         rounds: How often each is measured.
     """
-    once, twice = make(size), make(2 * size)
+    # the time of a single doubling depends on what fits into the processor's caches
+    small, large = make(max(1, size // 4)), make(2 * size)
     best = [float("inf"), float("inf")]
     gc.disable()
     try:
-        for place, given in [*enumerate((once, twice))] * rounds:
+        for place, given in [*enumerate((small, large))] * rounds:
             began = time.thread_time()
             work(given)
             best[place] = min(best[place], time.thread_time() - began)
     finally:
         gc.enable()
-    return best[1] / best[0]
+    return (best[1] / best[0]) ** (1 / 3)
 
 
 @dataclass
