@@ -58,6 +58,7 @@ def test_the_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "pip install 'codeact-team[inspect]'" in result.stderr.replace("\n", " ")
 
 
+@pytest.mark.long
 def test_a_log_is_written_where_the_person_looks_whatever_a_foreign_run_says(tmp_path: Path):
     (name,) = ran(tmp_path, "One.")
     about = tmp_path / ".codeact-team" / "runs" / name / "run.json"

@@ -190,7 +190,7 @@ class ManyFiles(ConfinedSessionCodeExecutor):
 
 async def test_no_line_of_a_journal_is_long_however_many_files_come_and_go(tmp_path: Path) -> None:
     writer, executor = recorder(tmp_path, "run"), ManyFiles()
-    executor.files = {f"{number:0200}": RecordedFile(None, 0, False) for number in range(60_000)}
+    executor.files = {f"{number:0200}": RecordedFile(None, 0, False) for number in range(20_000)}
 
     async def come_and_go() -> None:
         await writer.record_files(executor, 1)
@@ -203,5 +203,5 @@ async def test_no_line_of_a_journal_is_long_however_many_files_come_and_go(tmp_p
     assert max(map(len, lines)) < 2_000
     changed, gone = [json.loads(line)["files"] for line in lines if b'"files":' in line]
     blobs = Blobs(writer.directory.blobs)
-    assert len(blobs.unpack(changed["changed"])) == 60_000  # pyright: ignore[reportArgumentType]
-    assert blobs.unpack(gone["gone"]) == [f"{number:0200}" for number in range(60_000)]
+    assert len(blobs.unpack(changed["changed"])) == 20_000  # pyright: ignore[reportArgumentType]
+    assert blobs.unpack(gone["gone"]) == [f"{number:0200}" for number in range(20_000)]
