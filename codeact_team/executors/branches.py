@@ -8,7 +8,7 @@ from typing import Any
 from autogen_core import CancellationToken
 
 from codeact_team.aio import Turns, to_the_end
-from codeact_team.errors import SandboxError, SettingError
+from codeact_team.errors import ForkError, SandboxError, SettingError
 from codeact_team.execution import Artifact
 from codeact_team.executor_interface import Checkpoint, SessionCodeExecutor
 from codeact_team.executors.code_runner import Setup
@@ -18,6 +18,7 @@ from codeact_team.executors.session import InterpreterCodeExecutor, LivingInterp
 from codeact_team.executors.stopping import Call
 from codeact_team.executors.users import Generation
 from codeact_team.sessions.host import Session
+from codeact_team.sessions.protocol import MAX_BRANCHES
 from codeact_team.workspace import Changes
 
 
@@ -44,7 +45,7 @@ class BranchingCodeExecutor(InterpreterCodeExecutor):
 
     async def fork(self, count: int = 1) -> Sequence[SessionCodeExecutor]:
         async with self._turns:
-            sessions = await (await self._set_up_session()).fork(count)
+            sessions = await self._copies_of(await self._set_up_session(), count)
             return [
                 SessionBranch(self._config, self._place, self._interpreter, one, self) for one in sessions
             ]
@@ -59,7 +60,7 @@ class BranchingCodeExecutor(InterpreterCodeExecutor):
 
     async def checkpoint(self) -> Checkpoint:
         async with self._turns:
-            [session] = await (await self._set_up_session()).fork(1)
+            [session] = await self._copies_of(await self._set_up_session(), 1)
             return SessionCheckpoint(session, self._users.generation, self)
 
     async def rollback(self, to: Checkpoint, *, user: object | None = None) -> None:
@@ -71,8 +72,19 @@ class BranchingCodeExecutor(InterpreterCodeExecutor):
                     "the checkpoint is gone: it was closed, or the session was restarted or lost"
                 )
             # it stays, to be gone back to again
-            [session] = await to.session.fork(1)
+            [session] = await self._copies_of(to.session, 1)
             await self._go_on_from(session, to.generation, "it was set back to an earlier state", user)
+
+    async def _copies_of(self, session: Session, count: int) -> Sequence[Session]:
+        """Fork a session, unless that is no number of branches, or its workspace is too large to be copied so often."""
+        most = MAX_BRANCHES - 1
+        if not isinstance(count, int) or not 1 <= count <= most:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise SettingError(f"`count` is {count!r}: a session can be forked into 1 to {most} branches")
+        if (exceeded := await self._place.growth.exceeded_by_copies(session.home, count)) is not None:
+            raise ForkError(
+                f"this session cannot be forked now: copies of its workspace would exceed {exceeded}"
+            )
+        return await session.fork(count)
 
     async def _go_on_from(
         self, branch: Session, generation: Generation, loss: str, user: object | None

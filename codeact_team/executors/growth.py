@@ -14,6 +14,7 @@ from pathlib import Path
 
 from codeact_team.aio import to_the_end
 from codeact_team.errors import SandboxError
+from codeact_team.sessions.protocol import KEPT_APART
 from codeact_team.system.named_paths import open_named
 from codeact_team.system.trees import DIRECTORY
 
@@ -63,6 +64,25 @@ class Growth:
     async def look(self) -> str | None:
         """The field whose limit is exceeded, with its value. Told again only when more has been added since."""
         return await to_the_end(asyncio.to_thread(self._look))
+
+    async def exceeded_by_copies(self, home: str, copies: int) -> str | None:
+        """The field whose limit copies of a directory would exceed, with its value.
+
+        Args:
+            home: Its path below the workspace, or nothing for the workspace itself, without the copies that are in it.
+            copies: How many.
+        """
+        return await to_the_end(asyncio.to_thread(self._exceeded_by_copies, home, copies))
+
+    def _exceeded_by_copies(self, home: str, copies: int) -> str | None:
+        if (before := self._before) is None or not self._directories:
+            return None
+        directory = self._directories[0] / home
+        now, copied = _count(self._directories), _count([directory])
+        own = _Usage() if home else _count([directory / KEPT_APART])
+        now.size += copies * (copied.size - own.size)
+        now.files += copies * (copied.files - own.files)
+        return self._exceeded(before, now)
 
     def _look(self) -> str | None:
         if (before := self._before) is None:

@@ -11,7 +11,7 @@ from typing import Protocol
 from pydantic import JsonValue, ValidationError
 
 from codeact_team.aio import to_the_end
-from codeact_team.errors import ForkError, SandboxError, SettingError
+from codeact_team.errors import ForkError, SandboxError
 from codeact_team.execution import Artifact, HostTools
 from codeact_team.sandboxes.base import Exit, Sandbox
 from codeact_team.sessions.escalation import escalate
@@ -19,7 +19,6 @@ from codeact_team.sessions.link import GARBLED, Line, Link
 from codeact_team.sessions.protocol import (
     MAX_ARTIFACT_BYTES,
     MAX_ARTIFACTS,
-    MAX_BRANCHES,
     MAX_FILE_BYTES,
     RUN_HEAD,
     Kind,
@@ -198,6 +197,12 @@ class Session:
         await self._request(frame(Kind.RESTART), Kind.READY)
 
     @property
+    def home(self) -> str:
+        """The directory in which its code begins, below the workspace; nothing for the workspace itself."""
+        number = self._link.number
+        return f"{self.branches_in}/{number}" if number else ""
+
+    @property
     def branches_in(self) -> str:
         """The directory of the workspace in which its branches have theirs."""
         return self._link.branches_in
@@ -206,13 +211,9 @@ class Session:
         """Make branches: sessions with variables, files and shells as they are here now, in the same sandbox.
 
         Raises:
-            SettingError: If there can never be so many.
             ForkError: If the interpreter cannot be copied as it is: it says what stands in the way.
             SandboxError: If the session ended over it.
         """
-        most = MAX_BRANCHES - 1
-        if not isinstance(count, int) or not 1 <= count <= most:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise SettingError(f"`count` is {count!r}: a session can be forked into 1 to {most} branches")
         branches: list[Session] = []
         try:
             # cancelled half-way, nobody would know of them

@@ -216,6 +216,34 @@ async def test_a_number_of_branches_that_cannot_be_is_refused_in_words(
     assert await output(session, "kept") == "1\n"
 
 
+async def test_the_limit_of_the_workspace_holds_for_all_its_copies(kind: Kind, tmp_path: Path) -> None:
+    executor = kind.make(work_dir=tmp_path, workspace_mib=64)
+    assert isinstance(executor, BranchingCodeExecutor)
+    await output(executor, "with open('large', 'wb') as file: file.write(bytes([1]) * (20 << 20))")
+    with pytest.raises(ForkError, match=r"copies of its workspace would exceed workspace_mib: 64"):
+        await executor.fork(8)
+    assert allocated(tmp_path) < 64 << 20
+    [branch] = await executor.fork(1)
+    with pytest.raises(ForkError, match=r"would exceed workspace_mib: 64"):
+        await branch.fork(2)
+    checkpoint = await executor.checkpoint()
+    with pytest.raises(ForkError, match=r"would exceed workspace_mib: 64"):
+        await executor.checkpoint()
+    await checkpoint.aclose()
+    await branch.stop()
+    # what takes no room does not count, nor does its copy take any
+    await output(executor, "import os; os.truncate('large', 0); os.truncate('large', 60 << 20)")
+    branches = await executor.fork(8)
+    assert (await run(branches[7], "print(os.path.getsize('large'))")).output == f"{60 << 20}\n"
+    assert allocated(tmp_path) < 16 << 20
+    await executor.stop()
+
+
+def allocated(directory: Path) -> int:
+    """Bytes of the disk that are used below a directory."""
+    return sum(path.lstat().st_blocks * 512 for path in directory.rglob("*"))
+
+
 async def test_what_is_of_another_session_or_over_is_refused_in_words(
     session: BranchingCodeExecutor, kind: Kind, tmp_path: Path
 ) -> None:

@@ -1,7 +1,8 @@
-"""Copies what is in a directory: by reference where the file system can, so that nothing is written twice."""
+"""Copies what is in a directory: by reference where the file system can, else without the holes of sparse files."""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from contextlib import suppress
@@ -49,7 +50,7 @@ def _copy_file(source: str, target: str) -> None:
         status = os.fstat(reader)
         writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            _copy_bytes(reader, writer)
+            _copy_bytes(reader, writer, status.st_size)
             # where it may not have them, it has what new files have
             with suppress(OSError):
                 os.fchmod(writer, stat.S_IMODE(status.st_mode) & 0o777)
@@ -60,9 +61,25 @@ def _copy_file(source: str, target: str) -> None:
         os.close(reader)
 
 
-def _copy_bytes(reader: int, writer: int) -> None:
+def _copy_bytes(reader: int, writer: int, size: int) -> None:
     try:
         ioctl(writer, _FICLONE, reader)
+        return
     except OSError:
-        while os.sendfile(writer, reader, None, _PIECE):
-            pass
+        os.ftruncate(writer, size)
+    end = 0
+    while (start := _next_data(reader, end)) is not None:
+        end = os.lseek(reader, start, os.SEEK_HOLE)
+        os.lseek(writer, start, os.SEEK_SET)
+        while start < end and (sent := os.sendfile(writer, reader, start, min(_PIECE, end - start))):
+            start += sent
+
+
+def _next_data(fd: int, position: int) -> int | None:
+    try:
+        return os.lseek(fd, position, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        # nothing but a hole is left
+        return None
