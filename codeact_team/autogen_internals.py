@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import importlib
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -111,6 +112,13 @@ def replace_input(
     agent.input_func = function
     # it was found out when the agent was made
     agent._is_async = True  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def is_of_mcp(workbench: object) -> bool:
+    """Whether a workbench is AutoGen's for MCP: it ties to its token a coroutine, which cannot be cancelled."""
+    # where this was not imported, nothing is of its classes
+    mcp: Any = sys.modules.get("autogen_ext.tools.mcp")
+    return mcp is not None and isinstance(workbench, mcp.McpWorkbench)
 
 
 def actor_of(workbench: McpWorkbench) -> McpSessionActor | None:

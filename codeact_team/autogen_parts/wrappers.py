@@ -16,6 +16,7 @@ from pydantic import BaseModel, JsonValue, TypeAdapter
 
 from codeact_team.aio import aclosing, streamed, until_cancelled
 from codeact_team.approval.input_function import enter
+from codeact_team.autogen_internals import is_of_mcp
 from codeact_team.autogen_parts.part_effects import UNKNOWN, MemoryCall, PartBlock, PartCall, PersonInput
 from codeact_team.effects import Door, Effect, current_door, perform
 from codeact_team.tool_listing import ToolListing
@@ -92,8 +93,21 @@ class WrappedWorkbench(Wrapper):
         cancellation_token: CancellationToken | None = None,
         call_id: str | None = None,
     ) -> ToolResult:
-        do = partial(self.wrapped.call_tool, name, arguments, cancellation_token, call_id)
+        do = partial(self._call, name, arguments, cancellation_token, call_id)
         return await perform(PartCall(self.wrapped, name, arguments, _RESULT), do, self._door)
+
+    async def _call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None,
+        token: CancellationToken | None,
+        call_id: str | None,
+    ) -> ToolResult:
+        if token is None or not is_of_mcp(self.wrapped):
+            return await self.wrapped.call_tool(name, arguments, token, call_id)
+        # whoever cancels the token would get the error of what cannot be cancelled
+        own = CancellationToken()
+        return await until_cancelled(self.wrapped.call_tool(name, arguments, own, call_id), token)
 
     def call_tool_stream(
         self,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
@@ -11,6 +10,7 @@ from autogen_core import ComponentModel
 from autogen_core.tools import Workbench
 
 from codeact_team.aio import Turns, to_the_end
+from codeact_team.autogen_internals import is_of_mcp
 from codeact_team.autogen_parts import unwrap
 from codeact_team.errors import SettingError, WorkbenchError
 from codeact_team.tools.assembling import assemble
@@ -118,9 +118,7 @@ def _source_of(workbench: Workbench) -> ToolSource:
         raise SettingError(
             f"workbench: {workbench!r} is no workbench; a tool or a function belongs to 'tools'"
         )
-    # where this was not imported, nothing is of its classes
-    mcp: Any = sys.modules.get("autogen_ext.tools.mcp")
-    if mcp is not None and isinstance(workbench, mcp.McpWorkbench):
+    if is_of_mcp(workbench):
         from codeact_team.tools.mcp.server import McpServer
 
         return McpServer(cast("Any", workbench))

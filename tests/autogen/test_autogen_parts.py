@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +21,7 @@ from autogen_core.memory import ListMemory, MemoryContent
 from autogen_core.models import CreateResult, ModelFamily, RequestUsage
 from autogen_core.tools import BaseStreamTool, FunctionTool, StaticStreamWorkbench, StaticWorkbench
 from autogen_ext.models.replay import ReplayChatCompletionClient
+from autogen_ext.tools.mcp import McpWorkbench, StdioServerParams
 from pydantic import BaseModel
 
 import codeact_team
@@ -26,6 +30,7 @@ from codeact_team.effects import Door, Effect, Event, Perform
 from codeact_team.events import BlockEnded, QuestionAnswered, ToolCallBegan, ToolCallEnded, dump, load
 from codeact_team.tools import Toolbox
 
+MCP_SERVER = Path(__file__).parents[1] / "support" / "mcp_server.py"
 INFO: Any = {
     "vision": False,
     "function_calling": True,
@@ -171,6 +176,19 @@ class Executor(CodeExecutor):
 
 async def approve(_: Any) -> Any:
     return codeact_team.ApprovalResponse(approved=True, reason="")
+
+
+async def test_a_call_of_an_mcp_server_is_cancelled_without_an_error() -> None:
+    # the one who cancelled got an AttributeError of AutoGen's
+    params = StdioServerParams(command=sys.executable, args=[str(MCP_SERVER)], read_timeout_seconds=60)
+    async with McpWorkbench(params) as own:
+        workbench, token = wrap(own), CancellationToken()
+        call = asyncio.create_task(workbench.call_tool("wait_for_ever", {"who": "it"}, token))
+        await workbench.call_tool("when", {"event": "it waits"}, CancellationToken())
+        token.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert not (await workbench.call_tool("add", {"a": 1}, CancellationToken())).is_error
 
 
 async def test_blocks_of_an_executor_pass_the_door() -> None:

@@ -14,6 +14,8 @@ T = TypeVar("T")
 
 LINEAR = 2.5
 """How many times as long linear work may take for twice the input."""
+_NOISE = 0.02
+"""Seconds; what takes less depends on the processor's caches and on fresh pages of memory more than on the work."""
 SHORT = 1.0
 """Seconds of processor time, all threads together, that may pass between two turns of a loop that stays responsive, on a
 machine whose processors are busy with other tests."""
@@ -39,7 +41,7 @@ def growth(make: Callable[[int], T], work: Callable[[T], object], size: int, *, 
             best[place] = min(best[place], time.thread_time() - began)
     finally:
         gc.enable()
-    return (best[1] / best[0]) ** (1 / 3)
+    return (best[1] / max(best[0], _NOISE)) ** (1 / 3)
 
 
 @dataclass
