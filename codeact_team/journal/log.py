@@ -10,6 +10,7 @@ import json
 import os
 import re
 import zlib
+from collections import deque
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -159,15 +160,17 @@ def _last_line(descriptor: int, end: int | None = None) -> tuple[bytes, int]:
         ValueError: If it is longer than any line.
     """
     whole = end = os.lseek(descriptor, 0, os.SEEK_END) if end is None else end
-    last = b""
+    pieces: deque[bytes] = deque()
+    breaks = 0
     # back to the end of the line before
-    while whole > 0 and last.count(b"\n") < 2:
-        if len(last) > 2 * _LONGEST:
+    while whole > 0 and breaks < 2:
+        if end - whole > 2 * _LONGEST:
             raise ValueError("no line is so long")
         start = max(0, whole - _PIECE)
-        last = os.pread(descriptor, whole - start, start) + last
+        pieces.appendleft(os.pread(descriptor, whole - start, start))
+        breaks += pieces[0].count(b"\n")
         whole = start
-    kept, newline, torn = last.rpartition(b"\n")
+    kept, newline, torn = b"".join(pieces).rpartition(b"\n")
     return kept.rpartition(b"\n")[2] + newline, end - len(torn)
 
 
