@@ -117,13 +117,16 @@ def check(folder: Path, story: Story, code: int, stdout: str, stderr: str, *, un
     for path, text in story.files.items():
         assert (folder / path).read_text() == text
     if story.delivered is not None:
-        assert (delivered(folder), (folder / "answer.txt").read_text()) == (story.delivered, stdout), stderr
+        assert (delivered(folder, story), (folder / "answer.txt").read_text()) == (story.delivered, stdout), (
+            stderr
+        )
 
 
-def delivered(folder: Path) -> dict[str, bytes]:
-    """The files that the person has got."""
+def delivered(folder: Path, story: Story) -> dict[str, bytes]:
+    """The files that the person has got, without the content of those that the model writes anew each time."""
     out = folder / "out"
-    return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    files = {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    return files | dict.fromkeys(files.keys() & story.new_each_time, b"")
 
 
 def alone(folder: Path, server: ScriptedServer, story: Story) -> tuple[Story, int]:
@@ -137,7 +140,7 @@ def alone(folder: Path, server: ScriptedServer, story: Story) -> tuple[Story, in
     code, stdout, stderr = start(folder, server, story, 0, "after", *DELIVERED)
     story = replace(story, answer=story.answer or stdout.strip())
     check(folder, story, code, stdout, stderr)
-    story = replace(story, delivered=delivered(folder))
+    story = replace(story, delivered=delivered(folder, story))
     return story, int(re.findall(r"(\d+) entries", stderr)[-1]) - 1
 
 

@@ -27,6 +27,7 @@ class Story:
         effects: What its tools do, in any order.
         files: What is in which file.
         repeats: Whether all calls of its tools may be made twice.
+        new_each_time: Files whose content the model chooses anew in each run.
         delivered: The files that the person gets; ``None`` if that is known only when it has run.
     """
 
@@ -36,6 +37,7 @@ class Story:
     effects: Sequence[str] = ()
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     repeats: bool = False
+    new_each_time: frozenset[str] = frozenset()
     delivered: Mapping[str, bytes] | None = None
 
 
@@ -223,6 +225,7 @@ ATTEMPTS = Story(
     "the second [True, 14, True] ['one', 'two', 'three']",
     files=LOG,
     repeats=True,
+    new_each_time=frozenset({"lot.txt"}),
 )
 
 _DIGEST = """\
