@@ -77,11 +77,16 @@ class Growth:
     def _exceeded_by_copies(self, home: str, copies: int) -> str | None:
         if (before := self._before) is None or not self._directories:
             return None
-        directory = self._directories[0] / home
-        now, copied = _count(self._directories), _count([directory])
-        own = _Usage() if home else _count([directory / KEPT_APART])
-        now.size += copies * (copied.size - own.size)
-        now.files += copies * (copied.files - own.files)
+        workspace, *others = self._directories
+        try:
+            now, part = _count([workspace]), _count([workspace / (home or KEPT_APART)])
+            size, files = (part.size, part.files) if home else (now.size - part.size, now.files - part.files)
+            for directory in others:
+                now.add(directory)
+        except OSError as error:
+            return self._uncountable(error)
+        now.size += copies * size
+        now.files += copies * files
         return self._exceeded(before, now)
 
     def _look(self) -> str | None:
@@ -94,12 +99,15 @@ class Growth:
                 raise PermissionError("a directory was made that cannot be read")
         except OSError as error:
             self.pause = _SHORT_INTERVAL
-            return f"workspace_mib: {self._mib}, and what there is cannot be counted: {error}"
+            return self._uncountable(error)
         exceeded = self._exceeded(before, now)
         self.pause = max(
             _SHORT_INTERVAL if exceeded else _INTERVAL, _PAUSE_PER_LOOK * (time.monotonic() - began)
         )
         return exceeded if self._is_news(exceeded, now) else None
+
+    def _uncountable(self, error: OSError) -> str:
+        return f"workspace_mib: {self._mib}, and what there is cannot be counted: {error}"
 
     def _exceeded(self, before: _Usage, now: _Usage) -> str | None:
         if self._mib is not None and now.size - before.size > self._mib * _MIB:
