@@ -83,9 +83,11 @@ class Terminal:
 
 @contextmanager
 def on_a_terminal(
-    *arguments: str, cwd: Path, command: Sequence[str] = COMMAND, **variables: str
+    *arguments: str, cwd: Path, command: Sequence[str] = COMMAND, typed: Sequence[str] = (), **variables: str
 ) -> Generator[Terminal]:
+    """A command on a terminal on which these keys were ``typed`` before it began."""
     ours, theirs = pty.openpty()
+    os.write(ours, "".join(typed).encode())
     variables = {"XDG_STATE_HOME": str(cwd / "state"), **variables}
     process = start(
         [*command[1:], *arguments],

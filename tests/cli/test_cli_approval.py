@@ -35,9 +35,10 @@ def asked(
     rules: Sequence[dict[str, Any]] = (ASK, ASK_FOR_CODE),
     noise: str = "",
     arguments: Sequence[str] = (),
+    typed: Sequence[str] = (),
 ) -> Generator[Terminal]:
     what = plan(folder, *things, rules=rules, noise=noise)
-    with on_a_terminal(what, *arguments, cwd=folder, command=DRIVER) as terminal:
+    with on_a_terminal(what, *arguments, cwd=folder, command=DRIVER, typed=typed) as terminal:
         yield terminal
 
 
@@ -128,8 +129,8 @@ def test_what_is_no_answer_is_not_taken_for_one(tmp_path: Path):
 
 
 def test_what_was_typed_before_the_question_does_not_answer_it(tmp_path: Path):
-    with asked(tmp_path, REFUND, {"name": "mail.send", "arguments": {}}) as terminal:
-        terminal.type("y", ENTER)
+    things = (REFUND, {"name": "mail.send", "arguments": {}})
+    with asked(tmp_path, *things, typed=("y", ENTER)) as terminal:
         answer(terminal, "n", ENTER, ENTER, "y", ENTER)
         answer(terminal, "n", ENTER, ENTER, about="mail.send")
         records = ended(terminal, tmp_path)
