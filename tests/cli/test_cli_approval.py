@@ -129,8 +129,7 @@ def test_what_is_no_answer_is_not_taken_for_one(tmp_path: Path):
 
 
 def test_what_was_typed_before_the_question_does_not_answer_it(tmp_path: Path):
-    things = (REFUND, {"name": "mail.send", "arguments": {}})
-    with asked(tmp_path, *things, typed=("y", ENTER)) as terminal:
+    with asked(tmp_path, REFUND, {"name": "mail.send", "arguments": {}}, typed=("y", ENTER)) as terminal:
         answer(terminal, "n", ENTER, ENTER, "y", ENTER)
         answer(terminal, "n", ENTER, ENTER, about="mail.send")
         records = ended(terminal, tmp_path)
