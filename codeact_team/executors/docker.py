@@ -30,6 +30,7 @@ from codeact_team.files.inside import ContainerFiles
 from codeact_team.sandboxes.base import Sandbox
 from codeact_team.sandboxes.docker import DockerSandbox, DockerSandboxConfig
 from codeact_team.sandboxes.temporary import NOBODY
+from codeact_team.system.named_paths import resolved
 from codeact_team.workspace import Workspace
 
 
@@ -91,7 +92,7 @@ class DockerPlace(Place):
             self._config,
             packages=packages,
             work_dir=self.workspace.make(),
-            bind_dir=None if self._config.bind_dir is None else self.bind_dir.resolve(),
+            bind_dir=None if self._config.bind_dir is None else self.bind_dir.absolute(),
             must_share=self._config.work_dir is not None,
         )
 
@@ -174,7 +175,7 @@ class DockerCommandLineCodeExecutor(SandboxedCodeExecutor, Component[DockerComma
 
     @takes_settings(DockerCommandLineCodeExecutorSettings)
     def __init__(self, config: DockerCommandLineCodeExecutorSettings) -> None:
-        if config.work_dir is not None and Path(config.work_dir).resolve() == Path.cwd():
+        if config.work_dir is not None and resolved(config.work_dir) == Path.cwd():
             warnings.warn(
                 "Using the current directory as work_dir is deprecated.", DeprecationWarning, stacklevel=3
             )

@@ -19,6 +19,7 @@ from codeact_team.files.host import HostFiles
 from codeact_team.packages import Interpreter, Provision, Requested
 from codeact_team.sandboxes.base import Sandbox
 from codeact_team.sandboxes.limits import above_default
+from codeact_team.system.named_paths import resolved
 from codeact_team.workspace import Workspace
 
 logger = logging.getLogger(__name__)
@@ -94,7 +95,7 @@ class Place(ABC):
     def location(self) -> Workspace:
         """Where the workspace is."""
         if self._settings.work_dir is not None:
-            return Workspace(Path(self._settings.work_dir).resolve(), lasts=True)
+            return Workspace(resolved(self._settings.work_dir), lasts=True)
         is_made = self.sandbox is not None
         return Workspace(self.workspace.path if is_made else None, lasts=False)
 

@@ -16,7 +16,7 @@ from codeact_team.executors.settings import HostDirectory
 from codeact_team.files.directories import below, opened
 from codeact_team.sandboxes.temporary import TemporaryDirectory
 from codeact_team.system import trees
-from codeact_team.system.named_paths import parent_of
+from codeact_team.system.named_paths import parent_of, resolved
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ _SYSTEM = tuple(
 def wide_directories(given: Mapping[str, HostDirectory]) -> Iterator[str]:
     """The directories, by field, that give the code more than a workspace; each with what it holds."""
     for field, value in given.items():
-        if value is not None and (held := _held(Path(value).resolve())):
+        if value is not None and (held := _held(resolved(value))):
             yield f"{field}: {value} (holds {held})"
 
 
@@ -84,7 +84,9 @@ class HostWorkspace:
         return Path(self._temporary.path)
 
     def make(self) -> Path:
-        """Make sure the directory exists, and return it in full.
+        """Make sure the directory exists, and return its absolute path.
+
+        Links in it are not resolved: whoever uses it opens it once, and follows none.
 
         Raises:
             SandboxError: If it cannot be made.
@@ -111,7 +113,7 @@ class HostWorkspace:
         except OSError as error:
             raise SandboxError(f"the work_dir {self.path} cannot be opened: {error.strerror}") from error
         self._made = status.st_dev, status.st_ino
-        return self.path.resolve()
+        return self.path.absolute()
 
     def _make_named(self, directory: Path) -> None:
         with parent_of(directory) as (above, name):
@@ -120,7 +122,7 @@ class HostWorkspace:
                 os.mkdir(name, 0o700, dir_fd=above)
             except FileExistsError:
                 return
-            logger.info("made the work_dir %s", directory.resolve())
+            logger.info("made the work_dir %s", directory.absolute())
             if self._owner is not None and os.geteuid() == 0:
                 os.chown(name, self._owner, self._owner, dir_fd=above, follow_symlinks=False)
 

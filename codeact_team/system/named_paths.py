@@ -7,9 +7,13 @@ have the same owner. So only links are followed that nobody but the system can h
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
 
 from codeact_team.system.trees import DIRECTORY
 
@@ -18,6 +22,8 @@ _OF_THE_SYSTEM = ("/", "/home", "/usr", "/var")
 _MOST_LINKS = 40
 """As many as the kernel follows."""
 _OTHERS_WRITE = 0o022
+_LONGEST_PATH = 1024
+"""Bytes that macOS takes for one."""
 
 
 def open_named(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
@@ -79,6 +85,44 @@ def parent_of(path: str | os.PathLike[str]) -> Generator[tuple[int, str]]:
         yield directory, name
     finally:
         os.close(directory)
+
+
+def resolved(path: str | os.PathLike[str]) -> Path:
+    """Where something is said to be, to be compared or told. What is done there goes by a descriptor."""
+    try:
+        return Path(path).resolve()
+    except (OSError, RuntimeError):
+        # a link on the way leads to itself, or is replaced meanwhile
+        return Path(path).absolute()
+
+
+class KnownDirectory(NamedTuple):
+    """A directory that was opened once, and can be told from what somebody puts in its place later.
+
+    Attributes:
+        path: Where it was then, without links.
+        identity: Its device and inode.
+    """
+
+    path: Path
+    identity: tuple[int, int]
+
+
+def known_directory(descriptor: int) -> KnownDirectory:
+    """What can be known of a directory that is open.
+
+    Raises:
+        FileNotFoundError: If it was removed.
+    """
+    status = os.fstat(descriptor)
+    if status.st_nlink == 0:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    # asked of the kernel: to follow the path again is to be led elsewhere
+    if sys.platform == "darwin":
+        path = os.fsdecode(fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(_LONGEST_PATH)).rstrip(b"\0"))
+    else:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+    return KnownDirectory(Path(path), (status.st_dev, status.st_ino))
 
 
 def _reversed(path: str) -> list[str]:

@@ -9,6 +9,7 @@ import stat
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from autogen_core import CancellationToken
@@ -456,6 +457,75 @@ async def test_a_workspace_within_another_s_is_not_led_elsewhere(
         await run(executor, "open('harm', 'w')")
     await executor.stop()
     assert [path.name for path in victim.rglob("*")] == ["deeper"]
+
+
+class Replaced:
+    """Puts a link in a directory's place while the host looks a path up for the ``first`` and the ``first + 1``th time."""
+
+    def __init__(self, directory: Path, victim: Path, first: int) -> None:
+        self._directory = directory
+        self._victim = victim
+        self._first = first
+        self.count = 0
+        """How often the host has looked."""
+
+    def watch(self, name: str, patch: pytest.MonkeyPatch) -> None:
+        real = getattr(os, name)
+
+        def call(path: Any, *args: Any, **settings: Any) -> Any:
+            if self._directory.name not in str(path).split("/"):
+                return real(path, *args, **settings)
+            if self.count == self._first:
+                self._directory.rename(self._directory.with_name("aside"))
+                self._directory.symlink_to(self._victim)
+            self.count += 1
+            try:
+                return real(path, *args, **settings)
+            finally:
+                if self.count == self._first + 2:
+                    self.put_back()
+
+        patch.setattr(os, name, call)
+
+    def put_back(self) -> None:
+        if self._directory.is_symlink():
+            self._directory.unlink()
+            self._directory.with_name("aside").rename(self._directory)
+
+
+@pytest.mark.long
+async def test_a_workspace_is_not_led_elsewhere_by_a_link_that_comes_and_goes_while_it_starts(
+    kind: Kind, tmp_path: Path
+) -> None:
+    inner, victim = tmp_path / "outer" / "within", tmp_path / "victim"
+    for directory in (inner, victim):
+        directory.mkdir(parents=True, mode=0o755)
+    (victim / "file").write_text("secret")
+    first, looked = 0, 1
+    while first < looked:
+        replaced = Replaced(inner, victim, first)
+        executor = kind.make(work_dir=inner)
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("open", "stat", "lstat", "readlink", "access", "mkdir"):
+                replaced.watch(name, patch)
+            try:
+                output = (await run(executor, "print(open('file').read()); open('harm', 'w')")).output
+            except SandboxError as error:
+                output = str(error)
+            await executor.stop()
+        replaced.put_back()
+        assert "secret" not in output.splitlines(), first
+        assert os.listdir(victim) == ["file"], first
+        first, looked = first + 1, replaced.count
+    assert looked > 2
+
+
+def test_a_workspace_s_way_that_leads_to_itself_is_told(kind: Kind, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    executor = kind.make(work_dir=tmp_path / "loop" / "in")
+    assert list(executor.loosenings) == []
+    with pytest.raises(SandboxError, match=r"loop is a link to loop"):
+        asyncio.run(run(executor, "1"))
 
 
 async def test_a_workspace_that_is_replaced_by_a_link_while_it_is_used_is_not_left(

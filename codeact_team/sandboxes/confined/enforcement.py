@@ -14,6 +14,7 @@ from pathlib import Path
 from codeact_team.errors import ConfinementError
 from codeact_team.sandboxes.base import Process, warn_once
 from codeact_team.sandboxes.temporary import TemporaryDirectory, places
+from codeact_team.system.named_paths import resolved
 
 
 class Enforced(StrEnum):
@@ -45,7 +46,7 @@ _PROBE = Path(__file__).with_name("probe.py").read_bytes()
 @contextmanager
 def something_outside(*granted: Path | str) -> Generator[Path]:
     """A directory outside ``granted`` with what the probe tries to reach."""
-    inside = [Path(path).resolve() for path in granted]
+    inside = [resolved(path) for path in granted]
     for place in places():
         fits = len(os.fsencode(place)) <= _LONGEST_PLACE and os.access(place, os.W_OK)
         if fits and not any(place.is_relative_to(path) for path in inside):

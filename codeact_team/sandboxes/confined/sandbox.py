@@ -33,7 +33,7 @@ from codeact_team.sandboxes.confined.process import ConfinedProcess
 from codeact_team.sandboxes.confined.template import SEARCH_PATH
 from codeact_team.sandboxes.limits import Cause, Limits
 from codeact_team.sandboxes.temporary import TemporaryDirectory
-from codeact_team.system.named_paths import open_named
+from codeact_team.system.named_paths import KnownDirectory, known_directory, open_named
 from codeact_team.system.trees import DIRECTORY
 
 logger = logging.getLogger(__name__)
@@ -75,6 +75,7 @@ class ConfinedSandbox(Sandbox):
         self._config = config
         self._program = program
         self._workspace = workspace
+        """Without links, once it was opened."""
         self._workspace_mib = workspace_mib
         self._packages = packages
         self._paths: list[str] = []
@@ -110,7 +111,7 @@ class ConfinedSandbox(Sandbox):
         # one that was killed may have left something where Python looks for settings of its user
         if sys.platform != "linux" or self._is_used or self._config.environment or self._packages:
             return False
-        workspace = self._workspace.resolve()
+        workspace = self._workspace
         places = (sys.prefix, sys.base_prefix, *filter(None, sys.path))
         return not any(Path(place).resolve().is_relative_to(workspace) for place in places)
 
@@ -137,10 +138,9 @@ class ConfinedSandbox(Sandbox):
 
     @property
     def directories(self) -> Sequence[Path]:
-        workspace = self._workspace.resolve()
         # in namespaces, the other one is in memory, and has a size
         private = () if self._has_namespaces or self._private is None else (Path(self._private.path),)
-        return (workspace, *private)
+        return (self._workspace, *private)
 
     @property
     def _has_namespaces(self) -> bool:
@@ -228,20 +228,13 @@ class ConfinedSandbox(Sandbox):
         self._paths = readable_paths(self._config.readable)
         if self._packages is not None:
             self._paths.append(str(self._packages))
-        workspace = self._workspace.resolve()
-        if not workspace.is_dir() or not os.access(workspace, os.W_OK):
-            raise ConfinementError(f"The work_dir {str(workspace)!r} is not a directory that can be written.")
-        if os.geteuid() == 0 and (status := workspace.stat()).st_uid != 0 and ~status.st_mode & stat.S_IRWXO:
-            raise ConfinementError(
-                f"The work_dir {str(workspace)!r} belongs to user {status.st_uid}, as those do that are made for a container, "
-                "and code that root runs confined may not do what root may: name another `work_dir`, or give this one to root"
-            )
-        identity = _identity(self._workspace)
+        # code may put a link in its place from now on: the supervising process looks whether it has the same
+        self._workspace, identity = _opened(self._workspace)
         self._private = TemporaryDirectory()
         return Control(
             {
                 "readable": self._paths,
-                "workspace": str(workspace),
+                "workspace": str(self._workspace),
                 "workspace_identity": identity,
                 "private": self._private.path,
                 "workspace_mib": self._workspace_mib,
@@ -296,16 +289,25 @@ class ConfinedSandbox(Sandbox):
                 logger.warning("temporary files left in %s: %s", private.path, error)
 
 
-def _identity(workspace: Path) -> tuple[int, int]:
-    """By which the supervising process knows the directory, in whose place code may put a link meanwhile."""
+def _opened(workspace: Path) -> KnownDirectory:
+    """The directory, if code can use it."""
     try:
-        directory = open_named(workspace, DIRECTORY)
+        descriptor = open_named(workspace, DIRECTORY)
+        try:
+            found = known_directory(descriptor)
+            status = os.fstat(descriptor)
+            can_write = os.access(".", os.W_OK, dir_fd=descriptor)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise ConfinementError(
             f"The work_dir {str(workspace)!r} cannot be opened: {error.strerror}"
         ) from error
-    try:
-        status = os.fstat(directory)
-    finally:
-        os.close(directory)
-    return status.st_dev, status.st_ino
+    if not can_write:
+        raise ConfinementError(f"The work_dir {str(workspace)!r} cannot be written.")
+    if os.geteuid() == 0 and status.st_uid != 0 and ~status.st_mode & stat.S_IRWXO:
+        raise ConfinementError(
+            f"The work_dir {str(workspace)!r} belongs to user {status.st_uid}, as those do that are made for a container, "
+            "and code that root runs confined may not do what root may: name another `work_dir`, or give this one to root"
+        )
+    return found

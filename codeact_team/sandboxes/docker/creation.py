@@ -45,6 +45,9 @@ class Binding:
     """A directory of the host that is to be the workspace."""
 
     directory: Path
+    """Without links."""
+    owner: str
+    """Its user and group, by number."""
     source: Path
     """Its name at the engine."""
     probe: str
@@ -121,11 +124,10 @@ def _filter_for(info: Mapping[str, Any], options: Set[str]) -> str | None:
 
 def _others_can_enter(directory: Path) -> bool:
     """Whether users of this machine other than root can reach what code leaves in a directory."""
-    resolved = directory.resolve()
     # who owns one may open it at any time
     return all(
         status.st_uid != 0 or status.st_mode & _ENTER
-        for status in (place.stat() for place in (resolved, *resolved.parents))
+        for status in (place.lstat() for place in (directory, *directory.parents))
     )
 
 
@@ -137,8 +139,7 @@ def _user_for(config: DockerSandboxConfig, binding: Binding | None, *, rootless:
         return _NOBODY
     if rootless:
         return "0:0"
-    status = binding.directory.stat()
-    return f"{status.st_uid}:{status.st_gid}"
+    return binding.owner
 
 
 def _create(

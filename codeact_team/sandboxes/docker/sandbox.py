@@ -26,7 +26,7 @@ from codeact_team.sandboxes.docker.process import DockerProcess
 from codeact_team.sandboxes.docker.volumes import filled_volume
 from codeact_team.sandboxes.limits import Limits
 from codeact_team.system.limits import CODE_DESCRIPTORS
-from codeact_team.system.named_paths import open_named
+from codeact_team.system.named_paths import known_directory, open_named
 from codeact_team.system.trees import DIRECTORY
 
 logger = logging.getLogger(__name__)
@@ -302,11 +302,12 @@ def _bound(work_dir: Path | None, source: Path | None) -> Generator[Binding | No
             # one, and the container then does not see the file
             directory = open_named(work_dir, DIRECTORY)
             stack.callback(os.close, directory)
+            found, status = known_directory(directory).path, os.fstat(directory)
             os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644, dir_fd=directory))
         except OSError as error:
             raise SandboxError(f"the work_dir {work_dir} cannot be written: {error.strerror}") from error
         try:
-            yield Binding(work_dir, (source or work_dir).resolve(), probe)
+            yield Binding(found, f"{status.st_uid}:{status.st_gid}", source or found, probe)
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(probe, dir_fd=directory)
