@@ -6,7 +6,7 @@ from enum import Enum
 
 from codeact_team.sessions.protocol import KIB, MAX_CALL_BYTES
 from codeact_team.sessions.runner.interpreter.channel import encode
-from codeact_team.sessions.runner.interpreter.stack_frames import interruptible_module, library_first
+from codeact_team.sessions.runner.interpreter.stack_frames import interruptible_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -167,8 +167,8 @@ class _Copy:
         if hasattr(kind, "isoformat"):
             return self.of(value.isoformat())
         if hasattr(kind, "__dataclass_fields__"):
-            with library_first():
-                from dataclasses import fields
+            from dataclasses import fields
+
             return self._container({field.name: getattr(value, field.name) for field in fields(value)})
         if hasattr(kind, "__fspath__"):
             return self.of(value.__fspath__())

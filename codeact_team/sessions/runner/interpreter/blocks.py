@@ -7,7 +7,7 @@ import sys
 from _ast import Expr, Interactive, PyCF_ALLOW_TOP_LEVEL_AWAIT, PyCF_ONLY_AST
 from contextlib import suppress
 
-from codeact_team.sessions.runner.interpreter.stack_frames import interruptible, library_first
+from codeact_team.sessions.runner.interpreter.stack_frames import interruptible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -120,8 +120,7 @@ class _Loop:
     def close(self) -> str | None:
         if self._loop is None or self._loop.is_closed():
             return None
-        with library_first():
-            from asyncio import all_tasks
+        from asyncio import all_tasks
 
         if tasks := all_tasks(self._loop):
             return f"{len(tasks)} task(s) of the event loop have not ended: await or cancel them"
@@ -130,8 +129,7 @@ class _Loop:
 
     def _open(self) -> AbstractEventLoop:
         if self._loop is None or self._loop.is_closed():
-            with library_first():
-                from asyncio import new_event_loop
+            from asyncio import new_event_loop
 
             self._loop = new_event_loop()
             self._loop.set_exception_handler(_handle)

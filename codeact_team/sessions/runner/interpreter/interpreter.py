@@ -18,8 +18,9 @@ from codeact_team.sessions.runner.interpreter.bound_names import Names
 from codeact_team.sessions.runner.interpreter.channel import Channel, decode, encode, room
 from codeact_team.sessions.runner.interpreter.final_answer import Answer
 from codeact_team.sessions.runner.interpreter.interrupts import Interrupts
+from codeact_team.sessions.runner.interpreter.library_modules import LibraryFinder
 from codeact_team.sessions.runner.interpreter.sources import Sources
-from codeact_team.sessions.runner.interpreter.stack_frames import interruptible, library_first
+from codeact_team.sessions.runner.interpreter.stack_frames import interruptible
 from codeact_team.sessions.runner.interpreter.streams import Streams
 from codeact_team.sessions.runner.interpreter.tracebacks import formatted, one_line
 from codeact_team.sessions.runner.user_site import prepare_user_site, written_by_code_last
@@ -110,15 +111,13 @@ class Interpreter:
         if self._tools is None:
             if not tools:
                 return
-            with library_first():
-                made: type[Tools] = self._load(_TOOLS).Tools
+            made: type[Tools] = self._load(_TOOLS).Tools
             self._tools = made(self._channel, self._interrupts, self._namespace)
         self._tools.declare(tools)
 
     def _fork_or_seal(self, kind: Kind, token: bytes, request: dict[str, Any]) -> None:
         if self._forks is None:
-            with library_first():
-                made: type[Forks] = self._load(_FORKING).Forks
+            made: type[Forks] = self._load(_FORKING).Forks
             self._forks = made(self._channel, self._streams, self._control, self._blocks.close_loop)
         calls = None if self._tools is None else self._tools.calls
         own_threads = 0 if calls is None else calls.threads
@@ -234,6 +233,7 @@ def main(sources: object, load: Callable[[str], Any], arguments: list[str]) -> N
     status = 0
     try:
         *pipes, control = map(int, arguments)
+        LibraryFinder().install()
         channel = Channel(*pipes)
         prepare_user_site()
         Interpreter(channel, control, load).serve()

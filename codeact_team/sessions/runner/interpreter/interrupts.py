@@ -14,7 +14,6 @@ from types import CodeType, FrameType
 from codeact_team.sessions.runner.interpreter.stack_frames import (
     can_interrupt,
     interruptible,
-    library_first,
     runs_users,
 )
 
@@ -98,8 +97,7 @@ class Interrupts:
 
 def _raise_system_exit(thread: int) -> None:
     try:
-        with library_first():
-            from ctypes import c_ulong, py_object, pythonapi
+        from ctypes import c_ulong, py_object, pythonapi
     except ImportError:
         # an image without it, or the block was interrupted while it imported it
         return

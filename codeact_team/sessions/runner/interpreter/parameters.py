@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from codeact_team.sessions.runner.interpreter.stack_frames import interruptible_module, library_first
+from codeact_team.sessions.runner.interpreter.stack_frames import interruptible_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,8 +64,7 @@ class Parameters:
 
     def signature(self) -> Signature:
         """As ``inspect`` has it. An optional parameter without a default is shown as having ``...``."""
-        with library_first():
-            from inspect import Parameter, Signature
+        from inspect import Parameter, Signature
 
         shown = [
             Parameter(
@@ -111,8 +110,7 @@ class Parameters:
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The one of the ``known`` names that ``name`` may be meant to be."""
-    with library_first():
-        from difflib import get_close_matches
+    from difflib import get_close_matches
 
     return next(iter(get_close_matches(name, known, 1)), None)
 

@@ -12,7 +12,7 @@ from os import getpid
 from signal import SIG_BLOCK, pthread_sigmask, valid_signals
 
 from codeact_team.sessions.protocol import MAX_CALL_BYTES_AT_ONCE, MAX_CALLS_AT_ONCE, Kind
-from codeact_team.sessions.runner.interpreter.stack_frames import interruptible, library_first
+from codeact_team.sessions.runner.interpreter.stack_frames import interruptible
 from codeact_team.sessions.runner.interpreter.tool_answers import ToolError, read_answer
 from codeact_team.sessions.runner.interpreter.tracebacks import one_line
 
@@ -317,7 +317,6 @@ def _set(done: Future[None]) -> None:
 
 @interruptible
 def _running_loop() -> AbstractEventLoop:
-    with library_first():
-        from asyncio import get_running_loop
+    from asyncio import get_running_loop
 
     return get_running_loop()

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
-from contextlib import contextmanager
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
     from types import CodeType, FrameType
     from typing import Any, TypeVar
 
@@ -53,14 +51,3 @@ def can_interrupt(code: CodeType) -> bool:
     if not code.co_filename.startswith(_RUNNER):
         return True
     return code in _interruptible or code.co_filename in _interruptible_files
-
-
-@contextmanager
-def library_first() -> Generator[None]:
-    """What is imported meanwhile does not come from the workspace."""
-    path = sys.path
-    sys.path = [entry for entry in path if entry]
-    try:
-        yield
-    finally:
-        sys.path = path
