@@ -14,7 +14,16 @@ from pathlib import Path
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from support.executing import Kind, each_part_once, fresh_processes, goes_on, one_interpreter, run, wait_until
+from support.executing import (
+    Kind,
+    each_part_once,
+    fresh_processes,
+    goes_on,
+    in_containers,
+    one_interpreter,
+    run,
+    wait_until,
+)
 from support.fork_server import start
 
 from codeact_team.execution import ExecutionResult, Outcome
@@ -345,15 +354,29 @@ def test_flood_of_output_does_not_show_in_the_hosts_memory(kind: Kind, tmp_path:
 
 @each_part_once
 def test_a_host_killed_with_9_leaves_nothing_behind(kind: Kind, tmp_path: Path) -> None:
-    with start([HOST, "wait", kind.name, str(tmp_path)], cwd=tmp_path, environment=os.environ) as host:
+    _leaves_nothing(kind, "wait", tmp_path)
+
+
+@in_containers
+@pytest.mark.parametrize("owner", [0, 64321])
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make a directory another user's")
+def test_code_cannot_keep_a_container_from_ending_with_its_host(
+    kind: Kind, tmp_path: Path, owner: int
+) -> None:
+    os.chown(tmp_path, owner, owner)
+    _leaves_nothing(kind, "held", tmp_path)
+
+
+def _leaves_nothing(kind: Kind, what: str, work_dir: Path) -> None:
+    with start([HOST, what, kind.name, str(work_dir)], cwd=work_dir, environment=os.environ) as host:
         assert host.stdout is not None
         assert host.stdout.readline() == b"up\n"
         (sandbox,) = kind.inside(host.pid)
         host.kill()
     wait_until(lambda: not kind.exists(sandbox), seconds=5)
-    beats = size(tmp_path / "beat")
+    beats = size(work_dir / "beat")
     time.sleep(0.15)
-    assert size(tmp_path / "beat") == beats > 0
+    assert size(work_dir / "beat") == beats > 0
 
 
 @each_part_once

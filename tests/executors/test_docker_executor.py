@@ -13,7 +13,7 @@ from zipfile import ZipFile
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock, FunctionWithRequirements, with_requirements
-from support.executing import run
+from support.executing import KINDS, run
 
 from codeact_team import DockerCommandLineCodeExecutor, DockerSessionCodeExecutor
 from codeact_team.errors import SettingError
@@ -48,6 +48,7 @@ async def test_full_disk_is_named(tmp_path: Path) -> None:
 
 
 async def test_workspace_in_the_container() -> None:
+    before = KINDS["docker"].held()
     async with DockerCommandLineCodeExecutor(workspace="container") as executor:
         result = await run(executor, "open('kept', 'w').write('1')", "print(open('kept').read())")
         assert (result.output, result.code_file) == ("1\n", None)
@@ -57,9 +58,15 @@ async def test_workspace_in_the_container() -> None:
         async with aclosing(executor.execute_code_blocks_stream(endless, CancellationToken())) as items:
             assert "up" in str(await anext(items))
         assert (await run(executor, "print(open('kept').read())")).output == "1\n"
-        # where the container could not be saved, the result says what is lost with it
-        lost = await run(executor, "import os, signal; os.kill(-1, 9)")
-        assert lost.output.endswith("the next code runs in a fresh sandbox.")
+        # the first process of the container is out of reach
+        assert (await run(executor, "import os, signal; os.kill(-1, 9)")).exit_code == 137
+        assert (await run(executor, "print(open('kept').read())")).output == "1\n"
+        # where the container is gone, the result says what is lost with it
+        async with aclosing(executor.execute_code_blocks_stream(endless, CancellationToken())) as items:
+            assert "up" in str(await anext(items))
+            KINDS["docker"].lose(KINDS["docker"].held() - before)
+            said = "".join([str(item) async for item in items if isinstance(item, str)])
+        assert said.endswith("the next code runs in a fresh sandbox.")
         assert (await run(executor, "import os; print(os.listdir())")).output.startswith("['tmp_code")
 
 

@@ -155,10 +155,11 @@ class Container:
     async def kill_rest(self) -> None:
         """Like :meth:`kill`, and see it gone: TimeoutError if something goes on."""
         async with asyncio.timeout(_KILL_TIMEOUT):
-            await self.kill()
-            # a block can take the signal away and forge the answer, but not what the engine sees
-            while (running := await ask(self._processes)) != self._own or not running:
-                pass
+            running = frozenset[str]()
+            # a block can forge the answer, but not what the engine sees; and each order has it reap what has ended
+            while running != self._own or not running:
+                await self.kill()
+                running = await ask(self._processes)
 
     async def why_unresponsive(self) -> str:
         """Why the container does not do what it is told."""

@@ -47,6 +47,6 @@ fi
 code=$?
 counts
 if [ "$used" -ge 0 ]; then used=$((used - used_before)); fi
-# all but the first process, its reader of signals, and this one
+# all but the first process and this one
 set -- /proc/[0-9]*
-printf '%s %d %d %d %d %d\n' "$mark" "$code" "$((oom - oom_before))" "$((refused - refused_before))" "$used" "$(($# - 3))"
+printf '%s %d %d %d %d %d\n' "$mark" "$code" "$((oom - oom_before))" "$((refused - refused_before))" "$used" "$(($# - 2))"

@@ -34,9 +34,26 @@ if /bin/sh -c ': <"/proc/$1/environ"' sh $$ 2>/dev/null; then
 else
     echo "$1 ready"
 fi
+# This process itself reads: a child could be stopped by the code. A shell that reads does not reap, unless it is woken.
+exec <&3 3<&-
+most=100000
+left=$most
+trap woken=1 CHLD
 while :; do
-    { while read -r signal nonce; do kill -"$signal" -1; echo "$nonce"; done; exit 9; } <&3 &
-    wait $!
-    # a block can kill the reader, but only the end of the input makes it exit with 9
-    [ $? -eq 9 ] && exit
+    woken=
+    # reaps all that has ended
+    jobs
+    if [ -n "$woken" ]; then
+        :
+    elif read -r signal nonce; then
+        kill -"$signal" -1
+        echo "$nonce"
+        left=$most
+        trap woken=1 CHLD
+    elif [ -z "$woken" ]; then
+        exit
+    fi
+    left=$((left - 1))
+    # code can wake it without end: then nothing does until it is told something
+    if [ "$left" -eq 0 ]; then trap - CHLD; fi
 done
