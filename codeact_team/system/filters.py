@@ -149,6 +149,18 @@ MODES = {
 COUNTED = {"inotify_init": errno.EMFILE, "inotify_init1": errno.EMFILE, "io_setup": errno.EAGAIN}
 """Calls that take of what there is for a whole user or machine, which no limit of a process bounds, and how each fails where
 that is used up."""
+_IOPRIO_WHO_PROCESS = 1
+OF_ITSELF: dict[str, dict[int, int]] = {
+    "ioprio_set": {0: _IOPRIO_WHO_PROCESS, 1: 0},
+    "prlimit64": {0: 0},
+    "sched_setaffinity": {0: 0},
+    "sched_setattr": {0: 0},
+    "sched_setparam": {0: 0},
+    "sched_setscheduler": {0: 0},
+    "setpriority": {0: 0, 1: 0},
+}
+"""Calls that change how a process fares, and the arguments, by position, with which each is about the one that makes it: of
+another, which may be ours, it could take time and descriptors."""
 OPENING = ("open", "openat")
 """Those of these calls that make a file only if the argument before the mode says so."""
 

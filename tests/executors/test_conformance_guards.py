@@ -60,9 +60,18 @@ for pid in ours:
     attempt("ptrace seize", lambda: call(101 if x86 else 117, 0x4206, pid, 0, 0))
     attempt("pidfd_getfd", lambda: call(438, call(434, pid, 0) or 0, 0, 0))
     attempt("kcmp", lambda: call(312 if x86 else 272, mine, pid, 0, 0, 0))
-for name, number in {"ptrace": (101, 117), "process_madvise": (440, 440), "kcmp": (312, 272)}.items():
-    # on the block's own process: what is refused here is refused by the filter
-    attempt(name, lambda: call(number[not x86], *{"ptrace": (0,), "kcmp": (mine, mine, 0, 0, 0)}.get(name, (-1, 0, 0, 0, 0))))
+content = ctypes.create_string_buffer(8)
+vector = ctypes.create_string_buffer(struct.pack("QQ", ctypes.addressof(content), 8))
+to_itself = (mine, ctypes.addressof(vector), 1, ctypes.addressof(vector), 1, 0)
+# on the block's own process: what is refused here is refused by the filter
+for name, number, arguments in (
+    ("ptrace", (101, 117), (0,)),
+    ("process_madvise", (440, 440), (-1, 0, 0, 0, 0)),
+    ("kcmp", (312, 272), (mine, mine, 0, 0, 0)),
+    ("process_vm_readv", (310, 270), to_itself),
+    ("process_vm_writev", (311, 271), to_itself),
+):
+    attempt(name, lambda: call(number[not x86], *arguments))
 print("tried", len(ours) > 0)
 """
 
@@ -70,6 +79,40 @@ print("tried", len(ours) > 0)
 async def test_no_process_of_ours_can_be_read_or_traced(kind: Kind, executor: SandboxedCodeExecutor) -> None:
     code = f"session = {kind.name.endswith('session')}\n{FIND_OURS}{LOOK_INTO}"
     assert (await run(executor, code)).output == "tried True\n"
+
+
+STARVE = """
+import resource
+idle = os.sched_param(0)
+attributes = ctypes.create_string_buffer(struct.pack("=IIQiIQQQ", 48, 0, 0, 19, 0, 0, 0, 0), 48)
+for pid in ours:
+    # the kernel takes what is in the lower half of an argument
+    for number in (pid, pid | 1 << 32):
+        attempt(f"limit {number}", lambda: call(302 if x86 else 261, number, resource.RLIMIT_NOFILE, 0, 0))
+        attempt(f"set attributes {number}", lambda: call(314 if x86 else 274, number, ctypes.addressof(attributes), 0))
+        attempt(f"disk time {number}", lambda: call(251 if x86 else 30, 1, number, 3 << 13))
+        attempt(f"priority {number}", lambda: call(141 if x86 else 140, 0, number, 19))
+    attempt(f"limit {pid}", lambda: resource.prlimit(pid, resource.RLIMIT_NOFILE, (0, 0)))
+    attempt(f"schedule {pid}", lambda: os.sched_setscheduler(pid, os.SCHED_IDLE, idle))
+    attempt(f"parameters {pid}", lambda: os.sched_setparam(pid, idle))
+    attempt(f"pin {pid}", lambda: os.sched_setaffinity(pid, os.sched_getaffinity(0)))
+    for which in (os.PRIO_PGRP, os.PRIO_USER):
+        attempt(f"priority of all {pid}", lambda: os.setpriority(which, os.getpgid(pid) if which == os.PRIO_PGRP else os.getuid(), 19))
+        attempt(f"disk time of all {pid}", lambda: call(251 if x86 else 30, which + 1, os.getpgid(pid), 3 << 13))
+if (child := os.fork()) == 0:
+    resource.prlimit(0, resource.RLIMIT_CORE, (0, 0))
+    os.nice(1)
+    os.sched_setaffinity(0, os.sched_getaffinity(0))
+    os.sched_setscheduler(0, os.SCHED_BATCH, idle)
+    os._exit(0)
+print("tried", len(ours) > 0, os.waitpid(child, 0)[1])
+"""
+
+
+async def test_no_process_of_ours_can_be_starved(kind: Kind, executor: SandboxedCodeExecutor) -> None:
+    code = f"session = {kind.name.endswith('session')}\n{FIND_OURS}{STARVE}"
+    # a process may do it to itself
+    assert (await run(executor, code)).output == "tried True 0\n"
 
 
 SURVIVE = """

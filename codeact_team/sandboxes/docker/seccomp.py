@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from codeact_team.system.filters import COUNTED, MAKES_A_FILE, MODES, OPENING, SET_ID
+from codeact_team.system.filters import COUNTED, MAKES_A_FILE, MODES, OF_ITSELF, OPENING, SET_ID
 
 _ARCHITECTURES = {"x86_64": "SCMP_ARCH_X86_64", "aarch64": "SCMP_ARCH_AARCH64"}
 
@@ -35,10 +35,10 @@ munlockall munmap pkey_alloc pkey_free pkey_mprotect
 _PROCESSES = """
 arch_prctl capget capset execve execveat exit exit_group fork get_robust_list getcpu getegid geteuid getgid getgroups
 getpgid getpgrp getpid getppid getpriority getresgid getresuid getrlimit getrusage getsid gettid getuid ioprio_get
-ioprio_set landlock_add_rule landlock_create_ruleset landlock_restrict_self membarrier pidfd_open prctl prlimit64
+landlock_add_rule landlock_create_ruleset landlock_restrict_self membarrier pidfd_open prctl
 rseq sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getattr sched_getparam
-sched_getscheduler sched_rr_get_interval sched_setaffinity sched_setattr sched_setparam sched_setscheduler sched_yield
-seccomp set_robust_list set_tid_address setfsgid setfsuid setgid setgroups setpgid setpriority setregid setresgid
+sched_getscheduler sched_rr_get_interval sched_yield
+seccomp set_robust_list set_tid_address setfsgid setfsuid setgid setgroups setpgid setregid setresgid
 setresuid setreuid setrlimit setsid setuid sysinfo times uname vfork wait4 waitid
 """
 _SIGNALS = """
@@ -76,6 +76,7 @@ def profile(architecture: str) -> str | None:
         *(_allow(["personality"], _equal(0, value)) for value in _PERSONALITIES),
         *(_allow(["socket"], _equal(0, family)) for family in _FAMILIES),
         _allow(["socket"], _equal(0, _AF_NETLINK), _equal(2, _NETLINK_ROUTE)),
+        *(_allow([name], *(_low(*each) for each in own.items())) for name, own in OF_ITSELF.items()),
         *(_allow([name], _masked(position, SET_ID)) for name, position in MODES.items()),
         *(_allow([name], _masked(MODES[name] - 1, MAKES_A_FILE)) for name in OPENING),
         _refuse(["clone3", "openat2"], errno.ENOSYS),
@@ -100,6 +101,11 @@ def _equal(position: int, value: int) -> dict[str, Any]:
     return {"index": position, "value": value, "op": "SCMP_CMP_EQ"}
 
 
-def _masked(position: int, bits: int) -> dict[str, Any]:
-    """None of these bits is set."""
-    return {"index": position, "value": bits, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ"}
+def _masked(position: int, bits: int, value: int = 0) -> dict[str, Any]:
+    """Of these bits, those of ``value`` are set, and no other."""
+    return {"index": position, "value": bits, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ"}
+
+
+def _low(position: int, value: int) -> dict[str, Any]:
+    """What the kernel takes of an argument of 32 bits, whatever is in the others."""
+    return _masked(position, 0xFFFFFFFF, value)

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable, Sequence
 
 from codeact_team.system import kernel, landlock
-from codeact_team.system.filters import COUNTED, NO_SET_ID, Rule
+from codeact_team.system.filters import COUNTED, NO_SET_ID, OF_ITSELF, Rule
 from codeact_team.system.kernel import checked, libc
 
 _CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWNET = 0x00020000, 0x08000000, 0x40000000
@@ -95,17 +95,11 @@ def allow_only(readable: Sequence[str], writable: Sequence[str]) -> None:
     os.close(ruleset)
 
 
-_AF_UNIX, _IOPRIO_WHO_PROCESS, _MAP_GROWSDOWN = 1, 1, 0x100
+_AF_UNIX, _MAP_GROWSDOWN = 1, 0x100
 
 FOR_ALL = (
     # Landlock guards a foreign process against ptrace and signals, not against these
-    Rule("prlimit64", {0: 0}),
-    Rule("setpriority", {0: 0, 1: 0}),
-    Rule("ioprio_set", {0: _IOPRIO_WHO_PROCESS, 1: 0}),
-    Rule("sched_setparam", {0: 0}),
-    Rule("sched_setscheduler", {0: 0}),
-    Rule("sched_setaffinity", {0: 0}),
-    Rule("sched_setattr", {0: 0}),
+    *(Rule(call, arguments) for call, arguments in OF_ITSELF.items()),
     # memory that grows by itself: only for the first stack of a program the kernel checks the memory limit
     Rule("mmap", bits={3: _MAP_GROWSDOWN}),
     # takes any part of a disk at once; where it is not supported, the C library writes instead

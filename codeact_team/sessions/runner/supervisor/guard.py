@@ -19,7 +19,7 @@ except ImportError:
     )
 
 from codeact_team.system import landlock
-from codeact_team.system.filters import Rule, assemble, install, install_program
+from codeact_team.system.filters import OF_ITSELF, Rule, assemble, install, install_program
 from codeact_team.system.kernel import (
     CAPABILITIES,
     PR_GET_DUMPABLE,
@@ -105,7 +105,7 @@ class Guard:
         Returns:
             The program of a system call filter, for it to install: against what it starts itself.
         """
-        self._shield = None if process is None else assemble(_aimed_at(process, process))
+        self._shield = None if process is None else assemble(_aimed_at(process))
         return self._shield or b""
 
 
@@ -138,38 +138,34 @@ def _allow_moves_below(ruleset: int, directory: str) -> bool:
     return True
 
 
-_PRIO_USER, _IOPRIO_WHO_USER, _F_SETSIG = 2, 3, 10
+_FIRST, _F_SETSIG = 1, 10
 
 
-def _aimed_at(me: int, group: int) -> list[Rule]:
-    """What could be aimed at a process and its group."""
-    everyone = -1
+def _aimed_at(*processes: int) -> list[Rule]:
+    """What could be aimed at processes, at those that they lead as a group, or at whatever process."""
+    each = [(0, process) for process in processes]
+    first_or_second = [*each, *((1, process) for process in processes)]
+    everyone = (0, -1)
     whom = {
-        "kill": ((0, me), (0, -me), (0, -group), (0, everyone)),
-        "tkill": ((0, me),),
-        "tgkill": ((0, me), (1, me)),
-        "rt_sigqueueinfo": ((0, me),),
-        "rt_tgsigqueueinfo": ((0, me), (1, me)),
-        "pidfd_open": ((0, me),),
+        "kill": [everyone, *each, *((0, -process) for process in processes)],
+        "tkill": each,
+        "tgkill": first_or_second,
+        "rt_sigqueueinfo": each,
+        "rt_tgsigqueueinfo": first_or_second,
+        "pidfd_open": each,
         # SIGKILL could be what a file sends to its owner
-        "fcntl": ((1, _F_SETSIG),),
-        "prlimit64": ((0, me),),
-        "setpriority": ((0, _PRIO_USER), (1, me), (1, group)),
-        "ioprio_set": ((0, _IOPRIO_WHO_USER), (1, me), (1, group)),
-        "sched_setparam": ((0, me),),
-        "sched_setscheduler": ((0, me),),
-        "sched_setaffinity": ((0, me),),
-        "sched_setattr": ((0, me),),
+        "fcntl": [(1, _F_SETSIG)],
     }
     # its arguments do not tell whom it means: as if it did not exist
     unseen = Rule("pidfd_send_signal", error=errno.ENOSYS)
-    return [unseen, *(Rule(call, either=arguments) for call, arguments in whom.items())]
+    own = [Rule(call, arguments) for call, arguments in OF_ITSELF.items()]
+    return [unseen, *own, *(Rule(call, either=arguments) for call, arguments in whom.items())]
 
 
 def _filter_calls() -> bool:
-    """Refuse system calls that are aimed at this process, here and in all that is started from here."""
+    """Refuse system calls that are aimed at what is ours, here and in all that is started from here."""
     try:
-        install(_aimed_at(os.getpid(), os.getpgrp()))
+        install(_aimed_at(os.getpid(), os.getpgrp(), _FIRST))
     except OSError:
         return False
     return True
