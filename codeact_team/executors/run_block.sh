@@ -19,6 +19,8 @@ if [ -e "$file" ] || [ -L "$file" ]; then
 fi
 cat "$code" >"$file" || exit 1
 if [ -n "$as_file" ]; then
+    # at its start Python would run files there, which may be an earlier block's; the program makes up for it
+    export PYTHONUSERBASE="/dev/null/$PYTHONUSERBASE"
     exec "$@" -c "$as_file" "$code" "$file" </dev/null
 fi
 exec "$@" "$code" </dev/null

@@ -13,6 +13,15 @@ def _run() -> None:
     with open(source, "rb") as opened:
         code = opened.read()
     path = os.path.abspath(file)
+    # run_block.sh hides what pip installs for its user; of that, nothing is to run before the code
+    if base := os.environ.pop("PYTHONUSERBASE", "").removeprefix("/dev/null/"):
+        os.environ["PYTHONUSERBASE"] = base
+    site = sys.modules.get("site")
+    if site and site.ENABLE_USER_SITE and not sys.flags.ignore_environment:
+        vars(site).update(USER_BASE=None, USER_SITE=None)
+        if os.path.isdir(packages := site.getusersitepackages()):
+            shared = (number for number, entry in enumerate(sys.path) if entry.endswith("-packages"))
+            sys.path.insert(next(shared, len(sys.path)), packages)
     sys.argv[:] = [file]
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = os.path.dirname(os.path.realpath(path))

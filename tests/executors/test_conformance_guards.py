@@ -273,6 +273,30 @@ async def test_no_file_of_the_codes_runs_in_the_next_interpreter(
     assert result.output == "False\n"
 
 
+FORGE = """
+import os, site
+place = site.getusersitepackages()
+os.makedirs(place, exist_ok=True)
+for name in ("usercustomize.py", "first.pth"):
+    with open(os.path.join(place, name), "w") as file:
+        file.write("import os; os.write(1, b'forged'); os._exit(0)\\n")
+"""
+
+
+# an environment of its own, such as that of the tests, has no such place
+PYTHON = os.path.realpath(sys.executable)
+
+
+@fresh_processes
+async def test_no_file_of_the_codes_runs_before_the_next_block(kind: Kind, tmp_path: Path) -> None:
+    more = {"languages": {"python": PYTHON}} if kind.name == "confined" else {}
+    executor = kind.make(work_dir=tmp_path, **more)
+    assert (await run(executor, FORGE)).exit_code == 0
+    result = await run(executor, "print('said')")
+    await executor.stop()
+    assert result.output == "said\n"
+
+
 FLY = """
 import array, os, resource, socket
 pairs = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from codeact_team.executors.block_files import is_python
-from codeact_team.executors.command_line import _RUN_PYTHON  # pyright: ignore[reportPrivateUsage]
+from codeact_team.executors.command_line import (
+    _RUN_BLOCK,  # pyright: ignore[reportPrivateUsage]
+    _RUN_PYTHON,  # pyright: ignore[reportPrivateUsage]
+)
 
 NAMES = "print(sorted(globals()), __doc__, __file__, __name__, __spec__, __loader__.path)"
 SPAWNING = """
@@ -55,6 +59,34 @@ def test_it_runs_as_the_file(tmp_path: Path, code: str, name: str) -> None:
         for arguments in ([name], as_file)
     )
     assert (ran.returncode, ran.stdout, ran.stderr) == (expected.returncode, expected.stdout, expected.stderr)
+
+
+def test_it_finds_what_pip_installs_for_its_user_and_runs_nothing_there_before_the_code(
+    tmp_path: Path,
+) -> None:
+    # an environment of its own, such as that of the tests, has no such place
+    python = os.path.realpath(sys.executable)
+    code, place = (
+        "import os, site, beside; print(os.getenv('PYTHONUSERBASE'), site.getuserbase())",
+        tmp_path / "base",
+    )
+    about = "import site, sys; print(site.getusersitepackages()); print([each for each in sys.path if each])"
+    environment = {**os.environ, "PYTHONUSERBASE": str(place)}
+    asked = subprocess.run([python, "-c", about], env=environment, capture_output=True, text=True)
+    packages = Path(asked.stdout.split("\n")[0])
+    packages.mkdir(parents=True)
+    (packages / "beside.py").write_text("print('beside')")
+    for name in ("usercustomize.py", "first.pth"):
+        (packages / name).write_text("import builtins; builtins.print('planted')\n")
+    expected, ran = (
+        subprocess.run(command, input=code, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        for command in (
+            [python, "-"],
+            ["sh", "-c", _RUN_BLOCK, "run_block", "code.py", f"{tmp_path}/private", _RUN_PYTHON, python],
+        )
+    )
+    assert expected.stdout == f"planted\nplanted\nbeside\n{place} {place}\n"
+    assert (ran.stdout, ran.stderr) == (f"beside\n{place} {place}\n", "")
 
 
 @pytest.mark.parametrize(
