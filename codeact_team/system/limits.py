@@ -15,6 +15,10 @@ OWN_DESCRIPTORS = 1024
 PENDING_SIGNALS = 1024
 """How many queued signals and timers the code's user may have: a small part of what this user may have on a machine."""
 
+LOCKED_BYTES = 64 * 1024
+"""How much memory the code may keep from being swapped out. What it locks in shared segments counts for its user, and a user of a
+machine may usually lock 8 MiB; this is what programs do with that guard a key."""
+
 
 def limit(what: int, most: int) -> None:
     """Let this process, and all that it starts, have so much of something at most."""

@@ -373,7 +373,10 @@ x86 = os.uname().machine == "x86_64"
 attempt("inotify", 294 if x86 else 26, 0)
 attempt("aio", 206 if x86 else 0, 8, ctypes.byref(ctypes.c_ulong(0)))
 attempt("queue", 240 if x86 else 180, b"name", os.O_CREAT | os.O_RDWR, 0o600, None)
-for name in ("NOFILE", "SIGPENDING", "MSGQUEUE", "CORE"):
+segment = libc.shmget(0, 1 << 20, 0o1600)
+# SHM_LOCK
+attempt("lock", 31 if x86 else 195, segment, 11, None)
+for name in ("NOFILE", "SIGPENDING", "MSGQUEUE", "CORE", "MEMLOCK"):
     print(name, resource.getrlimit(getattr(resource, f"RLIMIT_{name}")))
 """
 
@@ -381,8 +384,14 @@ for name in ("NOFILE", "SIGPENDING", "MSGQUEUE", "CORE"):
 async def test_code_takes_little_of_what_is_counted_for_its_user_as_a_whole(
     executor: SandboxedCodeExecutor,
 ) -> None:
-    inotify, aio, queue, *limits = (await run(executor, TAKE)).output.splitlines()
+    inotify, aio, queue, lock, *limits = (await run(executor, TAKE)).output.splitlines()
     assert inotify == "inotify Too many open files"
     assert aio == "aio Resource temporarily unavailable"
-    assert "worked" not in queue
-    assert limits == ["NOFILE (512, 512)", "SIGPENDING (1024, 1024)", "MSGQUEUE (0, 0)", "CORE (0, 0)"]
+    assert "worked" not in queue + lock
+    assert limits == [
+        "NOFILE (512, 512)",
+        "SIGPENDING (1024, 1024)",
+        "MSGQUEUE (0, 0)",
+        "CORE (0, 0)",
+        "MEMLOCK (65536, 65536)",
+    ]

@@ -21,7 +21,7 @@ from codeact_team.sandboxes.docker.container import CONFLICT, Container, labels,
 from codeact_team.sandboxes.docker.engine import Client, open_stream, translated
 from codeact_team.sandboxes.docker.seccomp import profile
 from codeact_team.sandboxes.docker.starts import noted_start
-from codeact_team.system.limits import OWN_DESCRIPTORS, PENDING_SIGNALS
+from codeact_team.system.limits import LOCKED_BYTES, OWN_DESCRIPTORS, PENDING_SIGNALS
 
 WORKSPACE = "/workspace"
 PACKAGES = "/opt/codeact-team/packages"
@@ -31,6 +31,7 @@ _ULIMITS = {
     "core": 0,
     # of the code itself, `exec.sh` and the supervisor of a session allow less
     "nofile": OWN_DESCRIPTORS,
+    "memlock": LOCKED_BYTES,
     "sigpending": PENDING_SIGNALS,
     "msgqueue": 0,
 }

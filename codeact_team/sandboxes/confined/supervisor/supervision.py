@@ -25,7 +25,7 @@ from messages import Messages
 from programs import Programs, Start
 
 from codeact_team.system import filters, kernel, trees
-from codeact_team.system.limits import PENDING_SIGNALS, limit
+from codeact_team.system.limits import LOCKED_BYTES, PENDING_SIGNALS, limit
 from codeact_team.system.oom_score import SECOND_CHOICE, OomScore
 
 _SPAWN_FDS = 3
@@ -75,6 +75,7 @@ def _harden(settings: Mapping[str, Any], means: Means, birth: int) -> tuple[Prog
         # counted for all processes of a user, of which there may be others
         limit(resource.RLIMIT_SIGPENDING, PENDING_SIGNALS)
         limit(resource.RLIMIT_MSGQUEUE, 0)
+        limit(resource.RLIMIT_MEMLOCK, LOCKED_BYTES)
     # sandlock keeps a descriptor for each process that has led a group
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
