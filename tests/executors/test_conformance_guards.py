@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from support.executing import Kind, fresh_processes, living_interpreters, run
 
+from codeact_team import DockerSessionCodeExecutor, ForkError
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.session import InterpreterCodeExecutor
 
@@ -154,7 +155,9 @@ async def test_nothing_of_a_block_outlives_it_though_it_speaks_for_the_shell_aro
 
 
 SIGNAL = """
+import socket
 signal.signal(signal.SIGIO, signal.SIG_IGN)
+CLONE_PARENT = 0x8000
 SETOWN, SETOWN_EX, SETLEASE, NOTIFY = 8, 15, 1024, 1026
 FIOSETOWN, SIOCSPGRP = 0x8901, 0x8902
 def owners(pid):
@@ -165,13 +168,14 @@ def owners(pid):
     for request in (FIOSETOWN, SIOCSPGRP):
         yield lambda fd: fcntl.ioctl(fd, request, struct.pack("i", pid))
 def send(own):
-    import socket
     for make in (os.pipe, lambda: [each.detach() for each in socket.socketpair()]):
         reader, writer = make()
         try:
             own(reader)
             fcntl.fcntl(reader, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
             os.write(writer, b"x")
+            # as SIGURG, where it is a socket
+            with socket.socket(fileno=os.dup(writer)) as sender: sender.send(b"x", socket.MSG_OOB)
         except OSError: pass
         finally: os.close(reader); os.close(writer)
     directory = os.open(".", os.O_RDONLY)
@@ -194,13 +198,25 @@ for pid in ours:
         for own in owners(pid): send(own)
     # one that was about to end
     except ProcessLookupError: pass
+def end_with(number, flags):
+    if (pid := libc.syscall(56 if x86 else 220, flags | number, 0, 0, 0, 0)) == 0:
+        # its own parent is told by this signal, and a sibling of it tells that by the same
+        if not flags: end_with(number, CLONE_PARENT)
+        libc.syscall(231 if x86 else 94, 0)
+for number in (signal.SIGCHLD, signal.SIGKILL, signal.SIGSTOP, signal.SIGIO, signal.SIGUSR1):
+    end_with(number, CLONE_PARENT)
+if os.fork() == 0:
+    for number in (signal.SIGUSR1, signal.SIGIO, signal.SIGKILL): end_with(number, 0)
+    os._exit(0)
 print("tried", siblings)
 """
-"""Has files send signals to processes that are ours, as their owners."""
+"""Has files send signals to processes that are ours, as their owners, and children that end to their parents."""
 
 
 @living_interpreters
-async def test_no_file_signals_a_process_of_ours(kind: Kind, session: InterpreterCodeExecutor) -> None:
+async def test_no_file_and_no_end_of_a_process_signals_a_process_of_ours(
+    kind: Kind, session: InterpreterCodeExecutor
+) -> None:
     await session.restart()
     first = (await run(session, f"session = True\n{FIND_OURS}{SIGNAL}")).output
     await session.restart()
@@ -334,13 +350,11 @@ async def test_descriptors_in_flight_do_not_keep_others_from_an_interpreter(
         await executor.stop()
 
 
-@pytest.mark.parametrize("kind", [pytest.param("docker-session", marks=pytest.mark.docker)], indirect=True)
-async def test_an_interpreter_that_cannot_be_passed_its_descriptors_is_started(
-    kind: Kind, tmp_path: Path
-) -> None:
+@pytest.mark.docker
+async def test_an_interpreter_that_cannot_be_passed_its_descriptors_is_started(tmp_path: Path) -> None:
     # of a user whom no other test has
     os.chown(tmp_path, _NOBODY_ELSE, _NOBODY_ELSE)
-    executor = kind.make(work_dir=tmp_path, setup="made = []")
+    executor = DockerSessionCodeExecutor(work_dir=tmp_path, setup="made = []")
     assert (await run(executor, "print(made)")).output == "[]\n"
     program = f"""
 import array, os, resource, socket
@@ -356,8 +370,14 @@ input()
     assert b"no more" in await other.stdout.readline()
     await executor.restart()
     outputs = [(await run(executor, "print(made)")).output for _ in range(2)]
+    for copy in (executor.fork, executor.checkpoint):
+        with pytest.raises(ForkError, match="cannot be forked now"):
+            await copy()
+    outputs.append((await run(executor, "print(made)")).output)
     await other.communicate(b"\n")
-    assert outputs == ["[]\n", "[]\n"]
+    assert outputs == ["[]\n"] * 3
+    [branch] = await executor.fork()
+    assert (await run(branch, "print(made)")).output == "[]\n"
     await executor.restart()
     assert (await run(executor, "made.append(1); print(made)")).output == "[1]\n"
     await executor.stop()
