@@ -20,9 +20,10 @@ DEFAULT_LANGUAGES: Mapping[str, str] = {
     "sh": "sh",
     "shell": "sh",
     "bash": "bash",
-    "pwsh": "pwsh",
-    "powershell": "pwsh",
-    "ps1": "pwsh",
+    # a profile is a file of the home directory, and may be an earlier block's
+    "pwsh": "pwsh -NoProfile",
+    "powershell": "pwsh -NoProfile",
+    "ps1": "pwsh -NoProfile",
 }
 """The command for each language label; the block's file is its last argument."""
 

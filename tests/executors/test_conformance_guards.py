@@ -313,6 +313,21 @@ async def test_no_file_of_the_codes_runs_before_the_next_block(kind: Kind, tmp_p
     assert result.output == "said\n"
 
 
+@fresh_processes
+async def test_a_block_of_powershell_runs_without_the_profile_that_code_can_write(
+    kind: Kind, tmp_path: Path
+) -> None:
+    # no image of the tests has one: this says what it is asked for
+    stand_in = tmp_path / "pwsh"
+    stand_in.write_text('#!/bin/sh\necho "$1"\n')
+    stand_in.chmod(0o755)
+    paths = {"docker": "/workspace", "confined": str(tmp_path)}
+    executor = kind.make(work_dir=tmp_path, environment={"PATH": f"/usr/bin:/bin:{paths[kind.name]}"})
+    outputs = [(await run(executor, "", language=label)).output for label in ("pwsh", "powershell", "ps1")]
+    await executor.stop()
+    assert outputs == ["-NoProfile\n"] * 3
+
+
 FLY = """
 import array, os, resource, socket
 pairs = []
