@@ -331,13 +331,13 @@ SAYS_SENT = "takes the signals away and says they were sent"
 STUBBORN = {
     "takes the signals away": """
 while True:
-    try: os.read(os.open("/proc/1/fd/3", os.O_RDONLY), 1000)
+    try: os.read(os.open("/proc/1/fd/0", os.O_RDONLY), 1000)
     except OSError: time.sleep(0.01)
 """,
     SAYS_SENT: """
 while True:
     try:
-        words = os.read(os.open("/proc/1/fd/3", os.O_RDONLY), 1000)
+        words = os.read(os.open("/proc/1/fd/0", os.O_RDONLY), 1000)
         os.write(os.open("/proc/1/fd/1", os.O_WRONLY), words.split(b" ")[-1])
     except OSError: time.sleep(0.01)
 """,
