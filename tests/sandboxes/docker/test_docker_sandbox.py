@@ -235,3 +235,33 @@ async def test_containers_end_is_seen() -> None:
         await sandbox.interrupt()
         await sandbox.start()
         assert await output(sandbox, "echo", "up") == "up\n"
+
+
+ORPHANS = """
+import os, time
+for _ in range(40):
+    if (child := os.fork()) == 0:
+        os.fork()
+        os._exit(0)
+    os.waitpid(child, 0)
+def dead():
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/stat") as file: yield ") Z 1 " in file.read()
+        except OSError: pass
+end = time.monotonic() + 20
+while any(dead()) and time.monotonic() < end:
+    # one that ends while the first process looks is seen with the next
+    if (child := os.fork()) == 0:
+        os.fork()
+        os._exit(0)
+    os.waitpid(child, 0)
+    time.sleep(0.05)
+print("left" if any(dead()) else "none left")
+"""
+"""Leaves processes whose parents have ended to the first process."""
+
+
+async def test_orphans_that_have_ended_do_not_stay() -> None:
+    async with started() as sandbox:
+        assert await output(sandbox, sandbox.python, "-c", ORPHANS) == "none left\n"
