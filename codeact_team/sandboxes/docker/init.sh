@@ -4,9 +4,9 @@
 #   $2  a file the host has put into the workspace, or nothing: is this directory really shared?
 #   $3  a command to run first, or nothing
 #   $4  whether no file may be made that runs with its owner's rights: tried out, as an engine need not say
-# It says one line: the word and "ready" (and "unguarded", if programs can look into this one), or what is wrong. Then it reads names of signals, one a line, and sends each to
-# everything that runs here: that takes no new process, so it works while a fork bomb holds all there may be. It
-# answers with what follows the name.
+# It says one line: the word and "ready" (and "unguarded", if programs can look into this one), or what is wrong. Then it
+# reads names of signals, one a line, and sends each to everything that runs here: that takes no new process, so it works
+# while a fork bomb holds all there may be. It answers with what follows the name.
 exec 3<&0 </dev/null
 (PATH=/usr/bin:/bin:$PATH; rm -r "/tmp/$1")
 if [ -x . ] && [ -n "$2" ] && ! [ -e "$2" ]; then
