@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from codeact_team.system.named_paths import open_named, parent_of
+from codeact_team.system.named_paths import made_named, open_named, parent_of, remove_named
 
 
 def read(path: str | Path) -> bytes:
@@ -80,3 +84,60 @@ def test_no_descriptor_is_left_open() -> None:
             read(path)
     read("work/deep/file")
     assert os.listdir("/proc/self/fd") == before
+
+
+def test_directories_are_made_where_they_are_missing(tmp_path: Path) -> None:
+    with made_named("work/new/deeper", 0o700) as made:
+        assert os.path.samestat(os.fstat(made), os.stat("work/new/deeper"))
+    assert (tmp_path / "work/new/deeper").stat().st_mode & 0o777 == 0o700
+    with made_named(tmp_path / "work/new/deeper") as there:
+        assert os.listdir(there) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "number"),
+    [
+        ("work/to-directory/new", errno.ELOOP),
+        ("work/to-directory", errno.ELOOP),
+        ("work/dangling/new", errno.ELOOP),
+        ("work/deep/file/new", errno.ENOTDIR),
+    ],
+)
+def test_no_directory_is_made_behind_a_link(tmp_path: Path, path: str, number: int) -> None:
+    (tmp_path / "work/dangling").symlink_to("deep/none")
+    with pytest.raises(OSError) as raised, made_named(path):  # noqa: PT011
+        pass
+    assert raised.value.errno == number
+    assert [each.name for each in (tmp_path / "work/deep").iterdir()] == ["file"]
+
+
+def test_a_directory_is_removed_and_no_link_to_one(tmp_path: Path) -> None:
+    for path in ("work/to-directory", "work/to-directory/file"):
+        with pytest.raises(OSError):  # noqa: PT011
+            remove_named(path)
+    assert (tmp_path / "work/deep/file").exists()
+    remove_named("work/deep")
+    assert not (tmp_path / "work/deep").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+def test_directories_that_cannot_be_listed_are_passed_through(tmp_path: Path) -> None:
+    # as /home is on many a machine
+    program = (
+        "import os, sys\n"
+        "from codeact_team.system.regular_files import read_regular\n"
+        "os.setgid(65534)\n"
+        "os.setuid(65534)\n"
+        "print(read_regular(sys.argv[1], 100))\n"
+    )
+    top = Path(tempfile.mkdtemp())
+    try:
+        (top / "shared" / "mine").mkdir(parents=True)
+        (top / "shared" / "mine" / "file").write_text("content")
+        for path, mode in ((top, 0o755), (top / "shared", 0o711), (top / "shared" / "mine", 0o755)):
+            path.chmod(mode)
+        command = [sys.executable, "-c", program, top / "shared" / "mine" / "file"]
+        found = subprocess.run(command, capture_output=True, text=True, cwd="/", check=True)
+        assert found.stdout == "b'content'\n"
+    finally:
+        shutil.rmtree(top)

@@ -15,7 +15,7 @@ from typing import Any
 
 from codeact_team.errors import JournalError
 from codeact_team.files.directories import Directory, below, opened
-from codeact_team.system import trees
+from codeact_team.system.named_paths import made_named, remove_named
 from codeact_team.system.regular_files import open_regular
 
 PARTS = ("runs", "files")
@@ -62,7 +62,7 @@ def remove(directory: Path, job: str) -> None:
     """Remove what there is of a job. Blocks."""
     for part in PARTS:
         with suppress(FileNotFoundError):
-            trees.remove(str(directory / part / job))
+            remove_named(directory / part / job)
 
 
 def _files_below(top: Path) -> Iterator[Path]:
@@ -99,8 +99,9 @@ class Arrivals:
             if job not in self._left:
                 self._left[job] = MAX_CARRIED
                 with suppress(FileNotFoundError):
-                    trees.remove(str(top))
-            (top / part).mkdir(mode=0o700, parents=True, exist_ok=True)
+                    remove_named(top)
+            with made_named(top / part, 0o700):
+                pass
             data = base64.b64decode(message["data"])
             self._left[job] -= len(data)
             if self._left[job] < 0:
@@ -113,7 +114,7 @@ class Arrivals:
         """Nothing more comes."""
         for job in self._left:
             with suppress(OSError):
-                trees.remove(str(self._directory / _ARRIVING / job))
+                remove_named(self._directory / _ARRIVING / job)
         self._left.clear()
 
     def settle(self, job: str) -> None:
@@ -129,15 +130,16 @@ class Arrivals:
             for part in PARTS:
                 goal = self._directory / part / job
                 with suppress(FileNotFoundError):
-                    trees.remove(str(aside))
-                aside.parent.mkdir(mode=0o700, exist_ok=True)
+                    remove_named(aside)
+                with made_named(aside.parent, 0o700):
+                    pass
                 with suppress(FileNotFoundError):
                     goal.rename(aside)
                 with suppress(FileNotFoundError):
                     (top / part).rename(goal)
                 with suppress(FileNotFoundError):
-                    trees.remove(str(aside))
-            trees.remove(str(top))
+                    remove_named(aside)
+            remove_named(top)
             for empty in (top.parent, aside.parent):
                 with suppress(OSError):
                     empty.rmdir()

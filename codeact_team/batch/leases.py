@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -32,13 +31,16 @@ from typing import Any, NoReturn
 from codeact_team.batch.host import Host
 from codeact_team.effects import Effect, Perform
 from codeact_team.errors import JournalError
+from codeact_team.files.directories import opened
+from codeact_team.files.whole_files import whole_file
 from codeact_team.journal import RunDirectory
 from codeact_team.journal.seal import SealKey
-from codeact_team.system import trees
+from codeact_team.system.named_paths import made_named, remove_named
 from codeact_team.system.regular_files import open_regular, read_regular
 
 _MOST = 1024
 """Bytes of a lease."""
+_PIECE = 1 << 20
 _LEASES = "leases"
 # no job has a name that begins with a dot
 _TOKEN = ".driver"
@@ -112,8 +114,8 @@ class LeaseFiles:
 
     def give_back(self, lease: Lease) -> None:
         """Whoever has held it has ended in order."""
-        with suppress(OSError):
-            (self._directory / lease.job).unlink()
+        with suppress(OSError), opened(self._directory) as directory:
+            os.unlink(lease.job, dir_fd=directory)
 
     def _read(self, name: str) -> str:
         try:
@@ -123,13 +125,14 @@ class LeaseFiles:
             return ""
 
     def _write(self, name: str, text: str) -> None:
-        passing = self._directory / f".{name}.new"
+        passing = f".{name}.new"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            self._directory.mkdir(mode=0o700, exist_ok=True)
-            with open(open_regular(passing, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as file:
-                file.write(text)
-            # never half written
-            os.replace(passing, self._directory / name)
+            with made_named(self._directory, 0o700) as directory:
+                with open(os.open(passing, flags, 0o600, dir_fd=directory), "w") as file:
+                    file.write(text)
+                # never half written
+                os.replace(passing, name, src_dir_fd=directory, dst_dir_fd=directory)
         except OSError as error:
             raise JournalError(
                 f"the lease of a task cannot be written to {self._directory}: {error.strerror}"
@@ -161,7 +164,7 @@ class HeldLease:
         """
         await self._check()
         if self._takes_over:
-            run.take_over(self._lease.nonce)
+            run.take_over()
             self._takes_over = False
 
     async def stand(self, effect: Effect[Any], do: Perform) -> Any:
@@ -214,11 +217,8 @@ class LeasedRun(RunDirectory):
         self._held.check_file()
         return super().lines
 
-    def take_over(self, nonce: str) -> None:
+    def take_over(self) -> None:
         """Let whoever has written the journal until now not write it any more. Blocks.
-
-        Args:
-            nonce: What nobody else uses.
 
         Raises:
             JournalError: If that is not possible.
@@ -227,12 +227,11 @@ class LeasedRun(RunDirectory):
             if not self.is_begun:
                 # nothing was done yet
                 with suppress(FileNotFoundError):
-                    trees.remove(str(self.path))
+                    remove_named(self.path)
                 return
-            passing = self.path / f".journal-{nonce}"
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-            with open(open_regular(self.lines), "rb") as old, open(open_regular(passing, flags), "wb") as new:
-                shutil.copyfileobj(old, new)
-            os.replace(passing, self.lines)
+            with open(open_regular(self.lines), "rb") as old, whole_file(self.lines, mode=0o600) as new:
+                while piece := old.read(_PIECE):
+                    new.write(piece)
+                self._held.check_file()
         except OSError as error:
             raise JournalError(f"the run in {self.path} cannot be taken over: {error.strerror}") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,7 +13,9 @@ from pydantic import TypeAdapter
 
 from codeact_team.batch.tasks import Job
 from codeact_team.errors import JournalError, SettingError
+from codeact_team.files.whole_files import whole_file
 from codeact_team.journal.log import Log, LogReader, entry_at, understood
+from codeact_team.system.named_paths import made_named
 
 
 class Outcome(StrEnum):
@@ -130,7 +131,8 @@ class Results:
         self._known: dict[str, _Known] = {}
         try:
             for each in (directory, directory / "runs", directory / "files"):
-                each.mkdir(mode=0o700, parents=True, exist_ok=True)
+                with made_named(each, 0o700):
+                    pass
         except OSError as error:
             raise SettingError(f"the directory {directory} cannot be made: {error.strerror}") from error
         self._log = Log(self._log_path)
@@ -214,11 +216,9 @@ class Results:
         Raises:
             JournalError: If it cannot be written.
         """
-        passing = self.path.with_name(f"{self.path.name}.new")
         try:
-            with passing.open("w", encoding="ascii") as file:
+            with whole_file(self.path) as file:
                 for result in self.of(jobs):
-                    file.write(json.dumps(dump(result)) + "\n")
-            os.replace(passing, self.path)
+                    file.write(json.dumps(dump(result)).encode() + b"\n")
         except OSError as error:
             raise JournalError(f"the results cannot be written to {self.path}: {error.strerror}") from error

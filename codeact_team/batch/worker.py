@@ -24,7 +24,7 @@ from codeact_team.executors import SandboxPool
 from codeact_team.journal import RecordedRun, RunDirectory
 from codeact_team.runs import RunEnding, RunResult, TeamRunner, explain, resumed
 from codeact_team.runs.failures import is_of_infrastructure
-from codeact_team.system import trees
+from codeact_team.system.named_paths import remove_named
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ class Worker:
         if ended is None:
             # of a try before, which makes them again
             with suppress(FileNotFoundError):
-                trees.remove(str(files))
+                remove_named(files)
             ended = await self._run(job, run, files, retries, held)
         result = _result(job, ended)
         if result.stop_reason is not None:

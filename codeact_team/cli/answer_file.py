@@ -1,17 +1,15 @@
-"""Files that are written all at once or not at all: that of a run's answer, and that of its page."""
+"""Files that commands write all at once or not at all, such as that of a run's answer."""
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
 from codeact_team.errors import SettingError
+from codeact_team.files import whole_files
 from codeact_team.files.directories import Directory, NewFile
-from codeact_team.system.named_paths import parent_of
 
 _ANSWER = "the answer"
 
@@ -27,39 +25,24 @@ def answer_file(path: Path) -> Generator[Callable[[str], None]]:
     """
     with ExitStack() as stack:
         with _explained(path, _ANSWER):
-            folder, name = stack.enter_context(parent_of(path))
-            directory = Directory(folder)
-            _check(path, _ANSWER, directory, name)
+            directory, name = stack.enter_context(whole_files.place_of(path))
         yield partial(_write, path, directory, name)
 
 
 @contextmanager
-def whole_file(path: Path, what: str) -> Generator[NewFile]:
+def whole_file(path: Path, what: str, *, replace: bool = True) -> Generator[NewFile]:
     """A file that is there at the end of this, unless something fails within it.
 
     Args:
         path: Where. There may be a file, which it replaces then, and nothing else.
         what: What is written, for errors.
+        replace: Whether it may replace that.
 
     Raises:
         SettingError: If it cannot be written.
     """
-    with _explained(path, what), parent_of(path) as (top, name):
-        directory = Directory(top)
-        _check(path, what, directory, name)
-        with directory.new_file(name) as file:
-            yield file
-            file.replace()
-
-
-def _check(path: Path, what: str, directory: Directory, name: str) -> None:
-    with suppress(FileNotFoundError):
-        mode = os.stat(name, dir_fd=directory.top, follow_symlinks=False).st_mode
-        if not stat.S_ISREG(mode):
-            why = "it is a link: name what it leads to" if stat.S_ISLNK(mode) else "it is no file"
-            raise SettingError(f"{what} cannot be written to {path}: {why}")
-    with directory.new_file(name):
-        pass
+    with _explained(path, what), whole_files.whole_file(path, replace=replace) as file:
+        yield file
 
 
 def _write(path: Path, directory: Directory, name: str, answer: str) -> None:

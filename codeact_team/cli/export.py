@@ -10,6 +10,7 @@ from codeact_team.cli.answer_file import whole_file
 from codeact_team.cli.screen import Screen
 from codeact_team.errors import SettingError
 from codeact_team.journal import RecordedRun, find_run
+from codeact_team.system.named_paths import made_named
 
 _LOGS = Path("logs")
 """Where Inspect's viewer looks if it is told nothing."""
@@ -46,8 +47,9 @@ def export_command(screen: Screen, names: Sequence[str], runs: Path, output: Pat
         # Inspect's writer follows links
         log = Path(passing, file.name)
         try:
+            with made_named(file.parent):
+                pass
             problems = write_log(chosen, log)
-            file.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise SettingError(f"the log cannot be written to {file}: {error.strerror or error}") from error
         with whole_file(file, "the log") as whole, log.open("rb") as written:

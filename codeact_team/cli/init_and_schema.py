@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+from codeact_team.cli.answer_file import whole_file
 from codeact_team.cli.screen import Screen
 from codeact_team.config import config_reference, config_schema
 from codeact_team.errors import SettingError
@@ -16,7 +17,7 @@ from codeact_team.suggestions import did_you_mean
 def write_schema(screen: Screen, file: Path | None) -> None:
     """Print the JSON Schema of configs, or write it to ``file``; a Markdown file gets a page for people instead."""
     if file is not None and file.suffix == ".md":
-        _write(file, config_reference(), "w")
+        _write(file, "the page", config_reference())
         screen.text(f"wrote {file}")
         return
     text = json.dumps(config_schema(), indent=2) + "\n"
@@ -24,7 +25,7 @@ def write_schema(screen: Screen, file: Path | None) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
         return
-    _write(file, text, "w")
+    _write(file, "the schema", text)
     screen.text(
         f"wrote {file}; a YAML file names it by `# yaml-language-server: $schema={file}` on its first line"
     )
@@ -36,15 +37,12 @@ def write_starter(screen: Screen, file: Path, template: str, *, force: bool) -> 
     if template not in shipped:
         near = did_you_mean(template, shipped) or f"; there are {', '.join(shipped)}"
         raise SettingError(f"there is no template {template!r}{near}")
-    _write(file, shipped[template].read_text(encoding="utf-8"), "w" if force else "x")
+    if file.exists() and not force:
+        raise SettingError(f"{file} exists already; --force overwrites it")
+    _write(file, "the config", shipped[template].read_text(encoding="utf-8"), replace=force)
     screen.text(f'wrote {file}; next: codeact-team validate {file}, and codeact-team run {file} "a task"')
 
 
-def _write(file: Path, text: str, mode: str) -> None:
-    try:
-        with file.open(mode, encoding="utf-8") as stream:
-            stream.write(text)
-    except FileExistsError as error:
-        raise SettingError(f"{file} exists already; --force overwrites it") from error
-    except OSError as error:
-        raise SettingError(f"{file} cannot be written: {error.strerror}") from error
+def _write(file: Path, what: str, text: str, *, replace: bool = True) -> None:
+    with whole_file(file, what, replace=replace) as whole:
+        whole.write(text.encode())

@@ -23,6 +23,7 @@ from codeact_team.errors import JournalError
 from codeact_team.journal.bounded_json import MAX_PARTS, parse, parts_of
 from codeact_team.journal.room import Room
 from codeact_team.system.holes import size_without_holes, write_with_holes
+from codeact_team.system.named_paths import made_named
 from codeact_team.system.regular_files import open_regular, read_regular
 
 REFERENCE = "$blob"
@@ -200,20 +201,8 @@ class Blobs:
     def _write(self, digest: str, data: bytes) -> None:
         path = self._path(digest)
         if not self._is_whole(digest, data):
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            passing = path.with_name(f"{path.name}-{secrets.token_hex(4)}")
-            try:
-                descriptor = os.open(passing, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-                try:
-                    write_with_holes(descriptor, data)
-                    if self._sync:
-                        # before it gets its name
-                        os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
-                passing.rename(path)
-            finally:
-                passing.unlink(missing_ok=True)
+            with made_named(path.parent, 0o700) as directory:
+                self._put(directory, path.name, data)
             if self._room is not None:
                 self._room.take(size_without_holes(data))
         if self._sync:
@@ -223,6 +212,24 @@ class Blobs:
                 sync(self._directory)
                 sync(self._directory.parent)
                 self._safe.add(path.parent)
+
+    def _put(self, directory: int, name: str, data: bytes) -> None:
+        """Write a file in an open directory, as a whole."""
+        passing = f"{name}-{secrets.token_hex(4)}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            descriptor = os.open(passing, flags, 0o600, dir_fd=directory)
+            try:
+                write_with_holes(descriptor, data)
+                if self._sync:
+                    # before it gets its name
+                    os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.rename(passing, name, src_dir_fd=directory, dst_dir_fd=directory)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(passing, dir_fd=directory)
 
 
 def is_light(value: JsonValue, most: int = LIGHT) -> bool:

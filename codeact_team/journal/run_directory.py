@@ -15,9 +15,11 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from codeact_team.errors import JournalError
+from codeact_team.files.directories import opened
 from codeact_team.journal.blobs import sync
 from codeact_team.journal.bounded_json import parse
 from codeact_team.journal.seal import Chain, SealKey, user_key
+from codeact_team.system.named_paths import made_named
 from codeact_team.system.regular_files import read_regular
 
 logger = logging.getLogger(__name__)
@@ -114,14 +116,15 @@ class RunDirectory:
             JournalError: If it cannot be made.
         """
         runs = self.path.parent
-        with self._refused():
-            if not runs.is_dir():
-                runs.mkdir(mode=0o700, parents=True, exist_ok=True)
-                _keep_out_of_git(runs)
-            self.path.mkdir(mode=0o700, exist_ok=True)
-            if {*os.listdir(self.path)} - _BEFORE or (self.lines.exists() and self.lines.stat().st_size):
+        with _refused(runs):
+            is_first = not runs.is_dir()
+            with made_named(runs, 0o700) as directory:
+                if is_first:
+                    _keep_out_of_git(directory)
+        with _refused(self.path), made_named(self.path, 0o700) as directory:
+            if {*os.listdir(directory)} - _BEFORE or _has_lines(directory):
                 raise JournalError(f"{self.path} is there already, and is not the directory of a run")
-            self.path.chmod(0o700)
+            os.fchmod(directory, 0o700)
 
     def describe(self, about: About, config: str) -> None:
         """Say what runs: from then on, this is the directory of a run. Blocks.
@@ -140,7 +143,7 @@ class RunDirectory:
             about = about.sealed(self.key or user_key())
         except JournalError as error:
             logger.warning("%s: to resume or replay this run, a person will have to confirm it", error)
-        with self._refused():
+        with _refused(self.path):
             self._write(_CONFIG, config)
             self._write(_ABOUT, about.model_dump_json(indent=2) + "\n")
 
@@ -168,7 +171,7 @@ class RunDirectory:
         Raises:
             JournalError: If that fails.
         """
-        with self._refused():
+        with _refused(self.path):
             for path in (self.path / _CONFIG, self.path / _ABOUT, self.path):
                 sync(path)
             for directory in self.path.parents:
@@ -217,20 +220,20 @@ class RunDirectory:
         if len(data) > _MOST:
             raise JournalError(f"the run cannot be recorded: its {name} has more than {_MOST:,} bytes")
         # whole or not at all, whenever the process is killed
-        passing = self.path / f"{name}{_PASSING}"
+        passing = f"{name}{_PASSING}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(passing, flags, 0o600), "wb") as file:
-            file.write(data)
-        passing.rename(self.path / name)
+        with opened(self.path) as directory:
+            with open(os.open(passing, flags, 0o600, dir_fd=directory), "wb") as file:
+                file.write(data)
+            os.rename(passing, name, src_dir_fd=directory, dst_dir_fd=directory)
 
-    @contextmanager
-    def _refused(self) -> Generator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise JournalError(
-                f"the run cannot be recorded in {error.filename or self.path.parent}: {error.strerror}. {ADVICE}"
-            ) from error
+
+@contextmanager
+def _refused(where: Path) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise JournalError(f"the run cannot be recorded in {where}: {error.strerror}. {ADVICE}") from error
 
 
 def digest_of(config: str) -> str:
@@ -253,7 +256,8 @@ def runs_in(directory: Path) -> Iterator[RunDirectory]:
         JournalError: If it cannot be read.
     """
     try:
-        names = sorted(os.listdir(directory), reverse=True)
+        with opened(directory) as descriptor:
+            names = sorted(os.listdir(descriptor), reverse=True)
     except FileNotFoundError:
         return
     except OSError as error:
@@ -290,7 +294,16 @@ def find_run(name: str, directory: Path) -> RunDirectory:
     return min(found, key=lambda run: len(run.path.name))
 
 
-def _keep_out_of_git(runs: Path) -> None:
+def _has_lines(directory: int) -> bool:
+    try:
+        return os.stat(_LINES, dir_fd=directory, follow_symlinks=False).st_size > 0
+    except FileNotFoundError:
+        return False
+
+
+def _keep_out_of_git(runs: int) -> None:
     # as caches of tools do it; a run may hold the person's data
-    with suppress(FileExistsError), open(runs / ".gitignore", "x", encoding="utf-8") as file:
-        file.write("*\n")
+    with suppress(FileExistsError):
+        descriptor = os.open(".gitignore", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=runs)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write("*\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,9 +12,11 @@ from functools import cached_property
 from pathlib import Path
 
 from codeact_team.errors import JournalError
+from codeact_team.files.directories import below
 from codeact_team.journal import About, RecordedRun, RunDirectory, runs_in
 from codeact_team.runs.result import RunEnding, RunResult
 from codeact_team.system.file_locks import lock
+from codeact_team.system.named_paths import parent_of
 from codeact_team.system.regular_files import open_regular
 from codeact_team.system.trees import remove
 
@@ -103,22 +106,24 @@ class KeptRun:
         Raises:
             JournalError: If it cannot be removed.
         """
-        path, lines = self.directory.path, self.directory.lines
+        path, lines, blobs = self.directory.path, self.directory.lines, self.directory.blobs
         try:
-            if not lines.is_file() or lines.is_symlink():
-                # no process holds what cannot be a journal
+            with parent_of(path) as (runs, name), below(runs, name) as directory:
                 with suppress(FileNotFoundError):
-                    lines.rename(lines.with_name(f"{lines.name}.odd"))
-            descriptor = open_regular(lines, os.O_RDWR | os.O_CREAT)
-            try:
-                if not lock(descriptor):
-                    return False
-                # what is interrupted is still listed as long as there is much of it
-                with suppress(FileNotFoundError):
-                    remove(str(self.directory.blobs))
-                remove(str(path))
-            finally:
-                os.close(descriptor)
+                    if not stat.S_ISREG(os.stat(lines.name, dir_fd=directory, follow_symlinks=False).st_mode):
+                        # no process holds what cannot be a journal
+                        odd = f"{lines.name}.odd"
+                        os.rename(lines.name, odd, src_dir_fd=directory, dst_dir_fd=directory)
+                descriptor = open_regular(lines, os.O_RDWR | os.O_CREAT)
+                try:
+                    if not lock(descriptor):
+                        return False
+                    # what is interrupted is still listed as long as there is much of it
+                    with suppress(FileNotFoundError):
+                        remove(blobs.name, directory)
+                    remove(name, runs)
+                finally:
+                    os.close(descriptor)
         except OSError as error:
             raise JournalError(f"the run {path} cannot be removed: {error.strerror}") from error
         return True

@@ -1,4 +1,4 @@
-"""Opens what a path that a person names leads to, without the links that somebody else may have planted on the way.
+"""Opens, or makes, what a path that a person names leads to, without the links that somebody else may have planted on the way.
 
 Code that ran in a workspace of this machine leaves links there that lead out of it, and looks like the person: its files may
 have the same owner. So only links are followed that nobody but the system can have made, such as ``/home`` or ``/var/run``.
@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from codeact_team.system import trees
 from codeact_team.system.trees import DIRECTORY
 
 _OF_THE_SYSTEM = ("/", "/home", "/usr", "/var")
@@ -24,6 +25,8 @@ _MOST_LINKS = 40
 _OTHERS_WRITE = 0o022
 _LONGEST_PATH = 1024
 """Bytes that macOS takes for one."""
+# many a directory above may be passed through, but not listed
+_THROUGH = DIRECTORY | getattr(os, "O_PATH", 0)
 
 
 def open_named(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
@@ -43,12 +46,12 @@ def open_named(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int
     if not (path := os.fspath(path)):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     names = _reversed(path)
-    here = os.open("/" if path.startswith("/") else ".", DIRECTORY)
+    here = os.open("/" if path.startswith("/") else ".", _THROUGH)
     followed = 0
     try:
         while True:
             name = names.pop() if names else "."
-            wanted = DIRECTORY if names else flags | os.O_NOFOLLOW | os.O_CLOEXEC
+            wanted = _THROUGH if names else flags | os.O_NOFOLLOW | os.O_CLOEXEC
             try:
                 found = os.open(name, wanted, mode, dir_fd=here)
             except OSError as error:
@@ -60,7 +63,7 @@ def open_named(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int
                 names += _reversed(target)
                 if target.startswith("/"):
                     os.close(here)
-                    here = os.open("/", DIRECTORY)
+                    here = os.open("/", _THROUGH)
                 continue
             if not names:
                 return found
@@ -80,7 +83,7 @@ def parent_of(path: str | os.PathLike[str]) -> Generator[tuple[int, str]]:
     above, name = os.path.split(os.path.normpath(path))
     if name in ("", "..", "."):
         above, name = os.path.split(os.path.realpath(path))
-    directory = open_named(above or ".", DIRECTORY)
+    directory = open_named(above or ".", _THROUGH)
     try:
         yield directory, name
     finally:
@@ -123,6 +126,52 @@ def known_directory(descriptor: int) -> KnownDirectory:
     else:
         path = os.readlink(f"/proc/self/fd/{descriptor}")
     return KnownDirectory(Path(path), (status.st_dev, status.st_ino))
+
+
+@contextmanager
+def made_named(path: str | os.PathLike[str], mode: int = 0o777) -> Generator[int]:
+    """The directory that a person names, open; where it is missing it is made, and so are those above it.
+
+    Args:
+        path: As of :func:`open_named`.
+        mode: The permissions that it gets if it is made.
+
+    Raises:
+        OSError: As :func:`open_named`; or if it cannot be made.
+    """
+    above, missing = os.path.normpath(path), list[str]()
+    while True:
+        try:
+            here = open_named(above, _THROUGH if missing else DIRECTORY)
+            break
+        except FileNotFoundError:
+            above, name = os.path.split(above)
+            above = above or "."
+            missing.append(name)
+    try:
+        while missing:
+            name = missing.pop()
+            try:
+                with suppress(FileExistsError):
+                    os.mkdir(name, 0o777 if missing else mode, dir_fd=here)
+                inner = os.open(name, _THROUGH if missing else DIRECTORY, dir_fd=here)
+            except OSError as error:
+                raise OSError(error.errno, os.strerror(error.errno or 0), path) from None
+            os.close(here)
+            here = inner
+        yield here
+    finally:
+        os.close(here)
+
+
+def remove_named(path: str | os.PathLike[str]) -> None:
+    """Remove the directory that a person names, with all that is in it, as :func:`codeact_team.system.trees.remove` does.
+
+    Raises:
+        OSError: As :func:`open_named`; or if something is left.
+    """
+    with parent_of(path) as (above, name):
+        trees.remove(name, above)
 
 
 def _reversed(path: str) -> list[str]:

@@ -91,3 +91,17 @@ def test_a_value_that_a_few_blobs_make_huge_is_refused(blobs: Blobs) -> None:
         named = {"$blob": blobs.keep(data), "size": len(data)}
     with pytest.raises(JournalError, match="too large to be read"):
         blobs.unpack(named)
+
+
+def test_nothing_is_kept_behind_a_link(tmp_path: Path) -> None:
+    # a run directory may come from a stranger
+    data = b"kept"
+    digest = sha256(data).hexdigest()
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "blobs").symlink_to("victim")
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / digest[:2]).symlink_to("../victim")
+    for directory in ("blobs", "more"):
+        with pytest.raises(JournalError, match="is a link to"):
+            Blobs(tmp_path / directory).keep(data)
+    assert list((tmp_path / "victim").iterdir()) == []

@@ -120,7 +120,7 @@ OBSTACLES: dict[str, tuple[Callable[[Path], object], str]] = {
     "nothing": (in_place_of_journal(lambda path: None), "cannot be read: No such file or directory"),
     "a link": (
         in_place_of_journal(lambda path: path.symlink_to("elsewhere.jsonl")),
-        "cannot be read: it is a symbolic link",
+        "journal.jsonl is a link to elsewhere.jsonl, which code may have planted: name what it leads to",
     ),
     "a pipe": (in_place_of_journal(os.mkfifo), "cannot be read: it is no regular file"),
     "a directory": (in_place_of_journal(Path.mkdir), "cannot be read: it is no regular file"),

@@ -191,7 +191,7 @@ async def test_a_place_where_no_directory_can_be_made_is_named(
     tmp_path: Path, server: ScriptedServer
 ) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(JournalError, match=r"cannot be recorded in .*/file: File exists"):
+    with pytest.raises(JournalError, match=r"cannot be recorded in .*/file: Not a directory"):
         async with kept(tmp_path / "file"):
             pass
 

@@ -1,0 +1,109 @@
+"""Links that earlier code has left in a workspace, on the paths that a person names: no command reads or writes through them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from command_line import codeact_team, in_this_process, talker
+
+TASK = '{"id": "a", "text": "A task"}\n'
+
+
+@pytest.fixture(autouse=True)
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A victim's directory, and a workspace from where code has made links to it."""
+    (tmp_path / "victim" / "runs").mkdir(parents=True)
+    (tmp_path / "victim" / "precious").write_text("sk-precious\n")
+    for link, target in {
+        "file": "../victim/precious",
+        "file.md": "../victim/precious",
+        "file.csv": "../victim/precious",
+        "new.yaml": "../victim/new.yaml",
+        "folder": "../victim",
+        "out/runs": "../../victim/runs",
+        "files/files": "../../victim/runs",
+        "leased/leases": "../../victim/runs",
+        "logged/batch.jsonl": "../../victim/batch.jsonl",
+    }.items():
+        path = tmp_path / "ws" / link
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(target)
+    (tmp_path / "tasks.jsonl").write_text(TASK)
+    talker(tmp_path, ["An answer."])
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def victim(folder: Path) -> dict[str, str]:
+    top = folder / "victim"
+    return {os.path.relpath(path, top): path.read_text() if path.is_file() else "" for path in top.rglob("*")}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "schema -o ws/file",
+        "schema -o ws/file.md",
+        "init ws/file --force",
+        "init ws/new.yaml",
+        "init ws/folder/new.yaml",
+        "run talker.json x --run-dir ws/folder/runs",
+        "run talker.json x --run-dir ws/folder/more/runs",
+        "runs --run-dir ws/folder/runs",
+        "batch talker.json tasks.jsonl --out ws/folder",
+        "batch talker.json tasks.jsonl --out ws/folder/more",
+        "batch talker.json tasks.jsonl --out ws/out",
+        "batch talker.json tasks.jsonl --out ws/files",
+        "batch talker.json tasks.jsonl --out ws/leased",
+        "batch talker.json tasks.jsonl --out ws/logged",
+    ],
+)
+def test_nothing_is_written_through_a_link(planted: Path, command: str) -> None:
+    before = victim(planted)
+    result = in_this_process(*command.split())
+    assert result.returncode == 2
+    assert "is a link" in result.stderr
+    assert "name what it leads to" in result.stderr.replace("\n", " ")
+    assert victim(planted) == before
+
+
+def test_an_export_makes_no_directory_behind_a_link(planted: Path) -> None:
+    in_this_process("run", "talker.json", "x")
+    before = victim(planted)
+    result = in_this_process("export", "last", "-o", "ws/folder/deep/er/log.eval")
+    assert result.returncode == 2
+    assert "ws/folder is a link to ../victim, which code may have planted" in result.stderr
+    assert victim(planted) == before
+
+
+def test_no_run_is_removed_through_a_link(planted: Path) -> None:
+    in_this_process("run", "talker.json", "x", "--run-dir", "victim/runs")
+    (name,) = (path.name for path in (planted / "victim" / "runs").iterdir() if path.is_dir())
+    (planted / "ws" / "more").mkdir()
+    (planted / "ws" / "more" / "linked").symlink_to(f"../../victim/runs/{name}")
+    before = victim(planted)
+    for runs in ("ws/out/runs", "ws/more"):
+        in_this_process("runs", "--prune", "--older-than", "0", "--run-dir", runs)
+    assert victim(planted) == before
+
+
+def test_what_was_to_become_the_results_of_a_batch_leads_nowhere_else(planted: Path) -> None:
+    (planted / "ws" / "plain").mkdir()
+    (planted / "ws" / "plain" / "results.jsonl.new").symlink_to("../../victim/precious")
+    result = codeact_team(*"batch talker.json tasks.jsonl --out ws/plain --workers 1".split(), cwd=planted)
+    assert result.returncode == 1, result.stderr
+    assert json.loads((planted / "ws" / "plain" / "results.jsonl").read_text())["answer"] == "An answer."
+    assert victim(planted)["precious"] == "sk-precious\n"
+
+
+def test_a_config_is_written_over_another_only_if_that_is_asked_for(planted: Path) -> None:
+    (planted / "team.yaml").write_text("mine")
+    refused = in_this_process("init", "team.yaml")
+    assert refused.returncode == 2
+    assert "team.yaml exists already; --force overwrites it" in refused.stderr
+    assert (planted / "team.yaml").read_text() == "mine"
+    assert in_this_process("init", "team.yaml", "--force").returncode == 0
+    assert "provider" in (planted / "team.yaml").read_text()
