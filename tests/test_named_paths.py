@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from codeact_team.system.named_paths import made_named, open_named, parent_of, remove_named
+from codeact_team.system.regular_files import read_regular
 
 
 def read(path: str | Path) -> bytes:
@@ -75,6 +76,16 @@ def test_a_directory_to_be_made_is_named_in_the_one_above(path: str) -> None:
     with parent_of(path) as (above, name):
         assert os.path.samestat(os.fstat(above), os.stat("work"))
         assert name == "deep"
+
+
+def test_what_the_process_has_open_already_may_be_a_pipe() -> None:
+    # as a shell's <(command) is
+    for name in ("/dev/fd/{}", "/proc/self/fd/{}"):
+        reading, writing = os.pipe()
+        os.write(writing, b"content")
+        os.close(writing)
+        assert read_regular(name.format(reading), 100) == b"content"
+        os.close(reading)
 
 
 def test_no_descriptor_is_left_open() -> None:

@@ -18,6 +18,7 @@ from codeact_team.batch import exact_json
 from codeact_team.config.fields import field_names
 from codeact_team.errors import SettingError
 from codeact_team.suggestions import did_you_mean
+from codeact_team.system.regular_files import open_regular
 
 _PLAIN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}")
 _MAX_ID = 200
@@ -205,7 +206,7 @@ def _records(
             assert stdin is not None, "there is standard input"
             yield from ((*each, Path()) for each in _json_lines(stdin))
             return
-        with path.open("rb") as file:
+        with open(open_regular(path), "rb") as file:
             read = _csv_lines if path.suffix.lower() == ".csv" else _json_lines
             yield from ((*each, path.parent) for each in read(file))
     except FileNotFoundError:
@@ -214,14 +215,17 @@ def _records(
         raise SettingError(f"the tasks cannot be read from {path}: {error.strerror}") from error
 
 
-def _json_lines(file: Any) -> Iterator[tuple[int, object]]:
+def _lines(file: Any) -> Iterator[bytes]:
     number = 0
     while line := cast(bytes, file.readline(_MAX_LINE + 1)):
         number += 1
         if len(line) > _MAX_LINE:
             raise SettingError(f"line {number} is longer than a task may be ({_MAX_LINE // _MIB} MiB)")
-        if number == 1:
-            line = line.removeprefix(b"\xef\xbb\xbf")
+        yield line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+
+
+def _json_lines(file: Any) -> Iterator[tuple[int, object]]:
+    for number, line in enumerate(_lines(file), 1):
         if not line.strip():
             continue
         try:
@@ -233,8 +237,7 @@ def _json_lines(file: Any) -> Iterator[tuple[int, object]]:
 
 
 def _csv_lines(file: Any) -> Iterator[tuple[int, object]]:
-    lines = (line.decode("utf-8-sig" if number == 0 else "utf-8") for number, line in enumerate(file))
-    reader = csv.reader(lines, strict=True)
+    reader = csv.reader((line.decode() for line in _lines(file)), strict=True)
     header: list[str] | None = None
     began = 1
     while True:

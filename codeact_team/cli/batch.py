@@ -12,10 +12,10 @@ from rich.table import Column
 from codeact_team.batch import Batch, BatchResult, Outcome, TaskResult
 from codeact_team.batch.events import BatchBegan, BatchNoted, LineBroken, Share, TaskEnded, TaskRetried
 from codeact_team.cli.json_lines import print_json
+from codeact_team.cli.line_reader import read_file
 from codeact_team.cli.screen import Level, Screen
 from codeact_team.cli.signals import ENDED_BY, handling_signals
 from codeact_team.effects import Event, Listener
-from codeact_team.errors import SettingError
 from codeact_team.events import VERSION, dump
 from codeact_team.visibility import cut, visible
 
@@ -35,7 +35,8 @@ def batch_command(
     """Run a batch, print what happens and at last what came of it, and return the exit code."""
     listener: Listener = _JsonLines() if as_json else _Progress(screen)
     try:
-        batch = Batch(config, tasks, checker=_read(checker), listeners=[listener], **settings)
+        code = None if checker is None else read_file(checker, "the checker")
+        batch = Batch(config, tasks, checker=code, listeners=[listener], **settings)
         result = asyncio.run(_stoppable(batch))
     finally:
         if isinstance(listener, _Progress):
@@ -48,13 +49,6 @@ def batch_command(
 async def _stoppable(batch: Batch) -> BatchResult:
     with handling_signals(batch.stop):
         return await batch.run()
-
-
-def _read(checker: Path | None) -> str | None:
-    try:
-        return None if checker is None else checker.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"the checker cannot be read from {checker}: {error}") from error
 
 
 class _JsonLines:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import sys
 from collections import deque
+from pathlib import Path
 
 from codeact_team.errors import SettingError
+from codeact_team.system.regular_files import read_regular
 
 _READ_BYTES = 65_536
+_MOST = 1 << 20
+"""Bytes of a text: no model reads more."""
 
 
 class LineReader:
@@ -31,6 +36,8 @@ class LineReader:
             data = os.read(0, _READ_BYTES)
             *complete, self._begun = (self._begun + data).split(b"\n")
             self._complete += complete
+            if len(self._begun) > _MOST:
+                raise SettingError(f"a message from standard input has more than {_MOST:,} bytes")
             if not data:
                 self._ended = True
                 self._complete.append(self._begun)
@@ -45,6 +52,34 @@ class LineReader:
             await readable.wait()
         finally:
             loop.remove_reader(0)
+
+
+def read_file(path: Path, what: str) -> str:
+    """The text in a file that a person names.
+
+    Args:
+        path: The file.
+        what: What it is, for errors.
+
+    Raises:
+        SettingError: If it cannot be read, is larger than a text may be, or is no UTF-8 text.
+    """
+    try:
+        return decode(read_regular(path, _MOST), f"{what} from {path}")
+    except OSError as error:
+        raise SettingError(f"{what} cannot be read from {path}: {error.strerror}") from error
+
+
+def read_standard_input(what: str) -> str:
+    """All the text on standard input.
+
+    Raises:
+        SettingError: If it is more than a text may be, or no UTF-8 text.
+    """
+    data = sys.stdin.buffer.read(_MOST + 1)
+    if len(data) > _MOST:
+        raise SettingError(f"{what} from standard input has more than {_MOST:,} bytes")
+    return decode(data, f"{what} from standard input")
 
 
 def decode(data: bytes, what: str) -> str:

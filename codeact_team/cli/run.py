@@ -14,7 +14,7 @@ from codeact_team.cli.approval_prompt import asking_the_person
 from codeact_team.cli.conversation import Conversation
 from codeact_team.cli.going_on import GoingOn
 from codeact_team.cli.json_lines import JsonLines
-from codeact_team.cli.line_reader import decode
+from codeact_team.cli.line_reader import read_file, read_standard_input
 from codeact_team.cli.screen import Screen
 from codeact_team.cli.signals import ENDED_BY, handling_signals
 from codeact_team.effects import Listener
@@ -91,10 +91,7 @@ async def stoppable_run(
 def read_task(task: str | None, file: Path | None) -> str | None:
     """The task as the user gives it: in words, in a file, or on standard input; ``None`` if not at all."""
     if file is None:
-        return decode(sys.stdin.buffer.read(), "the task from standard input") if task == "-" else task
+        return read_standard_input("the task") if task == "-" else task
     if task is not None:
         raise SettingError("the task is given twice: as an argument and by --file")
-    try:
-        return decode(file.read_bytes(), f"the task from {file}")
-    except OSError as error:
-        raise SettingError(f"the task cannot be read from {file}: {error.strerror}") from error
+    return read_file(file, "the task")

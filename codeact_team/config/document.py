@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pathlib
 import re
@@ -18,6 +19,7 @@ from codeact_team.config.yaml12 import Path
 from codeact_team.errors import ConfigError, NotAllowedError
 from codeact_team.shipped import shipped_configs
 from codeact_team.suggestions import did_you_mean
+from codeact_team.system.regular_files import read_regular
 from codeact_team.visibility import cut
 
 MAX_FILE_BYTES = 1 << 20
@@ -257,7 +259,8 @@ def _find(source: str | os.PathLike[str]) -> pathlib.Path:
     if _BARE_NAME.fullmatch(str(source)) and not file.is_file():
         shipped = shipped_configs()
         if str(source) in shipped:
-            return shipped[str(source)]
+            # links above it are those of the installation
+            return shipped[str(source)].resolve()
         if not file.exists():
             near = did_you_mean(str(source), shipped) or f"; shipped configs: {', '.join(shipped) or 'none'}"
             name = cut(str(source), _MAX_NAME_CHARS)
@@ -267,16 +270,18 @@ def _find(source: str | os.PathLike[str]) -> pathlib.Path:
 
 def _read_text(file: pathlib.Path) -> str:
     try:
-        with file.open("rb") as stream:
-            content = stream.read(MAX_FILE_BYTES + 1)
+        content = read_regular(file, MAX_FILE_BYTES)
     except FileNotFoundError as error:
         raise ConfigError("there is no such file", file=str(file)) from error
     except IsADirectoryError as error:
         raise ConfigError("this is a folder; name a YAML or JSON file", file=str(file)) from error
-    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+    except OSError as error:
+        why = f"cannot be read: {error.strerror}"
+        if error.errno == errno.EFBIG:
+            why = f"larger than a config may be ({MAX_FILE_BYTES} bytes)"
+        raise ConfigError(why, file=str(file)) from error
+    except ValueError as error:  # a null character in the name
         raise ConfigError(f"cannot be read: {error}", file=str(file)) from error
-    if len(content) > MAX_FILE_BYTES:
-        raise ConfigError(f"larger than a config may be ({MAX_FILE_BYTES} bytes)", file=str(file))
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

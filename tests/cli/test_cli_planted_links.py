@@ -107,3 +107,66 @@ def test_a_config_is_written_over_another_only_if_that_is_asked_for(planted: Pat
     assert (planted / "team.yaml").read_text() == "mine"
     assert in_this_process("init", "team.yaml", "--force").returncode == 0
     assert "provider" in (planted / "team.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run talker.json -f ws/file",
+        "run talker.json -f ws/folder/precious",
+        "run ws/file x",
+        "validate ws/folder/precious",
+        "batch talker.json ws/file --out out",
+        "batch talker.json ws/file.csv --out out",
+        "batch talker.json tasks.jsonl --checker ws/file --out out",
+    ],
+)
+def test_nothing_is_read_through_a_link(planted: Path, command: str) -> None:
+    result = in_this_process(*command.split())
+    assert result.returncode == 2
+    told = " ".join((result.stdout + result.stderr).split())
+    assert "which code may have planted: name what it leads to" in told
+    assert "sk-precious" not in told
+    assert not (planted / ".codeact-team").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("run talker.json -f huge", "the task cannot be read from huge: it has more than 1,048,576 bytes"),
+        ("run huge x", "huge: larger than a config may be (1048576 bytes)"),
+        ("batch talker.json huge --out out", "line 1 is longer than a task may be (64 MiB)"),
+        ("batch talker.json huge.csv --out out", "line 1 is longer than a task may be (64 MiB)"),
+        (
+            "batch talker.json tasks.jsonl --checker huge --out out",
+            "the checker cannot be read from huge: it has more than 1,048,576 bytes",
+        ),
+        ("run talker.json -f pipe", "the task cannot be read from pipe: it is no regular file"),
+        ("batch talker.json pipe --out out", "the tasks cannot be read from pipe: it is no regular file"),
+    ],
+)
+def test_what_is_too_large_or_no_file_is_refused_with_a_sentence(
+    planted: Path, command: str, told: str
+) -> None:
+    for name in ("huge", "huge.csv"):
+        (planted / name).touch()
+        os.truncate(planted / name, 20 << 30)
+    os.mkfifo(planted / "pipe")
+    result = in_this_process(*command.split())
+    assert result.returncode == 2
+    assert told in " ".join(result.stderr.split())
+
+
+def test_more_than_a_text_on_standard_input_is_refused(planted: Path) -> None:
+    text = "x" * (3 << 20)
+    task = codeact_team("run", "talker.json", "-", cwd=planted, stdin=text)
+    assert task.returncode == 2
+    assert "the task from standard input has more than 1,048,576 bytes" in task.stderr
+    message = codeact_team("chat", "talker.json", cwd=planted, stdin=text)
+    assert message.returncode == 2
+    assert "a message from standard input has more than 1,048,576 bytes" in message.stderr
+
+
+def test_a_task_may_come_from_what_the_shell_has_opened(planted: Path) -> None:
+    result = codeact_team("run", "talker.json", "-f", "/dev/stdin", cwd=planted, stdin="Say something.")
+    assert "── user\nSay something.\n" in result.stdout
