@@ -71,6 +71,11 @@ def test_errors_are_those_of_the_kernel() -> None:
         assert raised.value.errno == number
 
 
+def test_a_null_character_is_in_no_path() -> None:
+    with pytest.raises(OSError, match="there is a null character in its name"):
+        read("work/de\0ep/file")
+
+
 @pytest.mark.parametrize("path", ["work/deep", "work/deep/", "work/deep/.", "work/deep/x/.."])
 def test_a_directory_to_be_made_is_named_in_the_one_above(path: str) -> None:
     with parent_of(path) as (above, name):

@@ -280,8 +280,6 @@ def _read_text(file: pathlib.Path) -> str:
         if error.errno == errno.EFBIG:
             why = f"larger than a config may be ({MAX_FILE_BYTES} bytes)"
         raise ConfigError(why, file=str(file)) from error
-    except ValueError as error:  # a null character in the name
-        raise ConfigError(f"cannot be read: {error}", file=str(file)) from error
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import InvalidRequirement
 
 from codeact_team.errors import SettingError
 from codeact_team.packages.interpreters import Interpreter
-from codeact_team.packages.requirement_files import RequirementLines, check_lock, is_lock, read_requirements
+from codeact_team.packages.requirement_files import (
+    RequirementLines,
+    is_lock,
+    parsed,
+    read_lock,
+    read_requirements,
+)
+from codeact_team.system.regular_files import open_regular
 
 
 @dataclass(frozen=True)
@@ -24,7 +32,7 @@ class Requested:
         file: A requirements file, or a lock (``pylock.toml``).
 
     Raises:
-        SettingError: If a requirement is none, or the file does not exist.
+        SettingError: If a requirement is none, or the file cannot be read.
     """
 
     requirements: Sequence[str] = ()
@@ -33,11 +41,16 @@ class Requested:
     def __post_init__(self) -> None:
         for one in self.requirements:
             try:
-                Requirement(one)
+                parsed(one)
             except InvalidRequirement as error:
                 raise SettingError(f"packages: {one!r} is no requirement: {error}") from None
-        if self.file is not None and not self.file.is_file():
-            raise SettingError(f"packages_file: {str(self.file)!r} does not exist")
+        if self.file is not None:
+            try:
+                os.close(open_regular(self.file))
+            except FileNotFoundError:
+                raise SettingError(f"packages_file: {str(self.file)!r} does not exist") from None
+            except OSError as error:
+                raise SettingError(f"packages_file: {self.file} cannot be read: {error.strerror}") from None
 
     def __bool__(self) -> bool:
         return bool(self.requirements) or self.file is not None
@@ -57,7 +70,7 @@ class Requested:
             SettingError: Where that fails, or they ask for what only a build could give.
         """
         if self.lock is not None:
-            check_lock(self.lock)
+            read_lock(self.lock)
         asked = RequirementLines() if self.file is None or self.lock else read_requirements(self.file)
         asked.requirements += self.requirements
         return asked
@@ -69,6 +82,6 @@ class Requested:
             SettingError: As :meth:`lines`.
         """
         lines = self.lines()
-        locked = "" if self.lock is None else self.lock.read_text()
+        locked = "" if self.lock is None else read_lock(self.lock)
         asked = [lines.requirements, lines.constraints, locked, interpreter.version, interpreter.platform]
         return hashlib.sha256(json.dumps(asked).encode()).hexdigest()

@@ -45,6 +45,8 @@ def open_named(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int
     """
     if not (path := os.fspath(path)):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    if "\0" in path:
+        raise OSError(errno.EINVAL, "there is a null character in its name", path)
     names = _reversed(path)
     here = os.open("/" if path.startswith("/") else ".", _THROUGH)
     followed = 0

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from support.wheels import make_wheel
 
 from codeact_team.errors import SandboxError, SettingError
 from codeact_team.packages import Provision
+from codeact_team.packages.requests import Requested
 from codeact_team.packages.requirement_files import read_requirements
 
 Provide = Callable[..., Provision]
@@ -100,6 +104,81 @@ async def test_a_lock_is_kept_to(provide: Provide, index: Path, tmp_path: Path) 
 
 def digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+DEEP = 1100
+
+
+def nested(directory: Path) -> Path:
+    for number in range(DEEP):
+        written(directory, f"-r {number + 1}.txt\npackage-{number}\n", f"{number}.txt")
+    return written(directory, "last\n", f"{DEEP}.txt").with_name("0.txt")
+
+
+def test_files_may_include_each_other_however_deep(tmp_path: Path) -> None:
+    read = read_requirements(nested(tmp_path))
+    assert read.requirements == ["last", *(f"package-{number}" for number in reversed(range(DEEP)))]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("requirements.txt", f"a; {'(' * 9000}", "its marker is nested too deeply"),
+        ("requirements.txt", f"a=={'x' * 70_000}", "1: a line has more than 65,536 characters"),
+        ("requirements.txt", f"a\na {'b' * 9000}", "is no requirement: Expected"),
+        ("requirements.txt", "a==1 --hash=sha256:zz", "'sha256:zz' is no hash"),
+        ("requirements.txt", f"-r {'x' * 300}", "cannot be read: File name too long"),
+        (
+            "requirements.txt",
+            f"{'.'.join('p' * 5000)}-1-py3-none-any.whl",
+            "no file has a name of more than 255",
+        ),
+        ("requirements.txt", "\udcff", "is no UTF-8 text"),
+        ("requirements.txt", "-r .", "cannot be read: it is no regular file"),
+        ("requirements.txt", "-r linked.txt", "linked.txt is a link to secret, which code may have planted"),
+        ("pylock.toml", f"a = {'[' * 9000}", "is no lock: it is nested too deeply"),
+        ("pylock.toml", f"a{'.a' * 50_000} = 1", "is no lock: it has a key of more than 50 parts"),
+        ("pylock.toml", "packages = 5", "is no lock: its `packages` are no tables"),
+        ("pylock.toml", "packages = [5]", "is no lock: its `packages` are no tables"),
+        ("pylock.toml", f"a = {'9' * 5000}", "Exceeds the limit"),
+        ("pylock.toml", "\udcff", "is no UTF-8 text"),
+    ],
+)
+def test_an_odd_file_is_refused_with_a_sentence(tmp_path: Path, name: str, text: str, told: str) -> None:
+    file = tmp_path / name
+    file.write_text(text, errors="surrogateescape")
+    written(tmp_path, "sk-secret", "secret")
+    (tmp_path / "linked.txt").symlink_to("secret")
+    with pytest.raises(SettingError) as raised:
+        Requested(file=file).lines()
+    assert told in str(raised.value)
+    assert len(str(raised.value)) < 1000
+    assert "sk-secret" not in str(raised.value)
+
+
+def test_no_more_is_read_than_a_file_may_have(tmp_path: Path) -> None:
+    for name in ("requirements.txt", "pylock.toml"):
+        os.truncate(written(tmp_path, "", name), 20 << 30)
+        with pytest.raises(SettingError, match="it may have 16,777,216 bytes, and has more"):
+            Requested(file=tmp_path / name).lines()
+
+
+@pytest.mark.parametrize(
+    ("begins", "goes_on", "ends"), [("a==1", " --hash=sha256:00", " !"), ("a", " ", "!"), ("", "#", "")]
+)
+def test_a_line_is_read_in_linear_time(tmp_path: Path, begins: str, goes_on: str, ends: str) -> None:
+    def cost(size: int) -> float:
+        file = written(tmp_path, begins + goes_on * (size // len(goes_on)) + ends, f"{size}.txt")
+
+        def once() -> float:
+            began = time.process_time()
+            with suppress(SettingError):
+                read_requirements(file)
+            return time.process_time() - began
+
+        return min(once() for _ in range(5))
+
+    assert cost(60_000) <= 2.5 * cost(30_000) + 0.005
 
 
 @given(st.text())
