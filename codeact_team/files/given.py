@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from codeact_team.errors import SettingError
+from codeact_team.files.kept_parts import is_of_a_run, run_above
 from codeact_team.sandbox_description import DataFile
 from codeact_team.system.named_paths import open_named
 from codeact_team.system.trees import DIRECTORY
@@ -27,8 +28,6 @@ _HEAD_LINES = 5
 _MAX_LINE = 200
 """Characters of a first line."""
 _MIB = 1 << 20
-_OF_A_RUN = {"run.json", "journal.jsonl"}
-"""What is in the directory of a run, whatever its own name."""
 
 _Entries: TypeAlias = Sequence[tuple[str, os.stat_result]]
 
@@ -151,8 +150,11 @@ def _tree(path: str, name: str) -> Iterator[Given]:
             status = os.fstat(opened)
         finally:
             os.close(opened)
+        run = run_above(path)
     except OSError as error:
         raise _cannot_be_read(path, error) from error
+    if run is not None:
+        raise SettingError(f"data: {path} is in {run}, the directory of a run, which no code may read")
     _check(path, status.st_mode)
     if not stat.S_ISDIR(status.st_mode):
         yield Given(name, path, status.st_mode, status.st_size)
@@ -187,13 +189,14 @@ def _entries(directory: str) -> _Entries | None:
     try:
         opened = open_named(directory, DIRECTORY)
         try:
+            if is_of_a_run(opened):
+                return None
             with os.scandir(opened) as scanned:
-                found = sorted((entry.name, entry.stat(follow_symlinks=False)) for entry in scanned)
+                return sorted((entry.name, entry.stat(follow_symlinks=False)) for entry in scanned)
         finally:
             os.close(opened)
     except OSError as error:
         raise _cannot_be_read(directory, error) from error
-    return None if {name for name, _ in found} >= _OF_A_RUN else found
 
 
 def _opened(path: str) -> int:

@@ -27,6 +27,8 @@ _LONGEST_PATH = 1024
 """Bytes that macOS takes for one."""
 # many a directory above may be passed through, but not listed
 _THROUGH = DIRECTORY | getattr(os, "O_PATH", 0)
+THROUGH = DIRECTORY | getattr(os, "O_PATH", 0)
+"""How a directory on the way is opened: many may be passed through, but not listed."""
 
 
 def open_named(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
@@ -48,12 +50,12 @@ def open_named(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int
     if "\0" in path:
         raise OSError(errno.EINVAL, "there is a null character in its name", path)
     names = _reversed(path)
-    here = os.open("/" if path.startswith("/") else ".", _THROUGH)
+    here = os.open("/" if path.startswith("/") else ".", THROUGH)
     followed = 0
     try:
         while True:
             name = names.pop() if names else "."
-            wanted = _THROUGH if names else flags | os.O_NOFOLLOW | os.O_CLOEXEC
+            wanted = THROUGH if names else flags | os.O_NOFOLLOW | os.O_CLOEXEC
             try:
                 found = os.open(name, wanted, mode, dir_fd=here)
             except OSError as error:
@@ -65,7 +67,7 @@ def open_named(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int
                 names += _reversed(target)
                 if target.startswith("/"):
                     os.close(here)
-                    here = os.open("/", _THROUGH)
+                    here = os.open("/", THROUGH)
                 continue
             if not names:
                 return found
@@ -85,7 +87,7 @@ def parent_of(path: str | os.PathLike[str]) -> Generator[tuple[int, str]]:
     above, name = os.path.split(os.path.normpath(path))
     if name in ("", "..", "."):
         above, name = os.path.split(os.path.realpath(path))
-    directory = open_named(above or ".", _THROUGH)
+    directory = open_named(above or ".", THROUGH)
     try:
         yield directory, name
     finally:
@@ -144,7 +146,7 @@ def made_named(path: str | os.PathLike[str], mode: int = 0o777) -> Generator[int
     above, missing = os.path.normpath(path), list[str]()
     while True:
         try:
-            here = open_named(above, _THROUGH if missing else DIRECTORY)
+            here = open_named(above, THROUGH if missing else DIRECTORY)
             break
         except FileNotFoundError:
             above, name = os.path.split(above)
@@ -156,7 +158,7 @@ def made_named(path: str | os.PathLike[str], mode: int = 0o777) -> Generator[int
             try:
                 with suppress(FileExistsError):
                     os.mkdir(name, 0o777 if missing else mode, dir_fd=here)
-                inner = os.open(name, _THROUGH if missing else DIRECTORY, dir_fd=here)
+                inner = os.open(name, THROUGH if missing else DIRECTORY, dir_fd=here)
             except OSError as error:
                 raise OSError(error.errno, os.strerror(error.errno or 0), path) from None
             os.close(here)

@@ -134,3 +134,25 @@ def test_the_directory_of_a_run_is_not_given_whatever_its_name(tmp_path: Path) -
     assert [one.path for one in given(folder).find() if one.is_file] == ["project/journal.jsonl"]
     with pytest.raises(SettingError, match="is the directory of a run"):
         given(folder / "kept").find()
+
+
+JOURNAL = '{"n":1,"at":1795527792.5,"event":{"type":"run_began"},"crc":"00000000"}\n'
+ABOUT = '{\n  "format": 1,\n  "id": "one",\n  "task": "Look."\n}\n'
+
+
+@pytest.mark.parametrize(
+    "parts", [{"run.json": ABOUT}, {"journal.jsonl": JOURNAL}, {"run.json": "{", "journal.jsonl": ""}]
+)
+def test_no_part_of_a_run_is_given_whatever_else_of_it_is_left(tmp_path: Path, parts: dict[str, str]) -> None:
+    run = tmp_path / "project" / "kept"
+    (run / "blobs" / "ab").mkdir(parents=True)
+    for name, text in {**parts, "config.yaml": "provider: x", "blobs/ab/cd": "secret"}.items():
+        (run / name).write_text(text)
+    for part in (*parts, "config.yaml", "blobs", "blobs/ab", "blobs/ab/cd", "blobs/"):
+        with pytest.raises(SettingError, match=r"is in /.*/project/kept, the directory of a run"):
+            given(f"{run}/{part}").find()
+    for same in ("", "/", "/blobs/.."):
+        with pytest.raises(SettingError, match=r"the directory of a run"):
+            given(f"{run}{same}").find()
+    (tmp_path / "project" / "run.json").write_text('{"mine": 1}')
+    assert [one.path for one in given(tmp_path / "project").find() if one.is_file] == ["project/run.json"]
