@@ -36,6 +36,7 @@ from codeact_team.cli.options import (
     reported,
     traced,
 )
+from codeact_team.cli.signals import silence
 
 if TYPE_CHECKING:
     from codeact_team.config import ForEvery
@@ -89,7 +90,13 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             # a terminal that cannot show a character shows another one in its place
             stream.reconfigure(errors="replace")
-    app()
+    try:
+        app()
+    except OSError as error:
+        # commands report their own: this is help, or the version
+        sys.stderr.write(f"error: standard output cannot be written: {error.strerror}\n")
+        silence(sys.stdout)
+        sys.exit(2)
 
 
 def _open_closed_streams() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -18,6 +19,7 @@ from codeact_team.cli.signals import silence
 logger = logging.getLogger(__name__)
 
 _BAD_INPUT = 2
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 @contextmanager
@@ -40,10 +42,19 @@ def reported() -> Generator[Screen]:
             from codeact_team.runs import explain
 
             logger.debug("the command failed", exc_info=error)
-            screen.notice("error", explain(error))
+            screen.notice("error", _why_nothing_is_printed(error) or explain(error))
             raise typer.Exit(_BAD_INPUT) from None
         finally:
             screen.close()
+
+
+def _why_nothing_is_printed(error: Exception) -> str | None:
+    """Why standard output cannot be written, such as to a file on a full disk, if that is what has failed."""
+    # what else is written says where
+    if not isinstance(error, OSError) or error.filename is not None or error.errno not in _FULL:
+        return None
+    silence(sys.stdout)
+    return f"standard output cannot be written: {error.strerror}"
 
 
 @contextmanager

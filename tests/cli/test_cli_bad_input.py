@@ -5,7 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command_line import codeact_team, in_this_process, lines, local_model, talker, without_advice
+from command_line import (
+    COMMAND,
+    codeact_team,
+    environment,
+    in_this_process,
+    lines,
+    local_model,
+    talker,
+    without_advice,
+)
+from support.fork_server import start
 from support.openai_server import AnyReply, Garbage, HttpError, ScriptedServer
 
 MASKED = "sk-proj-***********************wxyz"
@@ -92,3 +102,16 @@ def test_what_is_behind_an_error_is_shown_to_who_asks(tmp_path: Path):
     assert result.returncode == 2
     assert "Traceback" in result.stderr
     assert result.stderr.endswith("error: nowhere.yaml: there is no such file\n")
+
+
+@pytest.mark.parametrize("arguments", ["schema", "run talker.json x --json", "run --help"])
+def test_output_that_cannot_be_written_is_told_in_one_sentence(tmp_path: Path, arguments: str):
+    talker(tmp_path, ["Hello."])
+    command = [*COMMAND[1:], *arguments.split()]
+    with (
+        open("/dev/full", "wb") as full,
+        start(command, cwd=tmp_path, environment=environment(), stdout=full.fileno()) as process,
+    ):
+        _, stderr = process.communicate(timeout=60)
+        assert process.wait(60) == 2
+    assert one_message(stderr.decode()) == "standard output cannot be written: No space left on device"
