@@ -9,6 +9,7 @@ from collections.abc import Collection
 
 from codeact_team.cli.screen import Screen
 from codeact_team.errors import JournalError
+from codeact_team.files.saving import readable
 from codeact_team.runs.foreign_runs import Confirm, ForeignRun
 from codeact_team.visibility import all_visible
 
@@ -43,13 +44,13 @@ class _Prompt:
         screen, task, config = self._screen, run.about.task or "", run.config or ""
         if len(task) > _MOST or len(config) > _MOST:
             raise JournalError(
-                f"the run in {run.directory.path} was not recorded by you on this machine, and its task or config is too long "
+                f"the run in {readable(str(run.directory.path))} was not recorded by you on this machine, and its task or config is too long "
                 "to be confirmed"
             )
         screen.begin_line()
         screen.notice(
             "warning",
-            f"the run in {run.directory.path} was not recorded by you on this machine, or was changed since. Whoever has written "
+            f"the run in {readable(str(run.directory.path))} was not recorded by you on this machine, or was changed since. Whoever has written "
             "it chooses what code runs, what your tools are called with, and what counts as approved",
         )
         screen.text("── its task", "bold yellow")

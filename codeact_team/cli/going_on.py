@@ -6,7 +6,9 @@ import shlex
 
 from codeact_team.effects import Event
 from codeact_team.events import RunBegan
+from codeact_team.files.saving import readable
 from codeact_team.runs import RunEnding, RunResult
+from codeact_team.runs.task_stream import TIME_LIMIT
 
 
 class GoingOn:
@@ -31,7 +33,7 @@ class GoingOn:
         """What to do for what could not be delivered, for a person, after what is said of that; by an option of resume."""
         if self._record is None:
             return ""
-        return f"; once there is room: codeact-team resume {shlex.quote(self._record)} {option}"
+        return f"; once that is mended: codeact-team resume {shlex.quote(readable(self._record))} {option}"
 
     def advice(self, record: str | None = None, *, of_program: bool = False) -> str | None:
         """What to do for it, for a person; ``None`` where there is nothing to do.
@@ -46,8 +48,11 @@ class GoingOn:
             return None
         if of_program:
             return "to go on: run the program again"
-        command = f"codeact-team resume {shlex.quote(record or self._record)}"
+        command = f"codeact-team resume {shlex.quote(readable(record or self._record))}"
         if self._result is None or ending is not RunEnding.NOT_ACCEPTED:
             return f"to go on: {command}"
+        reason = self._result.stop_reason or ""
+        if reason.startswith(TIME_LIMIT):
+            return f"to go on: {command}"
         # a team that came to its end by itself comes to the same once more
-        return self._result.stop_reason and f"to go on with a higher limit: {command} -s PATH=VALUE"
+        return f"to go on with a higher limit: {command} -s PATH=VALUE" if reason else None

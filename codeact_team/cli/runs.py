@@ -14,6 +14,7 @@ from codeact_team.cli.file_lines import size_of
 from codeact_team.cli.json_lines import print_json
 from codeact_team.cli.screen import Screen
 from codeact_team.errors import SettingError
+from codeact_team.files.saving import readable
 from codeact_team.runs.kept_runs import KeptRun, RunState, beyond, kept_runs
 from codeact_team.visibility import cut
 
@@ -91,9 +92,9 @@ def runs_command(screen: Screen, directory: Path, wanted: Wanted, *, prune: bool
 
 def _show(screen: Screen, run: KeptRun) -> None:
     about, result = run.about, run.result
-    screen.text(f"{run.id:20}  {run.state.value:12}", _STYLES.get(run.state, "red"), end="")
+    screen.text(f"{readable(run.id):20}  {run.state.value:12}", _STYLES.get(run.state, "red"), end="")
     if about is None or run.problem is not None:
-        screen.text(f"  {run.problem}", "dim")
+        screen.text(f"  {readable(run.problem or '')}", "dim")
         return
     cells = [f"{'':>8}", f"{'':>14}"]
     seconds = time.time() - about.began if run.state is RunState.RUNNING else None

@@ -14,6 +14,7 @@ from codeact_team.config.components import is_component, walk
 from codeact_team.config.document import dotted, is_text, last_key, read_document
 from codeact_team.config.written import credentials_of_environment
 from codeact_team.errors import JournalError
+from codeact_team.files.saving import readable
 from codeact_team.journal import About, RunDirectory
 from codeact_team.journal.hidden_values import named_by
 from codeact_team.journal.log import LogReader
@@ -79,7 +80,7 @@ def shown_to(
     config = directory.config() if runs_config else None
     if config is not None and not is_text(config):
         # it would be taken for the name of a file
-        raise JournalError(f"{directory.path} has no config that could run")
+        raise JournalError(f"{readable(str(directory.path))} has no config that could run")
     wanted = [] if config is None else list(_wanted(config))
     if confirm is None:
         raise foreign_refused(directory.path, *_short(wanted))
@@ -88,7 +89,9 @@ def shown_to(
     names = [name for name in credentials_of_environment(os.environ) if name in named]
     shown = confirm(ForeignRun(directory, about, config, wanted, names))
     if shown is None:
-        raise JournalError(f"the run in {directory.path} was not confirmed, and nothing of it was done")
+        raise JournalError(
+            f"the run in {readable(str(directory.path))} was not confirmed, and nothing of it was done"
+        )
     return shown
 
 

@@ -19,6 +19,7 @@ from codeact_team.effects import Effect, Event, Perform, tell
 from codeact_team.errors import JournalError
 from codeact_team.events import Opened, RunParked
 from codeact_team.executor_interface import StreamingCodeExecutor
+from codeact_team.files.saving import readable
 from codeact_team.journal import (
     About,
     Parking,
@@ -262,7 +263,7 @@ def foreign_refused(run: Path, *wanted: str) -> JournalError:
     """
     asked = f" Its config asks for {'; '.join(wanted)}." if wanted else ""
     return JournalError(
-        f"the run in {run} was not recorded by you on this machine, or was changed since: it could let your tools, your keys and "
+        f"the run in {readable(str(run))} was not recorded by you on this machine, or was changed since: it could let your tools, your keys and "
         f"your files be used for what you never asked for.{asked} Go on with it on a terminal by `codeact-team resume` or `replay`, "
         "which ask you first; or begin a new run"
     )

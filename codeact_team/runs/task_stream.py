@@ -22,6 +22,10 @@ STOP_GRACE = 5.0
 """Seconds that agents get to end their work when a run is stopped, before they are abandoned."""
 
 
+TIME_LIMIT = "the time limit of"
+"""How it begins why a run has stopped that got no more time; to go on, it needs no other config."""
+
+
 class TimeLimitReached(Exception):
     """A time limit has stopped a run; the text says which."""
 
@@ -47,7 +51,9 @@ async def stream(
         TimeLimitReached: If it took longer than ``seconds``, or than a time limit of the team's own; its agents have been
             stopped.
     """
-    seconds = min((limit for limit in (seconds, time_limit(runner)) if limit is not None), default=None)
+    reached = TIME_LIMIT
+    if (own := time_limit(runner)) is not None and (seconds is None or own <= seconds):
+        seconds, reached = own, "the team's time limit of"
     token = CancellationToken()
 
     def stop() -> None:
@@ -60,7 +66,7 @@ async def stream(
             return await stopped_in_order(_consume(runner, task, door, token, stop), stop)
     except TimeoutError:
         if limit.expired():
-            raise TimeLimitReached(f"the time limit of {seconds:g} seconds is reached") from None
+            raise TimeLimitReached(f"{reached} {seconds:g} seconds is reached") from None
         raise
 
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from command_line import ACCEPT, CODE, NO_HTTP_RETRIES, REJECT, codeact_team, run_team
+from command_line import ACCEPT, CODE, CONFINED, NO_HTTP_RETRIES, REJECT, codeact_team, run_team
 from support.openai_server import Json, ScriptedServer, Text
 
 ANSWER = {**ACCEPT, "answer": "It is 42: \ud83d\ude00."}
@@ -80,3 +80,16 @@ def test_a_link_that_code_has_put_in_the_file_s_place_is_not_followed(tmp_path: 
     assert (tmp_path / "victim").read_text() == "old"
     assert not (tmp_path / "answer.txt").exists()
     assert (tmp_path / "work/moved/answer.txt").read_text() == "It is 42: \U0001f600.\n"
+
+
+def test_a_directory_that_is_gone_at_the_end_is_told_as_what_it_is(tmp_path: Path):
+    (tmp_path / "work" / "sub").mkdir(parents=True)
+    inside = CONFINED.replace("{confinement", "{work_dir: work, confinement")
+    with ScriptedServer.in_thread(
+        [Text("```python\nimport os\nos.rmdir('sub')\nprint('done')\n```"), Json(ANSWER)]
+    ) as server:
+        command = ("A task", "-o", "work/sub/answer.txt")
+        result = run_team(server.base_url, *command, cwd=tmp_path, overrides=[inside, NO_HTTP_RETRIES])
+    assert result.returncode == 2
+    told = "the answer cannot be written to work/sub/answer.txt: No such file or directory; once that is mended: codeact-team resume "
+    assert told in result.stderr

@@ -29,3 +29,20 @@ def test_a_person_is_asked_for_the_whole_and_then_for_each_key(tmp_path: Path, a
         terminal.type("y" if allowed else "n", "\r")
         terminal.end()
         assert (f"Say {KEY}" in terminal.text) == allowed
+
+
+def test_a_line_break_in_a_run_s_name_is_shown_and_breaks_no_line(tmp_path: Path) -> None:
+    codeact_team("run", talker(tmp_path, ["Hello."]), "Greet.", cwd=tmp_path)
+    runs = tmp_path / ".codeact-team" / "runs"
+    (run,) = runs.glob("2*")
+    run.rename(runs / "odd\nerror: all is lost")
+    listed = codeact_team("runs", cwd=tmp_path)
+    refused = codeact_team("resume", "odd", cwd=tmp_path, XDG_STATE_HOME=str(tmp_path / "other"))
+    for told in (listed, refused):
+        assert "odd\u2424error: all is lost" in told.stdout + told.stderr
+        assert "\nerror: all is lost" not in told.stdout + told.stderr
+    with on_a_terminal("resume", "odd", cwd=tmp_path, XDG_STATE_HOME=str(tmp_path / "other")) as terminal:
+        terminal.wait_for("Go on with this run?")
+        assert "odd\u2424error: all is lost" in terminal.text
+        terminal.type("n", "\r")
+        terminal.end()

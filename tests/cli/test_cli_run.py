@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -64,6 +65,8 @@ def test_a_server_that_hangs_is_waited_for_no_longer_than_the_time_limit(tmp_pat
         result = codeact_team(*command, cwd=tmp_path, **local_model(server.base_url))
     assert result.returncode == 1, result.stderr
     assert " · the time limit of 0.3 seconds is reached · the work was broken off\n" in result.stdout
+    # no change of the config gives it more time
+    assert re.search(r"^to go on: codeact-team resume \S+$", result.stderr, re.MULTILINE)
 
 
 def test_a_model_that_answers_nonsense_for_ever_is_not_accepted(tmp_path: Path):

@@ -68,7 +68,7 @@ def test_files_for_which_there_was_no_room_are_copied_by_resume(tmp_path: Path, 
         code, stdout, stderr = start(tmp_path, server, STORY, 0, "after", "--out", str(full))
         assert (code, stdout.strip()) == (2, STORY.answer.strip())
         assert "report.txt is not copied: No space left on device" in stderr
-        assert "error: 1 file was not copied; once there is room: codeact-team resume" in stderr
+        assert "error: 1 file was not copied; once that is mended: codeact-team resume" in stderr
         # neither is there room now
         assert resume(tmp_path, server, 0, "after", "--out", str(full))[0] == 2
         (full / "filler").unlink()
@@ -86,7 +86,7 @@ def test_an_answer_for_which_there_was_no_room_is_written_by_resume(tmp_path: Pa
     with ScriptedServer.in_thread(STORY.reply) as server:
         code, _, stderr = start(tmp_path, server, STORY, 0, "after", "-o", str(answer))
         assert code == 2
-        assert "No space left on device; once there is room: codeact-team resume" in stderr
+        assert "No space left on device; once that is mended: codeact-team resume" in stderr
         assert not answer.exists()
         (full / "filler").unlink()
         assert resume(tmp_path, server, 0, "after", "-o", str(answer))[0] == 0

@@ -153,7 +153,8 @@ async def test_a_time_limit_of_the_run_or_of_the_team_stops_a_model_that_does_no
         # a busy machine may reach the limit before the model is asked
         await server.wait_until(lambda server: server.disconnects == len(server.requests))
     assert (result.ending, result.exit_code) == (RunEnding.NOT_ACCEPTED, 1)
-    assert result.stop_reason == "the time limit of 0.5 seconds is reached"
+    whose = "the" if limit == "option" else "the team's"
+    assert result.stop_reason == f"{whose} time limit of 0.5 seconds is reached"
     assert result.error is None
     assert recording.results == [result]
     # AutoGen's condition reads the clock itself, so the run says at its start that it will not be resumable
