@@ -107,8 +107,11 @@ def test_init_writes_a_commented_starter_and_spares_what_is_there(tmp_path: Path
     ("arguments", "said"),
     [
         (["--template", "teem"], "error: there is no template 'teem'; did you mean 'team'?\n"),
-        (["nowhere/team.yaml"], "error: nowhere/team.yaml cannot be written: No such file or directory\n"),
-        ([".", "--force"], "error: . cannot be written: Is a directory\n"),
+        (
+            ["nowhere/team.yaml"],
+            "error: the config cannot be written to nowhere/team.yaml: No such file or directory\n",
+        ),
+        ([".", "--force"], "error: the config cannot be written to .: it is no file\n"),
     ],
 )
 def test_init_says_what_it_cannot_do(tmp_path: Path, arguments: list[str], said: str):
