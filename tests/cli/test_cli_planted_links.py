@@ -70,6 +70,7 @@ def test_nothing_is_written_through_a_link(planted: Path, command: str) -> None:
     assert victim(planted) == before
 
 
+@pytest.mark.long
 def test_an_export_makes_no_directory_behind_a_link(planted: Path) -> None:
     in_this_process("run", "talker.json", "x")
     before = victim(planted)
