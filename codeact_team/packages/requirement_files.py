@@ -196,7 +196,7 @@ def _requirement(line: str, file: Path, number: int) -> str:
     try:
         if wanted.endswith(".whl") and "@" not in wanted:
             wanted = _wheel(wanted, file.parent)
-        if wrong := next((each for each in hashes if not _HASH.fullmatch(each)), None):
+        if (wrong := next((each for each in hashes if not _HASH.fullmatch(each)), None)) is not None:
             raise InvalidRequirement(f"{cut(wrong, _MAX_TOLD)!r} is no hash")
         return " ".join([str(parsed(wanted)), *(f"--hash={each}" for each in hashes)])
     except (InvalidRequirement, InvalidWheelFilename) as error:

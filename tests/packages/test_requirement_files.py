@@ -127,6 +127,7 @@ def test_files_may_include_each_other_however_deep(tmp_path: Path) -> None:
         ("requirements.txt", f"a=={'x' * 70_000}", "1: a line has more than 65,536 characters"),
         ("requirements.txt", f"a\na {'b' * 9000}", "is no requirement: Expected"),
         ("requirements.txt", "a==1 --hash=sha256:zz", "'sha256:zz' is no hash"),
+        ("requirements.txt", "a==1 --hash= --hash=sha256:00", "'' is no hash"),
         ("requirements.txt", f"-r {'x' * 300}", "cannot be read: File name too long"),
         (
             "requirements.txt",
