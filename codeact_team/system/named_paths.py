@@ -25,8 +25,6 @@ _MOST_LINKS = 40
 _OTHERS_WRITE = 0o022
 _LONGEST_PATH = 1024
 """Bytes that macOS takes for one."""
-# many a directory above may be passed through, but not listed
-_THROUGH = DIRECTORY | getattr(os, "O_PATH", 0)
 THROUGH = DIRECTORY | getattr(os, "O_PATH", 0)
 """How a directory on the way is opened: many may be passed through, but not listed."""
 
