@@ -80,11 +80,12 @@ class BranchingCodeExecutor(InterpreterCodeExecutor):
         most = MAX_BRANCHES - 1
         if not isinstance(count, int) or not 1 <= count <= most:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SettingError(f"`count` is {count!r}: a session can be forked into 1 to {most} branches")
-        if (exceeded := await self._place.growth.exceeded_by_copies(session.home, count)) is not None:
-            raise ForkError(
-                f"this session cannot be forked now: copies of its workspace would exceed {exceeded}"
-            )
-        return await session.fork(count)
+        async with self._place.copying:
+            if (exceeded := await self._place.growth.exceeded_by_copies(session.home, count)) is not None:
+                raise ForkError(
+                    f"this session cannot be forked now: copies of its workspace would exceed {exceeded}"
+                )
+            return await session.fork(count)
 
     async def _go_on_from(
         self, branch: Session, generation: Generation, loss: str, user: object | None

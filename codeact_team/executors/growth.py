@@ -14,7 +14,7 @@ from pathlib import Path
 
 from codeact_team.aio import to_the_end
 from codeact_team.errors import SandboxError
-from codeact_team.sessions.protocol import KEPT_APART
+from codeact_team.sessions.protocol import BRANCHES
 from codeact_team.system.named_paths import open_named
 from codeact_team.system.trees import DIRECTORY
 
@@ -69,7 +69,7 @@ class Growth:
         """The field whose limit copies of a directory would exceed, with its value.
 
         Args:
-            home: Its path below the workspace, or nothing for the workspace itself, without the copies that are in it.
+            home: Its path below the workspace, or nothing for the workspace itself; copies that are in it are not copied.
             copies: How many.
         """
         return await to_the_end(asyncio.to_thread(self._exceeded_by_copies, home, copies))
@@ -77,16 +77,13 @@ class Growth:
     def _exceeded_by_copies(self, home: str, copies: int) -> str | None:
         if (before := self._before) is None or not self._directories:
             return None
-        workspace, *others = self._directories
         try:
-            now, part = _count([workspace]), _count([workspace / (home or KEPT_APART)])
-            size, files = (part.size, part.files) if home else (now.size - part.size, now.files - part.files)
-            for directory in others:
-                now.add(directory)
+            now, part = self._counted(before), _Usage()
+            part.add(self._directories[0] / home, BRANCHES)
         except OSError as error:
             return self._uncountable(error)
-        now.size += copies * size
-        now.files += copies * files
+        now.size += copies * part.size
+        now.files += copies * part.files
         return self._exceeded(before, now)
 
     def _look(self) -> str | None:
@@ -94,9 +91,7 @@ class Growth:
             return None
         began = time.monotonic()
         try:
-            now = _count(self._directories)
-            if now.closed - before.closed:
-                raise PermissionError("a directory was made that cannot be read")
+            now = self._counted(before)
         except OSError as error:
             self.pause = _SHORT_INTERVAL
             return self._uncountable(error)
@@ -105,6 +100,12 @@ class Growth:
             _SHORT_INTERVAL if exceeded else _INTERVAL, _PAUSE_PER_LOOK * (time.monotonic() - began)
         )
         return exceeded if self._is_news(exceeded, now) else None
+
+    def _counted(self, before: _Usage) -> _Usage:
+        now = _count(self._directories)
+        if now.closed - before.closed:
+            raise PermissionError("a directory was made that cannot be read")
+        return now
 
     def _uncountable(self, error: OSError) -> str:
         return f"workspace_mib: {self._mib}, and what there is cannot be counted: {error}"
@@ -153,7 +154,13 @@ class _Usage:
         self.closed: set[tuple[int, int]] = set()
         self._linked: set[tuple[int, int]] = set()
 
-    def add(self, directory: Path) -> None:
+    def add(self, directory: Path, leave_out: str = "") -> None:
+        """Count what is in a directory.
+
+        Args:
+            directory: It.
+            leave_out: How the paths below it begin of what does not count; nothing if all of it does.
+        """
         try:
             top = open_named(directory, DIRECTORY)
         except FileNotFoundError:
@@ -161,14 +168,17 @@ class _Usage:
         current, device = top, os.fstat(top).st_dev
         try:
             # one descriptor, however many directories are inside one another: of each, what is still to be seen there
-            levels = [(_identity(current), self._add_entries(current, device))]
+            levels = [(_identity(current), self._add_entries(current, device, leave_out), leave_out)]
             while levels:
-                _, below = levels[-1]
+                _, below, left_out = levels[-1]
                 if below:
-                    if (inner := self._open(below.pop(), current)) is not None:
+                    name = below.pop()
+                    if (inner := self._open(name, current)) is not None:
                         os.close(current)
                         current = inner
-                        levels.append((_identity(current), self._add_entries(current, device)))
+                        left_out = _below(name, left_out)
+                        entries = self._add_entries(current, device, left_out)
+                        levels.append((_identity(current), entries, left_out))
                     continue
                 levels.pop()
                 if levels:
@@ -192,11 +202,13 @@ class _Usage:
             self.closed.add((status.st_dev, status.st_ino))
             return None
 
-    def _add_entries(self, directory: int, device: int) -> list[str]:
+    def _add_entries(self, directory: int, device: int, leave_out: str) -> list[str]:
         """Count the entries of a directory. Returns the names of the directories among them."""
         below: list[str] = []
         with os.scandir(directory) as entries:
             for entry in entries:
+                if leave_out and entry.name.startswith(leave_out):
+                    continue
                 try:
                     status = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
@@ -212,6 +224,12 @@ class _Usage:
                 self.size += status.st_blocks * _BLOCK
                 self.files += 1
         return below
+
+
+def _below(name: str, leave_out: str) -> str:
+    """How the paths begin of what does not count, below the directory with this name."""
+    above = f"{name}/"
+    return leave_out.removeprefix(above) if leave_out.startswith(above) else ""
 
 
 def _identity(directory: int) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from codeact_team.aio import Turns
 from codeact_team.errors import SandboxError
 from codeact_team.executors.growth import Growth
 from codeact_team.executors.settings import ExecutorConfig
@@ -31,6 +32,7 @@ class Place(ABC):
     Attributes:
         sandbox: What runs here, once it was started, until it is stopped.
         growth: How much the workspace has grown.
+        copying: Whoever makes copies of what is in the workspace has the turn: what is counted before is so until then.
         files: What is in the workspace.
         must_guard: Whether an interpreter is refused whose supervisor the code could tamper with.
     """
@@ -40,6 +42,7 @@ class Place(ABC):
         self.workspace = HostWorkspace(config.work_dir, owner=owner)
         self.sandbox: Sandbox | None = None
         self.growth = self._nothing_grown()
+        self.copying = Turns()
         self.must_guard = True
         mib, field = self._room()
         data = GivenData(

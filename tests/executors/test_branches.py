@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -239,9 +241,71 @@ async def test_the_limit_of_the_workspace_holds_for_all_its_copies(kind: Kind, t
     await executor.stop()
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "with open('f0', 'wb') as f: f.write(b'x' * (5 << 20))\nfor n in range(40): os.link('f0', f'g{n}')",
+        """
+os.makedirs('.codeact-team')
+with open('.codeact-team/f', 'wb') as f: f.write(b'x' * (20 << 20))
+""",
+        """
+os.makedirs('.codeact-team')
+with open('f', 'wb') as f: f.write(b'x' * (20 << 20))
+os.link('f', '.codeact-team/f')
+""",
+    ],
+    ids=["many names", "kept apart", "named there, too"],
+)
+async def test_what_copies_take_is_counted_whatever_the_names_of_the_files(
+    kind: Kind, tmp_path: Path, code: str
+) -> None:
+    executor = kind.make(work_dir=tmp_path, workspace_mib=64)
+    assert isinstance(executor, BranchingCodeExecutor)
+    await output(executor, f"import os\n{code}")
+    with suppress(ForkError):
+        await executor.fork(4)
+    assert allocated(tmp_path) < 66 << 20
+    await executor.stop()
+
+
+async def test_names_of_one_file_are_so_in_a_branch_and_where_it_is_promoted(
+    session: BranchingCodeExecutor,
+) -> None:
+    await output(
+        session, "import os; os.mkdir('d'); open('a', 'w').write('1'); os.link('a', 'b'); os.link('a', 'd/c')"
+    )
+    same = "len({os.stat(name).st_ino for name in ('a', 'b', 'd/c')}), open('b').read()"
+    [branch] = await session.fork()
+    assert (await run(branch, f"print({same})")).output == "1 1\n"
+    await run(branch, "open('b', 'w').write('2'); os.link('a', 'e')")
+    assert await output(session, same) == "(1, '1')\n"
+    await session.promote(branch)
+    assert await output(session, f"{same}, os.path.samefile('a', 'e')") == "(1, '2', True)\n"
+    # one that only gets another name
+    await output(session, "open('f', 'w').close()")
+    [branch] = await session.fork()
+    await run(branch, "os.link('f', 'g')")
+    await session.promote(branch)
+    assert await output(session, "os.path.samefile('f', 'g')") == "True\n"
+
+
+async def test_the_limit_of_the_workspace_holds_for_copies_made_at_once(kind: Kind, tmp_path: Path) -> None:
+    executor = kind.make(work_dir=tmp_path, workspace_mib=64)
+    assert isinstance(executor, BranchingCodeExecutor)
+    await output(executor, "with open('large', 'wb') as file: file.write(bytes([1]) * (10 << 20))")
+    branches: Sequence[Any] = await executor.fork(3)
+    forks = (one.fork(2) for one in (executor, *branches))
+    made = await asyncio.gather(*forks, return_exceptions=True)
+    assert sum(isinstance(one, ForkError) for one in made) == 3
+    assert allocated(tmp_path) < 64 << 20
+    await executor.stop()
+
+
 def allocated(directory: Path) -> int:
     """Bytes of the disk that are used below a directory."""
-    return sum(path.lstat().st_blocks * 512 for path in directory.rglob("*"))
+    status = {path: path.lstat() for path in directory.rglob("*")}
+    return sum({one.st_ino: one.st_blocks * 512 for one in status.values()}.values())
 
 
 async def test_what_is_of_another_session_or_over_is_refused_in_words(

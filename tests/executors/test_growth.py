@@ -105,6 +105,11 @@ async def test_a_directory_that_cannot_be_read_counts_as_too_much_unless_it_was_
     try:
         await growth.begin([workspace])
         assert await growth.look() is None
+        assert await growth.exceeded_by_copies("", 1) is None
+        os.seteuid(0)
+        (workspace / "made").mkdir(mode=0o700)
+        os.seteuid(65534)
+        assert "a directory was made that cannot be read" in str(await growth.exceeded_by_copies("", 1))
         (workspace / "ours").chmod(0o300)
         limit = await growth.look()
         with pytest.raises(SandboxError, match=r"cannot be counted: .*ours.* set `workspace_mib` and"):

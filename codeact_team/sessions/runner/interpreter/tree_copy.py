@@ -15,7 +15,8 @@ _PIECE = 1 << 24
 def copy_content(source: str, target: str, leave_out: str) -> None:
     """Make the directory ``target``, with a copy of what is in ``source``.
 
-    Files, directories and links are copied, links as they are; nothing else is.
+    Files, directories and links are copied, links as they are; nothing else is. Names of the same file are so in the copy, too:
+    it takes no more room than what it is a copy of.
 
     Args:
         source: A directory.
@@ -28,6 +29,7 @@ def copy_content(source: str, target: str, leave_out: str) -> None:
     os.makedirs(target)
     left_out = os.path.join(source, leave_out)
     pending = [(source, target)]
+    copies: dict[tuple[int, int], str] = {}
     while pending:
         here, there = pending.pop()
         with os.scandir(here) as entries:
@@ -41,13 +43,19 @@ def copy_content(source: str, target: str, leave_out: str) -> None:
                     os.mkdir(copy)
                     pending.append((entry.path, copy))
                 elif entry.is_file():
-                    _copy_file(entry.path, copy)
+                    _copy_file(entry.path, copy, copies)
 
 
-def _copy_file(source: str, target: str) -> None:
+def _copy_file(source: str, target: str, copies: dict[tuple[int, int], str]) -> None:
+    """Copy a file, unless it has been copied by another name; then add a name to that copy."""
     reader = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         status = os.fstat(reader)
+        if status.st_nlink > 1:
+            copied = copies.setdefault((status.st_dev, status.st_ino), target)
+            if copied != target:
+                os.link(copied, target)
+                return
         writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             _copy_bytes(reader, writer, status.st_size)

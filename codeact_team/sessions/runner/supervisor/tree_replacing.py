@@ -56,4 +56,6 @@ def _is_same(one: os.stat_result, other: os.stat_result) -> bool:
     return (
         stat.S_ISREG(one.st_mode)
         and (one.st_mode, one.st_size, one.st_mtime_ns) == (other.st_mode, other.st_size, other.st_mtime_ns)
+        # else it has got another name there
+        and one.st_nlink >= other.st_nlink
     )  # fmt: skip
