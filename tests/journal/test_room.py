@@ -53,6 +53,13 @@ def test_the_holes_of_a_file_are_kept_as_holes(tmp_path: Path) -> None:
         assert Blobs(tmp_path / "blobs").read(digest) == data[:size]
 
 
+def test_a_file_with_many_small_holes_takes_no_more_than_it_did(tmp_path: Path) -> None:
+    data = (b"x" + bytes(64 * 1024 - 1)) * 64
+    blobs = Blobs(tmp_path / "blobs")
+    assert blobs.read(blobs.keep(data)) == data
+    assert on_disk(tmp_path) < MIB
+
+
 def test_the_holes_of_a_file_that_comes_back_are_holes(tmp_path: Path) -> None:
     data = sparse(8 * MIB)
     with opened(tmp_path) as top, Directory(top).new_file("sparse") as new:
