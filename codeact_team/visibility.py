@@ -58,9 +58,10 @@ def all_visible(text: str) -> str:
     What leaves no mark is written as Python and JSON do, such as ``\u200b``. A joined emoji falls apart by this.
     """
     text = _plain_lines(text)
-    if not text.isascii():
-        text = "".join(_escaped(char) if _leaves_no_mark(char) else char for char in text)
-    return text.translate(_VISIBLE)
+    if text.isascii():
+        return text.translate(_VISIBLE)
+    # most texts have few characters, each of them many times
+    return text.translate({ord(char): mark for char in {*text} if (mark := _mark(char)) is not None})
 
 
 def exact(text: str) -> str:
@@ -115,6 +116,11 @@ def _divided(line: str, width: int) -> Iterator[str]:
 
 def _leaves_no_mark(char: str) -> bool:
     return not char.isascii() and (unicodedata.category(char) in _UNSEEN or ord(char) in _BLANK)
+
+
+def _mark(char: str) -> str | None:
+    """What stands for a character that is unseen or steers a terminal; ``None`` for all others."""
+    return _escaped(char) if _leaves_no_mark(char) else _VISIBLE.get(ord(char))
 
 
 def _with_marked_end(line: str) -> str:

@@ -5,6 +5,7 @@ import unicodedata
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.cost import LINEAR, growth
 
 from codeact_team.visibility import all_visible, cut, edged, excerpt, visible
 
@@ -99,3 +100,8 @@ def test_an_excerpt_is_as_short_as_asked_and_counts_what_is_missing(text: str, c
 def test_a_text_that_is_cut_shows_it():
     assert cut("abcdef", 6) == "abcdef"
     assert cut("abcdefg", 6) == "abcde…"
+
+
+@pytest.mark.parametrize("text", ["\u4e2d", "\u200b", "a\u202e", "".join(map(chr, range(0x4E00, 0x8000)))])
+def test_what_is_unseen_is_shown_in_linear_time(text: str) -> None:
+    assert growth(lambda size: text * (size // len(text) + 1), all_visible, 400_000, rounds=3) < LINEAR

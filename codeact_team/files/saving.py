@@ -6,7 +6,7 @@ import asyncio
 import errno
 import os
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import aclosing
 
 from codeact_team.aio import to_the_end
@@ -35,8 +35,13 @@ class CopyNames:
         self._numbered: dict[str, Iterator[str]] = {}
         """By what reads alike, the names that are left."""
 
+    def give(self, paths: Iterable[str]) -> None:
+        """Find the names of the copies of files. Blocks."""
+        for path in paths:
+            self.of(path)
+
     def of(self, path: str) -> str:
-        """The path of the copy of a file; always the same."""
+        """The path of the copy of a file; always the same. Blocks, unless it is known."""
         if (name := self._names.get(path)) is None:
             wanted = readable(path)
             above, _, last = wanted.rpartition("/")
@@ -74,6 +79,8 @@ async def save(
         OSError: If the directory cannot be opened.
     """
     saved: list[SavedFile] = []
+    # of many long names it takes its time
+    await to_the_end(asyncio.to_thread(names.give, [file.path for file in wanted]))
     with opened(directory) as top:
         target = Directory(top)
         for file in wanted:

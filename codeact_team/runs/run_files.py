@@ -13,6 +13,7 @@ from typing import Any
 
 from codeact_team.agents.block_calls import Block
 from codeact_team.agents.codeact.attempt_effects import Promotion
+from codeact_team.aio import to_the_end
 from codeact_team.code_effects import CodeEffect
 from codeact_team.effects import Effect, Event, Perform, tell
 from codeact_team.errors import CodeActTeamError, SettingError
@@ -224,6 +225,7 @@ class RunFiles:
     async def _find(self, executors: Sequence[StreamingCodeExecutor], *, stays: bool) -> None:
         found: list[RunFile] = []
         notes: list[str] = []
+        more = 0
         seen: set[tuple[Path, str]] = set()
         for number, executor in enumerate(executors, 1):
             try:
@@ -233,7 +235,11 @@ class RunFiles:
                 key = place.path or Path(f"/{number}")
                 new = [file for file in changes.files if (key, file.path) not in seen]
                 seen |= {(key, file.path) for file in new}
-                found += await self._told(executor, new, place, number, stays=stays)
+                told = new[: _MAX_TOLD - len(found)]
+                more += len(new) - len(told)
+                copies = await self._copies(executor, new, number)
+                top = place.path if place.lasts or stays else None
+                found += await to_the_end(asyncio.to_thread(_told, told, copies, top))
             except (OSError, CodeActTeamError) as error:
                 notes.append(f"the files of {type(executor).__name__} are not known: {error}")
                 self.due += self._target is not None
@@ -241,40 +247,19 @@ class RunFiles:
             notes += [changes.remark] if changes.remark else []
             if new and self._target is None and not (place.lasts or self._has_warned):
                 notes.append(_TEMPORARY if stays else _GONE)
-        if (more := len(found) - _MAX_TOLD) > 0:
+        if more:
             notes.append(f"{more:,} more files are not listed here")
-        self.found, self.notes = found[:_MAX_TOLD], list(dict.fromkeys(notes))
+        self.found, self.notes = found, list(dict.fromkeys(notes))
         self._has_warned = self._has_warned or {_TEMPORARY, _GONE} & {*notes} != set()
 
-    async def _told(
-        self,
-        executor: StreamingCodeExecutor,
-        files: Sequence[ChangedFile],
-        place: Workspace,
-        number: int,
-        *,
-        stays: bool,
-    ) -> list[RunFile]:
-        if self._target is not None and self._out is not None:
-            copies = await self._copies(executor, files, self._target, number)
-            return [
-                RunFile(readable(file.path), file.size, file.change, *copy)
-                for file, copy in zip(files, copies, strict=True)
-            ]
-        top = place.path if place.lasts or stays else None
-        return [
-            RunFile(path, file.size, file.change, None if top is None else str(top / path))
-            for file in files
-            for path in [readable(file.path)]
-        ]
-
     async def _copies(
-        self, executor: StreamingCodeExecutor, files: Sequence[ChangedFile], target: int, number: int
-    ) -> Sequence[tuple[str | None, str]]:
-        """For each file where its copy is, and else why there is none."""
+        self, executor: StreamingCodeExecutor, files: Sequence[ChangedFile], number: int
+    ) -> Sequence[tuple[str | None, str]] | None:
+        """For each file where its copy is, and else why there is none; ``None`` where no copies are wanted."""
+        if (target := self._target) is None or self._out is None:
+            return None
         if not files:
             return []
-        assert self._out is not None, "there is a directory for them"
         # the files of each sandbox stay together, and none takes the name of another's
         inner = "" if number == 1 else f"sandbox-{number}"
         Directory(target).make(inner)
@@ -285,3 +270,25 @@ class RunFiles:
             (None if one.copy is None else os.path.join(self._out, inner, one.copy), one.problem)
             for one in saved
         ]
+
+
+def _told(
+    files: Sequence[ChangedFile], copies: Sequence[tuple[str | None, str]] | None, top: Path | None
+) -> list[RunFile]:
+    """What a person reads of files. Blocks.
+
+    Args:
+        files: These.
+        copies: For each, and others behind them, where its copy is, and else why there is none; ``None`` without copies.
+        top: The directory that they are found in without copies, if they are.
+    """
+    if copies is not None:
+        return [
+            RunFile(readable(file.path), file.size, file.change, *copy)
+            for file, copy in zip(files, copies, strict=False)
+        ]
+    return [
+        RunFile(path, file.size, file.change, None if top is None else str(top / path))
+        for file in files
+        for path in [readable(file.path)]
+    ]

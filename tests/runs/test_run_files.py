@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from recording import Recording, runner
+from support.cost import SHORT, watched_turns
 
 from codeact_team.effects import Event
 from codeact_team.events import ArtifactKept, Opened, Output
+from codeact_team.executors import ConfinedCommandLineCodeExecutor
 from codeact_team.runs import RunEnding, RunResult, run_files
+from codeact_team.runs.run_files import RunFiles
 
 SHOWS = """```python
 class Chart:
@@ -218,6 +222,36 @@ async def test_more_files_are_copied_than_are_told(tmp_path: Path, monkeypatch: 
     result = await run_one(tmp_path, [code, "Done."], out)
     assert (len(result.files), result.file_notes) == (3, ["2 more files are not listed here"])
     assert len(os.listdir(out)) == 5
+
+
+@contextmanager
+def deeper(top: Path, names: Sequence[str]) -> Generator[int]:
+    """The last of directories inside one another, open: its path may be longer than a path may be."""
+    folder = os.open(top, os.O_RDONLY)
+    try:
+        for name in names:
+            os.mkdir(name, dir_fd=folder)
+            folder, above = os.open(name, os.O_RDONLY, dir_fd=folder), folder
+            os.close(above)
+        yield folder
+    finally:
+        os.close(folder)
+
+
+async def test_long_names_do_not_keep_the_loop_waiting(tmp_path: Path) -> None:
+    workspace = tmp_path / "workspace"
+    executor = ConfinedCommandLineCodeExecutor(work_dir=workspace, confinement="best_effort")
+    files = RunFiles(tmp_path / "out")
+    workspace.mkdir()
+    async with executor:
+        with deeper(workspace, [chr(0x4E00 + number) * 80 for number in range(60)]) as folder:
+            for number in range(500):
+                os.close(os.open(f".{number}", os.O_CREAT, dir_fd=folder))
+        with files.opened():
+            async with watched_turns() as turns, files.found_after(lambda: [executor], stays=True):
+                pass
+    assert len(files.found) == 500
+    assert turns.longest < SHORT / 2
 
 
 async def test_what_cannot_be_copied_is_told_file_by_file(tmp_path: Path) -> None:
