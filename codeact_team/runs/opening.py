@@ -129,7 +129,7 @@ async def _recorded(
             if not isinstance(failure, Exception | None):
                 result.ending = RunEnding.STOPPED
             door.tell(result)
-            recording.end()
+            await recording.end()
 
 
 def _directory(record: str | os.PathLike[str]) -> RunDirectory:

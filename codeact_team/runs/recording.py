@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import platform
@@ -11,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from codeact_team.aio import to_the_end
 from codeact_team.approval.asked_question import AskedQuestion
 from codeact_team.approval.handlers import current_handler
 from codeact_team.config.loading import CheckedConfig
@@ -228,11 +230,12 @@ class Recording:
         if self._recorder is not None:
             self._recorder.write(delivered=True)
 
-    def end(self) -> None:
-        """Record nothing more. Idempotent."""
+    async def end(self) -> None:
+        """Record nothing more, once all is written. Idempotent."""
         recorder, self._recorder, self._resumption, self._parking = self._recorder, None, None, None
         if recorder is not None:
-            recorder.close()
+            # the last entries may be large
+            await to_the_end(asyncio.to_thread(recorder.close))
 
 
 def refuse_elsewhere(about: About) -> None:

@@ -162,7 +162,7 @@ class TeamRunner:
                     self._recording.delivered()
                 return result
             finally:
-                self._recording.end()
+                await self._recording.end()
 
     def break_off(self, reason: str) -> None:
         """End the run that is under way, whose work is not done. Whoever stands in the door may call this, from anywhere.

@@ -1,0 +1,40 @@
+"""How a run is recorded, seen from the loop that it runs in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.cost import SHORT, longest_turn
+from support.recorded import result
+
+from codeact_team.config.loading import read_config
+from codeact_team.events import Opened
+from codeact_team.journal import RunDirectory
+from codeact_team.journal.log import read_log
+from codeact_team.runs.recording import Recording
+
+CONFIG: dict[str, Any] = {
+    "provider": "codeact_team.CodeActAgent",
+    "config": {
+        "name": "coder",
+        "model_client": {
+            "provider": "autogen_ext.models.replay.ReplayChatCompletionClient",
+            "config": {"chat_completions": ["Done."]},
+        },
+        "code_executor": {"provider": "codeact_team.ConfinedSessionCodeExecutor", "config": {}},
+    },
+}
+
+
+async def test_the_loop_goes_on_while_the_last_entries_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIVE_API_KEY", "s3cr3t-k")
+    directory = RunDirectory(tmp_path / "run")
+    recording = Recording(directory)
+    recording.begin(read_config(CONFIG), "Go.", [], Opened(), lambda _: None)
+    recording(result(answer="s3cr3t-k" * (1 << 19)))
+    assert await longest_turn(recording.end()) < SHORT / 4
+    assert [entry["event"]["type"] for entry in read_log(directory.lines)] == ["opened", "result"]
