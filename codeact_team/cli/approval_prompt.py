@@ -72,7 +72,8 @@ class ApprovalPrompt:
     async def _read(self, question: Question, say: Say) -> Answer | None:
         """Show what is asked, a page at a time, so that nothing of it leaves the screen unread; what denies it ahead of its end."""
         language = question.name if question.kind == "code" else None
-        lines = list(self._screen.quoted(question.details, language))
+        # there may be as many lines as characters
+        lines = await asyncio.to_thread(lambda: [*self._screen.quoted(question.details, language)])
         if question.reason:
             lines.append(Text(question.shown_reason, "yellow"))
         size = max(_SHORTEST_PAGE, self._screen.height - _LINES_BESIDE_A_PAGE)

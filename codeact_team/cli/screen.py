@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from errno import EIO
 from functools import partial
@@ -52,12 +52,13 @@ class Screen:
 
     def quoted(self, text: str, language: str | None) -> Iterator[Text]:
         """The lines that :meth:`quote` prints, none of which the terminal breaks."""
-        text = visible(text).expandtabs(_TAB)
-        told = Text(text)
+        text, width = visible(text).expandtabs(_TAB), self.width
         if language is not None and self._out.is_terminal and len(text) <= _LONGEST_HIGHLIGHTED:
-            told = highlighted(text, language)
-        for line in told.split("\n", allow_blank=True):
-            for number, part in enumerate(line.divide(edge_breaks(line.plain, self.width))):
+            lines: Iterable[Text] = highlighted(text, language).split("\n", allow_blank=True)
+        else:
+            lines = map(Text, text.split("\n"))
+        for line in lines:
+            for number, part in enumerate(line.divide(edge_breaks(line.plain, width))):
                 yield Text.assemble((CONTINUED if number else EDGE, "dim"), part)
 
     @property

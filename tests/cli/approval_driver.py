@@ -1,7 +1,7 @@
 """A program that asks for approval on a terminal as a run does. Its argument is JSON:
 
-``rules``; ``asked``, a list of calls (``name`` and ``arguments``) and of code (``code``), all at once; ``noise``, what the
-code prints meanwhile; ``file``, where the records go.
+``rules``; ``asked``, a list of calls (``name`` and ``arguments``) and of code (``code``, so many ``times``), all at once;
+``noise``, what the code prints meanwhile; ``file``, where the records go; beside it stands the longest turn of the loop.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import json
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +28,27 @@ async def work(screen: Screen, plan: dict[str, Any]) -> list[ApprovalRecord]:
     making_noise = asyncio.ensure_future(make_noise(screen, plan["noise"]))
     screen.wait()
     try:
-        await asking
+        longest = await longest_turn(asking)
+        Path(plan["file"]).with_name("longest_turn").write_text(str(longest))
     except asyncio.CancelledError:
         screen.text("stopped")
     making_noise.cancel()
     return approvals.take_records()
 
 
+async def longest_turn(asking: asyncio.Future[Any]) -> float:
+    longest, before = 0.0, time.process_time()
+    while not asking.done():
+        await asyncio.sleep(0.001)
+        now = time.process_time()
+        longest, before = max(longest, now - before), now
+    await asking
+    return longest
+
+
 async def ask(approvals: Approvals, thing: dict[str, Any]) -> ApprovalRecord:
     if "code" in thing:
-        return await approvals.code(thing["code"])
+        return await approvals.code(thing["code"] * thing.get("times", 1))
     return await approvals.call(thing["name"], thing["arguments"])
 
 

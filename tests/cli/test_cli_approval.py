@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from command_line import environment
+from support.cost import SHORT
 from support.fork_server import start
 from terminal import CTRL_C, CTRL_D, ENTER, Terminal, on_a_terminal
 
@@ -201,6 +202,14 @@ def test_what_is_longer_than_the_screen_is_paged_and_allowed_only_at_its_end(tmp
         [record] = ended(terminal, tmp_path)
     assert re.findall(r"\| (line_\d+)\n", terminal.text) == code.split("\n")
     assert (record["decision"], record["by"]) == ("allow", "handler")
+
+
+def test_the_work_goes_on_while_what_is_long_is_made_ready_to_be_read(tmp_path: Path):
+    with asked(tmp_path, {"code": "x\n", "times": 49_000}) as terminal:
+        terminal.wait_for("36 of 49001 lines shown. Enter for more, n no >")
+        terminal.type("n too long", ENTER)
+        ended(terminal, tmp_path)
+    assert float((tmp_path / "longest_turn").read_text()) < SHORT / 4
 
 
 @pytest.mark.parametrize(
