@@ -8,6 +8,7 @@ import pathlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeGuard, cast
 
 from autogen_core import ComponentModel
@@ -140,18 +141,26 @@ class Document:
 
     def shown(self, message: str, path: Path) -> str:
         """A message about what is at ``path``, with references in the place of what they stand for."""
-        inside = "".join(self.written(place) for place in self.references if is_in(place, path))
-        return with_references(message, self.values, self.written(path), inside)
+        return with_references(message, self.values, self.written(path), self._written_in.get(path, ""))
 
     def written(self, path: Path) -> str:
         """The text with ``${...}`` at ``path``; empty where there is no reference."""
         resolved = self.references.get(path)
         return (resolved and resolved.written) or ""
 
-    @property
-    def values(self) -> dict[str, str]:
+    @cached_property
+    def values(self) -> Mapping[str, str]:
         """What each variable stood for that is referred to and set."""
         return {name: value for each in self.references.values() for name, value in each.values.items()}
+
+    @cached_property
+    def _written_in(self) -> Mapping[Path, str]:
+        """All text with references at a path, and in what is there."""
+        inside: dict[Path, list[str]] = {}
+        for place in self.references:
+            for above in _upwards(place):
+                inside.setdefault(above, []).append(self.written(place))
+        return {path: "".join(written) for path, written in inside.items()}
 
     def _mistake(self, problem: Problem) -> object:
         """A key that all problems share that one mistake leads to, also where aliases repeat it."""
@@ -198,9 +207,16 @@ def read_document(source: ConfigSource) -> Document:
     """
     name = name_of(source)
     if isinstance(source, ComponentModel):
-        return Document(name, _plain(source, escape))
-    if isinstance(source, Mapping):
-        return Document(name, _plain(source, str))
+        data, text = cast("Mapping[str, Any]", source.model_dump()), escape
+    elif isinstance(source, Mapping):
+        data, text = source, str
+    else:
+        return _read(source, name)
+    require_size(data, name)
+    return Document(name, _plain(data, text))
+
+
+def _read(source: str | os.PathLike[str], name: str) -> Document:
     if is_text(source):
         return _parse(source, name)
     file = _find(source)
@@ -216,6 +232,35 @@ def is_text(source: object) -> TypeGuard[str]:
     """Whether a source is the text of a document itself."""
     # neither is in the path of a file
     return isinstance(source, str) and (source.lstrip().startswith("{") or "\n" in source)
+
+
+def require_size(data: Mapping[str, Any], origin: str) -> None:
+    """See that data is no larger than a text may be.
+
+    Args:
+        data: Mappings and sequences of every kind, which may hold each other several times.
+        origin: What made it so large.
+
+    Raises:
+        ConfigError: If it is larger.
+    """
+    values, depth, level = 1, 0, [data]
+    try:
+        while level:
+            inner: list[Any] = []
+            for one in level:
+                if isinstance(one, Mapping):
+                    mapping = cast(Mapping[Any, Any], one)
+                    values += 2 * len(mapping)
+                    inner += mapping.values()
+                elif isinstance(one, Sequence) and not isinstance(one, str | bytes):
+                    items = cast(Sequence[Any], one)
+                    values += len(items)
+                    inner += items
+                yaml12.require_size(values, depth)
+            depth, level = depth + 1, inner
+    except yaml12.YamlError as error:
+        raise ConfigError(error.message, file=origin) from None
 
 
 def _plain(value: Any, text: Callable[[str], str]) -> Any:

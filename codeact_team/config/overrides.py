@@ -14,7 +14,7 @@ from typing import Any, cast
 from pydantic import JsonValue
 
 from codeact_team.config import yaml12
-from codeact_team.config.document import Document, Path, dotted, in_words, is_in
+from codeact_team.config.document import Document, Path, dotted, in_words, is_in, require_size
 from codeact_team.config.fields import field_names, parse_with_fields
 from codeact_team.errors import ConfigError
 from codeact_team.suggestions import did_you_mean
@@ -42,6 +42,7 @@ def apply_overrides(
         # the value stays out of all messages: it may be a secret
         origin = f"-s {'.'.join(steps)}"
         path = _set(data, steps, value, origin)
+        require_size(data, origin)
         origins = {other: told for other, told in origins.items() if not is_in(other, path)} | {path: origin}
     return replace(document, data=data, overrides=origins)
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from codeact_team.config.credentials import is_credential_key
-from codeact_team.config.document import Document, Path, Problem, at, in_words, is_in, last_key
+from codeact_team.config.document import Document, Path, Problem, at, in_words, last_key
 from codeact_team.config.field_docs import described_schema
 from codeact_team.suggestions import did_you_mean
 
@@ -54,10 +54,9 @@ def problems_of(
     for details in error.errors(include_url=False):
         by_place.setdefault(place_of(details, data), []).append(details)
     # of a union, the alternative that fits better fails deeper inside; the others only fail at its top
+    outer = {place[:length] for place in by_place for length in range(len(place))}
     for place, found in list(by_place.items()):
-        if all(_expected(details) for details in found) and any(
-            other != place and is_in(other, place) for other in by_place
-        ):
+        if place in outer and all(_expected(details) for details in found):
             del by_place[place]
     told = [
         _problem(found, model, place, document, (*path, *place))

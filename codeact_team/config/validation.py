@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from codeact_team.autogen_internals import ComponentClass, reads_past_versions
 from codeact_team.config.components import PlacedComponent, is_component, kinds_at, walk
 from codeact_team.config.credentials import MASK
-from codeact_team.config.document import Document, Path, Problem, at, is_in
+from codeact_team.config.document import Document, Path, Problem, at
 from codeact_team.config.model_info import abilities, assumed_info, needs_info
 from codeact_team.config.participants import unknown_participants
 from codeact_team.config.schema_errors import place_of, problems_of
@@ -101,6 +101,7 @@ class _Checking:
     document: Document
     policy: Policy
     parts: list[PlacedComponent] = field(default_factory=list[PlacedComponent])
+    _by_place: dict[Path, ComponentClass] = field(default_factory=dict[Path, ComponentClass])
     problems: list[Problem] = field(default_factory=list[Problem])
     assumptions: dict[str, None] = field(default_factory=dict[str, None])
 
@@ -122,10 +123,11 @@ class _Checking:
         if type(config) is dict and self._version(path, component, data.get("component_version")):
             config = self._schema((*path, "config"), component, config)
         self.parts.append(PlacedComponent(path, component, config))
+        self._by_place[path] = component
 
     def _kind(self, path: Path, component: ComponentClass) -> None:
-        parent = next((part.component for part in reversed(self.parts) if is_in(path, part.path)), None)
-        kinds = kinds_at(path, parent)
+        around = (self._by_place.get(path[:length]) for length in range(len(path) - 1, -1, -1))
+        kinds = kinds_at(path, next(filter(None, around), None))
         if kinds and not issubclass(component, kinds):
             wanted = " or ".join(kind.__name__ for kind in kinds)
             message = f"expected a component of the kind {wanted}; {component.__name__} is none"

@@ -124,11 +124,12 @@ class _Composer(Composer):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         self.values += 1
-        _require_size(self.values, self.depth, self.parser.peek_event().start_mark.line + 1)
+        require_size(self.values, self.depth, self.parser.peek_event().start_mark.line + 1)
         return super().compose_node(parent, index)
 
 
-def _require_size(values: int, depth: int, line: int) -> None:
+def require_size(values: int, depth: int, line: int | None = None) -> None:
+    """Raise a :class:`YamlError` where there are more values, or they are nested deeper, than may be."""
     if values > MAX_VALUES:
         raise YamlError(f"more than {MAX_VALUES} keys and values, with aliases in full", line)
     if depth > MAX_DEPTH:
@@ -190,7 +191,7 @@ class _Reading:
         """Refuse what aliases make too large: a few hundred bytes of them can stand for a billion values."""
         self.values += 1
         self.chars += len(node.value) if isinstance(node, ScalarNode) else 0
-        _require_size(self.values, len(path), _line(node))
+        require_size(self.values, len(path), _line(node))
         if self.chars > MAX_CHARS:
             raise YamlError(f"longer than {MAX_CHARS} characters, with aliases in full", _line(node))
 
