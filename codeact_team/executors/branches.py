@@ -78,7 +78,8 @@ class BranchingCodeExecutor(InterpreterCodeExecutor):
     async def _copies_of(self, session: Session, count: int) -> Sequence[Session]:
         """Fork a session, unless that is no number of branches, or its workspace is too large to be copied so often."""
         most = MAX_BRANCHES - 1
-        if not isinstance(count, int) or not 1 <= count <= most:  # pyright: ignore[reportUnnecessaryIsInstance]
+        # True is an integer, too
+        if type(count) is not int or not 1 <= count <= most:
             raise SettingError(f"`count` is {count!r}: a session can be forked into 1 to {most} branches")
         async with self._place.copying:
             if (exceeded := await self._place.growth.exceeded_by_copies(session.home, count)) is not None:

@@ -201,7 +201,7 @@ async def test_contexts_that_hold_messages_are_loaded_with_them(context: ChatCom
     # buffered contexts reloaded messages as plain dicts
     dumped = agent_of(model_client=replay("Hello."), model_context=context).dump_component()
     loaded = CodeExecutorAgent.load_component(through_yaml(dumped))
-    assert isinstance(loaded.model_context, type(context))
+    assert type(loaded.model_context) is type(context)
     assert await loaded.model_context.get_messages() == SAID
     assert loaded.dump_component() == dumped
 

@@ -208,7 +208,7 @@ async def test_what_a_copy_could_not_have_is_named(
     await branch.stop()
 
 
-@pytest.mark.parametrize("count", [0, -1, 64, 200, 10**12, 1.5, "2"])
+@pytest.mark.parametrize("count", [0, -1, 64, 200, 10**12, 1.5, "2", True])
 async def test_a_number_of_branches_that_cannot_be_is_refused_in_words(
     session: BranchingCodeExecutor, count: Any
 ) -> None:
