@@ -45,7 +45,9 @@ class BranchingCodeExecutor(InterpreterCodeExecutor):
 
     async def fork(self, count: int = 1) -> Sequence[SessionCodeExecutor]:
         async with self._turns:
-            sessions = await self._copies_of(await self._set_up_session(), count)
+            session = await self._set_up_session()
+            async with self._place.copying:
+                sessions = await self._copies_of(session, count)
             return [
                 SessionBranch(self._config, self._place, self._interpreter, one, self) for one in sessions
             ]
@@ -60,33 +62,46 @@ class BranchingCodeExecutor(InterpreterCodeExecutor):
 
     async def checkpoint(self) -> Checkpoint:
         async with self._turns:
-            [session] = await self._copies_of(await self._set_up_session(), 1)
-            return SessionCheckpoint(session, self._users.generation, self)
+            session = await self._set_up_session()
+            async with self._place.copying:
+                [copy] = await self._copies_of(session, 1)
+            return SessionCheckpoint(copy, self._users.generation, self)
 
     async def rollback(self, to: Checkpoint, *, user: object | None = None) -> None:
         if not isinstance(to, SessionCheckpoint) or to.of is not self:
             raise SettingError("only a checkpoint of this executor can be gone back to")
-        async with self._turns:
+        # for a moment there are the old files and the new ones, but not of several branches at once
+        async with self._turns, self._place.copying:
             if not to.session.alive:
                 raise SandboxError(
                     "the checkpoint is gone: it was closed, or the session was restarted or lost"
                 )
             # it stays, to be gone back to again
-            [session] = await self._copies_of(to.session, 1)
-            await self._go_on_from(session, to.generation, "it was set back to an earlier state", user)
+            [copy] = await self._copies_of(to.session, 1, replaced=self._interpreter.session)
+            await self._go_on_from(copy, to.generation, "it was set back to an earlier state", user)
 
-    async def _copies_of(self, session: Session, count: int) -> Sequence[Session]:
-        """Fork a session, unless that is no number of branches, or its workspace is too large to be copied so often."""
+    async def _copies_of(
+        self, session: Session, count: int, *, replaced: Session | None = None
+    ) -> Sequence[Session]:
+        """Fork a session, unless that is no number of branches, or its workspace is too large to be copied so often.
+
+        Args:
+            session: It.
+            count: How often.
+            replaced: The session whose place a copy takes.
+        """
         most = MAX_BRANCHES - 1
         # True is an integer, too
         if type(count) is not int or not 1 <= count <= most:
             raise SettingError(f"`count` is {count!r}: a session can be forked into 1 to {most} branches")
-        async with self._place.copying:
-            if (exceeded := await self._place.growth.exceeded_by_copies(session.home, count)) is not None:
-                raise ForkError(
-                    f"this session cannot be forked now: copies of its workspace would exceed {exceeded}"
-                )
-            return await session.fork(count)
+        home = None if replaced is None else replaced.home
+        exceeded = await self._place.growth.exceeded_by_copies(session.home, count, replaced=home)
+        if exceeded is not None:
+            raise ForkError(
+                f"this session cannot be forked now: copies of its workspace would exceed {exceeded}; stop branches, close "
+                "checkpoints, or have the code remove files"
+            )
+        return await session.fork(count)
 
     async def _go_on_from(
         self, branch: Session, generation: Generation, loss: str, user: object | None

@@ -65,25 +65,30 @@ class Growth:
         """The field whose limit is exceeded, with its value. Told again only when more has been added since."""
         return await to_the_end(asyncio.to_thread(self._look))
 
-    async def exceeded_by_copies(self, home: str, copies: int) -> str | None:
+    async def exceeded_by_copies(
+        self, home: str, copies: int, *, replaced: str | None = None
+    ) -> str | None:
         """The field whose limit copies of a directory would exceed, with its value.
 
         Args:
             home: Its path below the workspace, or nothing for the workspace itself; copies that are in it are not copied.
             copies: How many.
+            replaced: A directory whose content is removed then, as ``home``; ``None`` if there is none.
         """
-        return await to_the_end(asyncio.to_thread(self._exceeded_by_copies, home, copies))
+        return await to_the_end(asyncio.to_thread(self._exceeded_by_copies, home, copies, replaced))
 
-    def _exceeded_by_copies(self, home: str, copies: int) -> str | None:
+    def _exceeded_by_copies(self, home: str, copies: int, replaced: str | None) -> str | None:
         if (before := self._before) is None or not self._directories:
             return None
         try:
-            now, part = self._counted(before), _Usage()
+            now, part, gone = self._counted(before), _Usage(), _Usage()
             part.add(self._directories[0] / home, BRANCHES)
+            if replaced is not None:
+                gone.add(self._directories[0] / replaced, BRANCHES)
         except OSError as error:
             return self._uncountable(error)
-        now.size += copies * part.size
-        now.files += copies * part.files
+        now.size += copies * part.size - gone.size_once
+        now.files += copies * part.files - gone.files_once
         return self._exceeded(before, now)
 
     def _look(self) -> str | None:
@@ -145,12 +150,16 @@ class _Usage:
     Attributes:
         size: Bytes of the disk.
         files: How many files of all kinds.
+        size_once: The bytes, without files that may have names elsewhere, too.
+        files_once: How many files these are.
         closed: Directories of other users that cannot be read.
     """
 
     def __init__(self) -> None:
         self.size = 0
         self.files = 0
+        self.size_once = 0
+        self.files_once = 0
         self.closed: set[tuple[int, int]] = set()
         self._linked: set[tuple[int, int]] = set()
 
@@ -221,6 +230,9 @@ class _Usage:
                     if identity in self._linked:
                         continue
                     self._linked.add(identity)
+                else:
+                    self.size_once += status.st_blocks * _BLOCK
+                    self.files_once += 1
                 self.size += status.st_blocks * _BLOCK
                 self.files += 1
         return below

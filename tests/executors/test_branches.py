@@ -302,6 +302,26 @@ async def test_the_limit_of_the_workspace_holds_for_copies_made_at_once(kind: Ki
     await executor.stop()
 
 
+async def test_a_session_is_set_back_where_what_is_there_afterwards_is_within_the_limit(
+    kind: Kind, tmp_path: Path
+) -> None:
+    executor = kind.make(work_dir=tmp_path, workspace_mib=64)
+    assert isinstance(executor, BranchingCodeExecutor)
+    code = "with open('large', 'wb') as file: file.write(bytes([{}]) * (28 << 20))"
+    await output(executor, code.format(1))
+    checkpoint = await executor.checkpoint()
+    for _ in range(3):
+        await output(executor, code.format(2))
+        await executor.rollback(checkpoint)
+        assert await output(executor, "open('large', 'rb').read(1)") == "b'\\x01'\n"
+    assert allocated(tmp_path) < 64 << 20
+    # what has another name elsewhere is not gone by that
+    await output(executor, "import os, glob\nos.link('large', glob.glob('.codeact-team/branches-*')[0] + '/x')")
+    with pytest.raises(ForkError, match=r"exceed workspace_mib: 64; stop branches, close checkpoints, or"):
+        await executor.rollback(checkpoint)
+    await executor.stop()
+
+
 def allocated(directory: Path) -> int:
     """Bytes of the disk that are used below a directory."""
     status = {path: path.lstat() for path in directory.rglob("*")}
