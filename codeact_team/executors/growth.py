@@ -65,9 +65,7 @@ class Growth:
         """The field whose limit is exceeded, with its value. Told again only when more has been added since."""
         return await to_the_end(asyncio.to_thread(self._look))
 
-    async def exceeded_by_copies(
-        self, home: str, copies: int, *, replaced: str | None = None
-    ) -> str | None:
+    async def exceeded_by_copies(self, home: str, copies: int, *, replaced: str | None = None) -> str | None:
         """The field whose limit copies of a directory would exceed, with its value.
 
         Args:

@@ -316,7 +316,9 @@ async def test_a_session_is_set_back_where_what_is_there_afterwards_is_within_th
         assert await output(executor, "open('large', 'rb').read(1)") == "b'\\x01'\n"
     assert allocated(tmp_path) < 64 << 20
     # what has another name elsewhere is not gone by that
-    await output(executor, "import os, glob\nos.link('large', glob.glob('.codeact-team/branches-*')[0] + '/x')")
+    await output(
+        executor, "import os, glob\nos.link('large', glob.glob('.codeact-team/branches-*')[0] + '/x')"
+    )
     with pytest.raises(ForkError, match=r"exceed workspace_mib: 64; stop branches, close checkpoints, or"):
         await executor.rollback(checkpoint)
     await executor.stop()
