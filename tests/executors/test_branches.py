@@ -16,6 +16,7 @@ from autogen_core.code_executor import CodeBlock
 from support.executing import Kind, one_interpreter, run
 from support.host_tools import Offered, echo
 from support.in_sessions import output, said
+from support.small_disk import small_disk
 
 from codeact_team import ForkError, SandboxError, SessionResult, SettingError
 from codeact_team.execution import ExecutionResult
@@ -300,6 +301,20 @@ async def test_the_limit_of_the_workspace_holds_for_copies_made_at_once(kind: Ki
     assert sum(isinstance(one, ForkError) for one in made) == 3
     assert allocated(tmp_path) < 64 << 20
     await executor.stop()
+
+
+async def test_nothing_is_left_of_a_fork_for_which_the_disk_is_too_small(kind: Kind, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "100m"):
+        executor = kind.make(work_dir=tmp_path / "disk", workspace_mib=None)
+        assert isinstance(executor, BranchingCodeExecutor)
+        await output(executor, "for n in range(2000): open(str(n), 'wb').write(b'x' * (16 << 10))")
+        for _ in range(4):
+            with pytest.raises(ForkError, match="No space left"):
+                await executor.fork(6)
+            assert not [*(tmp_path / "disk").glob(".codeact-team/branches-*/*")]
+            [branch] = await executor.fork()
+            await branch.stop()
+        await executor.stop()
 
 
 async def test_a_session_is_set_back_where_what_is_there_afterwards_is_within_the_limit(

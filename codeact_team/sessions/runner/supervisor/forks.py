@@ -64,8 +64,9 @@ class Fork:
         self._loop.forget(self.parent.reports)
         for child in self._children:
             self._loop.forget(child.control)
-        lines = {child.pid for child in self._children if child.pid}
-        self._family.end(lambda descendant: descendant.line in lines)
+        parent, lines = self.parent.pid, {child.pid for child in self._children if child.pid}
+        # beside its forks a parent has no descendants; those not heard of yet may be in the middle of their copies
+        self._family.end(lambda one: one.line in lines or (one.line == parent and one.pid != parent))
         for child in self._children:
             self._family.forget(child.pid)
             child.close()
