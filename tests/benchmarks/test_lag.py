@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
@@ -28,6 +29,7 @@ from codeact_team.executors import (
     DockerCommandLineCodeExecutor,
     DockerSessionCodeExecutor,
 )
+from codeact_team.runs import TeamRunner
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
 
@@ -62,6 +64,16 @@ import os
 for d in range(3):
     os.mkdir('\\n' * (d + 1))
     for n in range(1000): open('\\n' * (d + 1) + '/' + '\\n' * 100 + str(n), 'x').close()
+""",
+    "workspace: 10,000 files with long paths of wide characters": """
+import os
+for n in range(15): os.mkdir(chr(0x4e00 + n) * 80); os.chdir(chr(0x4e00 + n) * 80)
+for n in range(10_000): open(f'{n}', 'x').close()
+""",
+    "workspace: 10,000 hidden files with long paths of wide characters": """
+import os
+for n in range(15): os.mkdir(chr(0x4e00 + n) * 80); os.chdir(chr(0x4e00 + n) * 80)
+for n in range(10_000): open(f'.{n}', 'x').close()
 """,
     "workspace: three files of 60 MiB that nearly hold a credential": f"""
 for n in range(3):
@@ -107,6 +119,8 @@ chain(400)
     "exception: a group of 20,000": "raise ExceptionGroup('x', [ValueError(n) for n in range(20_000)])",
     "exception: a traceback through a line of 1 MiB": "exec(compile('x = 1 / 0 #' + 'y' * (1 << 20), 'f', 'exec'))",
 }
+COMMANDS_TOO = ("nothing", *(what for what in EVERYWHERE if "files with" in what))
+"""What the command is measured with, too: it copies the files of a run, and tells of them."""
 IN_A_CONTAINER_TOO = ("workspace: 60,000 empty files", "workspace: 3,000 files whose names are newlines")
 IN_A_SESSION: dict[str, str] = {
     "name: 100,000 of them": "globals().update({f'name{n}': n for n in range(100_000)})",
@@ -172,13 +186,22 @@ async def lag_of_loop() -> AsyncGenerator[Lag]:
         await asyncio.wait({watching})
 
 
-async def run(executor: type, code: str, record: Path, **settings: object) -> tuple[Lag, float]:
+async def run(
+    executor: type, code: str, record: Path, *, as_command: bool, **settings: object
+) -> tuple[Lag, float]:
     """Lets an agent run a block and answer, in a run that is recorded. How late the loop was, and how long it took."""
     model = ReplayChatCompletionClient([py(code), *["The answer."] * 3])
     made: Any = executor(timeout=120, **settings)
     kind = CodeActAgent if isinstance(made, SessionCodeExecutor) else CodeExecutorAgent
     config = kind("coder", model_client=model, code_executor=made).dump_component().model_dump()
     began = time.perf_counter()
+    if as_command:
+        file = record.with_suffix(".json")
+        file.write_text(json.dumps(config))
+        runner = TeamRunner(file, out=record.with_suffix(".out"), record=record)
+        async with lag_of_loop() as lag:
+            await runner.run_once("Go.")
+        return lag, time.perf_counter() - began
     async with lag_of_loop() as lag, open_team(config, record=record) as team:
         await team.run(task="Go.", cancellation_token=CancellationToken())
     return lag, time.perf_counter() - began
@@ -188,12 +211,13 @@ async def run(executor: type, code: str, record: Path, **settings: object) -> tu
 async def test_the_lag_of_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIVE_API_KEY", KEY)
     table = Table("hostile", "where", "longest lag, s", "lags over the goal, s", "the run, s")
-    for number, (what, code, where, settings) in enumerate(_cases()):
-        lag, seconds = await run(EXECUTORS[where], code, tmp_path / str(number), **settings)
+    for number, (what, code, where, as_command, settings) in enumerate(_cases()):
+        directory = tmp_path / str(number)
+        lag, seconds = await run(EXECUTORS[where], code, directory, as_command=as_command, **settings)
         mark = " !" if lag.longest > GOAL else ""
         table.add_row(
             what,
-            f"{where}, files there" if settings else where,
+            where + ", files there" * bool(settings) + ", the command" * as_command,
             f"{lag.longest:.3f}{mark}",
             f"{lag.over:.2f}",
             f"{seconds:.1f}",
@@ -201,13 +225,15 @@ async def test_the_lag_of_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     Console(width=140).print(table)
 
 
-def _cases() -> Iterator[tuple[str, str, str, dict[str, object]]]:
+def _cases() -> Iterator[tuple[str, str, str, bool, dict[str, object]]]:
     for what, code in EVERYWHERE.items():
         for where in EXECUTORS:
-            yield what, code, where, {}
+            yield what, code, where, False, {}
         if what in IN_A_CONTAINER_TOO:
-            yield what, code, "session, Docker", IN_CONTAINER
+            yield what, code, "session, Docker", False, IN_CONTAINER
+        if what in COMMANDS_TOO:
+            yield what, code, "command line, confined", True, {}
     for what, code in IN_A_SESSION.items():
         for where in EXECUTORS:
             if where.startswith("session"):
-                yield what, code, where, {}
+                yield what, code, where, False, {}
