@@ -19,6 +19,8 @@ from codeact_team.sandbox_description import DataFile
 from codeact_team.workspace import Change, ChangedFile, Changes, RecordedFile, SavedFile
 
 _MIB = 1 << 20
+_BLOCK = 512
+"""Bytes, whatever the file system."""
 _LONG = 64 * _MIB
 """Bytes whose copy takes its time; of a longer file, the content is not recorded."""
 
@@ -156,9 +158,20 @@ class WorkFiles:
     ) -> None:
         """See :meth:`codeact_team.StreamingCodeExecutor.restore_files`."""
         files = self._reached()
+        await asyncio.to_thread(self._refuse_too_many_names, wanted)
         await files.remove(gone)
         given = [_kept(path, source, path in executable) for path, source in wanted.items()]
         await files.put(given, replace=True)
+
+    def _refuse_too_many_names(self, wanted: Mapping[str, Path]) -> None:
+        """Refuse what would take more room than there is, as a file of many names comes back as many files."""
+        sizes = {source: source.stat().st_blocks * _BLOCK for source in {*wanted.values()}}
+        again = sum(sizes[source] for source in wanted.values()) - sum(sizes.values())
+        if self._room is not None and again > self._room:
+            raise SandboxError(
+                f"the files of the workspace cannot be brought back: {again // _MIB:,} MiB of them are the same content under "
+                f"other names, and workspace_mib is {self._room // _MIB}: begin a new run"
+            )
 
     async def add(self, name: str, data: bytes) -> str:
         """See :meth:`codeact_team.StreamingCodeExecutor.add_file`."""

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from support.executing import KINDS, Kind, run
 
-from codeact_team import SandboxError, SettingError
+from codeact_team import ConfinedCommandLineCodeExecutor, SandboxError, SettingError
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.files import inside
 from codeact_team.files.saving import CopyNames
@@ -47,6 +47,20 @@ def data(tmp_path: Path) -> Sequence[Path]:
 def out(tmp_path: Path) -> Path:
     (tmp_path / "out").mkdir()
     return tmp_path / "out"
+
+
+async def test_a_file_of_many_names_does_not_come_back_as_more_than_the_limit(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.write_bytes(b"x" * (2 << 20))
+    workspace = tmp_path / "workspace"
+    async with ConfinedCommandLineCodeExecutor(
+        work_dir=workspace, workspace_mib=8, confinement="best_effort"
+    ) as executor:
+        with pytest.raises(SandboxError, match="38 MiB of them are the same content under other names"):
+            await executor.restore_files({str(number): kept for number in range(20)}, (), [])
+        assert os.listdir(workspace) == []
+        await executor.restore_files({str(number): kept for number in range(4)}, (), [])
+        assert sorted(os.listdir(workspace)) == ["0", "1", "2", "3"]
 
 
 async def goes_in_and_out(executor: SandboxedCodeExecutor, out: Path) -> None:
