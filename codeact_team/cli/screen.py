@@ -10,8 +10,9 @@ from errno import EIO
 from functools import partial
 from typing import Literal
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions
 from rich.progress import Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
 from rich.text import Text
 
 from codeact_team.cli.highlighting import highlighted, highlighted_prose
@@ -161,7 +162,7 @@ class Screen:
         if printed := f"{text.plain}{end}":
             self._is_mid_line = not printed.endswith("\n")
         # lines are as long as they are: the terminal wraps them, and what is copied has no breaks of ours
-        self._out.print(text, end=end, soft_wrap=True)
+        self._out.print(text if text.spans else _Plain(text, end), end=end, soft_wrap=True)
 
     def _show(self, show: Callable[[], None]) -> None:
         if self._held is not None:
@@ -187,6 +188,19 @@ class Screen:
         )
         self._working.add_task("working")
         self._show_now(self._working.start)
+
+
+class _Plain:
+    """Text in one style, however many lines it has: Rich would make something of each of them, which takes its time."""
+
+    def __init__(self, text: Text, end: str) -> None:
+        self._text = text
+        self._end = end
+
+    def __rich_console__(self, console: Console, _: ConsoleOptions) -> Iterator[Segment]:
+        style = self._text.style
+        yield Segment(self._text.plain, console.get_style(style) if style else None)
+        yield Segment(self._end)
 
 
 class _Console(Console):

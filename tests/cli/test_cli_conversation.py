@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from autogen_agentchat.messages import (
 )
 from autogen_core.code_executor import CodeBlock, CodeResult
 from autogen_core.models import RequestUsage
+from support.cost import SHORT
 
 from codeact_team import ExecutionResult, Outcome, Verdict
 from codeact_team.cli.conversation import Conversation
@@ -406,3 +408,13 @@ async def test_what_is_told_after_the_words_that_came_in_pieces_is_shown(capsys:
     remark = ThoughtEvent(content="The answer is not taken.", source="coder")
     out = await told(capsys, words("It is 42."), generated, remark)
     assert out == "── coder\nIt is 42.\nThe answer is not taken.\n"
+
+
+def test_an_answer_of_many_lines_is_printed_as_fast_as_one_of_a_single_line(
+    capsys: pytest.CaptureFixture[str],
+):
+    screen, answer = Screen(), "x\n" * (1 << 18)
+    began = time.process_time()
+    screen.prose(answer)
+    assert time.process_time() - began < SHORT / 4
+    assert capsys.readouterr().out == answer
