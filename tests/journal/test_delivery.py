@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 import stories
-from killing import last_run, resume, start
+from killing import ALLOWED, last_run, launched, prepare, resume, start
 from support.openai_server import ScriptedServer
 from support.small_disk import leave_free, small_disk
 
@@ -91,3 +94,32 @@ def test_an_answer_for_which_there_was_no_room_is_written_by_resume(tmp_path: Pa
         (full / "filler").unlink()
         assert resume(tmp_path, server, 0, "after", "-o", str(answer))[0] == 0
         assert (answer.read_text().strip(), len(server.requests)) == (STORY.answer.strip(), 2)
+
+
+LARGE = stories.Story(
+    stories.coder(settings=stories.CONFINED, tools=[]),
+    stories.step_by_step(
+        stories.python(
+            "import os\nos.mkdir('a')\nfor n in range(2): open(f'a/{n}', 'wb').write(bytes([1 + n]) * (40 << 20))"
+        ),
+        stories.python("final_answer('Done.')"),
+    ),
+    "Done.",
+)
+
+
+def test_nothing_is_left_of_a_copy_in_which_a_run_was_killed(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with small_disk(out, "200m"), ScriptedServer.in_thread(LARGE.reply) as server:
+        prepare(tmp_path, LARGE)
+        command = ("run", "config.json", "Go.", *ALLOWED, "--out", str(out))
+        with launched(tmp_path, server, 0, "after", *command) as process:
+            while (there := os.statvfs(out)).f_blocks - there.f_bfree < (45 << 20) // there.f_frsize:
+                time.sleep(0)
+            process.send_signal(signal.SIGKILL)
+            process.communicate(timeout=60)
+        assert {*os.listdir(out / "a")} <= {"0", "1"}
+        code, _, stderr = resume(tmp_path, server, 0, "after", "--out", str(out))
+        assert code == 0, stderr
+        assert sorted(os.listdir(out / "a")) == ["0", "1"]
+        assert {path.stat().st_size for path in (out / "a").iterdir()} == {40 << 20}
