@@ -167,6 +167,17 @@ class Directory:
             if self._owner is not None:
                 os.chown(name, *self._owner, dir_fd=directory, follow_symlinks=False)
 
+    def remove(self, path: str) -> None:
+        """Remove a file that was put there by us, if nobody has changed it since.
+
+        Raises:
+            OSError: If there is none.
+        """
+        above, _, name = path.rpartition("/")
+        with below(self.top, above) as directory, opened_file(directory, name) as file:
+            if is_unchanged(file):
+                os.unlink(name, dir_fd=directory)
+
     def _give(self, name: str, directory: int) -> None:
         """Let a directory that was made just now have its owner and its permissions."""
         if self._owner is not None:

@@ -21,6 +21,9 @@ from codeact_team.journal.past_effects import Asker, Attempts, Branch, PastEffec
 from codeact_team.journal.questions import owner_of
 from codeact_team.journal.run_directory import RunDirectory
 
+_RESULT = "result"
+"""The type of the event that tells what has come of a run; its class is above this."""
+
 
 class Past:
     """The past of a run, which is asked for each effect in turn. Blocks.
@@ -36,6 +39,7 @@ class Past:
         rebuilding: The names of workspaces that were on the way back when the run ended once more.
         under_way: Blocks that were running when the run ended, by the numbers of their entries.
         chain: What authenticates the next entry; ``None`` where the run is not this user's, or was changed by somebody else.
+        copies: Where the files of the run were copied to, each time it has ended so far.
         open: The questions for which the run was parked, and that nobody has answered, by the numbers of their entries.
 
     Raises:
@@ -50,6 +54,7 @@ class Past:
         self.workspaces: dict[str, list[tuple[int, int]]] = defaultdict(list)
         self.rebuilding: set[str] = set()
         self.under_way: dict[int, PastEffect] = {}
+        self.copies: list[str] = []
         self.open: dict[int, OpenQuestion] = {}
         # nearly all have one, and a list of one takes a tenth of the memory of a queue
         self._by_key: dict[str, list[PastEffect]] = defaultdict(list)
@@ -216,6 +221,9 @@ class Past:
             event = cast("dict[str, Any]", self.blobs.unpack({**event}))
         if event["type"] == RunEnded.type:
             self._has_ended = True
+        elif event["type"] == _RESULT:
+            result: Any = self.blobs.unpack({**event})
+            self.copies += [str(file["found_at"]) for file in result.get("files", ()) if file.get("found_at")]
         elif event["type"] == RunParked.type:
             parked = load(event)
             assert isinstance(parked, RunParked)

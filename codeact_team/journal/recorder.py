@@ -96,6 +96,8 @@ class Recorder:
         """The number of the last one of the time before."""
         self._files: dict[str, Mapping[str, RecordedFile]] = {}
         """What was in each workspace when that was last recorded."""
+        self._at_work: dict[int, tuple[str, Mapping[str, RecordedFile]]] = {}
+        """By the numbers of blocks that have not ended, their workspaces, and what was there before."""
         self.is_stopping = False
         """Whether the run is being stopped from outside, so that what ends now was cut short."""
 
@@ -217,6 +219,8 @@ class Recorder:
             with inside(n, owner_by(effect)):
                 if isinstance(executor, StreamingCodeExecutor):
                     await self._before(executor)
+                    workspace = workspace_of(executor)
+                    self._at_work[n] = workspace, self._files.get(workspace, {})
                 outcome = await do()
                 if isinstance(executor, StreamingCodeExecutor):
                     await self.record_files(executor, n)
@@ -230,6 +234,9 @@ class Recorder:
             finally:
                 await self._fail(n, error, is_cancelled=self.is_stopping or _is_cancelled(error))
             raise
+        finally:
+            if not self.is_stopping:
+                self._at_work.pop(n, None)
         if self.is_stopping and not isinstance(effect, CodeRun):
             await self._fail(n, asyncio.CancelledError(_STOPPING), is_cancelled=True)
         else:
@@ -312,6 +319,19 @@ class Recorder:
             self._leaves_out_files = True
             self._notices.append(_NO_FILES)
         return digest
+
+    async def cut_off(self, executor: StreamingCodeExecutor) -> Collection[str]:
+        """The files of a workspace that a block has made or changed which has not ended: they are not the run's until it has.
+
+        Raises:
+            SandboxError: If that cannot be found out.
+        """
+        workspace = workspace_of(executor)
+        before = next((files for where, files in self._at_work.values() if where == workspace), None)
+        if before is None:
+            return ()
+        now = await self.files_of(executor)
+        return {path for path, file in now.items() if before.get(path) != file}
 
     def close(self) -> None:
         """Let others go on with the run, when all is written. Idempotent. Blocks."""

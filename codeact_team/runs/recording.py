@@ -69,6 +69,8 @@ class Recording:
         self._parking: Parking | None = None
         self._recorder: Recorder | None = None
         self._resumption: Resumption | None = None
+        self.copies: Sequence[str] = ()
+        """Where files of the run were copied to before it was resumed."""
 
     @property
     def calls_tools(self) -> bool:
@@ -152,7 +154,7 @@ class Recording:
                 raise JournalError(_FULL.format(directory.path, past.full_mib))
             if past.chain is None and self._shown is None:
                 raise foreign_refused(directory.path)
-            self._resumption = Resumption(past, self._recorder)
+            self._resumption, self.copies = Resumption(past, self._recorder), past.copies
             self._resumption.begin(executors)
             if task is None and self._recorder.questions.shown(directory.config()) != config.written:
                 logger.warning(
@@ -217,6 +219,10 @@ class Recording:
         if self._recorder is not None:
             # the end waits for it without letting the loop go on
             await self._recorder.written()
+
+    async def cut_off(self, executor: StreamingCodeExecutor) -> Collection[str]:
+        """Files that are not the run's yet: see :meth:`Recorder.cut_off`. Of a run that is not recorded, there are none."""
+        return () if self._recorder is None else await self._recorder.cut_off(executor)
 
     def delivered(self) -> None:
         """Note that what came of the run is where it was wanted: then there is nothing more to do for it. Blocks.

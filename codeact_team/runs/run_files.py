@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +50,7 @@ _GONE = (
     "the workspace was temporary, and these files are gone with it: `--out DIR` copies them, and a `work_dir` of the code "
     "executor keeps them"
 )
+_CUT_OFF = "left out are {:,} that interrupted code was at work on: they come when the run is resumed"
 _TEMPORARY = "the workspace is temporary, and goes with these files at the end: a `work_dir` of the code executor keeps them"
 
 
@@ -77,6 +78,7 @@ class RunFiles:
 
     Args:
         out: The directory that gets copies; made if it is missing, beside what is there.
+        cut_off: Tells which files of an executor are of code that has not ended, and will run again: they are not the run's yet.
 
     Attributes:
         found: The files of the last run.
@@ -84,7 +86,12 @@ class RunFiles:
         due: How many could not be copied, as the directory takes no more.
     """
 
-    def __init__(self, out: str | os.PathLike[str] | None) -> None:
+    def __init__(
+        self,
+        out: str | os.PathLike[str] | None,
+        cut_off: Callable[[StreamingCodeExecutor], Awaitable[Collection[str]]],
+    ) -> None:
+        self._cut_off = cut_off
         self._out = None if out is None else os.fspath(out)
         self._target: int | None = None
         self._has_made_out = False
@@ -92,6 +99,8 @@ class RunFiles:
         self._artifacts = 0
         self._has_warned = False
         """Whether it is told that a workspace is temporary."""
+        self._copied: set[str] = set()
+        """Where all files of the last run have their copies."""
         self.found: Sequence[RunFile] = ()
         self.notes: Sequence[str] = ()
         self.due = 0
@@ -233,6 +242,10 @@ class RunFiles:
                 key = place.path or Path(f"/{number}")
                 new = [file for file in changes.files if (key, file.path) not in seen]
                 seen |= {(key, file.path) for file in new}
+                if cut_off := await self._cut_off(executor):
+                    whole = [file for file in new if file.path not in cut_off]
+                    notes += [_CUT_OFF.format(len(new) - len(whole))] if whole != new else []
+                    new = whole
                 found += await self._told(executor, new, place, number, stays=stays)
             except (OSError, CodeActTeamError) as error:
                 notes.append(f"the files of {type(executor).__name__} are not known: {error}")
@@ -241,10 +254,26 @@ class RunFiles:
             notes += [changes.remark] if changes.remark else []
             if new and self._target is None and not (place.lasts or self._has_warned):
                 notes.append(_TEMPORARY if stays else _GONE)
+        self._copied = {file.found_at for file in found if file.found_at is not None}
         if (more := len(found) - _MAX_TOLD) > 0:
             notes.append(f"{more:,} more files are not listed here")
         self.found, self.notes = found[:_MAX_TOLD], list(dict.fromkeys(notes))
         self._has_warned = self._has_warned or {_TEMPORARY, _GONE} & {*notes} != set()
+
+    def remove_others(self, copies: Sequence[str]) -> None:
+        """Remove copies of a time before the run was resumed that are not among its files in the end. Blocks.
+
+        Args:
+            copies: Where they are, if nobody has moved or changed them since.
+        """
+        if self._target is None or self._out is None or self.due:
+            return
+        for copy in copies:
+            path = os.path.relpath(copy, self._out)
+            if os.path.join(self._out, path) not in self._copied:
+                # it is elsewhere or gone, or what a journal says is no path
+                with suppress(OSError, ValueError):
+                    Directory(self._target).remove(path)
 
     async def _told(
         self,

@@ -79,10 +79,10 @@ class TeamRunner:
         self._source = source
         self._overrides = overrides
         self._policy = policy
-        self._files = RunFiles(out)
         if not isinstance(record, Recording):
             record = Recording(record, mib=record_mib, sync=sync)
         self._recording = record
+        self._files = RunFiles(out, record.cut_off)
         self._door = Door(self._record, self._files.keep)
         self.listen(self._recording, essential=True)
         self.listen(self._files.count)
@@ -261,7 +261,8 @@ class TeamRunner:
                         noted = await self._noted(task)
                         reason = await stream(team, noted, self._door, stopping, seconds=seconds)
                     await self._recording.finish(executors_of(self._scope))
-                    return reason
+                self._files.remove_others(self._recording.copies)
+                return reason
             except BaseException as error:
                 failure = self._door.original_of(error)
                 raise

@@ -34,10 +34,14 @@ ALLOWED = ("-q", "--allow", "killed_run", "--allow-unsafe")
 
 def launched(folder: Path, server: ScriptedServer, nth: int, how: str, *arguments: str) -> fork_server.Forked:
     """The command at work: see ``killed_run.py``."""
+    # temporary workspaces are in the test's own directory
+    temporary = folder / "tmp"
+    temporary.mkdir(exist_ok=True)
     variables = environment(
         OPENAI_API_KEY="sk-of-the-test-0123456789",
         OPENAI_BASE_URL=server.base_url,
         PYTHONPATH=str(PROGRAM.parent),
+        TMPDIR=str(temporary),
     )
     program = [str(PROGRAM), str(nth), how, *arguments]
     return fork_server.start(program, cwd=folder, environment=variables, stdin=subprocess.DEVNULL)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import stories
-from killing import ALLOWED, last_run, launched, prepare, resume, start
+from killing import ALLOWED, WAYS, last_run, launched, prepare, resume, start
 from support.openai_server import ScriptedServer
 from support.small_disk import leave_free, small_disk
+from support.waiting import until
 
 from codeact_team.journal.log import read_log
 
@@ -123,3 +126,54 @@ def test_nothing_is_left_of_a_copy_in_which_a_run_was_killed(tmp_path: Path) -> 
         assert code == 0, stderr
         assert sorted(os.listdir(out / "a")) == ["0", "1"]
         assert {path.stat().st_size for path in (out / "a").iterdir()} == {40 << 20}
+
+
+def cut_off(go: Path, settings: dict[str, Any]) -> stories.Story:
+    """A file has its name when it is whole, which it is not before ``go`` says something; another one goes."""
+    return stories.Story(
+        stories.coder(settings={**settings, "readable": [str(go)]}, tools=[]),
+        stories.step_by_step(
+            stories.python("open('made.txt', 'w').write('made')\nopen('scratch.txt', 'w').write('scratch')"),
+            stories.python(
+                "import os\nopen('made.txt', 'a').write(' more')\nopen('partial.tmp', 'w').write('half')\n"
+                f"try:\n    while not open({str(go)!r}).read():\n        pass\n"
+                "except BaseException:\n    open('why.txt', 'w').write('stopped')\n    raise\n"
+                "os.rename('partial.tmp', 'whole.txt')\nos.remove('scratch.txt')"
+            ),
+            stories.python("final_answer('Done.')"),
+        ),
+        "Done.",
+    )
+
+
+@pytest.mark.parametrize("settings", [stories.IN_WORK, stories.CONFINED], ids=["lasting", "temporary"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param("interrupt", id="INT"),
+        pytest.param("terminate", id="TERM", marks=pytest.mark.long),
+        pytest.param("timeout", id="time limit", marks=pytest.mark.long),
+    ],
+)
+def test_code_that_was_stopped_delivers_nothing_until_it_has_run_again(
+    tmp_path: Path, how: str, settings: dict[str, Any]
+) -> None:
+    go = tmp_path / "go"
+    go.touch()
+    story = cut_off(go, settings)
+    prepare(tmp_path, story)
+    with ScriptedServer.in_thread(story.reply) as server:
+        limit = ["--timeout", "5"] if how == "timeout" else []
+        command = ("run", "config.json", "Go.", *ALLOWED, *limit, *WANTED)
+        with launched(tmp_path, server, 0, "after", *command) as process:
+            asyncio.run(until(lambda: any(tmp_path.rglob("partial.tmp"))))
+            if (number := WAYS[how]) is not None:
+                process.send_signal(number)
+            _, stderr = process.communicate(timeout=60)
+        # of the block before, what the one that was stopped has not changed
+        assert os.listdir(tmp_path / "out") == ["scratch.txt"], stderr
+        go.write_text("go")
+        code, _, stderr = resume(tmp_path, server, 0, "after", *WANTED)
+    assert code == 0, stderr
+    files = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
+    assert files == {"made.txt": "made more", "whole.txt": "half"}
