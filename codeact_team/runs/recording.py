@@ -83,7 +83,7 @@ class Recording:
         return None if self._recorder is None else str(self._recorder.directory.path)
 
     def refuse_what_passes(self, parts: Sequence[str]) -> None:
-        """Refuse to go on with a run of which parts act past the journal.
+        """Refuse to go on with a run of which parts act past the journal, before it goes on. Blocks.
 
         Args:
             parts: Their names.
@@ -91,7 +91,7 @@ class Recording:
         Raises:
             JournalError: If there are any.
         """
-        if parts and self._resumption is not None:
+        if parts and isinstance(self._runs, RunDirectory) and self._runs.is_begun:
             raise JournalError(
                 f"the run cannot go on: {', '.join(parts)} act past its journal, so nobody knows what they have done"
             )
@@ -147,21 +147,7 @@ class Recording:
         _refuse_what_reaches_the_key(executors)
         credentials = credentials_of(config.document, os.environ)
         if directory.is_begun:
-            self._recorder, past = Recorder.reopen(
-                directory, credentials, shown=self._shown, mib=self._mib, sync=self._sync
-            )
-            if past.full_mib is not None:
-                raise JournalError(_FULL.format(directory.path, past.full_mib))
-            if past.chain is None and self._shown is None:
-                raise foreign_refused(directory.path)
-            self._resumption, self.copies = Resumption(past, self._recorder), past.copies
-            self._resumption.begin(executors)
-            if task is None and self._recorder.questions.shown(directory.config()) != config.written:
-                logger.warning(
-                    "the config has changed since this run began: what is asked otherwise is done anew"
-                )
-            self._recorder.write(resumed=dict(_versions()))
-            tell(past.told(str(directory.path)))
+            recorder = self._go_on(directory, config, credentials, task, executors)
         else:
             about = About(
                 id=directory.path.name,
@@ -170,7 +156,7 @@ class Recording:
                 working_directory=os.getcwd(),
                 versions=dict(_versions()),
             )
-            self._recorder = Recorder.create(
+            recorder = self._recorder = Recorder.create(
                 directory.path.parent,
                 about,
                 config.written,
@@ -179,8 +165,39 @@ class Recording:
                 mib=self._mib,
                 sync=self._sync,
             )
-        self._parking = Parking(self._recorder, park)
-        self._recorder(opened)
+        self._parking = Parking(recorder, park)
+        recorder(opened)
+
+    def _go_on(
+        self,
+        directory: RunDirectory,
+        config: CheckedConfig,
+        credentials: Mapping[str, str],
+        task: str | None,
+        executors: Sequence[StreamingCodeExecutor],
+    ) -> Recorder:
+        recorder, past = Recorder.reopen(
+            directory, credentials, shown=self._shown, mib=self._mib, sync=self._sync
+        )
+        try:
+            # nothing is written to a run that is refused, not even that it was
+            if past.full_mib is not None:
+                raise JournalError(_FULL.format(directory.path, past.full_mib))
+            if past.chain is None and self._shown is None:
+                raise foreign_refused(directory.path)
+            resumption = Resumption(past, recorder)
+            resumption.begin(executors)
+        except BaseException:
+            recorder.close()
+            raise
+        self._recorder, self._resumption, self.copies = recorder, resumption, past.copies
+        if task is None and recorder.questions.shown(directory.config()) != config.written:
+            logger.warning(
+                "the config has changed since this run began: what is asked otherwise is done anew"
+            )
+        recorder.write(resumed=dict(_versions()))
+        tell(past.told(str(directory.path)))
+        return recorder
 
     def __call__(self, event: Event) -> None:
         if self._recorder is not None:

@@ -225,6 +225,7 @@ class TeamRunner:
     async def _load(self, config: CheckedConfig) -> None:
         telemetry.trace(self._door, *span_settings(config, self._source))
         self._team = make_runnable(config)
+        self._recording.refuse_what_passes(past_the_door(self._team))
         self._summary.begin(self._team)
         self._must_note = any(map(_needs_note, components_in(self._team)))
         self._opened = what_is_open(executors_of(self._scope))
@@ -248,7 +249,6 @@ class TeamRunner:
         team = self._team
         assert team is not None, "the team is not open"
         past = past_the_door(team)
-        self._recording.refuse_what_passes(past)
         failure: BaseException | None = None
         with self._door.span(
             lambda span: RunBegan(span=span, task=task, past_the_door=past, record=self._recording.place),

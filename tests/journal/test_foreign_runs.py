@@ -12,9 +12,12 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+import stories
 from cli.command_line import COMMAND, codeact_team, environment, talker
 from pydantic import JsonValue
 
+from codeact_team import open_team
+from codeact_team.errors import JournalError
 from codeact_team.journal import About, Recorder, RunDirectory
 from codeact_team.journal.log import decode, encode, read_log
 from codeact_team.journal.run_directory import digest_of
@@ -188,6 +191,52 @@ def test_a_run_of_another_user_is_refused_with_what_it_asks_for(tmp_path: Path) 
         "replay", run.name, cwd=tmp_path / "there", XDG_STATE_HOME=str(tmp_path / "other"), MY_API_KEY=KEY
     )
     assert is_refused(replayed)
+
+
+def content_of(directory: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+async def test_a_refused_run_is_as_it_was_and_its_owner_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, run = tmp_path / talker(tmp_path, ["First.", "Second."]), tmp_path / "kept"
+    async with open_team(config, record=run) as agent:
+        await agent.run(task="Go on.")
+    with (run / "journal.jsonl").open("ab") as file:
+        # as a kill may leave it
+        file.write(b'{"n":')
+    before = content_of(run)
+    with monkeypatch.context() as another:
+        another.setenv("XDG_STATE_HOME", str(tmp_path / "other"))
+        for _ in range(2):
+            with pytest.raises(JournalError, match="was not recorded by you"):
+                async with open_team(config, record=run):
+                    pass
+    assert content_of(run) == before
+    async with open_team(config, record=run) as agent:
+        results = [await agent.run(task="Go on.") for _ in range(2)]
+    said = [result.messages[-1].to_text() for result in results]  # pyright: ignore[reportAttributeAccessIssue]
+    assert said == ["First.", "Second."]
+
+
+async def test_a_run_whose_parts_act_past_its_journal_is_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    config, run = tmp_path / talker(tmp_path, ["First."]), tmp_path / "kept"
+    async with open_team(config, record=run) as agent:
+        await agent.run(task="Go on.")
+    before = content_of(run)
+    team = stories.team(
+        json.loads(config.read_text()),
+        termination_condition=stories.component(
+            "autogen_agentchat.conditions.TimeoutTermination", timeout_seconds=60
+        ),
+    )
+    with pytest.raises(JournalError, match="TimeoutTermination act past its journal"):
+        async with open_team(team, record=run):
+            pass
+    assert content_of(run) == before
 
 
 def change_line(run: Path) -> None:
