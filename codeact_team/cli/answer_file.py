@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Generator
@@ -64,6 +65,9 @@ def _check(path: Path, what: str, directory: Directory, name: str) -> None:
 
 def _write(path: Path, directory: Directory, name: str, answer: str) -> None:
     content = answer if answer.endswith("\n") else f"{answer}\n"
+    with _explained(path, _ANSWER), parent_of(path) as (now, _):
+        if not os.path.samestat(os.fstat(now), os.fstat(directory.top)):
+            raise OSError(errno.ESTALE, "its directory was replaced by another while the run worked")
     with _explained(path, _ANSWER), directory.new_file(name) as file:
         file.write(content.encode(errors="replace"))
         file.replace()

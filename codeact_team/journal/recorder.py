@@ -306,6 +306,10 @@ class Recorder:
         """Take what is in a workspace for known: what is written down later is what has changed since."""
         self._files[workspace_of(executor)] = files
 
+    def known_files(self, executor: StreamingCodeExecutor) -> Mapping[str, RecordedFile]:
+        """What is in a workspace, as far as is known."""
+        return self._files.get(workspace_of(executor), {})
+
     async def files_of(self, executor: StreamingCodeExecutor) -> Mapping[str, RecordedFile]:
         """What is in a workspace; the contents are kept, but those with a credential in them."""
         return await executor.record_files(self._keep)

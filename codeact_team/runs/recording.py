@@ -33,6 +33,7 @@ from codeact_team.journal.room import DEFAULT_MIB
 from codeact_team.journal.run_directory import ADVICE
 from codeact_team.journal.seal import key_file
 from codeact_team.runs.result import RunEnding, RunResult
+from codeact_team.workspace import ChangedFile
 
 logger = logging.getLogger(__name__)
 
@@ -229,13 +230,13 @@ class Recording:
         if self._recorder is not None:
             self._recorder.is_stopping = is_stopping
 
-    async def finish(self, executors: Sequence[StreamingCodeExecutor]) -> None:
-        """The work is done: see :meth:`Resumption.finish` and :meth:`Recorder.written`."""
-        if self._resumption is not None:
-            await self._resumption.finish(executors)
+    async def finish(self, executors: Sequence[StreamingCodeExecutor]) -> Sequence[ChangedFile]:
+        """The work is done: see :meth:`Resumption.finish`, which says what is returned, and :meth:`Recorder.written`."""
+        lacking = () if self._resumption is None else await self._resumption.finish(executors)
         if self._recorder is not None:
             # the end waits for it without letting the loop go on
             await self._recorder.written()
+        return lacking
 
     async def cut_off(self, executor: StreamingCodeExecutor) -> Collection[str]:
         """Files that are not the run's yet: see :meth:`Recorder.cut_off`. Of a run that is not recorded, there are none."""

@@ -19,7 +19,7 @@ from codeact_team.errors import CodeActTeamError, SettingError
 from codeact_team.events import ArtifactKept, ArtifactReference, BlockEnded
 from codeact_team.execution import Artifact, SessionResult
 from codeact_team.executor_interface import StreamingCodeExecutor
-from codeact_team.files.directories import Directory, below
+from codeact_team.files.directories import Directory, below, opened
 from codeact_team.files.saving import readable
 from codeact_team.system.named_paths import parent_of
 from codeact_team.system.trees import DIRECTORY
@@ -51,6 +51,8 @@ _GONE = (
     "executor keeps them"
 )
 _CUT_OFF = "left out are {:,} that interrupted code was at work on: they come when the run is resumed"
+_LACKING = "it was removed since, or its content was not kept"
+_MOVED = "the directory {} was removed, or replaced by another, while the run worked"
 _TEMPORARY = "the workspace is temporary, and goes with these files at the end: a `work_dir` of the code executor keeps them"
 
 
@@ -73,6 +75,15 @@ class RunFile:
     problem: str = ""
 
 
+def _leads_to(path: str, directory: int) -> bool:
+    """Whether a path still leads to a directory that was opened by it."""
+    try:
+        with opened(path) as now:
+            return os.path.samestat(os.fstat(now), os.fstat(directory))
+    except OSError:
+        return False
+
+
 class RunFiles:
     """Keeps what sessions show, as a handler in the door, and finds what a run has made or changed.
 
@@ -83,7 +94,7 @@ class RunFiles:
     Attributes:
         found: The files of the last run.
         notes: What else there is to say of them, in words.
-        due: How many could not be copied, as the directory takes no more.
+        due: How many are not where they were wanted: they could not be copied, or are not to be had.
     """
 
     def __init__(
@@ -99,6 +110,7 @@ class RunFiles:
         self._artifacts = 0
         self._has_warned = False
         """Whether it is told that a workspace is temporary."""
+        self._lacking: Sequence[ChangedFile] = ()
         self._copied: set[str] = set()
         """Where all files of the last run have their copies."""
         self.found: Sequence[RunFile] = ()
@@ -215,7 +227,7 @@ class RunFiles:
             executors: Where, asked at the end.
             stays: Whether temporary workspaces stay for now.
         """
-        self.found, self.notes, self.due = (), (), 0
+        self.found, self.notes, self.due, self._lacking = (), (), 0, ()
         try:
             yield
         except asyncio.CancelledError:
@@ -254,11 +266,21 @@ class RunFiles:
             notes += [changes.remark] if changes.remark else []
             if new and self._target is None and not (place.lasts or self._has_warned):
                 notes.append(_TEMPORARY if stays else _GONE)
+        if self._target is not None:
+            found += [
+                RunFile(readable(file.path), file.size, file.change, problem=_LACKING)
+                for file in self._lacking
+            ]
+            self.due += len(self._lacking)
         self._copied = {file.found_at for file in found if file.found_at is not None}
         if (more := len(found) - _MAX_TOLD) > 0:
             notes.append(f"{more:,} more files are not listed here")
         self.found, self.notes = found[:_MAX_TOLD], list(dict.fromkeys(notes))
         self._has_warned = self._has_warned or {_TEMPORARY, _GONE} & {*notes} != set()
+
+    def lack(self, files: Sequence[ChangedFile]) -> None:
+        """Note files of the run that are not to be had any more, before what there is is copied."""
+        self._lacking = files
 
     def remove_others(self, copies: Sequence[str]) -> None:
         """Remove copies of a time before the run was resumed that are not among its files in the end. Blocks.
@@ -304,6 +326,9 @@ class RunFiles:
         if not files:
             return []
         assert self._out is not None, "there is a directory for them"
+        if not _leads_to(self._out, target):
+            self.due += len(files)
+            return [(None, _MOVED.format(self._out))] * len(files)
         # the files of each sandbox stay together, and none takes the name of another's
         inner = "" if number == 1 else f"sandbox-{number}"
         Directory(target).make(inner)

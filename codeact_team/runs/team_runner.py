@@ -260,7 +260,7 @@ class TeamRunner:
                     async with within_budgets(team):
                         noted = await self._noted(task)
                         reason = await stream(team, noted, self._door, stopping, seconds=seconds)
-                    await self._recording.finish(executors_of(self._scope))
+                    self._files.lack(await self._recording.finish(executors_of(self._scope)))
                 self._files.remove_others(self._recording.copies)
                 return reason
             except BaseException as error:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import stories
 from killing import ALLOWED, WAYS, last_run, launched, prepare, resume, start
-from support.openai_server import ScriptedServer
+from support.openai_server import AnyReply, Body, ScriptedServer
 from support.small_disk import leave_free, small_disk
 from support.waiting import until
 
@@ -74,7 +75,7 @@ def test_files_for_which_there_was_no_room_are_copied_by_resume(tmp_path: Path, 
         code, stdout, stderr = start(tmp_path, server, STORY, 0, "after", "--out", str(full))
         assert (code, stdout.strip()) == (2, STORY.answer.strip())
         assert "report.txt is not copied: No space left on device" in stderr
-        assert "error: 1 file was not copied; once there is room: codeact-team resume" in stderr
+        assert "error: 1 file was not copied; to try again: codeact-team resume" in stderr
         # neither is there room now
         assert resume(tmp_path, server, 0, "after", "--out", str(full))[0] == 2
         (full / "filler").unlink()
@@ -92,11 +93,77 @@ def test_an_answer_for_which_there_was_no_room_is_written_by_resume(tmp_path: Pa
     with ScriptedServer.in_thread(STORY.reply) as server:
         code, _, stderr = start(tmp_path, server, STORY, 0, "after", "-o", str(answer))
         assert code == 2
-        assert "No space left on device; once there is room: codeact-team resume" in stderr
+        assert "No space left on device; to try again: codeact-team resume" in stderr
         assert not answer.exists()
         (full / "filler").unlink()
         assert resume(tmp_path, server, 0, "after", "-o", str(answer))[0] == 0
         assert (answer.read_text().strip(), len(server.requests)) == (STORY.answer.strip(), 2)
+
+
+def remove(place: Path) -> None:
+    shutil.rmtree(place)
+
+
+def replace(place: Path) -> None:
+    place.rename(place.with_name("moved"))
+    place.mkdir()
+
+
+@pytest.mark.parametrize("change", [remove, replace])
+def test_what_is_wanted_in_a_directory_that_is_no_more_is_delivered_by_resume(
+    tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    wanted = tmp_path / "wanted"
+    options = ("-o", "wanted/answer.txt", "--out", "wanted/out")
+
+    def reply(body: Body) -> AnyReply:
+        if stories.said_before(body) and not len(server.requests) > 2:
+            change(wanted / "out")
+            change(wanted)
+        return STORY.reply(body)
+
+    wanted.mkdir()
+    with ScriptedServer.in_thread(reply) as server:
+        code, stdout, stderr = start(tmp_path, server, STORY, 0, "after", *options)
+        assert (code, stdout.strip()) == (2, STORY.answer.strip())
+        assert "report.txt is not copied: the directory wanted/out was removed, or replaced" in stderr
+        assert "the answer cannot be written to wanted/answer.txt" in stderr
+        assert not [path for path in tmp_path.rglob("*") if path.name in ("report.txt", "answer.txt")]
+        wanted.mkdir(exist_ok=True)
+        code, _, stderr = resume(tmp_path, server, 0, "after", *options)
+    assert code == 0, stderr
+    assert got(wanted) == (STORY.answer.strip(), REPORT)
+    assert len(server.requests) == 2
+
+
+def test_a_file_that_is_gone_from_a_lasting_workspace_is_told_until_it_is_back(tmp_path: Path) -> None:
+    story = stories.Story(stories.coder(), STORY.reply, STORY.answer)
+    report, moved = tmp_path / "work" / "report.txt", tmp_path / "report.txt"
+    with ScriptedServer.in_thread(story.reply) as server:
+        assert start(tmp_path, server, story, 0)[0] == 0
+        report.rename(moved)
+        code, _, stderr = resume(tmp_path, server, 0, "after", "--out", "out")
+        assert (code, "warning: report.txt is not copied: it was removed since" in stderr) == (2, True)
+        assert not (tmp_path / "out").exists()
+        moved.rename(report)
+        assert resume(tmp_path, server, 0, "after", *WANTED)[0] == 0
+    assert got(tmp_path) == (STORY.answer.strip(), REPORT)
+
+
+def test_a_file_whose_content_was_not_kept_is_told_when_it_cannot_be_delivered(tmp_path: Path) -> None:
+    # it holds a credential
+    code = "open('key.txt', 'w').write('sk-of-the-' + 'test-0123456789')\nopen('other.txt', 'w')"
+    story = stories.Story(
+        stories.coder(settings=stories.CONFINED, tools=[]),
+        stories.step_by_step(stories.python(code), stories.python("final_answer('Done.')")),
+        "Done.",
+    )
+    with ScriptedServer.in_thread(story.reply) as server:
+        assert start(tmp_path, server, story, 0)[0] == 0
+        code, _, stderr = resume(tmp_path, server, 0, "after", *WANTED)
+    assert code == 2
+    assert "key.txt is not copied: it was removed since, or its content was not kept" in stderr
+    assert os.listdir(tmp_path / "out") == ["other.txt"]
 
 
 LARGE = stories.Story(
