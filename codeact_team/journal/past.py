@@ -21,9 +21,6 @@ from codeact_team.journal.past_effects import Asker, Attempts, Branch, PastEffec
 from codeact_team.journal.questions import owner_of
 from codeact_team.journal.run_directory import RunDirectory
 
-_RESULT = "result"
-"""The type of the event that tells what has come of a run; its class is above this."""
-
 
 class Past:
     """The past of a run, which is asked for each effect in turn. Blocks.
@@ -39,7 +36,7 @@ class Past:
         rebuilding: The names of workspaces that were on the way back when the run ended once more.
         under_way: Blocks that were running when the run ended, by the numbers of their entries.
         chain: What authenticates the next entry; ``None`` where the run is not this user's, or was changed by somebody else.
-        copies: Where the files of the run were copied to, each time it has ended so far.
+        copies: Where files of the run were copied to so far, or were to be.
         open: The questions for which the run was parked, and that nobody has answered, by the numbers of their entries.
 
     Raises:
@@ -208,6 +205,8 @@ class Past:
             self.full_mib = int(mib)
         elif (n := entry.get("used")) is not None:
             self._go_on(self._effects[n])
+        elif (copies := entry.get("copies")) is not None:
+            self.copies += map(str, cast("list[Any]", self.blobs.unpack(copies)))
         elif "resumed" in entry:
             self._failed.clear()
             self._cancelled.clear()
@@ -221,9 +220,6 @@ class Past:
             event = cast("dict[str, Any]", self.blobs.unpack({**event}))
         if event["type"] == RunEnded.type:
             self._has_ended = True
-        elif event["type"] == _RESULT:
-            result: Any = self.blobs.unpack({**event})
-            self.copies += [str(file["found_at"]) for file in result.get("files", ()) if file.get("found_at")]
         elif event["type"] == RunParked.type:
             parked = load(event)
             assert isinstance(parked, RunParked)

@@ -59,6 +59,7 @@ class Recorder:
     - ``failed``, the number of an ``ask``: the ``error`` that it has raised, with its ``type``, and the ``status`` of a server;
       ``cancelled`` where it is under way still, as far as a resumed run is concerned.
     - ``files``: what a ``block`` has ``changed`` in a ``workspace``, and what is ``gone``.
+    - ``copies``: where files of the run are copied to now, or have been.
     - ``delivered``: what came of the run, its answer and its files, is where it was wanted.
     - ``full``, a number of MiB: they are used up, and nothing is written after that but the end of the run.
 
@@ -336,6 +337,11 @@ class Recorder:
             return ()
         now = await self.files_of(executor)
         return {path for path, file in now.items() if before.get(path) != file}
+
+    async def note_copies(self, paths: Sequence[str]) -> None:
+        """Write down where files of the run are copied to, so that those that it has no more can be removed in the end."""
+        self._write_apart({}, {"copies": [*paths]})
+        await self.written()
 
     def close(self) -> None:
         """Let others go on with the run, when all is written. Idempotent. Blocks."""

@@ -242,6 +242,11 @@ class Recording:
         """Files that are not the run's yet: see :meth:`Recorder.cut_off`. Of a run that is not recorded, there are none."""
         return () if self._recorder is None else await self._recorder.cut_off(executor)
 
+    async def note_copies(self, paths: Sequence[str]) -> None:
+        """See :meth:`Recorder.note_copies`."""
+        if self._recorder is not None:
+            await self._recorder.note_copies(paths)
+
     def delivered(self) -> None:
         """Note that what came of the run is where it was wanted: then there is nothing more to do for it. Blocks.
 

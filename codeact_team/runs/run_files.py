@@ -90,6 +90,7 @@ class RunFiles:
     Args:
         out: The directory that gets copies; made if it is missing, beside what is there.
         cut_off: Tells which files of an executor are of code that has not ended, and will run again: they are not the run's yet.
+        note_copies: Is told where copies will be, before they are made.
 
     Attributes:
         found: The files of the last run.
@@ -101,8 +102,10 @@ class RunFiles:
         self,
         out: str | os.PathLike[str] | None,
         cut_off: Callable[[StreamingCodeExecutor], Awaitable[Collection[str]]],
+        note_copies: Callable[[Sequence[str]], Awaitable[object]],
     ) -> None:
         self._cut_off = cut_off
+        self._note_copies = note_copies
         self._out = None if out is None else os.fspath(out)
         self._target: int | None = None
         self._has_made_out = False
@@ -332,10 +335,15 @@ class RunFiles:
         # the files of each sandbox stay together, and none takes the name of another's
         inner = "" if number == 1 else f"sandbox-{number}"
         Directory(target).make(inner)
+        top = os.path.join(self._out, inner)
+        # before, as the process may be killed meanwhile
+        expected = dict.fromkeys(os.path.join(top, readable(file.path)) for file in files)
+        await self._note_copies([*expected])
         with below(target, inner) as directory:
             saved = await executor.save_files(files, directory)
+        copies = [None if one.copy is None else os.path.join(top, one.copy) for one in saved]
+        # other names, where something else had these
+        if others := [copy for copy in copies if copy is not None and copy not in expected]:
+            await self._note_copies(others)
         self.due += sum(one.is_due for one in saved)
-        return [
-            (None if one.copy is None else os.path.join(self._out, inner, one.copy), one.problem)
-            for one in saved
-        ]
+        return [(copy, one.problem) for copy, one in zip(copies, saved, strict=True)]

@@ -82,7 +82,7 @@ class TeamRunner:
         if not isinstance(record, Recording):
             record = Recording(record, mib=record_mib, sync=sync)
         self._recording = record
-        self._files = RunFiles(out, record.cut_off)
+        self._files = RunFiles(out, record.cut_off, record.note_copies)
         self._door = Door(self._record, self._files.keep)
         self.listen(self._recording, essential=True)
         self.listen(self._files.count)
