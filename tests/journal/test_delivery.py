@@ -110,7 +110,7 @@ def replace(place: Path) -> None:
     place.mkdir()
 
 
-@pytest.mark.parametrize("change", [remove, replace])
+@pytest.mark.parametrize("change", [remove, pytest.param(replace, marks=pytest.mark.long)])
 def test_what_is_wanted_in_a_directory_that_is_no_more_is_delivered_by_resume(
     tmp_path: Path, change: Callable[[Path], None]
 ) -> None:
@@ -151,6 +151,7 @@ def test_a_file_that_is_gone_from_a_lasting_workspace_is_told_until_it_is_back(t
     assert got(tmp_path) == (STORY.answer.strip(), REPORT)
 
 
+@pytest.mark.long
 def test_a_file_whose_content_was_not_kept_is_told_when_it_cannot_be_delivered(tmp_path: Path) -> None:
     # it holds a credential
     code = "open('key.txt', 'w').write('sk-of-the-' + 'test-0123456789')\nopen('other.txt', 'w')"
