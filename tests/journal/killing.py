@@ -170,6 +170,9 @@ def kill_and_resume(folder: Path, server: ScriptedServer, story: Story, *kills: 
         unknown = told_as_unknown(folder) + under_way(folder) if is_unknown else 0
         go_on = partial(resume, folder, server) if is_kept(folder) else partial(start, folder, server, story)
         code, stdout, stderr = go_on(nth, how, *DELIVERED)
+        if code == -signal.SIGTERM and stdout:
+            # it had done all, and nothing waits for signals any more
+            code = 0
         is_stopped = code in STOPPED or (how == "timeout" and code == 1)
         if not is_stopped:
             # the last one, or it was quicker, or had not so many entries left to write
