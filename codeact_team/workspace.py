@@ -51,7 +51,7 @@ class SavedFile:
         path: As :attr:`ChangedFile.path` has it.
         copy: The path of the copy below the directory that it was copied to; ``None`` where there is none.
         problem: Why not.
-        is_due: Whether it could not be written, as where a disk is full, and so is to be copied once it can be.
+        is_due: Whether it could not be written, as where a disk is full, and so is to be copied once a person has made that possible.
     """
 
     path: str

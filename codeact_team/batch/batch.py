@@ -120,6 +120,7 @@ class Batch:
         for listener in listeners:
             self._door.listen(listener, essential=True)
         self._driver: Driver | None = None
+        self._stopped_by: Signals | None = None
 
     async def run(self) -> BatchResult:
         """Run what has no result yet, and tell what came of all.
@@ -156,6 +157,9 @@ class Batch:
                 door=self._door,
             )
 
+            if self._stopped_by is not None:
+                driver.stop(self._stopped_by)
+
             def begun(workers: int) -> None:
                 began = BatchBegan(directory=str(self._out), jobs=len(jobs), done=len(done), workers=workers)
                 began.broken = len(broken)
@@ -186,8 +190,12 @@ class Batch:
         )
 
     def stop(self, number: Signals) -> bool:
-        """Stop it, in order, so that it can go on; whether it was at work."""
-        return self._driver is not None and self._driver.stop(number)
+        """Stop it, in order, so that it can go on, also before its first task; says that it does."""
+        if self._stopped_by is None:
+            self._stopped_by = number
+            if self._driver is not None:
+                self._driver.stop(number)
+        return True
 
     def _read_config(self) -> CheckedConfig:
         overrides = [each for each in self._overrides if not (isinstance(each, str) and field_names(each))]

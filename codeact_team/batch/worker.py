@@ -197,7 +197,7 @@ def _result(job: Job, ended: RunResult) -> TaskResult:
     if (ended.stop_reason or "").startswith(OUT_OF_BUDGET):
         outcome = Outcome.STOPPED
     elif ended.files_due:
-        # the same batch copies them, once there is room
+        # the same batch copies them, once that is possible
         reasons = dict.fromkeys(file.problem for file in ended.files if file.problem)
         outcome, error = Outcome.FAILED, f"its files could not be copied: {', '.join(reasons)}"
     return TaskResult(

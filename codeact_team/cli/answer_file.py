@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -10,6 +12,7 @@ from pathlib import Path
 from codeact_team.errors import SettingError
 from codeact_team.files import whole_files
 from codeact_team.files.directories import Directory, NewFile
+from codeact_team.system.named_paths import parent_of
 
 _ANSWER = "the answer"
 
@@ -47,6 +50,9 @@ def whole_file(path: Path, what: str, *, replace: bool = True) -> Generator[NewF
 
 def _write(path: Path, directory: Directory, name: str, answer: str) -> None:
     content = answer if answer.endswith("\n") else f"{answer}\n"
+    with _explained(path, _ANSWER), parent_of(path) as (now, _):
+        if not os.path.samestat(os.fstat(now), os.fstat(directory.top)):
+            raise OSError(errno.ESTALE, "its directory was replaced by another while the run worked")
     with _explained(path, _ANSWER), directory.new_file(name) as file:
         file.write(content.encode(errors="replace"))
         file.replace()

@@ -33,7 +33,7 @@ class GoingOn:
         """What to do for what could not be delivered, for a person, after what is said of that; by an option of resume."""
         if self._record is None:
             return ""
-        return f"; once that is mended: codeact-team resume {shlex.quote(readable(self._record))} {option}"
+        return f"; to try again: codeact-team resume {shlex.quote(readable(self._record))} {option}"
 
     def advice(self, record: str | None = None, *, of_program: bool = False) -> str | None:
         """What to do for it, for a person; ``None`` where there is nothing to do.

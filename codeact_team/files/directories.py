@@ -3,12 +3,16 @@
 Nothing is followed out of it, and nothing is overwritten but what was put there in this way before and nobody has changed
 since: each such file has a mark, an extended attribute with its size and time. Where the file system takes none, nothing is
 overwritten at all.
+
+What is written has no name until it is whole, so that nothing is left of it when the process is killed. Where a file system has
+no such files, it has one of ours until then; what a process that was killed has left is removed when more is put there.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import stat
 from collections.abc import Generator, Iterator, Sequence
@@ -16,6 +20,7 @@ from contextlib import contextmanager, suppress
 from itertools import chain, count
 from pathlib import PurePosixPath
 
+from codeact_team.system.file_locks import lock
 from codeact_team.system.holes import write_with_holes
 from codeact_team.system.named_paths import open_named
 from codeact_team.system.trees import DIRECTORY
@@ -24,6 +29,10 @@ _MARK = "user.codeact-team.put"
 _CHUNK = 1 << 20
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_UNNAMED = os.O_RDWR | os.O_CLOEXEC | getattr(os, "O_TMPFILE", os.O_DIRECTORY)
+_NO_UNNAMED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
+"""What is said of a directory whose file system has no files without a name."""
+_PASSING = re.compile(r"\.put-[0-9a-f]{16}")
 
 
 class Taken(FileExistsError):
@@ -66,15 +75,20 @@ def below(top: int, path: str) -> Generator[int]:
 
 
 @contextmanager
-def opened_file(top: int, path: str) -> Generator[int]:
-    """The regular file at a path below the directory open as ``top``, to be read. Follows no link, waits for no pipe.
+def opened_file(top: int, path: str, flags: int = _READ) -> Generator[int]:
+    """The regular file at a path below the directory open as ``top``. Follows no link, waits for no pipe.
+
+    Args:
+        top: The directory.
+        path: Of the file.
+        flags: How it is opened, to be read by default.
 
     Raises:
         OSError: If there is none.
     """
     above, _, name = path.rpartition("/")
     with below(top, above) as directory:
-        descriptor = os.open(name, _READ, dir_fd=directory)
+        descriptor = os.open(name, flags, dir_fd=directory)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file")
@@ -108,6 +122,8 @@ class Directory:
         self.top = top
         self._owner: tuple[int, int] | None = None
         self._more = 0
+        self._tidied: set[str] = set()
+        """Directories in which nothing is left of what was put there by processes that were killed."""
         if follows_owner:
             status = os.fstat(top)
             self._more = status.st_mode & 0o022
@@ -151,6 +167,17 @@ class Directory:
             if self._owner is not None:
                 os.chown(name, *self._owner, dir_fd=directory, follow_symlinks=False)
 
+    def remove(self, path: str) -> None:
+        """Remove a file that was put there by us, if nobody has changed it since.
+
+        Raises:
+            OSError: If there is none.
+        """
+        above, _, name = path.rpartition("/")
+        with below(self.top, above) as directory, opened_file(directory, name) as file:
+            if is_unchanged(file):
+                os.unlink(name, dir_fd=directory)
+
     def _give(self, name: str, directory: int) -> None:
         """Let a directory that was made just now have its owner and its permissions."""
         if self._owner is not None:
@@ -169,6 +196,9 @@ class Directory:
         """
         above, _, name = path.rpartition("/")
         with below(self.top, above) as directory:
+            if above not in self._tidied:
+                _tidy(directory)
+                self._tidied.add(above)
             file = NewFile(directory, name, mode | self._more)
             try:
                 if self._owner is not None:
@@ -181,13 +211,22 @@ class Directory:
 
 
 class NewFile:
-    """A file that has no name yet, in an open directory."""
+    """A file that is whole when it gets its name, in an open directory."""
 
     def __init__(self, directory: int, name: str, mode: int) -> None:
         self._directory = directory
         self._name = name
-        self._passing = f".put-{secrets.token_hex(8)}"
-        self.descriptor = os.open(self._passing, _NEW, mode, dir_fd=directory)
+        self._passing: str | None = None
+        """The name that it has until then, if it needs one."""
+        try:
+            self.descriptor = os.open(".", _UNNAMED, mode, dir_fd=directory)
+        except OSError as error:
+            if error.errno not in _NO_UNNAMED:
+                raise
+            self._passing = _passing()
+            self.descriptor = os.open(self._passing, _NEW, mode, dir_fd=directory)
+        # whoever finds it under a passing name knows that it is at work
+        lock(self.descriptor)
 
     def write(self, data: bytes) -> None:
         """Add to what is in it."""
@@ -207,37 +246,71 @@ class NewFile:
         return next(name for name in numbered(self._name) if self._settles_as(name))
 
     def _settles_as(self, name: str) -> bool:
+        mark(self.descriptor)
         try:
-            os.close(os.open(name, _NEW, 0o600, dir_fd=self._directory))
+            self._take(name)
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ELOOP):
                 raise
-            with suppress(OSError), opened_file(self._directory, name) as there:
-                if same_content(there, self.descriptor):
-                    return True
-                if is_unchanged(there):
-                    self._take(name)
-                    return True
-            return False
-        self._take(name)
-        return True
+        else:
+            return True
+        with suppress(OSError), opened_file(self._directory, name) as there:
+            if same_content(there, self.descriptor):
+                return True
+            if is_unchanged(there):
+                self._replace(name)
+                return True
+        return False
 
     def replace(self) -> None:
         """Give it its name, whatever has that now; a link is replaced, not followed."""
-        self._rename(self._name)
+        self._replace(self._name)
 
     def _take(self, name: str) -> None:
-        mark(self.descriptor)
-        self._rename(name)
+        """Give it a name that nothing has."""
+        if self._passing is None:
+            os.link(f"/proc/self/fd/{self.descriptor}", name, dst_dir_fd=self._directory)
+        else:
+            os.close(os.open(name, _NEW, 0o600, dir_fd=self._directory))
+            self._replace(name)
 
-    def _rename(self, name: str) -> None:
+    def _replace(self, name: str) -> None:
+        if self._passing is None:
+            # a file without a name cannot take that of another
+            passing = _passing()
+            self._take(passing)
+            self._passing = passing
         os.rename(self._passing, name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
 
     def close(self) -> None:
-        """Let go of it, and remove it where it has no name."""
+        """Let go of it, and remove it where it has no name of its own."""
+        if self._passing is not None:
+            with suppress(FileNotFoundError):
+                os.unlink(self._passing, dir_fd=self._directory)
         os.close(self.descriptor)
-        with suppress(FileNotFoundError):
-            os.unlink(self._passing, dir_fd=self._directory)
+
+
+def _passing() -> str:
+    return f".put-{secrets.token_hex(8)}"
+
+
+def _tidy(directory: int) -> None:
+    """Remove what processes that were killed have left under passing names; those that are at work have theirs locked."""
+    owners = {os.geteuid(), os.fstat(directory).st_uid}
+    try:
+        # it may be open only to be passed through
+        listed = os.open(".", DIRECTORY, dir_fd=directory)
+    except PermissionError:
+        return
+    try:
+        passing = list(filter(_PASSING.fullmatch, os.listdir(listed)))
+    finally:
+        os.close(listed)
+    for name in passing:
+        # somebody else's, or gone meanwhile
+        with suppress(OSError), opened_file(directory, name, _READ | os.O_RDWR) as file:
+            if os.fstat(file).st_uid in owners and lock(file):
+                os.unlink(name, dir_fd=directory)
 
 
 def numbered(name: str) -> Iterator[str]:

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import os
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
 
 from codeact_team.aio import to_the_end
@@ -16,8 +16,8 @@ from codeact_team.files.directories import Directory, numbered, opened
 from codeact_team.visibility import all_visible
 from codeact_team.workspace import ChangedFile, SavedFile
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-"""What is said of a directory that takes no more; nothing that is read says so."""
+_OF_THE_NAME = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
+"""What is said of a file that has no place in the directory, whatever a person does."""
 _LINE_BREAKS = str.maketrans({"\r": "\u240d", "\n": "\u2424", "\t": "\u2409"})
 
 
@@ -96,8 +96,8 @@ async def save(
             try:
                 name = await _save(files, file, target, names.of(file.path))
             except (OSError, SandboxError) as error:
-                why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-                is_due = isinstance(error, OSError) and error.errno in _FULL
+                why = _reason(error)
+                is_due = isinstance(error, OSError) and error.errno not in _OF_THE_NAME
                 saved.append(SavedFile(file.path, None, why, is_due=is_due))
                 continue
             room = None if room is None else room - file.size
@@ -110,11 +110,29 @@ async def _save(files: Files, file: ChangedFile, target: Directory, path: str) -
     target.make(above)
     left = file.size
     with target.new_file(path) as new:
-        async with aclosing(files.read(file.path, file.size)) as pieces:
+        async with aclosing(_read_pieces(files, file)) as pieces:
             async for piece in pieces:
                 left -= len(piece)
                 await to_the_end(asyncio.to_thread(new.write, piece))
         if left:
-            raise OSError(errno.EIO, "it became shorter meanwhile")
+            raise SandboxError("it became shorter meanwhile")
         name = await to_the_end(asyncio.to_thread(new.settle_beside))
     return os.path.join(above, name)
+
+
+async def _read_pieces(files: Files, file: ChangedFile) -> AsyncGenerator[bytes]:
+    """What a file holds.
+
+    Raises:
+        SandboxError: If it cannot be read: what the directory for copies says is something else.
+    """
+    try:
+        async with aclosing(files.read(file.path, file.size)) as pieces:
+            async for piece in pieces:
+                yield piece
+    except OSError as error:
+        raise SandboxError(_reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ from codeact_team.runs import RunEnding, RunResult
 
 _SCORER = "accepted"
 _SEVERAL = "several"
+_MOST = 50_000
+"""Events, and effects, of a run; a log is in memory as a whole."""
 
 
 def write_log(runs: Sequence[RecordedRun], file: Path) -> list[str]:
@@ -156,7 +159,11 @@ def _message(message: BaseChatMessage) -> ChatMessage:
 def _readable(items: Iterator[Any], problems: list[str]) -> Iterator[Any]:
     """What can be read of a journal; why it ends early goes to ``problems``."""
     try:
-        yield from items
+        yield from islice(items, _MOST)
+        if next(items, None) is not None:
+            problems.append(
+                f"a run has more than the {_MOST:,} events that are exported: the rest is left out"
+            )
     except JournalError as error:
         problems.append(str(error))
 

@@ -21,7 +21,7 @@ from pydantic import JsonValue
 
 from codeact_team.errors import JournalError
 from codeact_team.journal.bounded_json import MAX_PARTS, parse, parts_of
-from codeact_team.journal.room import Room
+from codeact_team.journal.room import Room, used_by
 from codeact_team.system.holes import size_without_holes, write_with_holes
 from codeact_team.system.named_paths import made_named
 from codeact_team.system.regular_files import open_regular, read_regular
@@ -38,9 +38,13 @@ LIGHT = 64 * 1024
 """Characters, keys and items of a value that takes no time worth a thread."""
 _MANY = 1000
 _DIGEST = 64
-_LARGEST = 64 << 20
-"""Bytes of a blob that is read as a whole, and of all that a value is made of, as often as it is in it."""
+LARGEST = 64 << 20
+"""Bytes of a blob that is read as a whole, and of all that a value is made of, as often as it is in it, unless less is wanted."""
 _PIECE = 1 << 20
+
+
+class TooMuchError(JournalError):
+    """A run names more than can be read of it."""
 
 
 class Blobs:
@@ -51,6 +55,9 @@ class Blobs:
         room: How much may be kept; ``None`` for any size.
         sync: Whether each is on the disk before :meth:`keep` returns.
         is_hidden: Whether there is in some bytes what must not be written.
+        largest: Bytes of a value that is unpacked.
+        most: Bytes that may be read and unpacked, beyond those that all blobs have, as one can be named again and again; ``None`` for
+            any.
     """
 
     def __init__(
@@ -60,7 +67,12 @@ class Blobs:
         *,
         sync: bool = False,
         is_hidden: Callable[[bytes], bool] = lambda data: False,
+        largest: int = LARGEST,
+        most: int | None = None,
     ) -> None:
+        self._largest = largest
+        self._left = most
+        self._counts_disk = most is not None
         self._directory = directory
         self._room = room
         self._sync = sync
@@ -104,10 +116,13 @@ class Blobs:
             JournalError: If they are not there, or are others.
         """
         path = self._path(digest)
+        # nothing more is read when it is used up
+        self._spend(0)
         try:
-            data = read_regular(path, _LARGEST)
+            data = read_regular(path, LARGEST)
         except OSError as error:
             raise JournalError(f"{path} cannot be read: {error.strerror}") from error
+        self._spend(len(data))
         if sha256(data).hexdigest() != digest:
             raise JournalError(f"{path} is not what was written: its digest differs")
         return data
@@ -149,11 +164,26 @@ class Blobs:
 
         Raises:
             JournalError: As :meth:`read`, or if the value is too large: a few blobs can name each other again and again.
+            TooMuchError: If all values that were unpacked are.
         """
+        unpacking = _Unpacking(self, self._largest)
         try:
-            return _Unpacking(self).value(value)
+            return unpacking.value(value)
         except (RecursionError, ValueError) as error:
             raise JournalError(f"{self._directory} has what codeact-team does not write: {error}") from error
+        finally:
+            self._spend(unpacking.bytes)
+
+    def _spend(self, size: int) -> None:
+        """Count bytes that were read, or that a value has."""
+        if self._left is None:
+            return
+        self._left -= size
+        if self._left < 0 and self._counts_disk:
+            self._counts_disk = False
+            self._left += 2 * used_by(self._directory)
+        if self._left < 0:
+            raise TooMuchError(f"{self._directory}: what the run names is too much to be read as a whole")
 
     def _pack(self, value: JsonValue) -> JsonValue:
         if isinstance(value, str) and len(value) > _LARGE and (found := _bytes_of(value)) is not None:
@@ -255,13 +285,15 @@ class _Unpacking:
 
     Args:
         blobs: Where blobs are.
+        largest: How many bytes the value may have.
     """
 
-    def __init__(self, blobs: Blobs) -> None:
+    def __init__(self, blobs: Blobs, largest: int) -> None:
         self._blobs = blobs
+        self._largest = largest
         self._known: dict[tuple[str, str], tuple[JsonValue, int, int]] = {}
         """By key and digest: what a blob stands for, how many bytes of memory its texts take, and how many parts it has."""
-        self._bytes = self._parts = 0
+        self.bytes = self._parts = 0
         """Of all that was unpacked so far."""
 
     def value(self, value: JsonValue) -> JsonValue:
@@ -285,7 +317,7 @@ class _Unpacking:
             found, size, parts = known
             self._count(size, parts)
             return found
-        size, parts = self._bytes, self._parts
+        size, parts = self.bytes, self._parts
         data = self._blobs.read(digest)
         if key == REFERENCE:
             self._count(_memory_of(data), 1 if data.startswith(b'"') else parts_of(data))
@@ -293,15 +325,15 @@ class _Unpacking:
         else:
             self._count(len(data) * 4 // 3, 1)
             found = _IN_BASE64[key][0](data).decode()
-        self._known[key, digest] = found, self._bytes - size, self._parts - parts
+        self._known[key, digest] = found, self.bytes - size, self._parts - parts
         return found
 
     def _count(self, size: int, parts: int) -> None:
-        self._bytes += size
+        self.bytes += size
         self._parts += parts
-        if self._bytes > _LARGEST or self._parts > MAX_PARTS:
+        if self.bytes > self._largest or self._parts > MAX_PARTS:
             raise JournalError(
-                f"what is recorded is too large to be read: a value has more than {_LARGEST >> 20} MiB, or {MAX_PARTS:,} parts"
+                f"what is recorded is too large to be read: a value has more than {self._largest >> 20} MiB, or {MAX_PARTS:,} parts"
             )
 
 

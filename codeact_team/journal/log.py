@@ -39,7 +39,7 @@ _LARGEST = 1 << 30
 class Log:
     """A log open for append, by one process at a time. A context manager.
 
-    What was torn off at its end, when a process ended in the middle of a line, is dropped.
+    What was torn off at its end, when a process ended in the middle of a line, is dropped with the first line that is written.
 
     Args:
         path: The file; made if it is not there.
@@ -64,7 +64,7 @@ class Log:
             raise JournalError(f"the journal {path} cannot be opened: {error.strerror}") from error
         try:
             self._lock()
-            self._size = self._drop_torn_end()
+            self._size = self._size_without_torn_end()
         except BaseException:
             os.close(self._descriptor)
             raise
@@ -79,6 +79,8 @@ class Log:
         try:
             if self._size + len(line) > _LARGEST:
                 raise OSError(None, f"it has {_LARGEST >> 30} GiB, and may not have more")
+            if os.fstat(self._descriptor).st_size > self._size:
+                os.ftruncate(self._descriptor, self._size)
             written = os.write(self._descriptor, line)
             if written < len(line):
                 os.ftruncate(self._descriptor, self._size)
@@ -106,7 +108,7 @@ class Log:
         if not lock(self._descriptor):
             raise JournalError(f"another process writes the journal {self._path}: wait until it has ended")
 
-    def _drop_torn_end(self) -> int:
+    def _size_without_torn_end(self) -> int:
         try:
             line, size = _last_line(self._descriptor)
             is_damaged = bool(line) and decode(line) is None
@@ -116,7 +118,6 @@ class Log:
             raise JournalError(
                 f"the journal {self._path} is damaged at its end: it can be shown, but not gone on with"
             )
-        os.ftruncate(self._descriptor, size)
         return size
 
     def __enter__(self) -> Self:

@@ -36,6 +36,7 @@ class Past:
         rebuilding: The names of workspaces that were on the way back when the run ended once more.
         under_way: Blocks that were running when the run ended, by the numbers of their entries.
         chain: What authenticates the next entry; ``None`` where the run is not this user's, or was changed by somebody else.
+        copies: Where files of the run were copied to so far, or were to be.
         open: The questions for which the run was parked, and that nobody has answered, by the numbers of their entries.
 
     Raises:
@@ -50,6 +51,7 @@ class Past:
         self.workspaces: dict[str, list[tuple[int, int]]] = defaultdict(list)
         self.rebuilding: set[str] = set()
         self.under_way: dict[int, PastEffect] = {}
+        self.copies: list[str] = []
         self.open: dict[int, OpenQuestion] = {}
         # nearly all have one, and a list of one takes a tenth of the memory of a queue
         self._by_key: dict[str, list[PastEffect]] = defaultdict(list)
@@ -203,6 +205,8 @@ class Past:
             self.full_mib = int(mib)
         elif (n := entry.get("used")) is not None:
             self._go_on(self._effects[n])
+        elif (copies := entry.get("copies")) is not None:
+            self.copies += map(str, cast("list[Any]", self.blobs.unpack(copies)))
         elif "resumed" in entry:
             self._failed.clear()
             self._cancelled.clear()

@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from codeact_team.effects import Event
 from codeact_team.errors import JournalError
 from codeact_team.events import RunBegan, SandboxStarted, load
-from codeact_team.journal.blobs import Blobs
+from codeact_team.journal.blobs import LARGEST, Blobs, TooMuchError
 from codeact_team.journal.growth import growth
 from codeact_team.journal.log import Entry, LogReader, read_backwards, read_log, understood
 from codeact_team.journal.run_directory import About, RunDirectory
@@ -25,6 +25,12 @@ E = TypeVar("E", bound=Event)
 
 _AFTER_THE_END = {"key", "delivered"}
 """What entries have that come after the end: answers to questions for which the run was parked, and that it was delivered."""
+_LARGEST_TOLD = 16 << 20
+"""Bytes of an event that is told: it is shown as a whole."""
+_MOST_READ = 256 << 20
+"""Bytes that are read and unpacked of a run from its beginning to its end, beyond those that its blobs have."""
+_MOST_LEFT_OUT = 10_000
+"""Entries that cannot be read: more are no run of another version."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +69,10 @@ class RecordedRun:
 
     def __init__(self, directory: RunDirectory) -> None:
         self.directory = directory
-        self._blobs = Blobs(directory.blobs)
+        self._artifacts = self._blobs()
+
+    def _blobs(self, largest: int = LARGEST) -> Blobs:
+        return Blobs(self.directory.blobs, largest=largest, most=_MOST_READ)
 
     @cached_property
     def about(self) -> About:
@@ -95,10 +104,11 @@ class RecordedRun:
         return self._all_events(SandboxStarted)
 
     def _all_events(self, kind: type[E]) -> Iterator[E]:
+        blobs = self._blobs()
         for entry in read_log(self.directory.lines):
             # what is large as a whole does not tell what it is
             if (told := entry.get("event")) is not None and told.get("type") in (None, kind.type):
-                if isinstance(event := self._event(told), kind):
+                if isinstance(event := self._event(told, blobs), kind):
                     yield event
 
     @property
@@ -144,7 +154,7 @@ class RecordedRun:
         with closing(read_backwards(self.directory.lines)) as entries:
             last = next((entry for entry in entries if not _AFTER_THE_END & entry.keys()), None)
         told = None if last is None else last.get("event")
-        return None if told is None else self._event(told)
+        return None if told is None else self._event(told, self._blobs())
 
     @property
     def is_delivered(self) -> bool:
@@ -164,28 +174,28 @@ class RecordedRun:
             JournalError: As :meth:`events`.
         """
         under_way: dict[int, RecordedEffect] = {}
-        problems: list[JournalError] = []
+        left_out, blobs = _LeftOut(), self._blobs()
         for entry in read_log(self.directory.lines):
             ended = None
-            with _left_out(problems), understood(self.directory.lines):
+            with left_out.noted(), understood(self.directory.lines):
                 if (ask := entry.get("ask")) is not None:
-                    under_way[entry["n"]] = self._effect(entry, ask)
+                    under_way[entry["n"]] = _effect(entry, ask, blobs)
                 elif (
                     asked := under_way.pop(entry.get("answered", entry.get("failed", 0)), None)
                 ) is not None:
-                    ended = self._ended(replace(asked, error=None), entry)
+                    ended = _ended(replace(asked, error=None), entry, blobs)
                     if entry.get("cancelled"):
                         # it may have been gone on with
                         under_way[asked.n], ended = ended, None
             if ended is not None:
                 yield ended
         yield from under_way.values()
-        _raise_first(problems)
+        left_out.tell()
 
     def artifact(self, digest: str) -> bytes | None:
         """The bytes of a picture or a table by its SHA-256; ``None`` where they were not kept."""
         try:
-            return self._blobs.read(digest)
+            return self._artifacts.read(digest)
         except JournalError:
             return None
 
@@ -197,53 +207,75 @@ class RecordedRun:
             yield log
 
     def _events(self, log: LogReader) -> Iterator[Event]:
-        problems: list[JournalError] = []
+        left_out, blobs = _LeftOut(), self._blobs(largest=_LARGEST_TOLD)
         for entry in log.new():
             event = None
-            with _left_out(problems):
+            with left_out.noted():
                 if (mib := entry.get("full")) is not None:
                     raise JournalError(f"the run had used up the {mib} MiB that were kept of it, and went on")
                 if (told := entry.get("event")) is not None:
-                    event = self._event(told)
+                    event = self._event(told, blobs)
             if event is not None:
                 yield event
-        _raise_first(problems)
+        left_out.tell()
 
-    def _event(self, told: JsonValue) -> Event:
+    def _event(self, told: JsonValue, blobs: Blobs) -> Event:
         with understood(self.directory.lines):
-            data = self._blobs.unpack(told)
+            data = blobs.unpack(told)
             if not isinstance(data, dict):
                 raise ValueError("an event is an object")
             return load(data)
 
-    def _effect(self, entry: Entry, ask: Entry) -> RecordedEffect:
-        request = self._blobs.unpack(ask["request"])
-        return RecordedEffect(
-            by=ask["by"],
-            kind=ask["kind"],
-            request=request,
-            n=entry["n"],
-            within=ask.get("within"),
-            began=entry["at"],
-        )
 
-    def _ended(self, effect: RecordedEffect, entry: Entry) -> RecordedEffect:
-        if "answered" in entry:
-            return replace(effect, ended=entry["at"], outcome=self._blobs.unpack(entry["outcome"]))
-        error: Any = self._blobs.unpack(entry["error"])
-        return replace(effect, ended=entry["at"], error=f"{error['type']}: {error['text']}")
+def _effect(entry: Entry, ask: Entry, blobs: Blobs) -> RecordedEffect:
+    request = blobs.unpack(ask["request"])
+    return RecordedEffect(
+        by=ask["by"],
+        kind=ask["kind"],
+        request=request,
+        n=entry["n"],
+        within=ask.get("within"),
+        began=entry["at"],
+    )
 
 
-@contextmanager
-def _left_out(problems: list[JournalError]) -> Generator[None]:
-    """What cannot be read is no reason not to read the rest."""
-    try:
-        yield
-    except JournalError as error:
-        problems.append(error)
+def _ended(effect: RecordedEffect, entry: Entry, blobs: Blobs) -> RecordedEffect:
+    if "answered" in entry:
+        return replace(effect, ended=entry["at"], outcome=blobs.unpack(entry["outcome"]))
+    error: Any = blobs.unpack(entry["error"])
+    return replace(effect, ended=entry["at"], error=f"{error['type']}: {error['text']}")
 
 
-def _raise_first(problems: list[JournalError]) -> None:
-    if problems:
-        left_out = "" if len(problems) == 1 else f" (and {len(problems) - 1} more like it)"
-        raise JournalError(f"{problems[0]}; this is left out{left_out}")
+class _LeftOut:
+    """What of a run cannot be read, which is no reason not to read the rest."""
+
+    def __init__(self) -> None:
+        self._first: str | None = None
+        self._count = 0
+
+    @contextmanager
+    def noted(self) -> Generator[None]:
+        """Within it something is read, or noted as what cannot be.
+
+        Raises:
+            JournalError: If there is so much of it that nobody has written this.
+        """
+        try:
+            yield
+        except TooMuchError:
+            raise
+        except JournalError as error:
+            # errors hold what they came from: the first one says enough
+            self._first, self._count = self._first or str(error), self._count + 1
+            if self._count == _MOST_LEFT_OUT:
+                self.tell()
+
+    def tell(self) -> None:
+        """Say at the end what was left out.
+
+        Raises:
+            JournalError: If there was anything.
+        """
+        if self._first is not None:
+            more = "" if self._count == 1 else f" (and {self._count - 1:,} more like it)"
+            raise JournalError(f"{self._first}; this is left out{more}")

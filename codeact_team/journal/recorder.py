@@ -59,6 +59,7 @@ class Recorder:
     - ``failed``, the number of an ``ask``: the ``error`` that it has raised, with its ``type``, and the ``status`` of a server;
       ``cancelled`` where it is under way still, as far as a resumed run is concerned.
     - ``files``: what a ``block`` has ``changed`` in a ``workspace``, and what is ``gone``.
+    - ``copies``: where files of the run are copied to now, or have been.
     - ``delivered``: what came of the run, its answer and its files, is where it was wanted.
     - ``full``, a number of MiB: they are used up, and nothing is written after that but the end of the run.
 
@@ -96,6 +97,8 @@ class Recorder:
         """The number of the last one of the time before."""
         self._files: dict[str, Mapping[str, RecordedFile]] = {}
         """What was in each workspace when that was last recorded."""
+        self._at_work: dict[int, tuple[str, Mapping[str, RecordedFile]]] = {}
+        """By the numbers of blocks that have not ended, their workspaces, and what was there before."""
         self.is_stopping = False
         """Whether the run is being stopped from outside, so that what ends now was cut short."""
 
@@ -217,6 +220,8 @@ class Recorder:
             with inside(n, owner_by(effect)):
                 if isinstance(executor, StreamingCodeExecutor):
                     await self._before(executor)
+                    workspace = workspace_of(executor)
+                    self._at_work[n] = workspace, self._files.get(workspace, {})
                 outcome = await do()
                 if isinstance(executor, StreamingCodeExecutor):
                     await self.record_files(executor, n)
@@ -230,6 +235,9 @@ class Recorder:
             finally:
                 await self._fail(n, error, is_cancelled=self.is_stopping or _is_cancelled(error))
             raise
+        finally:
+            if not self.is_stopping:
+                self._at_work.pop(n, None)
         if self.is_stopping and not isinstance(effect, CodeRun):
             await self._fail(n, asyncio.CancelledError(_STOPPING), is_cancelled=True)
         else:
@@ -299,6 +307,10 @@ class Recorder:
         """Take what is in a workspace for known: what is written down later is what has changed since."""
         self._files[workspace_of(executor)] = files
 
+    def known_files(self, executor: StreamingCodeExecutor) -> Mapping[str, RecordedFile]:
+        """What is in a workspace, as far as is known."""
+        return self._files.get(workspace_of(executor), {})
+
     async def files_of(self, executor: StreamingCodeExecutor) -> Mapping[str, RecordedFile]:
         """What is in a workspace; the contents are kept, but those with a credential in them."""
         return await executor.record_files(self._keep)
@@ -312,6 +324,24 @@ class Recorder:
             self._leaves_out_files = True
             self._notices.append(_NO_FILES)
         return digest
+
+    async def cut_off(self, executor: StreamingCodeExecutor) -> Collection[str]:
+        """The files of a workspace that a block has made or changed which has not ended: they are not the run's until it has.
+
+        Raises:
+            SandboxError: If that cannot be found out.
+        """
+        workspace = workspace_of(executor)
+        before = next((files for where, files in self._at_work.values() if where == workspace), None)
+        if before is None:
+            return ()
+        now = await self.files_of(executor)
+        return {path for path, file in now.items() if before.get(path) != file}
+
+    async def note_copies(self, paths: Sequence[str]) -> None:
+        """Write down where files of the run are copied to, so that those that it has no more can be removed in the end."""
+        self._write_apart({}, {"copies": [*paths]})
+        await self.written()
 
     def close(self) -> None:
         """Let others go on with the run, when all is written. Idempotent. Blocks."""

@@ -27,7 +27,7 @@ from codeact_team.journal.past_effects import PastEffect, Sandbox
 from codeact_team.journal.questions import inside
 from codeact_team.journal.recorder import Recorder, as_entry, workspace_of
 from codeact_team.places import place_of
-from codeact_team.workspace import Change
+from codeact_team.workspace import Change, ChangedFile
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +72,8 @@ class Restoration:
         """The workspaces that are, or that code has worked in since."""
         self._added: dict[str, set[str]] = {}
         """By the workspace, files that somebody else has added since the run ended: they stay."""
+        self._lost: dict[str, Mapping[str, Any]] = {}
+        """By the workspace, files that could not be brought back, or may be gone."""
 
     async def restore(self, effect: Effect[Any], n: int) -> str | None:
         """Bring back what code has left behind in an executor of which something is asked now.
@@ -139,17 +141,21 @@ class Restoration:
         for executor in executors:
             workspace = workspace_of(executor)
             if workspace in self._past.workspaces and not workspace.startswith("@"):
-                # the first entry belongs to no block
-                first, last = self._past.files(workspace, 1), self._past.files(workspace, END)
-                executor.changed_before(
-                    {
-                        path: Change.CHANGED if path in first else Change.MADE
-                        for path, file in last.items()
-                        if first.get(path) != file
-                    }
-                )
+                executor.changed_before(self._changes(workspace, self._past.files(workspace, END)))
 
-    async def restore_files(self, executors: Sequence[StreamingCodeExecutor], n: int) -> None:
+    def _changes(self, workspace: str, files: Mapping[str, Any]) -> Mapping[str, Change]:
+        """Those of the files in a workspace that code had made or changed by then."""
+        # the first entry belongs to no block
+        first = self._past.files(workspace, 1)
+        return {
+            path: Change.CHANGED if path in first else Change.MADE
+            for path, file in files.items()
+            if first.get(path) != file
+        }
+
+    async def restore_files(
+        self, executors: Sequence[StreamingCodeExecutor], n: int
+    ) -> Sequence[ChangedFile]:
         """Bring back the files of temporary workspaces that no code has run in since the run goes on.
 
         Lasting ones are started at least, so that it is known what is there.
@@ -157,13 +163,29 @@ class Restoration:
         Args:
             executors: Whose.
             n: The number of the last entry that counts.
+
+        Returns:
+            What code had made or changed, and what is not there now: somebody has removed it, or its content was not kept.
         """
+        lacking: dict[tuple[str, str], ChangedFile] = {}
         for executor in executors:
             workspace = workspace_of(executor)
-            if workspace in self._past.workspaces and workspace not in self._live:
+            if workspace not in self._past.workspaces:
+                continue
+            if workspace not in self._live:
                 await executor.start()
                 if workspace.startswith("@"):
                     await self._go_back(executor, n + 1)
+                else:
+                    self._lost[workspace] = self._past.files(workspace, n + 1)
+                    self._recorder.know_files(executor, await self._recorder.files_of(executor))
+            there, lost = self._recorder.known_files(executor), self._lost.get(workspace, {})
+            lacking |= {
+                (workspace, path): ChangedFile(path, lost[path]["size"], change)
+                for path, change in self._changes(workspace, lost).items()
+                if path not in there
+            }
+        return [*lacking.values()]
 
     async def _bring_back(
         self,
@@ -263,7 +285,7 @@ class Restoration:
             for path, file in wanted.items()
             if file["digest"] is not None and _differs(there.get(path), file)
         }
-        tell_unkept(wanted, there)
+        self._lost[workspace_of(executor)] = tell_unkept(wanted, there)
         executable = {path for path, file in wanted.items() if file["is_executable"]}
         stays = self._added.get(workspace_of(executor), ())
         # nor is anything removed that could not be brought back
@@ -276,21 +298,25 @@ class Restoration:
         self._recorder.know_files(executor, there)
 
 
-def tell_unkept(wanted: Mapping[str, Any], there: Container[str]) -> None:
+def tell_unkept(wanted: Mapping[str, Any], there: Container[str]) -> Mapping[str, Any]:
     """Tell which files cannot be brought back, as their contents were not kept.
 
     Args:
         wanted: The files, as an entry has them.
         there: Those that are in the workspace anyway.
+
+    Returns:
+        Those that cannot.
     """
-    missing = [path for path, file in wanted.items() if file["digest"] is None and path not in there]
+    missing = {path: file for path, file in wanted.items() if file["digest"] is None and path not in there}
     if missing:
-        named = ", ".join(missing[:5]) + (f" and {len(missing) - 5:,} more" if missing[5:] else "")
+        named = ", ".join([*missing][:5]) + (f" and {len(missing) - 5:,} more" if len(missing) > 5 else "")
         logger.warning(
             "files of the workspace are missing now, as they were not kept: %s. What has more than 64 MiB or holds a credential "
             "is not kept, nor what was made when the run had nearly used up what is kept of it (--record-mib)",
             named,
         )
+    return missing
 
 
 def _why_not_again(executor: StreamingCodeExecutor, sandbox: Sandbox) -> str | None:

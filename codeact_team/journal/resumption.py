@@ -25,6 +25,7 @@ from codeact_team.journal.recorded_order import RecordedOrder
 from codeact_team.journal.recorder import Recorder
 from codeact_team.journal.restoration import END, Restoration, repetition
 from codeact_team.places import place_of
+from codeact_team.workspace import ChangedFile
 
 _LOSS = (
     "The interpreter of the blocks before was lost: the run was interrupted, and its code was not run again, as {}. Their "
@@ -103,9 +104,13 @@ class Resumption:
         """Let executors know what their code had made or changed when the run ended. Blocks."""
         self._restoration.tell_changes(executors)
 
-    async def finish(self, executors: Sequence[StreamingCodeExecutor]) -> None:
-        """Bring back the files of temporary workspaces that no code has run in since the run goes on, as they were then."""
-        await self._restoration.restore_files(executors, self._reached)
+    async def finish(self, executors: Sequence[StreamingCodeExecutor]) -> Sequence[ChangedFile]:
+        """Bring back the files of temporary workspaces that no code has run in since the run goes on, as they were then.
+
+        Returns:
+            Files that code had made or changed and that are not to be had any more.
+        """
+        return await self._restoration.restore_files(executors, self._reached)
 
     async def _do(self, asked: Mapping[str, Any], effect: Effect[Any], do: Perform) -> Any:
         """Do what was not asked before."""

@@ -26,7 +26,7 @@ class Room:
     def __init__(self, mib: int | None, directory: Path) -> None:
         self.mib = mib
         self._most = float("inf") if mib is None else mib * MIB
-        self._used = 0 if mib is None else _size(directory)
+        self._used = 0 if mib is None else used_by(directory)
         self._lock = Lock()
 
     @property
@@ -44,16 +44,23 @@ class Room:
         return self._used + size <= self._most * _FOR_FILES
 
 
-def _size(directory: Path) -> int:
+def used_by(directory: Path) -> int:
+    """How many bytes of the disk a directory takes; 0 where there is none. Blocks.
+
+    Raises:
+        JournalError: If they cannot be counted.
+    """
+    used, pending = 0, [str(directory)]
     try:
-        with os.scandir(directory) as entries:
-            return sum(
-                _size(Path(entry.path))
-                if entry.is_dir(follow_symlinks=False)
-                else entry.stat(follow_symlinks=False).st_blocks * 512
-                for entry in entries
-            )
+        while pending:
+            with os.scandir(pending.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(entry.path)
+                    else:
+                        used += entry.stat(follow_symlinks=False).st_blocks * 512
     except FileNotFoundError:
-        return 0
+        return used
     except OSError as error:
         raise JournalError(f"what is in {directory} cannot be counted: {error.strerror}") from error
+    return used

@@ -22,16 +22,23 @@ _DIRECTORIES = ("work_dir", "bind_dir")
 
 
 class Placeholders(Mapping[str, str]):
-    """An environment in which every variable is set: what is missing has a value that stands for a key."""
+    """An environment in which every variable is set: what is missing has a value that stands for a key.
+
+    Args:
+        environ: What is there.
+    """
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
 
     def __getitem__(self, name: str) -> str:
-        return os.environ.get(name, NO_KEY)
+        return self._environ.get(name, NO_KEY)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(os.environ)
+        return iter(self._environ)
 
     def __len__(self) -> int:
-        return len(os.environ)
+        return len(self._environ)
 
 
 def elsewhere(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 from codeact_team.config.components import is_component, walk
 from codeact_team.config.document import dotted, is_text, last_key, read_document
+from codeact_team.config.for_every import ForEvery
 from codeact_team.config.written import credentials_of_environment
 from codeact_team.errors import JournalError
 from codeact_team.files.saving import readable
@@ -22,7 +23,7 @@ from codeact_team.runs.recording import foreign_refused
 from codeact_team.system.regular_files import open_regular
 from codeact_team.visibility import cut, visible
 
-_REFERENCE = re.compile(r"\$\{[A-Za-z_][^}]{0,200}\}")
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-[^}]*)?\}")
 _TELLING = frozenset(
     "approval args base_url bind_dir command confinement cwd data env environment extra_volumes image network packages read_only "
     "readable runtime tools_dir url work_dir writable".split()
@@ -31,6 +32,8 @@ _TELLING = frozenset(
 _MOST = 12
 """What is told of a config in one sentence."""
 _LONGEST = 80
+_MOST_NAMES = 40
+"""Names that a person can be asked for, one by one."""
 _MOST_READ = 1 << 30
 """Bytes of a run that are searched for placeholders."""
 _PIECE = 1 << 20
@@ -47,7 +50,7 @@ class ForeignRun:
         about: What it says of itself; hostile data, as is all else.
         config: Its config, in YAML; ``None`` where that does not run.
         wanted: What the config asks for, in words.
-        names: Credentials of this machine that the run names, and that nobody gets who does not ask for them.
+        names: Credentials and variables of this machine that the run names, each of which it gets only if a person says so.
     """
 
     directory: RunDirectory
@@ -58,13 +61,13 @@ class ForeignRun:
 
 
 Confirm = Callable[[ForeignRun], Collection[str] | None]
-"""Asks a person whether a run may go on; returns the names of credentials that it gets, or ``None`` if it may not."""
+"""Asks a person whether a run may go on; returns those of the names that it gets, or ``None`` if it may not."""
 
 
 def shown_to(
     directory: RunDirectory, confirm: Confirm | None, *, runs_config: bool = True
 ) -> Collection[str] | None:
-    """The names of the credentials that a run gets back; ``None`` for all: it is this user's. Blocks.
+    """The names of the credentials and variables that a run gets; ``None`` for all: it is this user's. Blocks.
 
     Args:
         directory: Where the run is kept.
@@ -87,12 +90,34 @@ def shown_to(
     about = directory.about()
     named = _named_in(directory.path, named_by(about.nonce))
     names = [name for name in credentials_of_environment(os.environ) if name in named]
+    referred = dict.fromkeys(_REFERENCE.findall(config or ""))
+    names += [name for name in referred if name in os.environ and name not in names]
+    if len(names) > _MOST_NAMES:
+        raise JournalError(
+            f"the run in {directory.path} was not recorded by you on this machine, and names {len(names):,} variables of your "
+            "environment: too many to be confirmed one by one"
+        )
     shown = confirm(ForeignRun(directory, about, config, wanted, names))
     if shown is None:
         raise JournalError(
             f"the run in {readable(str(directory.path))} was not confirmed, and nothing of it was done"
         )
     return shown
+
+
+def environment_for(
+    shown: Collection[str] | None, overrides: Sequence[str | ForEvery] = ()
+) -> Mapping[str, str]:
+    """The environment to which the config of a run may refer, and what a person has changed in it.
+
+    Args:
+        shown: As of :func:`shown_to`.
+        overrides: The changes.
+    """
+    if shown is None:
+        return os.environ
+    own = {name for change in overrides if isinstance(change, str) for name in _REFERENCE.findall(change)}
+    return {name: value for name, value in os.environ.items() if name in shown or name in own}
 
 
 def _is_own(directory: RunDirectory) -> bool:
@@ -128,7 +153,7 @@ def _wanted(config: str) -> Iterator[str]:
             told[f"{dotted(path)}: {_text(value)}"] = None
     references = dict.fromkeys(_REFERENCE.findall(config))
     if references:
-        yield f"variables of your environment: {', '.join(references)}"
+        yield f"variables of your environment: {', '.join(f'${{{name}}}' for name in references)}"
     yield from told
     if providers:
         yield f"components: {', '.join(providers)}"

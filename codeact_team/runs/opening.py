@@ -113,8 +113,8 @@ async def _recorded(
                 executors = executors_of(scope)
                 recorded = _RecordedTeam(team, door, recording, executors)
                 end = recorded.end
-                recording.begin(config, None, executors, what_is_open(executors), recorded.park)
                 recorded.require_the_door()
+                recording.begin(config, None, executors, what_is_open(executors), recorded.park)
             yield cast("Team", recorded)
         door.check()
     except BaseException as error:

@@ -36,6 +36,7 @@ from codeact_team.journal.room import DEFAULT_MIB
 from codeact_team.journal.run_directory import ADVICE
 from codeact_team.journal.seal import key_file
 from codeact_team.runs.result import RunEnding, RunResult
+from codeact_team.workspace import ChangedFile
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +73,8 @@ class Recording:
         self._parking: Parking | None = None
         self._recorder: Recorder | None = None
         self._resumption: Resumption | None = None
+        self.copies: Sequence[str] = ()
+        """Where files of the run were copied to before it was resumed."""
 
     @property
     def calls_tools(self) -> bool:
@@ -84,7 +87,7 @@ class Recording:
         return None if self._recorder is None else str(self._recorder.directory.path)
 
     def refuse_what_passes(self, parts: Sequence[str]) -> None:
-        """Refuse to go on with a run of which parts act past the journal.
+        """Refuse to go on with a run of which parts act past the journal, before it goes on. Blocks.
 
         Args:
             parts: Their names.
@@ -92,7 +95,7 @@ class Recording:
         Raises:
             JournalError: If there are any.
         """
-        if parts and self._resumption is not None:
+        if parts and isinstance(self._runs, RunDirectory) and self._runs.is_begun:
             raise JournalError(
                 f"the run cannot go on: {', '.join(parts)} act past its journal, so nobody knows what they have done"
             )
@@ -148,21 +151,7 @@ class Recording:
         _refuse_what_reaches_the_key(executors)
         credentials = credentials_of(config.document, os.environ)
         if directory.is_begun:
-            self._recorder, past = Recorder.reopen(
-                directory, credentials, shown=self._shown, mib=self._mib, sync=self._sync
-            )
-            if past.full_mib is not None:
-                raise JournalError(_FULL.format(directory.path, past.full_mib))
-            if past.chain is None and self._shown is None:
-                raise foreign_refused(directory.path)
-            self._resumption = Resumption(past, self._recorder)
-            self._resumption.begin(executors)
-            if task is None and self._recorder.questions.shown(directory.config()) != config.written:
-                logger.warning(
-                    "the config has changed since this run began: what is asked otherwise is done anew"
-                )
-            self._recorder.write(resumed=dict(_versions()))
-            tell(past.told(str(directory.path)))
+            recorder = self._go_on(directory, config, credentials, task, executors)
         else:
             about = About(
                 id=directory.path.name,
@@ -171,7 +160,7 @@ class Recording:
                 working_directory=os.getcwd(),
                 versions=dict(_versions()),
             )
-            self._recorder = Recorder.create(
+            recorder = self._recorder = Recorder.create(
                 directory.path.parent,
                 about,
                 config.written,
@@ -180,8 +169,39 @@ class Recording:
                 mib=self._mib,
                 sync=self._sync,
             )
-        self._parking = Parking(self._recorder, park)
-        self._recorder(opened)
+        self._parking = Parking(recorder, park)
+        recorder(opened)
+
+    def _go_on(
+        self,
+        directory: RunDirectory,
+        config: CheckedConfig,
+        credentials: Mapping[str, str],
+        task: str | None,
+        executors: Sequence[StreamingCodeExecutor],
+    ) -> Recorder:
+        recorder, past = Recorder.reopen(
+            directory, credentials, shown=self._shown, mib=self._mib, sync=self._sync
+        )
+        try:
+            # nothing is written to a run that is refused, not even that it was
+            if past.full_mib is not None:
+                raise JournalError(_FULL.format(directory.path, past.full_mib))
+            if past.chain is None and self._shown is None:
+                raise foreign_refused(directory.path)
+            resumption = Resumption(past, recorder)
+            resumption.begin(executors)
+        except BaseException:
+            recorder.close()
+            raise
+        self._recorder, self._resumption, self.copies = recorder, resumption, past.copies
+        if task is None and recorder.questions.shown(directory.config()) != config.written:
+            logger.warning(
+                "the config has changed since this run began: what is asked otherwise is done anew"
+            )
+        recorder.write(resumed=dict(_versions()))
+        tell(past.told(str(directory.path)))
+        return recorder
 
     def __call__(self, event: Event) -> None:
         if self._recorder is not None:
@@ -213,13 +233,22 @@ class Recording:
         if self._recorder is not None:
             self._recorder.is_stopping = is_stopping
 
-    async def finish(self, executors: Sequence[StreamingCodeExecutor]) -> None:
-        """The work is done: see :meth:`Resumption.finish` and :meth:`Recorder.written`."""
-        if self._resumption is not None:
-            await self._resumption.finish(executors)
+    async def finish(self, executors: Sequence[StreamingCodeExecutor]) -> Sequence[ChangedFile]:
+        """The work is done: see :meth:`Resumption.finish`, which says what is returned, and :meth:`Recorder.written`."""
+        lacking = () if self._resumption is None else await self._resumption.finish(executors)
         if self._recorder is not None:
             # the end waits for it without letting the loop go on
             await self._recorder.written()
+        return lacking
+
+    async def cut_off(self, executor: StreamingCodeExecutor) -> Collection[str]:
+        """Files that are not the run's yet: see :meth:`Recorder.cut_off`. Of a run that is not recorded, there are none."""
+        return () if self._recorder is None else await self._recorder.cut_off(executor)
+
+    async def note_copies(self, paths: Sequence[str]) -> None:
+        """See :meth:`Recorder.note_copies`."""
+        if self._recorder is not None:
+            await self._recorder.note_copies(paths)
 
     def delivered(self) -> None:
         """Note that what came of the run is where it was wanted: then there is nothing more to do for it. Blocks.

@@ -25,7 +25,7 @@ from codeact_team.journal.past import Past
 from codeact_team.journal.questions import Questions
 from codeact_team.providers import Policy
 from codeact_team.runs.elsewhere import Placeholders, elsewhere
-from codeact_team.runs.foreign_runs import Confirm, shown_to
+from codeact_team.runs.foreign_runs import Confirm, environment_for, shown_to
 from codeact_team.runs.recording import Recording, foreign_refused
 from codeact_team.runs.result import RunEnding, RunResult
 from codeact_team.runs.team_runner import TeamRunner
@@ -145,8 +145,9 @@ def replayed(
         raise JournalError(
             f"the run {about.id} is a program's, which gave the team its tasks: it cannot be replayed"
         )
-    environ = os.environ if until is not None else Placeholders()
     shown = shown_to(directory, confirm, runs_config=config is None)
+    environ = os.environ if config is not None else environment_for(shown, overrides)
+    environ = environ if until is not None else Placeholders(environ)
     hidden = HiddenValues(credentials_of_environment(os.environ), about.nonce, shown)
     source = str(hidden.show(directory.config())) if config is None else config
     checked = read_config(source, overrides=overrides, policy=policy, environ=environ)

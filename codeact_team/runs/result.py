@@ -84,7 +84,7 @@ class RunResult(Event, type="result"):
             if the ending is; else it is the best so far. ``None`` where there is nothing like an answer. Hostile data.
         files: What it has made or changed in its workspaces; a thousand at most.
         file_notes: What else there is to say of them, in words, such as how many more there are.
-        files_due: How many files could not be copied to where they were wanted, and can be once there is room.
+        files_due: How many files are not where they were wanted, as they could not be copied there, or are not to be had.
     """
 
     ending: RunEnding

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from codeact_team.config.components import is_component, walk
 from codeact_team.config.document import Document, dotted, last_key, read_document
 from codeact_team.config.for_every import ForEvery
+from codeact_team.config.loading import CheckedConfig, read_config
 from codeact_team.config.overrides import apply_overrides
 from codeact_team.config.written import credentials_of_environment
 from codeact_team.errors import JournalError
@@ -15,7 +16,7 @@ from codeact_team.journal import HiddenValues, RecordedRun, RunDirectory
 from codeact_team.journal.room import DEFAULT_MIB
 from codeact_team.journal.run_directory import digest_of
 from codeact_team.providers import Policy
-from codeact_team.runs.foreign_runs import Confirm, shown_to
+from codeact_team.runs.foreign_runs import Confirm, environment_for, shown_to
 from codeact_team.runs.recording import Recording, refuse_elsewhere
 from codeact_team.runs.result import RunEnding, RunResult
 from codeact_team.runs.team_runner import TeamRunner
@@ -78,7 +79,11 @@ def resumed(
     config, task = str(hidden.show(config)), str(hidden.show(about.task))
     _refuse_other_parts(config, [change for change in overrides if isinstance(change, str)])
     recording = Recording(directory, mib=record_mib, sync=sync, shown=shown)
-    return TeamRunner(config, overrides=overrides, policy=policy, out=out, record=recording), task
+    source: str | CheckedConfig = config
+    if shown is not None:
+        environ = environment_for(shown, overrides)
+        source = read_config(config, overrides=overrides, policy=policy, environ=environ)
+    return TeamRunner(source, overrides=overrides, policy=policy, out=out, record=recording), task
 
 
 def _refuse_other_parts(config: str, changes: Sequence[str]) -> None:

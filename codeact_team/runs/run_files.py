@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from codeact_team.errors import CodeActTeamError, SettingError
 from codeact_team.events import ArtifactKept, ArtifactReference, BlockEnded
 from codeact_team.execution import Artifact, SessionResult
 from codeact_team.executor_interface import StreamingCodeExecutor
-from codeact_team.files.directories import Directory, below
+from codeact_team.files.directories import Directory, below, opened
 from codeact_team.files.saving import readable
 from codeact_team.system.named_paths import parent_of
 from codeact_team.system.trees import DIRECTORY
@@ -51,6 +51,9 @@ _GONE = (
     "the workspace was temporary, and these files are gone with it: `--out DIR` copies them, and a `work_dir` of the code "
     "executor keeps them"
 )
+_CUT_OFF = "left out are {:,} that interrupted code was at work on: they come when the run is resumed"
+_LACKING = "it was removed since, or its content was not kept"
+_MOVED = "the directory {} was removed, or replaced by another, while the run worked"
 _TEMPORARY = "the workspace is temporary, and goes with these files at the end: a `work_dir` of the code executor keeps them"
 
 
@@ -73,19 +76,37 @@ class RunFile:
     problem: str = ""
 
 
+def _leads_to(path: str, directory: int) -> bool:
+    """Whether a path still leads to a directory that was opened by it."""
+    try:
+        with opened(path) as now:
+            return os.path.samestat(os.fstat(now), os.fstat(directory))
+    except OSError:
+        return False
+
+
 class RunFiles:
     """Keeps what sessions show, as a handler in the door, and finds what a run has made or changed.
 
     Args:
         out: The directory that gets copies; made if it is missing, beside what is there.
+        cut_off: Tells which files of an executor are of code that has not ended, and will run again: they are not the run's yet.
+        note_copies: Is told where copies will be, before they are made.
 
     Attributes:
         found: The files of the last run.
         notes: What else there is to say of them, in words.
-        due: How many could not be copied, as the directory takes no more.
+        due: How many are not where they were wanted: they could not be copied, or are not to be had.
     """
 
-    def __init__(self, out: str | os.PathLike[str] | None) -> None:
+    def __init__(
+        self,
+        out: str | os.PathLike[str] | None,
+        cut_off: Callable[[StreamingCodeExecutor], Awaitable[Collection[str]]],
+        note_copies: Callable[[Sequence[str]], Awaitable[object]],
+    ) -> None:
+        self._cut_off = cut_off
+        self._note_copies = note_copies
         self._out = None if out is None else os.fspath(out)
         self._target: int | None = None
         self._has_made_out = False
@@ -93,6 +114,9 @@ class RunFiles:
         self._artifacts = 0
         self._has_warned = False
         """Whether it is told that a workspace is temporary."""
+        self._lacking: Sequence[ChangedFile] = ()
+        self._copied: set[str] = set()
+        """Where all files of the last run have their copies."""
         self.found: Sequence[RunFile] = ()
         self.notes: Sequence[str] = ()
         self.due = 0
@@ -207,7 +231,7 @@ class RunFiles:
             executors: Where, asked at the end.
             stays: Whether temporary workspaces stay for now.
         """
-        self.found, self.notes, self.due = (), (), 0
+        self.found, self.notes, self.due, self._lacking = (), (), 0, ()
         try:
             yield
         except asyncio.CancelledError:
@@ -227,6 +251,7 @@ class RunFiles:
         notes: list[str] = []
         more = 0
         seen: set[tuple[Path, str]] = set()
+        self._copied = set()
         for number, executor in enumerate(executors, 1):
             try:
                 changes = await executor.changed_files()
@@ -235,6 +260,10 @@ class RunFiles:
                 key = place.path or Path(f"/{number}")
                 new = [file for file in changes.files if (key, file.path) not in seen]
                 seen |= {(key, file.path) for file in new}
+                if cut_off := await self._cut_off(executor):
+                    whole = [file for file in new if file.path not in cut_off]
+                    notes += [_CUT_OFF.format(len(new) - len(whole))] if whole != new else []
+                    new = whole
                 told = new[: _MAX_TOLD - len(found)]
                 more += len(new) - len(told)
                 copies = await self._copies(executor, new, number)
@@ -247,10 +276,35 @@ class RunFiles:
             notes += [changes.remark] if changes.remark else []
             if new and self._target is None and not (place.lasts or self._has_warned):
                 notes.append(_TEMPORARY if stays else _GONE)
+        if self._target is not None:
+            lacking = self._lacking[: _MAX_TOLD - len(found)]
+            more += len(self._lacking) - len(lacking)
+            missing = [(None, _LACKING)] * len(lacking)
+            found += await to_the_end(asyncio.to_thread(_told, lacking, missing, None))
+            self.due += len(self._lacking)
         if more:
             notes.append(f"{more:,} more files are not listed here")
         self.found, self.notes = found, list(dict.fromkeys(notes))
         self._has_warned = self._has_warned or {_TEMPORARY, _GONE} & {*notes} != set()
+
+    def lack(self, files: Sequence[ChangedFile]) -> None:
+        """Note files of the run that are not to be had any more, before what there is is copied."""
+        self._lacking = files
+
+    def remove_others(self, copies: Sequence[str]) -> None:
+        """Remove copies of a time before the run was resumed that are not among its files in the end. Blocks.
+
+        Args:
+            copies: Where they are, if nobody has moved or changed them since.
+        """
+        if self._target is None or self._out is None or self.due:
+            return
+        for copy in copies:
+            path = os.path.relpath(copy, self._out)
+            if os.path.join(self._out, path) not in self._copied:
+                # it is elsewhere or gone, or what a journal says is no path
+                with suppress(OSError, ValueError):
+                    Directory(self._target).remove(path)
 
     async def _copies(
         self, executor: StreamingCodeExecutor, files: Sequence[ChangedFile], number: int
@@ -260,16 +314,30 @@ class RunFiles:
             return None
         if not files:
             return []
+        if not _leads_to(self._out, target):
+            self.due += len(files)
+            return [(None, _MOVED.format(self._out))] * len(files)
         # the files of each sandbox stay together, and none takes the name of another's
         inner = "" if number == 1 else f"sandbox-{number}"
         Directory(target).make(inner)
+        top = os.path.join(self._out, inner)
+        # before, as the process may be killed meanwhile
+        expected = await to_the_end(asyncio.to_thread(_expected, top, files))
+        await self._note_copies([*expected])
         with below(target, inner) as directory:
             saved = await executor.save_files(files, directory)
+        copies = [None if one.copy is None else os.path.join(top, one.copy) for one in saved]
+        # other names, where something else had these
+        if others := [copy for copy in copies if copy is not None and copy not in expected]:
+            await self._note_copies(others)
         self.due += sum(one.is_due for one in saved)
-        return [
-            (None if one.copy is None else os.path.join(self._out, inner, one.copy), one.problem)
-            for one in saved
-        ]
+        self._copied.update(filter(None, copies))
+        return [(copy, one.problem) for copy, one in zip(copies, saved, strict=True)]
+
+
+def _expected(top: str, files: Sequence[ChangedFile]) -> Collection[str]:
+    """Where the copies of files will be, if nothing else is there, in that order. Blocks."""
+    return dict.fromkeys(os.path.join(top, readable(file.path)) for file in files)
 
 
 def _told(

@@ -79,10 +79,10 @@ class TeamRunner:
         self._source = source
         self._overrides = overrides
         self._policy = policy
-        self._files = RunFiles(out)
         if not isinstance(record, Recording):
             record = Recording(record, mib=record_mib, sync=sync)
         self._recording = record
+        self._files = RunFiles(out, record.cut_off, record.note_copies)
         self._door = Door(self._record, self._files.keep)
         self.listen(self._recording, essential=True)
         self.listen(self._files.count)
@@ -225,6 +225,7 @@ class TeamRunner:
     async def _load(self, config: CheckedConfig) -> None:
         telemetry.trace(self._door, *span_settings(config, self._source))
         self._team = make_runnable(config)
+        self._recording.refuse_what_passes(past_the_door(self._team))
         self._summary.begin(self._team)
         self._must_note = any(map(_needs_note, components_in(self._team)))
         self._opened = what_is_open(executors_of(self._scope))
@@ -248,7 +249,6 @@ class TeamRunner:
         team = self._team
         assert team is not None, "the team is not open"
         past = past_the_door(team)
-        self._recording.refuse_what_passes(past)
         failure: BaseException | None = None
         with self._door.span(
             lambda span: RunBegan(span=span, task=task, past_the_door=past, record=self._recording.place),
@@ -260,8 +260,9 @@ class TeamRunner:
                     async with within_budgets(team):
                         noted = await self._noted(task)
                         reason = await stream(team, noted, self._door, stopping, seconds=seconds)
-                    await self._recording.finish(executors_of(self._scope))
-                    return reason
+                    self._files.lack(await self._recording.finish(executors_of(self._scope)))
+                self._files.remove_others(self._recording.copies)
+                return reason
             except BaseException as error:
                 failure = self._door.original_of(error)
                 raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -111,6 +112,24 @@ async def test_ctrl_c_stops_all_workers_in_order(tmp_path: Path) -> None:
         assert process.returncode == 0
         # two calls for each task, and none of them twice but those that were under way
         assert len(server.requests) <= 60 + 6
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+async def test_a_signal_stops_a_batch_at_whatever_moment_of_its_start(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with ScriptedServer.in_thread(doubling) as server:
+        for tenths in range(10):
+            with begun(tmp_path, server.base_url, 200, "--workers", "1", "--concurrency", "1") as process:
+                assert process.stderr is not None
+                # it tells of workspaces when it has read its config
+                await asyncio.to_thread(process.stderr.readline)
+                await asyncio.sleep(tenths / 10)
+                process.send_signal(number)
+                _, stderr = process.communicate(timeout=60)
+            assert process.returncode == 128 + number, (tenths, stderr.decode())
+            assert b"Traceback" not in stderr
 
 
 async def asked_more(server: ScriptedServer, times: int, process: Forked) -> None:

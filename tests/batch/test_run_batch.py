@@ -17,6 +17,7 @@ from support.waiting import until
 from codeact_team import BatchLimits, ConfigError, SettingError, run_batch
 from codeact_team.batch import Batch
 from codeact_team.batch.evaluation import objection_of
+from codeact_team.batch.events import BatchNoted
 from codeact_team.config.loading import read_config
 from codeact_team.effects import Event
 from codeact_team.journal import RunDirectory
@@ -328,6 +329,23 @@ async def test_what_no_task_could_run_without_is_told_before_any_begins(
     with pytest.raises(ConfigError, match="OPENAI_API_KEY"):
         await run_batch(config, numbers(2), out=tmp_path / "out")
     assert not os.listdir(tmp_path)
+
+
+async def test_a_batch_that_is_stopped_while_it_starts_begins_no_task(tmp_path: Path) -> None:
+    def stop(event: Event) -> None:
+        # it tells that each task has a workspace of its own before anything else
+        if isinstance(event, BatchNoted) and "work_dir" in event.text:
+            assert batch.stop(signal.SIGTERM)
+
+    async with ScriptedServer(doubling) as server:
+        config = coder(server.base_url)
+        config["config"]["code_executor"]["config"]["work_dir"] = "work"
+        batch = Batch(config, numbers(2), out=tmp_path / "out", workers=1, listeners=[stop])
+        result = await batch.run()
+        assert (result.left, result.exit_code, result.signal) == (2, 143, signal.SIGTERM)
+        assert not server.requests
+        again = await run_batch(config, numbers(2), out=tmp_path / "out", workers=1)
+    assert (again.outcomes, again.exit_code) == ({"accepted": 2}, 0)
 
 
 async def test_a_checker_that_takes_long_does_not_keep_a_batch_from_stopping(tmp_path: Path) -> None:

@@ -76,10 +76,14 @@ def test_a_link_that_code_has_put_in_the_file_s_place_is_not_followed(tmp_path: 
             cwd=tmp_path,
             overrides=[confined, NO_HTTP_RETRIES],
         )
-    assert result.returncode == 0, result.stderr
+    assert (result.returncode, "It is 42: \U0001f600.\n" in result.stdout) == (2, True), result.stderr
+    assert (
+        "error: the answer cannot be written to work/sub/answer.txt: work/sub is a link to .."
+        in result.stderr
+    )
     assert (tmp_path / "victim").read_text() == "old"
     assert not (tmp_path / "answer.txt").exists()
-    assert (tmp_path / "work/moved/answer.txt").read_text() == "It is 42: \U0001f600.\n"
+    assert os.readlink(tmp_path / "work/moved/answer.txt") == "../../victim"
 
 
 def test_a_directory_that_is_gone_at_the_end_is_told_as_what_it_is(tmp_path: Path):
@@ -91,5 +95,5 @@ def test_a_directory_that_is_gone_at_the_end_is_told_as_what_it_is(tmp_path: Pat
         command = ("A task", "-o", "work/sub/answer.txt")
         result = run_team(server.base_url, *command, cwd=tmp_path, overrides=[inside, NO_HTTP_RETRIES])
     assert result.returncode == 2
-    told = "the answer cannot be written to work/sub/answer.txt: No such file or directory; once that is mended: codeact-team resume "
+    told = "the answer cannot be written to work/sub/answer.txt: No such file or directory; to try again: codeact-team resume "
     assert told in result.stderr

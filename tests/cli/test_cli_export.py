@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import sys
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from cli.command_line import codeact_team, in_this_process, talker
@@ -28,6 +31,28 @@ def test_runs_become_a_log_that_inspect_reads(tmp_path: Path):
     assert [sample.id for sample in samples] == [first, second]
     # both may have begun in one second
     assert {sample.messages[-1].text for sample in samples} == {"One.", "Two."}
+
+
+@pytest.mark.long
+def test_no_credential_is_in_a_log_however_it_is_spelled(tmp_path: Path):
+    key = 's3cr3t/"k&ey-0123456789é'
+    spelled = [
+        key,
+        json.dumps(key)[1:-1],
+        json.dumps(key, ensure_ascii=False)[1:-1],
+        json.dumps(json.dumps(key))[1:-1],
+        quote(key, safe=""),
+        base64.b64encode(key.encode()).decode(),
+    ]
+    name = talker(tmp_path, [" ".join(spelled)])
+    codeact_team("run", name, f"Say {' '.join(spelled)}", cwd=tmp_path, MY_API_KEY=key)
+    for file in ("log.json", "log.eval"):
+        assert codeact_team("export", "last", "-o", file, cwd=tmp_path, MY_API_KEY=key).returncode == 0
+    text = json.dumps(read_eval_log(str(tmp_path / "log.eval")).model_dump(mode="json"), ensure_ascii=False)
+    for log in (text, (tmp_path / "log.json").read_text()):
+        assert "MY_API_KEY" in log
+        # the end of what is in base64 depends on what comes after it
+        assert not [each for each in spelled if each[:-4] in log or json.dumps(each)[1:-5] in log]
 
 
 def test_what_is_not_there_or_not_possible_is_named(tmp_path: Path):

@@ -46,3 +46,30 @@ def test_a_line_break_in_a_run_s_name_is_shown_and_breaks_no_line(tmp_path: Path
         assert "odd\u2424error: all is lost" in terminal.text
         terminal.type("n", "\r")
         terminal.end()
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_each_variable_that_its_config_refers_to_is_given_by_its_name(tmp_path: Path, allowed: bool) -> None:
+    failing = "config.model_client.config.chat_completions=[]"
+    codeact_team(
+        *(
+            "run",
+            talker(tmp_path, ["Hello."]),
+            "Greet.",
+            "-s",
+            failing,
+            "-s",
+            "config.description=${MY_WORD}",
+        ),
+        cwd=tmp_path,
+        MY_WORD="a word of this machine",
+    )
+    assert "${MY_WORD}" in next((tmp_path / ".codeact-team" / "runs").glob("2*/config.yaml")).read_text()
+    other = {"XDG_STATE_HOME": str(tmp_path / "other"), "MY_WORD": "a word of this machine"}
+    with on_a_terminal("resume", "last", cwd=tmp_path, **other) as terminal:
+        terminal.wait_for("Go on with this run?")
+        terminal.type("y", "\r")
+        terminal.wait_for("Give MY_WORD of this machine")
+        terminal.type("y" if allowed else "n", "\r")
+        terminal.end()
+        assert ("the environment variable MY_WORD is not set" in " ".join(terminal.text.split())) != allowed

@@ -63,7 +63,7 @@ def test_any_name_is_a_path_in_the_workspace_or_an_error(name: str) -> None:
 
 def test_commands() -> None:
     for label, command in DEFAULT_LANGUAGES.items():
-        assert parse_command(label, command) == [command]
+        assert parse_command(label, command) == command.split()
     assert parse_command("c++", "sh -c 'g++ -x c++ \"$0\" && ./a.out'") == [
         "sh",
         "-c",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from codeact_team.files import directories
 from codeact_team.files.directories import Directory, Taken, below, opened, opened_file
 
 
@@ -26,6 +27,43 @@ def test_a_file_is_there_when_it_is_whole(tmp_path: Path) -> None:
     assert put(tmp_path, "a") == "a"
     assert (tmp_path / "a").read_bytes() == b"new"
     assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_file_that_is_not_whole_has_no_name(tmp_path: Path) -> None:
+    with opened(tmp_path) as top, Directory(top).new_file("a") as new:
+        new.write(b"half")
+        assert os.listdir(tmp_path) == []
+        new.replace()
+        assert os.listdir(tmp_path) == ["a"]
+
+
+@pytest.fixture
+def without_unnamed_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the machine says where a file system has no files without a name."""
+    monkeypatch.setattr(directories, "_UNNAMED", os.O_RDWR | os.O_DIRECTORY)
+
+
+@pytest.mark.usefixtures("without_unnamed_files")
+def test_what_a_killed_process_has_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    left, theirs = tmp_path / ".put-0123456789abcdef", tmp_path / ".put-it-here"
+    left.write_bytes(b"half")
+    theirs.write_bytes(b"theirs")
+    with opened(tmp_path) as top, Directory(top).new_file("a") as new:
+        new.write(b"half")
+        assert not left.exists()
+        [passing] = {*os.listdir(tmp_path)} - {theirs.name}
+        # another process, at the same time
+        assert put(tmp_path, "b") == "b"
+        assert {*os.listdir(tmp_path)} == {passing, "b", theirs.name}
+        new.settle()
+    assert {*os.listdir(tmp_path)} == {"a", "b", theirs.name}
+
+
+@pytest.mark.usefixtures("without_unnamed_files")
+def test_where_files_need_a_name_from_the_beginning_they_are_put_all_the_same(tmp_path: Path) -> None:
+    test_a_file_is_there_when_it_is_whole(tmp_path)
+    (tmp_path / "a").unlink()
+    test_what_was_put_there_is_replaced_until_somebody_changes_it(tmp_path)
 
 
 def test_what_was_put_there_is_replaced_until_somebody_changes_it(tmp_path: Path) -> None:

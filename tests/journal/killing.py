@@ -32,17 +32,26 @@ WAYS = {"kill": signal.SIGKILL, "interrupt": signal.SIGINT, "terminate": signal.
 ALLOWED = ("-q", "--allow", "killed_run", "--allow-unsafe")
 
 
-def run(folder: Path, server: ScriptedServer, nth: int, how: str, *arguments: str) -> tuple[int, str, str]:
-    """Run the command, and stop it with the ``nth`` entry, 0 for none; or after so many milliseconds, as :data:`WAYS` say."""
-    by_time = how in WAYS
-    limit = ["--timeout", str(nth / 1000)] if how == "timeout" else []
+def launched(folder: Path, server: ScriptedServer, nth: int, how: str, *arguments: str) -> fork_server.Forked:
+    """The command at work: see ``killed_run.py``."""
+    # temporary workspaces are in the test's own directory
+    temporary = folder / "tmp"
+    temporary.mkdir(exist_ok=True)
     variables = environment(
         OPENAI_API_KEY="sk-of-the-test-0123456789",
         OPENAI_BASE_URL=server.base_url,
         PYTHONPATH=str(PROGRAM.parent),
+        TMPDIR=str(temporary),
     )
-    program = [str(PROGRAM), str(0 if by_time else nth), how, *arguments, *limit]
-    with fork_server.start(program, cwd=folder, environment=variables, stdin=subprocess.DEVNULL) as process:
+    program = [str(PROGRAM), str(nth), how, *arguments]
+    return fork_server.start(program, cwd=folder, environment=variables, stdin=subprocess.DEVNULL)
+
+
+def run(folder: Path, server: ScriptedServer, nth: int, how: str, *arguments: str) -> tuple[int, str, str]:
+    """Run the command, and stop it with the ``nth`` entry, 0 for none; or after so many milliseconds, as :data:`WAYS` say."""
+    by_time = how in WAYS
+    limit = ["--timeout", str(nth / 1000)] if how == "timeout" else []
+    with launched(folder, server, 0 if by_time else nth, how, *arguments, *limit) as process:
         killer = Timer(nth / 1000, partial(process.send_signal, WAYS.get(how) or signal.SIGKILL))
         if by_time and not limit:
             killer.start()
@@ -51,11 +60,15 @@ def run(folder: Path, server: ScriptedServer, nth: int, how: str, *arguments: st
         return process.wait(100), stdout.decode(), stderr.decode()
 
 
+def prepare(folder: Path, story: Story) -> None:
+    (folder / "config.json").write_text(json.dumps(story.config))
+    (folder / "work").mkdir(exist_ok=True)
+
+
 def start(
     folder: Path, server: ScriptedServer, story: Story, nth: int, how: str = "after", *arguments: str
 ) -> tuple[int, str, str]:
-    (folder / "config.json").write_text(json.dumps(story.config))
-    (folder / "work").mkdir(exist_ok=True)
+    prepare(folder, story)
     return run(folder, server, nth, how, "run", "config.json", "Go.", *ALLOWED, *arguments)
 
 
@@ -157,6 +170,9 @@ def kill_and_resume(folder: Path, server: ScriptedServer, story: Story, *kills: 
         unknown = told_as_unknown(folder) + under_way(folder) if is_unknown else 0
         go_on = partial(resume, folder, server) if is_kept(folder) else partial(start, folder, server, story)
         code, stdout, stderr = go_on(nth, how, *DELIVERED)
+        if code == -signal.SIGTERM and stdout:
+            # it had done all, and nothing waits for signals any more
+            code = 0
         is_stopped = code in STOPPED or (how == "timeout" and code == 1)
         if not is_stopped:
             # the last one, or it was quicker, or had not so many entries left to write

@@ -138,6 +138,42 @@ _ANSWER = "3 [1, 7] ['one', 'two', 'three']"
 SESSION = Story(coder(), of_the_agent, _ANSWER, ["5", "3"], LOG)
 DOCKER = Story(coder("Docker", {}), of_the_agent, _ANSWER, ["5", "3"])
 
+
+def of_the_renamer(body: Body) -> AnyReply:
+    """Files that have their names only when they are whole, and those that go again."""
+    blocks = [
+        (
+            "open('draft.tmp', 'w').write('draft')\ntime.sleep(0.1)\nos.rename('draft.tmp', 'draft.txt')\n"
+            "open('scratch.txt', 'w').write('scratch')\nprint('drafted')"
+        ),
+        (
+            "try:\n    for n in range(4):\n        open('part.tmp', 'w').write(f'part {n}')\n        time.sleep(0.05)\n"
+            "        os.rename('part.tmp', f'part-{n}.txt')\nexcept BaseException:\n    open('why.txt', 'w').write('stopped')\n    raise\n"
+            "os.remove('scratch.txt')\nprint('parted')"
+        ),
+        "os.remove('part-0.txt')\nos.rename('draft.txt', 'whole.txt')\ntime.sleep(0.1)\nprint('done')",
+    ]
+    if "You judge." in text_of(body):
+        return verdict("done" in text_of(body))
+    if said_before(body) < len(blocks):
+        return python(f"import os, time\n{blocks[said_before(body)]}")
+    return python("final_answer('It is done.')")
+
+
+RENAMES = Story(coder(settings=CONFINED, tools=[]), of_the_renamer, "It is done.")
+TEAM_THAT_RENAMES = Story(
+    team(
+        assistant("You write code."),
+        runner(**CONFINED),
+        component(
+            "codeact_team.ReflectionAgent", name="reviewer", model_client=CLIENT, system_message="You judge."
+        ),
+        **ACCEPTED,
+    ),
+    of_the_renamer,
+    "It is done.",
+)
+
 SIDE_BY_SIDE = Story(
     # calls of tools in one block
     coder(tools=["killed_run:note"]),

@@ -12,9 +12,13 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+import stories
 from cli.command_line import COMMAND, codeact_team, environment, talker
 from pydantic import JsonValue
 
+from codeact_team import open_team
+from codeact_team.errors import JournalError
+from codeact_team.events import ArtifactReference, BlockEnded, RunBegan, dump
 from codeact_team.journal import About, Recorder, RunDirectory
 from codeact_team.journal.log import decode, encode, read_log
 from codeact_team.journal.run_directory import digest_of
@@ -96,6 +100,61 @@ def deep_line(run: Path) -> None:
     )
 
 
+def unknown_events(run: Path) -> None:
+    with (run / "journal.jsonl").open("wb") as file:
+        for n in range(1, 400_001):
+            file.write(encode({"n": n, "at": 1, "event": {"type": "of_another_version", "n": n}}))
+
+
+def valid_events(run: Path) -> None:
+    began = dump(RunBegan(span=1, task="Look.", past_the_door=[], record=None))
+    with (run / "journal.jsonl").open("wb") as file:
+        for n in range(1, 200_001):
+            file.write(encode({"n": n, "at": 1, "event": began}))
+
+
+def many_effects(run: Path) -> None:
+    ask: JsonValue = {"by": "a@b", "kind": "model_call", "key": "k", "request": []}
+    with (run / "journal.jsonl").open("wb") as file:
+        for n in range(1, 200_001):
+            file.write(encode({"n": n, "at": 1, "ask": ask}))
+
+
+def large_text_in_many_lines(run: Path, mib: int = 12) -> None:
+    began = dump(RunBegan(span=1, task="x" * (mib * MIB), past_the_door=[], record=None))
+    named = blob(run, json.dumps(began).encode())
+    ask: JsonValue = {"by": "a@b", "kind": "model_call", "key": "k", "request": named}
+    lines = [encode({"n": 2 * n + 1, "at": 1, "event": named}) for n in range(100)]
+    lines += [encode({"n": 2 * n + 201, "at": 1, "ask": ask}) for n in range(100)]
+    lines += [encode({"n": n + 501, "at": 1, "answered": 2 * n + 201, "outcome": named}) for n in range(100)]
+    (run / "journal.jsonl").write_bytes(b"".join(lines))
+
+
+def too_large_text_in_many_lines(run: Path) -> None:
+    large_text_in_many_lines(run, 50)
+
+
+def large_picture_in_many_lines(run: Path) -> None:
+    data = b"\x89PNG" + b"x" * (40 * MIB)
+    digest = str(blob(run, data)["$blob"])
+    picture = ArtifactReference(mime_type="image/png", size=len(data), sha256=digest)
+    ended = BlockEnded(span=1, agent="a", exit_code=0, output="", artifacts=[picture])
+    lines = [encode({"n": n, "at": 1, "event": dump(ended)}) for n in range(1, 201)]
+    (run / "journal.jsonl").write_bytes(b"".join(lines))
+
+
+def alias_bomb(run: Path) -> None:
+    lists = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
+    shutil.rmtree(run)
+    described(run, "\n".join([CONFIG, "a0: &a0 [x, x, x, x, x, x, x, x, x, x]", *lists, ""]))
+
+
+def work_dir_of_the_host(run: Path) -> None:
+    shutil.rmtree(run)
+    config = stories.coder(settings={"work_dir": "/etc", "confinement": "best_effort"}, tools=[])
+    described(run, json.dumps(config))
+
+
 def of(name: str) -> Callable[[Path], None]:
     return lambda run: os.truncate(run / name, 200_000 * MIB)
 
@@ -108,6 +167,14 @@ DIRECTORIES: dict[str, Callable[[Path], None]] = {
     "a sparse end": sparse_behind_a_line,
     "a long line": long_line,
     "a deep line": deep_line,
+    "events of another version": unknown_events,
+    "events without end": valid_events,
+    "effects without end": many_effects,
+    "a large text in many lines": large_text_in_many_lines,
+    "a text too large in many lines": too_large_text_in_many_lines,
+    "a large picture in many lines": large_picture_in_many_lines,
+    "an alias bomb": alias_bomb,
+    "a work_dir of the host": work_dir_of_the_host,
     "a sparse description": of("run.json"),
     "a sparse config": of("config.yaml"),
 }
@@ -188,6 +255,52 @@ def test_a_run_of_another_user_is_refused_with_what_it_asks_for(tmp_path: Path) 
         "replay", run.name, cwd=tmp_path / "there", XDG_STATE_HOME=str(tmp_path / "other"), MY_API_KEY=KEY
     )
     assert is_refused(replayed)
+
+
+def content_of(directory: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+async def test_a_refused_run_is_as_it_was_and_its_owner_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, run = tmp_path / talker(tmp_path, ["First.", "Second."]), tmp_path / "kept"
+    async with open_team(config, record=run) as agent:
+        await agent.run(task="Go on.")
+    with (run / "journal.jsonl").open("ab") as file:
+        # as a kill may leave it
+        file.write(b'{"n":')
+    before = content_of(run)
+    with monkeypatch.context() as another:
+        another.setenv("XDG_STATE_HOME", str(tmp_path / "other"))
+        for _ in range(2):
+            with pytest.raises(JournalError, match="was not recorded by you"):
+                async with open_team(config, record=run):
+                    pass
+    assert content_of(run) == before
+    async with open_team(config, record=run) as agent:
+        results = [await agent.run(task="Go on.") for _ in range(2)]
+    said = [result.messages[-1].to_text() for result in results]  # pyright: ignore[reportAttributeAccessIssue]
+    assert said == ["First.", "Second."]
+
+
+async def test_a_run_whose_parts_act_past_its_journal_is_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    config, run = tmp_path / talker(tmp_path, ["First."]), tmp_path / "kept"
+    async with open_team(config, record=run) as agent:
+        await agent.run(task="Go on.")
+    before = content_of(run)
+    team = stories.team(
+        json.loads(config.read_text()),
+        termination_condition=stories.component(
+            "autogen_agentchat.conditions.TimeoutTermination", timeout_seconds=60
+        ),
+    )
+    with pytest.raises(JournalError, match="TimeoutTermination act past its journal"):
+        async with open_team(team, record=run):
+            pass
+    assert content_of(run) == before
 
 
 def change_line(run: Path) -> None:

@@ -18,6 +18,17 @@ from support.cost import LINEAR, SHORT, growth, longest_turn
 from codeact_team.journal.hidden_values import HiddenValues
 
 SECRET = "s3cr3t/\"k'ey+\\é&%<~x>"
+SECRETS = [SECRET, "ab/cd<ef12&", "pass&wo'rd12é", "ab?>c*d~~1234????", 'ab"cdé\\1234']
+
+
+def with_escapes(text: str, characters: str, digits: str = "04x") -> str:
+    return re.sub(f"[{characters}]", lambda found: f"\\u{ord(found[0]):{digits}}", text)
+
+
+def unicode(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
 WAYS: dict[str, Callable[[str], str]] = {
     "as it is": lambda value: f"Bearer {value}!",
     "in JSON": lambda value: json.dumps({"key": value}),
@@ -35,13 +46,35 @@ WAYS: dict[str, Callable[[str], str]] = {
     "in JSON of a page": lambda value: re.sub(
         "[<>&']", lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value)
     ),
+    "in JSON of Go": lambda value: with_escapes(unicode({"key": value}), "<>&"),
+    "in JSON of PHP": lambda value: json.dumps({"key": value}).replace("/", "\\/"),
+    "in JSON of PHP for HTML": lambda value: with_escapes(
+        json.dumps(value).replace("/", "\\/"), "<>&'", "04X"
+    ),
+    "in JSON with slashes and letters": lambda value: unicode(value).replace("/", "\\/"),
+    "in JSON three deep with letters": lambda value: unicode(unicode(unicode(value))),
+    "in JSON with letters, in JSON": lambda value: json.dumps(unicode(value)),
+    "in JSON, in JSON with letters": lambda value: unicode(json.dumps(value)),
+    "in JSON of Go, in JSON": lambda value: json.dumps(with_escapes(unicode(value), "<>&")),
+    "in JSON with large digits, in JSON": lambda value: json.dumps(json.dumps(value).replace("00e9", "00E9")),
     "in a repr": lambda value: repr({"key": value}),
+    "in a repr of JSON with letters": lambda value: repr(unicode({"key": value})),
+    "in JSON with letters of a repr": lambda value: unicode(repr({"key": value})),
+    "in JSON of a repr of bytes": lambda value: json.dumps(repr(value.encode())),
+    "in ASCII": lambda value: ascii([value]),
+    "in JSON of what is in ASCII": lambda value: json.dumps(ascii(value)),
     "in a repr of JSON": lambda value: repr(json.dumps({"key": value})),
     "in a repr of bytes": lambda value: repr(value.encode()),
     "in JSON of a repr": lambda value: json.dumps(repr(value)),
     "in YAML": lambda value: "key: '" + value.replace("'", "''") + "'",
     "in a URL with small digits": lambda value: quote(value, safe="").lower(),
     "in a form with small digits": lambda value: quote_plus(value).lower(),
+    "in a whole URL": lambda value: quote(value, safe=";,/?:@&=+$-_.!~*'()#"),
+    "in a form of Java or of a browser": lambda value: quote_plus(value, safe="*").replace("~", "%7E"),
+    "in a form with an escaped tilde": lambda value: quote_plus(value).replace("~", "%7e").lower(),
+    "in base64 in JSON with slashes": lambda value: json.dumps(
+        base64.b64encode(f"{value}??>>".encode()).decode()
+    ).replace("/", "\\/"),
     "in base64 of URLs": lambda value: base64.urlsafe_b64encode(f"?{value}".encode()).decode(),
     "in base64": lambda value: base64.b64encode(value.encode()).decode(),
     "in base64 of a user and a password": lambda value: base64.b64encode(f"me:{value}".encode()).decode(),
@@ -57,13 +90,22 @@ def spellings(value: str) -> list[str]:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_credential_is_hidden_and_found_again(way: str) -> None:
+    for secret in SECRETS:
+        hidden = HiddenValues({"API_KEY": secret}, "n0nce")
+        text = "x" * 3000 + WAYS[way](secret) + "y" * 3000
+        written = hidden.hide([{"said": text}])
+        dumped = json.dumps(written, ensure_ascii=False)
+        assert not [spelling for spelling in spellings(secret) if spelling in dumped]
+        assert "API_KEY" in dumped
+        assert hidden.show(written) == [{"said": text}]
+        assert hidden.are_in(text.encode())
+
+
+def test_a_credential_is_hidden_in_names_as_well() -> None:
     hidden = HiddenValues({"API_KEY": SECRET}, "n0nce")
-    text = "x" * 3000 + WAYS[way](SECRET) + "y" * 3000
-    written = hidden.hide([{"said": text, SECRET: 1}])
-    dumped = json.dumps(written, ensure_ascii=False)
-    assert not [spelling for spelling in spellings(SECRET) if spelling in dumped]
-    assert "API_KEY" in dumped
-    assert hidden.show(written) == [{"said": text, SECRET: 1}]
+    written = hidden.hide({SECRET: 1})
+    assert SECRET not in str(written)
+    assert hidden.show(written) == {SECRET: 1}
 
 
 def test_a_placeholder_that_code_has_guessed_finds_nothing() -> None:

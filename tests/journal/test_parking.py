@@ -375,6 +375,21 @@ async def test_ctrl_c_stops_a_run_that_waits_for_what_is_under_way(tmp_path: Pat
         assert "waits for no answer, as it is stopped" in case.answer("yes").stderr
 
 
+def test_files_of_parked_code_are_delivered_when_it_has_ended(tmp_path: Path) -> None:
+    blocks = saying(
+        "open('made.txt', 'w').write('made')",
+        "import os\nopen('partial.tmp', 'w').write('half')\ntold = tools.refund(order='A')\n"
+        "os.rename('partial.tmp', 'whole.txt')\nfinal_answer(told)",
+    )
+    with ScriptedServer.in_thread(blocks) as server:
+        case = Case(tmp_path, server, ASK_FOR_REFUNDS)
+        assert case.run("-q", "--out", "out").returncode == PARKED
+        assert [path.name for path in (tmp_path / "out").iterdir()] == ["made.txt"]
+        case.answer("yes")
+        assert case.resume("-q", "--out", "out").returncode == 0
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"made.txt", "whole.txt"}
+
+
 def killed(case: Case, nth: int, how: str, *arguments: str) -> None:
     """Kill the command when it writes an entry of the journal, its ``nth``."""
     program = [str(Path(__file__).with_name("killed_run.py")), str(nth), how, *arguments]
@@ -459,3 +474,40 @@ def test_a_run_may_be_killed_at_each_moment_of_its_parking(tmp_path: Path) -> No
         for nth in entries_while_parking(tmp_path / "alone", server):
             for how in ("torn", "after"):
                 parked_and_killed(tmp_path / f"{nth}-{how}", server, nth, how)
+
+
+NOTES = saying("open('log.txt', 'a').write('refund\\n')\nfinal_answer(open('log.txt').read())")
+
+
+def stopped_while_resumed(folder: Path, server: ScriptedServer, nth: int, how: str) -> bool:
+    """Park a run, answer it, stop it with an entry of its resume, and resume it; whether there was such an entry."""
+    folder.mkdir()
+    case = Case(folder, server, ASK_FOR_CODE)
+    assert case.run("-q").returncode == PARKED
+    assert case.answer("yes").returncode == 0
+    resume = ("resume", "last", "-q", "--allow", "parking_tools", "--out", "out")
+    program = [str(Path(__file__).with_name("killed_run.py")), str(nth), how, *resume]
+    with fork_server.start(
+        program, cwd=folder, environment=environment(**case.variables), stdin=subprocess.DEVNULL
+    ) as process:
+        process.communicate(timeout=100)
+        is_stopped = process.wait(100) != 0
+    told = case.resume("-q", "--out", "out")
+    if told.returncode == PARKED:
+        # the answer had been given to code of which nobody knows whether it has begun
+        assert case.answer("yes").returncode == 0
+        told = case.resume("-q", "--out", "out")
+    assert (told.returncode, told.stdout) == (0, "refund\n"), (nth, how, told.stderr)
+    assert (folder / "out" / "log.txt").read_text() == "refund\n"
+    return is_stopped
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("how", ["torn", "after", "INT", "TERM"])
+def test_a_suspended_run_may_be_stopped_at_each_entry_of_its_resume(tmp_path: Path, how: str) -> None:
+    with ScriptedServer.in_thread(NOTES) as server:
+        nth = 1
+        while stopped_while_resumed(tmp_path / str(nth), server, nth, how):
+            nth += 1
+    assert nth > 5

@@ -22,10 +22,12 @@ from support.openai_server import ScriptedServer
 from codeact_team.journal import RecordedRun
 from codeact_team.runs import RunResult
 
-MOMENTS = int(os.environ.get("MOMENTS", "26"))
+MOMENTS = int(os.environ.get("MOMENTS", "30"))
 STORIES = {
     "session": stories.SESSION,
     "variables": stories.VARIABLES,
+    "files with other names": stories.RENAMES,
+    "team and files with other names": stories.TEAM_THAT_RENAMES,
     "calls side by side": stories.SIDE_BY_SIDE,
     "set back": stories.SET_BACK,
     "approvals": stories.APPROVED,
