@@ -57,10 +57,21 @@ def without_credentials(url: str) -> str | None:
 
 def key_variables(component: ComponentClass, config: Mapping[str, Any]) -> Sequence[str]:
     """The variables of the environment of which a client needs one, unless it is given a key; none where not known."""
+    return _key_variables(component.__name__, config)
+
+
+def keys_for_a_server(provider: str, config: Mapping[str, Any]) -> Sequence[str]:
+    """The variables of the environment of which a client reads a key, by itself, for a server that its config names."""
+    if config.get("api_key") or not any(config.get(name) for name in SERVER_FIELDS):
+        return ()
+    return _key_variables(provider.rpartition(".")[2], config)
+
+
+def _key_variables(client: str, config: Mapping[str, Any]) -> Sequence[str]:
     if config.get("azure_ad_token") or config.get("azure_ad_token_provider"):
         return ()
-    names = _KEYS.get(component.__name__, ())
-    if component.__name__ == _OPENAI:
+    names = _KEYS.get(client, ())
+    if client == _OPENAI:
         model = str(config.get("model"))
         return [*(key for begin, key in _KEYS_BY_MODEL.items() if model.startswith(begin)), *names]
     return names

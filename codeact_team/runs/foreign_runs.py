@@ -8,11 +8,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from codeact_team.config.components import is_component, walk
 from codeact_team.config.document import dotted, is_text, last_key, read_document
 from codeact_team.config.for_every import ForEvery
+from codeact_team.config.model_access import SERVER_FIELDS, keys_for_a_server
 from codeact_team.config.written import credentials_of_environment
 from codeact_team.errors import JournalError
 from codeact_team.files.saving import readable
@@ -91,7 +92,8 @@ def shown_to(
     named = _named_in(directory.path, named_by(about.nonce))
     names = [name for name in credentials_of_environment(os.environ) if name in named]
     referred = dict.fromkeys(_REFERENCE.findall(config or ""))
-    names += [name for name in referred if name in os.environ and name not in names]
+    sent = _sent(config) if config is not None else dict[str, str]()
+    names += [name for name in {**referred, **sent} if name in os.environ and name not in names]
     if len(names) > _MOST_NAMES:
         raise JournalError(
             f"the run in {directory.path} was not recorded by you on this machine, and names {len(names):,} variables of your "
@@ -102,6 +104,13 @@ def shown_to(
         raise JournalError(
             f"the run in {readable(str(directory.path))} was not confirmed, and nothing of it was done"
         )
+    for name in sent.keys() & os.environ.keys():
+        # the client does not ask us for it
+        if name not in shown:
+            raise JournalError(
+                f"the config of the run in {readable(str(directory.path))} sends {name} to {_one(sent[name])}, and it was not "
+                "given that; nothing of it was done"
+            )
     return shown
 
 
@@ -159,10 +168,25 @@ def _wanted(config: str) -> Iterator[str]:
         yield f"components: {', '.join(providers)}"
 
 
+def _sent(config: str) -> Mapping[str, str]:
+    """The variables that model clients read a key from by themselves, each with the server that a config has it sent to."""
+    found: dict[str, str] = {}
+    for _, value in walk(read_document(config).data):
+        if is_component(value) and isinstance(settings := value.get("config"), dict):
+            given = cast("Mapping[str, Any]", settings)
+            server = next((_text(given[name]) for name in SERVER_FIELDS if given.get(name)), "")
+            found |= dict.fromkeys(keys_for_a_server(str(value["provider"]), given), server)
+    return found
+
+
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else repr(value)
 
 
+def _one(wanted: str) -> str:
+    return visible(cut(wanted, _LONGEST))
+
+
 def _short(wanted: Sequence[str]) -> list[str]:
-    told = [visible(cut(each, _LONGEST)) for each in wanted[:_MOST]]
+    told = [_one(each) for each in wanted[:_MOST]]
     return [*told, f"{len(wanted) - _MOST} more"] if wanted[_MOST:] else told

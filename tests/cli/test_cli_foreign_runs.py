@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from command_line import codeact_team, talker
+from support.openai_server import HttpError, ScriptedServer, Text
 from terminal import on_a_terminal
 
 KEY = "a-key-of-this-machine-0123456789"
@@ -73,3 +75,27 @@ def test_each_variable_that_its_config_refers_to_is_given_by_its_name(tmp_path: 
         terminal.type("y" if allowed else "n", "\r")
         terminal.end()
         assert ("the environment variable MY_WORD is not set" in " ".join(terminal.text.split())) != allowed
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_server_that_its_config_names_gets_a_key_of_this_machine_only_if_that_is_given(
+    tmp_path: Path, allowed: bool
+) -> None:
+    document = json.loads((tmp_path / talker(tmp_path, [])).read_text())
+    with ScriptedServer.in_thread([HttpError(400), Text("Hello.")]) as server:
+        document["config"]["model_client"] = {
+            "provider": "autogen_ext.models.openai.OpenAIChatCompletionClient",
+            "config": {"model": "gpt-4o", "base_url": server.base_url, "max_retries": 0},
+        }
+        (tmp_path / "asking.json").write_text(json.dumps(document))
+        codeact_team("run", "asking.json", "Greet.", cwd=tmp_path, OPENAI_API_KEY="k-one")
+        began = len(server.requests)
+        other = {"XDG_STATE_HOME": str(tmp_path / "other"), "OPENAI_API_KEY": KEY}
+        with on_a_terminal("resume", "last", cwd=tmp_path, **other) as terminal:
+            terminal.wait_for("Go on with this run?")
+            terminal.type("y", "\r")
+            terminal.wait_for("Give OPENAI_API_KEY of this machine")
+            terminal.type("y" if allowed else "n", "\r")
+            terminal.end()
+            assert ("sends OPENAI_API_KEY to http://127.0.0.1" in " ".join(terminal.text.split())) != allowed
+        assert (len(server.requests) > began) == allowed
