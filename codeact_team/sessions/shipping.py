@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import marshal
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
@@ -103,11 +102,8 @@ def _standard() -> dict[str, _Source]:
 
 
 @cache
-def loaded_ahead() -> LoadedAhead | None:
-    """The supervisor, for a sandbox whose Python is plain; see :func:`command`. ``None`` where it has to be a program."""
-    # it is a fork by a thread; CPython 3.13 tells of signals the thread that was the main one before the fork
-    if sys.version_info >= (3, 13):
-        return None
+def loaded_ahead() -> LoadedAhead:
+    """The supervisor, for a sandbox whose Python is plain; see :func:`command`."""
     return LoadedAhead(_bootstrap(), payload(plain=True), _PLAIN, _PLAIN_ARGUMENTS)
 
 

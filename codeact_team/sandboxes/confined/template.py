@@ -22,7 +22,18 @@ from codeact_team.sandboxes.readiness import readable
 
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-_PROGRAM = Path(__file__).with_name("supervisor") / "__main__.py"
+_DIRECTORY = Path(__file__).with_name("supervisor")
+PROGRAM = """
+import sys
+sys.path[0], *_arguments = sys.argv[1:]
+from beginning import begin
+from main_thread import obey
+begin(_arguments)
+del begin
+while obey(): pass
+_loaded.run(_arguments)
+"""
+"""What the template runs, and so what is on the stack of a program that is a fork of it."""
 _SEND_TIMEOUT = 5.0
 """Seconds that a process may take to read a message, which it does at once."""
 
@@ -66,7 +77,7 @@ class End(socket.socket):
 
 
 class _Template:
-    """A started one, see ``supervisor/__main__.py``.
+    """A started one, see ``supervisor/template.py``.
 
     It shares neither environment nor descriptors nor terminal with this process.
 
@@ -87,7 +98,15 @@ class _Template:
             loading.write(marshal.dumps(None if program is None else [*program]))
             loading.seek(0)
             self._process = subprocess.Popen(
-                [sys.executable, option, str(_PROGRAM), str(loading.fileno()), *_directory_of("sandlock")],
+                [
+                    sys.executable,
+                    option,
+                    "-c",
+                    PROGRAM,
+                    str(_DIRECTORY),
+                    str(loading.fileno()),
+                    *_directory_of("sandlock"),
+                ],
                 stdin=theirs.fileno(),
                 pass_fds=[loading.fileno()],
                 # what nobody reads; a pipe, as programs in its forks will have

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import _thread
-import errno
 import os
 import signal
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Self
 
+import main_thread
 from loaded import LoadedProgram
 
 _FIRST_FD = 3
@@ -52,17 +51,9 @@ def start(begin: Callable[[], None], argv: Sequence[str], environment: Mapping[s
 
 
 def start_loaded(begin: Callable[[], None], program: LoadedProgram, environment: Mapping[str, str]) -> Forked:
-    """Like :func:`start`, with a program that this process has loaded."""
-    pid, is_forked = 0, _thread.allocate_lock()
+    """Like :func:`start`, with a program that this process has loaded. By a thread other than the main one."""
 
-    def fork() -> None:
-        nonlocal pid
-        try:
-            pid = os.fork()
-        finally:
-            is_forked.release()
-        if pid:
-            raise SystemExit
+    def become() -> bool:
         try:
             birth.take_place(begin)
         except OSError as error:
@@ -70,14 +61,10 @@ def start_loaded(begin: Callable[[], None], program: LoadedProgram, environment:
             os._exit(1)
         birth.close()
         program.take_over(environment)
+        return False
 
     with _Birth() as birth:
-        is_forked.acquire()
-        # in a thread, so that the code finds none of the calls that have led here on its stack
-        program.run_in_thread(fork)
-        is_forked.acquire()
-    if not pid:
-        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        pid = main_thread.fork(become)
     return birth.end(pid)
 
 

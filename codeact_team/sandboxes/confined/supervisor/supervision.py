@@ -18,6 +18,7 @@ from contextlib import closing, suppress
 from typing import Any
 
 import hardening
+import main_thread
 import starting
 from cgroups import CONTROLLERS, ControlGroup, Limits
 from means import BOUNDING, Means, entering
@@ -167,7 +168,7 @@ def supervise(
     host: int | None,
     birth: int,
 ) -> None:
-    """Harden this process, and serve the host, in this process or in a child.
+    """Harden this process, and let a thread serve the host, in this process or in a child.
 
     Args:
         control: The socket to the host.
@@ -176,16 +177,20 @@ def supervise(
         host: What can be read once the host's process has ended, where there are such descriptors.
         birth: Where the id of the process that serves is written, to be closed then.
     """
-    with closing(control):
-        try:
-            programs, reasons = _harden(settings, means, birth)
-        except OSError as error:
-            refuse(control, error)
-            return
-        said = {"reasons": reasons, "by_kernel": means.sandlock is None}
-        control.sendall(json.dumps(said).encode() + b"\n")
+    try:
+        programs, reasons = _harden(settings, means, birth)
+    except OSError as error:
+        refuse(control, error)
+        os._exit(0)
+
+    def serve() -> None:
         with closing(programs), suppress(EOFError, ConnectionResetError):
+            said = {"reasons": reasons, "by_kernel": means.sandlock is None}
+            control.sendall(json.dumps(said).encode() + b"\n")
             _serve(control, host, programs)
+
+    # what confines is inherited by threads that are started later
+    main_thread.serve(serve)
 
 
 def refuse(control: socket.socket, reason: OSError) -> None:

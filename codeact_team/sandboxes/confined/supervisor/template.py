@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 sys.path.append(os.path.abspath(f"{__file__}/../../../../.."))
 
 import hardening
+import main_thread
 from descendants import drain, ignore_deaths, notice_deaths
 from loaded import LoadedProgram
 from means import Machine
@@ -105,16 +106,21 @@ class _Template:
     def _fork(self, number: int, settings: dict[str, Any], control: socket.socket, until_clean: int) -> None:
         surroundings = Surroundings(settings)
         born, birth = os.pipe()
+
+        def begin() -> bool:
+            try:
+                os.close(born)
+                os.close(until_clean)
+                self._forget()
+                supervise(control, settings, means, host=self._host, birth=birth)
+            except BaseException:
+                # not as one who obeys the template
+                os._exit(1)
+            return True
+
         try:
             means = self._machine.means_for(settings, surroundings.group)
-            if os.fork() == 0:
-                try:
-                    os.close(born)
-                    os.close(until_clean)
-                    self._forget()
-                    supervise(control, settings, means, host=self._host, birth=birth)
-                finally:
-                    os._exit(0)
+            main_thread.fork(begin)
         except OSError:
             surroundings.remove()
             os.close(born)
@@ -169,7 +175,7 @@ class _Supervising(NamedTuple):
 
 
 def serve(program: LoadedProgram | None, arguments: Sequence[str]) -> None:
-    """Load everything, and fork.
+    """Load everything, and let a thread serve the host.
 
     Args:
         program: What was loaded ahead, if anything.
@@ -186,6 +192,4 @@ def serve(program: LoadedProgram | None, arguments: Sequence[str]) -> None:
     # a process that the host has forked may hold the other end of the socket open
     host = os.pidfd_open(os.getppid()) if sys.platform == "linux" else None
     kernel.share_memory_with_forks()
-    _Template(control, host, partial(_load_sandlock, *arguments), program).serve()
-    # nothing that is left has to be taken down
-    os._exit(0)
+    main_thread.serve(_Template(control, host, partial(_load_sandlock, *arguments), program).serve)
