@@ -6,28 +6,38 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from codeact_team.agents import ApprovalRequest as ApprovalRequest
-    from codeact_team.agents import ApprovalResponse as ApprovalResponse
-    from codeact_team.agents import ApprovalRule as ApprovalRule
-    from codeact_team.agents import CodeActAgent as CodeActAgent
-    from codeact_team.agents import CodeExecutorAgent as CodeExecutorAgent
-    from codeact_team.agents import ReflectionAgent as ReflectionAgent
-    from codeact_team.agents import RetryDecision as RetryDecision
-    from codeact_team.agents import ToolLimits as ToolLimits
-    from codeact_team.agents import Verdict as Verdict
-    from codeact_team.agents import describe_sandbox as describe_sandbox
-    from codeact_team.autogen_parts import wrap as wrap
-    from codeact_team.batch import BatchLimits as BatchLimits
-    from codeact_team.batch import BatchResult as BatchResult
-    from codeact_team.batch import TaskResult as TaskResult
-    from codeact_team.batch import run_batch as run_batch
-    from codeact_team.config import ForEvery as ForEvery
-    from codeact_team.config import dump_config as dump_config
-    from codeact_team.config import load_config as load_config
-    from codeact_team.config import open_pool as open_pool
-    from codeact_team.config import validate_config as validate_config
-    from codeact_team.effects import Door as Door
-    from codeact_team.effects import Event as Event
+    from autogen_agentchat.agents import ApprovalRequest as ApprovalRequest
+    from autogen_agentchat.agents import ApprovalResponse as ApprovalResponse
+
+    from codeact_team.agents.agent_config import ToolLimits as ToolLimits
+    from codeact_team.agents.code_executor import CodeExecutorAgent as CodeExecutorAgent
+    from codeact_team.agents.codeact.agent import CodeActAgent as CodeActAgent
+    from codeact_team.agents.ledger import BudgetTermination as BudgetTermination
+    from codeact_team.agents.messages import describe_sandbox as describe_sandbox
+    from codeact_team.agents.reflection_agent import ReflectionAgent as ReflectionAgent
+    from codeact_team.agents.teams import ReflectionTermination as ReflectionTermination
+    from codeact_team.agents.teams import round_robin_team as round_robin_team
+    from codeact_team.batch.batch import run_batch as run_batch
+    from codeact_team.batch.results import BatchResult as BatchResult
+    from codeact_team.batch.results import TaskResult as TaskResult
+    from codeact_team.batch.throttle import BatchLimits as BatchLimits
+    from codeact_team.config.dumping import dump_config as dump_config
+    from codeact_team.config.for_every import ForEvery as ForEvery
+    from codeact_team.config.loading import load_config as load_config
+    from codeact_team.config.loading import validate_config as validate_config
+    from codeact_team.config.open import open_pool as open_pool
+    from codeact_team.core.effects import Door as Door
+    from codeact_team.core.effects import Event as Event
+    from codeact_team.core.execution import Artifact as Artifact
+    from codeact_team.core.execution import BoundName as BoundName
+    from codeact_team.core.execution import CallOutcome as CallOutcome
+    from codeact_team.core.execution import ExecutionResult as ExecutionResult
+    from codeact_team.core.execution import Outcome as Outcome
+    from codeact_team.core.execution import SessionResult as SessionResult
+    from codeact_team.core.executor_interface import Checkpoint as Checkpoint
+    from codeact_team.core.executor_interface import SessionCodeExecutor as SessionCodeExecutor
+    from codeact_team.core.executor_interface import StreamingCodeExecutor as StreamingCodeExecutor
+    from codeact_team.core.scope import Scope as Scope
     from codeact_team.errors import BudgetError as BudgetError
     from codeact_team.errors import CodeActTeamError as CodeActTeamError
     from codeact_team.errors import ConfigError as ConfigError
@@ -39,45 +49,67 @@ if TYPE_CHECKING:
     from codeact_team.errors import SandboxError as SandboxError
     from codeact_team.errors import SettingError as SettingError
     from codeact_team.errors import WorkbenchError as WorkbenchError
-    from codeact_team.execution import Artifact as Artifact
-    from codeact_team.execution import BoundName as BoundName
-    from codeact_team.execution import CallOutcome as CallOutcome
-    from codeact_team.execution import ExecutionResult as ExecutionResult
-    from codeact_team.execution import Outcome as Outcome
-    from codeact_team.execution import SessionResult as SessionResult
-    from codeact_team.executor_interface import Checkpoint as Checkpoint
-    from codeact_team.executor_interface import SessionCodeExecutor as SessionCodeExecutor
-    from codeact_team.executor_interface import StreamingCodeExecutor as StreamingCodeExecutor
-    from codeact_team.executors import ConfinedCommandLineCodeExecutor as ConfinedCommandLineCodeExecutor
-    from codeact_team.executors import ConfinedSessionCodeExecutor as ConfinedSessionCodeExecutor
-    from codeact_team.executors import DockerCommandLineCodeExecutor as DockerCommandLineCodeExecutor
-    from codeact_team.executors import DockerSessionCodeExecutor as DockerSessionCodeExecutor
-    from codeact_team.executors import SandboxPool as SandboxPool
-    from codeact_team.ledger import BudgetTermination as BudgetTermination
-    from codeact_team.runs import replay_run as replay_run
+    from codeact_team.executors.confined import (
+        ConfinedCommandLineCodeExecutor as ConfinedCommandLineCodeExecutor,
+    )
+    from codeact_team.executors.confined import ConfinedSessionCodeExecutor as ConfinedSessionCodeExecutor
+    from codeact_team.executors.docker import DockerCommandLineCodeExecutor as DockerCommandLineCodeExecutor
+    from codeact_team.executors.docker import DockerSessionCodeExecutor as DockerSessionCodeExecutor
+    from codeact_team.executors.pool import SandboxPool as SandboxPool
+    from codeact_team.models.verdicts import RetryDecision as RetryDecision
+    from codeact_team.models.verdicts import Verdict as Verdict
     from codeact_team.runs.opening import open_team as open_team
-    from codeact_team.scope import Scope as Scope
-    from codeact_team.teams import ReflectionTermination as ReflectionTermination
-    from codeact_team.teams import round_robin_team as round_robin_team
+    from codeact_team.runs.replaying import replay_run as replay_run
+    from codeact_team.tools.approval_rules import ApprovalRule as ApprovalRule
+    from codeact_team.tools.autogen_parts import wrap as wrap
 
 _HOME = {
-    "agents": (
+    "autogen_agentchat.agents": (
         "ApprovalRequest",
         "ApprovalResponse",
-        "ApprovalRule",
-        "CodeActAgent",
-        "CodeExecutorAgent",
-        "ReflectionAgent",
-        "RetryDecision",
-        "ToolLimits",
-        "Verdict",
-        "describe_sandbox",
     ),
-    "autogen_parts": ("wrap",),
-    "batch": ("BatchLimits", "BatchResult", "TaskResult", "run_batch"),
-    "config": ("ForEvery", "dump_config", "load_config", "open_pool", "validate_config"),
-    "effects": ("Door", "Event"),
-    "errors": (
+    "codeact_team.agents.agent_config": ("ToolLimits",),
+    "codeact_team.agents.code_executor": ("CodeExecutorAgent",),
+    "codeact_team.agents.codeact.agent": ("CodeActAgent",),
+    "codeact_team.agents.ledger": ("BudgetTermination",),
+    "codeact_team.agents.messages": ("describe_sandbox",),
+    "codeact_team.agents.reflection_agent": ("ReflectionAgent",),
+    "codeact_team.agents.teams": (
+        "ReflectionTermination",
+        "round_robin_team",
+    ),
+    "codeact_team.batch.batch": ("run_batch",),
+    "codeact_team.batch.results": (
+        "BatchResult",
+        "TaskResult",
+    ),
+    "codeact_team.batch.throttle": ("BatchLimits",),
+    "codeact_team.config.dumping": ("dump_config",),
+    "codeact_team.config.for_every": ("ForEvery",),
+    "codeact_team.config.loading": (
+        "load_config",
+        "validate_config",
+    ),
+    "codeact_team.config.open": ("open_pool",),
+    "codeact_team.core.effects": (
+        "Door",
+        "Event",
+    ),
+    "codeact_team.core.execution": (
+        "Artifact",
+        "BoundName",
+        "CallOutcome",
+        "ExecutionResult",
+        "Outcome",
+        "SessionResult",
+    ),
+    "codeact_team.core.executor_interface": (
+        "Checkpoint",
+        "SessionCodeExecutor",
+        "StreamingCodeExecutor",
+    ),
+    "codeact_team.core.scope": ("Scope",),
+    "codeact_team.errors": (
         "BudgetError",
         "CodeActTeamError",
         "ConfigError",
@@ -90,29 +122,25 @@ _HOME = {
         "SettingError",
         "WorkbenchError",
     ),
-    "execution": (
-        "Artifact",
-        "BoundName",
-        "CallOutcome",
-        "ExecutionResult",
-        "Outcome",
-        "SessionResult",
-    ),
-    "executor_interface": ("Checkpoint", "SessionCodeExecutor", "StreamingCodeExecutor"),
-    "executors": (
+    "codeact_team.executors.confined": (
         "ConfinedCommandLineCodeExecutor",
         "ConfinedSessionCodeExecutor",
+    ),
+    "codeact_team.executors.docker": (
         "DockerCommandLineCodeExecutor",
         "DockerSessionCodeExecutor",
-        "SandboxPool",
     ),
-    "ledger": ("BudgetTermination",),
-    "runs": ("replay_run",),
-    "runs.opening": ("open_team",),
-    "scope": ("Scope",),
-    "teams": ("ReflectionTermination", "round_robin_team"),
+    "codeact_team.executors.pool": ("SandboxPool",),
+    "codeact_team.models.verdicts": (
+        "RetryDecision",
+        "Verdict",
+    ),
+    "codeact_team.runs.opening": ("open_team",),
+    "codeact_team.runs.replaying": ("replay_run",),
+    "codeact_team.tools.approval_rules": ("ApprovalRule",),
+    "codeact_team.tools.autogen_parts": ("wrap",),
 }
-_MODULE_OF = {name: f"codeact_team.{module}" for module, names in _HOME.items() for name in names}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = sorted(_MODULE_OF)  # pyright: ignore[reportUnsupportedDunderAll] (which goes by the imports above)
 

@@ -20,7 +20,7 @@ def replay_run() -> Callable[..., None]:
 
     def replay(run: str | os.PathLike[str], **options: Any) -> None:
         # pytest loads this file in every test session of an environment
-        from codeact_team.runs import replay_run
+        from codeact_team.runs.replaying import replay_run
 
         found = asyncio.run(replay_run(run, **options))
         if found.difference is not None:

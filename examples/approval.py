@@ -9,10 +9,12 @@ YAML config, name it by its import path: `approval_func: my_package.approvals:ap
 
 import asyncio
 
+from autogen_agentchat.agents import ApprovalRequest, ApprovalResponse
 from autogen_agentchat.messages import TextMessage
 from autogen_core import CancellationToken
 
-from codeact_team import ApprovalRequest, ApprovalResponse, CodeExecutorAgent, DockerCommandLineCodeExecutor
+from codeact_team.agents.code_executor import CodeExecutorAgent
+from codeact_team.executors.docker import DockerCommandLineCodeExecutor
 
 
 def approve(request: ApprovalRequest) -> ApprovalResponse:

@@ -11,9 +11,10 @@ from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 
-from codeact_team import BudgetTermination, Door, wrap
-from codeact_team.effects import Event
-from codeact_team.events import BudgetSpent
+from codeact_team.agents.ledger import BudgetTermination
+from codeact_team.core.effects import Door, Event
+from codeact_team.core.events import BudgetSpent
+from codeact_team.tools.autogen_parts import wrap
 
 
 def tell(event: Event) -> None:

@@ -11,7 +11,8 @@ import asyncio
 from autogen_agentchat.messages import TextMessage
 from autogen_core import CancellationToken
 
-from codeact_team import CodeExecutorAgent, DockerCommandLineCodeExecutor
+from codeact_team.agents.code_executor import CodeExecutorAgent
+from codeact_team.executors.docker import DockerCommandLineCodeExecutor
 
 MESSAGE = """Two languages, one workspace:
 

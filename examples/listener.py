@@ -7,9 +7,9 @@ Needs neither a key nor Docker: the model is a recorded one.
 
 import asyncio
 
-from codeact_team import open_team
-from codeact_team.effects import Door, Event
-from codeact_team.events import BlockEnded, ModelCallEnded
+from codeact_team.core.effects import Door, Event
+from codeact_team.core.events import BlockEnded, ModelCallEnded
+from codeact_team.runs.opening import open_team
 
 
 def tell(event: Event) -> None:

@@ -7,7 +7,10 @@ Needs Docker, and no model: the agent runs the code in the message.
 
 import asyncio
 
-from codeact_team import CodeExecutorAgent, DockerSessionCodeExecutor, Scope, ToolLimits
+from codeact_team.agents.agent_config import ToolLimits
+from codeact_team.agents.code_executor import CodeExecutorAgent
+from codeact_team.core.scope import Scope
+from codeact_team.executors.docker import DockerSessionCodeExecutor
 
 TASK = """
 ```python

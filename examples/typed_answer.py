@@ -11,8 +11,10 @@ import os
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 from pydantic import BaseModel, Field
 
-from codeact_team import CodeActAgent, DockerSessionCodeExecutor, Scope
-from codeact_team.execution_records import Ending
+from codeact_team.agents.codeact.agent import CodeActAgent
+from codeact_team.agents.observations import Ending
+from codeact_team.core.scope import Scope
+from codeact_team.executors.docker import DockerSessionCodeExecutor
 
 
 class LeapYears(BaseModel):

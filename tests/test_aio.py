@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from autogen_core import CancellationToken
 
-from codeact_team.aio import Timer, Turns, streamed, to_the_end, until_cancelled
+from codeact_team.core.aio import Timer, Turns, streamed, to_the_end, until_cancelled
 
 
 async def test_to_the_end_returns_and_raises() -> None:

@@ -10,9 +10,9 @@ from autogen_core.models import CreateResult, RequestUsage, UserMessage
 from autogen_ext.models.replay import ReplayChatCompletionClient
 from support.openai_server import Garbage, ScriptedServer
 
-from codeact_team.clients import wrap_client
 from codeact_team.errors import ModelError
-from codeact_team.retry import decide_retry
+from codeact_team.models.clients import wrap_client
+from codeact_team.models.verdicts import decide_retry
 
 ASKED = [UserMessage(content="Hi.", source="user")]
 NUMBER: Any = CreateResult.model_construct(

@@ -13,9 +13,9 @@ from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_core.models import CreateResult, RequestUsage, UserMessage
 from autogen_ext.models.replay import ReplayChatCompletionClient
 
-from codeact_team.clients import wrap_client
-from codeact_team.effects import Door, Effect, Event, ListenerFailed, speaking
-from codeact_team.events import ModelCallBegan, ModelCallEnded, RunBegan, RunEnded, Words
+from codeact_team.core.effects import Door, Effect, Event, ListenerFailed, speaking
+from codeact_team.core.events import ModelCallBegan, ModelCallEnded, RunBegan, RunEnded, Words
+from codeact_team.models.clients import wrap_client
 
 ASKED = [UserMessage(content="Hi.", source="user")]
 

@@ -11,9 +11,9 @@ from autogen_core.models import RequestUsage
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeact_team import events
-from codeact_team.effects import Event
-from codeact_team.execution import Artifact, BoundName, Outcome, SessionResult
+from codeact_team.core import events
+from codeact_team.core.effects import Event
+from codeact_team.core.execution import Artifact, BoundName, Outcome, SessionResult
 
 _KINDS = [kind for kind in Event.kinds.values() if kind.__module__.startswith("codeact_team.")]
 _WITH_MESSAGES = (events.MessageSent, events.Said)

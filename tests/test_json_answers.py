@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeact_team.json_answers import UnreadableAnswer, read_answer, read_value
+from codeact_team.models.structured import UnreadableAnswer, read_answer, read_value
 
 GOOD = {"passed": True, "comment": "fine"}
 GOOD_JSON = '{"passed": true, "comment": "fine"}'

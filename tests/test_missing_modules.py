@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from codeact_team.missing_modules import advice, missing_module, remark
+from codeact_team.core.execution import advice, missing_module, remark
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "<block 1>", line 1, in <module>\n'
 

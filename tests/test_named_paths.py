@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from codeact_team.system.named_paths import made_named, open_named, parent_of, remove_named
-from codeact_team.system.regular_files import read_regular
+from codeact_team.sandbox.system.named_paths import made_named, open_named, parent_of, remove_named
+from codeact_team.sandbox.system.regular_files import read_regular
 
 
 def read(path: str | Path) -> bytes:
@@ -141,7 +141,7 @@ def test_directories_that_cannot_be_listed_are_passed_through(tmp_path: Path) ->
     # as /home is on many a machine
     program = (
         "import os, sys\n"
-        "from codeact_team.system.regular_files import read_regular\n"
+        "from codeact_team.sandbox.system.regular_files import read_regular\n"
         "os.setgid(65534)\n"
         "os.setuid(65534)\n"
         "print(read_regular(sys.argv[1], 100))\n"

@@ -7,11 +7,19 @@ from autogen_core.code_executor import CodeResult
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeact_team.execution import ExecutionResult, Outcome
-from codeact_team.execution_records import EXECUTION_KEY, CodeRecord, ExecutionRecord
-from codeact_team.observations import MAX_OBSERVATION_CHARS, as_data, encodable, observe, shorten
-from codeact_team.parsing import extract_code
-from codeact_team.retry import RetryDecision
+from codeact_team.agents.observations import (
+    EXECUTION_KEY,
+    MAX_OBSERVATION_CHARS,
+    CodeRecord,
+    ExecutionRecord,
+    encodable,
+    observe,
+    shorten,
+)
+from codeact_team.core.execution import ExecutionResult, Outcome
+from codeact_team.core.markdown import extract_code
+from codeact_team.core.quoting import as_data
+from codeact_team.models.verdicts import RetryDecision
 
 # what hostile output is made of
 PIECES = st.sampled_from(

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 import pytest
 from autogen_core.code_executor import CodeBlock
 
-from codeact_team.parsing import extract_code, extract_from_reply, language_of, make_inert
+from codeact_team.core.fences import language_of
+from codeact_team.core.markdown import extract_code, extract_from_reply
+from codeact_team.core.quoting import make_inert
 
 LANGUAGES = ("python", "sh")
 ZERO_WIDTH = "\u200b"

@@ -14,7 +14,7 @@ from autogen_core import Image
 from autogen_core.models import UserMessage
 from PIL import Image as pillow
 
-from codeact_team.pictures import (
+from codeact_team.core.execution import (
     MAX_BYTES,
     MAX_EDGE,
     PICTURES_KEY,

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from codeact_team import providers
+from codeact_team.core import providers
+from codeact_team.core.providers import FunctionPath, Policy
 from codeact_team.errors import ConfigError, NotAllowedError
-from codeact_team.providers import FunctionPath, Policy
 
 DEFAULT = Policy()
 UNSAFE = Policy(allow_unsafe=True)
@@ -194,10 +194,10 @@ def test_no_module_that_a_config_may_name_imports_by_the_bare_name_of_a_file_bes
 @pytest.mark.parametrize(
     "path",
     [
-        "codeact_team.sandboxes.confined.supervisor.programs.X",
-        "codeact_team.sandboxes.confined.supervisor.X",
-        "codeact_team.sessions.runner.bootstrap.X",
-        "codeact_team.packages.inside.compile.X",
+        "codeact_team.sandbox.confined.supervisor.programs.X",
+        "codeact_team.sandbox.confined.supervisor.X",
+        "codeact_team.session.runner.bootstrap.X",
+        "codeact_team.executors.packages.inside.compile.X",
     ],
 )
 def test_what_runs_in_a_sandbox_is_not_imported_here(
@@ -219,7 +219,7 @@ def test_what_runs_in_a_sandbox_is_not_imported_here(
         "autogen_agentchat.agents.BaseChatAgent",
         "autogen_agentchat.EVENT_LOGGER_NAME",
         "autogen_core.models.ChatCompletionClient",
-        "codeact_team.providers.check",
+        "codeact_team.core.providers.check",
         # modules that autogen imports, and what they hold
         "autogen_core._component_config.importlib",
         "autogen_core._component_config.Any",
@@ -308,7 +308,7 @@ def test_what_an_extra_brings_is_installed_by_that_extra(monkeypatch: pytest.Mon
 
 
 def test_a_function_resolves_by_either_spelling() -> None:
-    for path in ("codeact_team.providers:check", "codeact_team.providers.check"):
+    for path in ("codeact_team.core.providers:check", "codeact_team.core.providers.check"):
         assert providers.resolve_function(path, DEFAULT) is providers.check
 
 
@@ -317,11 +317,11 @@ def test_a_function_resolves_by_either_spelling() -> None:
     [
         ("os:system", "outside the allowed namespaces"),
         ("subprocess.run", "outside the allowed namespaces"),
-        ("codeact_team.providers:importlib.import_module", "no module"),
-        ("codeact_team.providers:contextmanager", "of module 'contextlib'"),
-        ("codeact_team.providers:NAMESPACES_VARIABLE", "not a function"),
-        ("codeact_team.providers:Policy", "not a function"),
-        ("codeact_team.providers:chek", "did you mean 'check'"),
+        ("codeact_team.core.providers:importlib.import_module", "no module"),
+        ("codeact_team.core.providers:contextmanager", "of module 'contextlib'"),
+        ("codeact_team.core.providers:NAMESPACES_VARIABLE", "not a function"),
+        ("codeact_team.core.providers:Policy", "not a function"),
+        ("codeact_team.core.providers:chek", "did you mean 'check'"),
         ("check", "not a dotted path"),
         ("codeact_team:providers:check", "not a dotted path"),
     ],
@@ -344,8 +344,10 @@ def test_a_field_for_a_function_is_checked_by_the_policy_that_validates_it() -> 
     class Config(BaseModel):
         approval_func: FunctionPath
 
-    allowed = {"approval_func": "codeact_team.providers:check"}
-    assert Config.model_validate(allowed, context=DEFAULT).approval_func == "codeact_team.providers:check"
+    allowed = {"approval_func": "codeact_team.core.providers:check"}
+    assert (
+        Config.model_validate(allowed, context=DEFAULT).approval_func == "codeact_team.core.providers:check"
+    )
     for path, message in (("os:system", "allowed namespaces"), ("system", "dotted path")):
         with pytest.raises(ValidationError, match=message):
             Config.model_validate({"approval_func": path}, context=DEFAULT)

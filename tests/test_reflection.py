@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from openai import AuthenticationError
 from support.openai_server import AnyReply, HttpError, Json, Refusal, ScriptedServer, Slow, Text, Truncated
 
-from codeact_team.reflection import REFLECTION_SYSTEM_MESSAGE, VERDICT_KEY, Verdict, reflect
+from codeact_team.models.verdicts import REFLECTION_SYSTEM_MESSAGE, VERDICT_KEY, Verdict, reflect
 
 MESSAGES: list[LLMMessage] = [
     SystemMessage(content=REFLECTION_SYSTEM_MESSAGE),

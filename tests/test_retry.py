@@ -8,7 +8,7 @@ from autogen_core.models import AssistantMessage, LLMMessage, RequestUsage, Syst
 from autogen_ext.models.replay import ReplayChatCompletionClient
 from support.openai_server import AnyReply, HttpError, Json, Refusal, ScriptedServer, Slow, Text, Truncated
 
-from codeact_team.retry import RetryDecision, decide_retry
+from codeact_team.models.verdicts import RetryDecision, decide_retry
 
 ERROR = "ZeroDivisionError: division by zero"
 MESSAGES: list[LLMMessage] = [

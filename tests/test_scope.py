@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from codeact_team.scope import Scope, register
+from codeact_team.core.scope import Scope, register
 
 
 class Part:

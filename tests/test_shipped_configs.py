@@ -13,20 +13,16 @@ from autogen_ext.models.openai import OpenAIChatCompletionClient
 from jsonschema import Draft202012Validator
 from ruamel.yaml import YAML
 
-from codeact_team import (
-    CodeActAgent,
-    ConfinedCommandLineCodeExecutor,
-    DockerCommandLineCodeExecutor,
-    DockerSessionCodeExecutor,
-    Verdict,
-    dump_config,
-    load_config,
-    open_team,
-    round_robin_team,
-    validate_config,
-)
-from codeact_team.config import config_schema
-from codeact_team.execution_records import Ending, ExecutionRecord
+from codeact_team.agents.codeact.agent import CodeActAgent
+from codeact_team.agents.observations import Ending, ExecutionRecord
+from codeact_team.agents.teams import round_robin_team
+from codeact_team.config.dumping import dump_config
+from codeact_team.config.loading import load_config, validate_config
+from codeact_team.config.schema import config_schema
+from codeact_team.executors.confined import ConfinedCommandLineCodeExecutor
+from codeact_team.executors.docker import DockerCommandLineCodeExecutor, DockerSessionCodeExecutor
+from codeact_team.models.verdicts import Verdict
+from codeact_team.runs.opening import open_team
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
 PACKAGES = ["pandas", "matplotlib"]

@@ -44,7 +44,7 @@ from support.openai_server import (
 )
 
 from codeact_team.errors import ModelError
-from codeact_team.structured import MAX_TEXT_CHARS, Answer, ask
+from codeact_team.models.structured import MAX_TEXT_CHARS, Answer, ask
 
 
 class Mark(BaseModel):

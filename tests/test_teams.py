@@ -30,11 +30,14 @@ from support.agents import (
 )
 from support.openai_server import Json, ScriptedServer, Text
 
-from codeact_team.agents import CodeExecutorAgent, ReflectionAgent, Verdict
-from codeact_team.config import dump_config, load_config
+from codeact_team.agents.code_executor import CodeExecutorAgent
+from codeact_team.agents.reflection_agent import ReflectionAgent
+from codeact_team.agents.teams import ReflectionTermination, round_robin_team
+from codeact_team.config.dumping import dump_config
+from codeact_team.config.loading import load_config
 from codeact_team.errors import SettingError
-from codeact_team.executors import ConfinedCommandLineCodeExecutor
-from codeact_team.teams import ReflectionTermination, round_robin_team
+from codeact_team.executors.confined import ConfinedCommandLineCodeExecutor
+from codeact_team.models.verdicts import Verdict
 
 ACCEPTED = Verdict(accepted=True)
 REFUSED = Verdict(accepted=False, problems=["It prints 41."], next_step="Print 42.")

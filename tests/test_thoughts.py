@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeact_team.parsing import take_thoughts_off
+from codeact_team.core.quoting import take_thoughts_off
 
 DRAFT = "```python\nremove('everything')\n```"
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.cost import LINEAR, growth
 
-from codeact_team.visibility import all_visible, cut, edged, excerpt, visible
+from codeact_team.core.visibility import all_visible, cut, edged, excerpt, visible
 
 ANYTHING = st.text(alphabet=st.characters(codec=None))
 

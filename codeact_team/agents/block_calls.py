@@ -1,4 +1,4 @@
-"""Running code blocks, as every agent here does it: ask for approval, then run them as an effect that passes the door."""
+"""Running code blocks as effects: approved, streamed, bounded."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import count
 
 from autogen_agentchat.agents import ApprovalFuncType, ApprovalRequest
 from autogen_core import CancellationToken
@@ -16,21 +17,45 @@ from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
 from autogen_core.models import LLMMessage
 from pydantic import JsonValue
 
-from codeact_team.agents.host_tool_calls import TurnTools
-from codeact_team.agents.kept_output import keep_output
-from codeact_team.aio import is_being_cancelled, to_the_end, until_cancelled
-from codeact_team.approval import Answer, Question
-from codeact_team.approval.asked_question import AskedQuestion
-from codeact_team.approval.misleading import misleading_as_it_is
-from codeact_team.code_effects import CodeRun, Run
-from codeact_team.effects import Door, perform
+from codeact_team.agents.observations import (
+    MAX_OBSERVATION_CHARS,
+    dump_result,
+    encodable,
+    full_result,
+    load_result,
+)
+from codeact_team.agents.tool_calls import TurnTools
+from codeact_team.core.aio import is_being_cancelled, to_the_end, until_cancelled
+from codeact_team.core.component_effects import CodeRun, Run
+from codeact_team.core.effects import Door, perform
+from codeact_team.core.execution import Artifact, ExecutionResult, Outcome, SessionResult
+from codeact_team.core.executor_interface import Emit, SessionCodeExecutor, StreamingCodeExecutor
 from codeact_team.errors import CodeActTeamError, ForkError, SandboxError
-from codeact_team.execution import Artifact, ExecutionResult, Outcome, SessionResult
-from codeact_team.execution_records import dump_result, load_result
-from codeact_team.executor_interface import Emit, SessionCodeExecutor, StreamingCodeExecutor
-from codeact_team.observations import full_result
+from codeact_team.session.protocol import KEPT_APART
+from codeact_team.tools.approval_rules import Question, misleading_as_it_is
+from codeact_team.tools.approvals import Answer, AskedQuestion
 
 logger = logging.getLogger(__name__)
+
+
+async def keep_output(executor: SessionCodeExecutor, result: ExecutionResult) -> str | None:
+    """Put output that is cut where it is passed on into a new file of the workspace, for as long as the executor runs.
+
+    Returns:
+        The file's path; ``None`` where none is needed, or the workspace takes none.
+    """
+    output = result.output
+    if len(output) <= MAX_OBSERVATION_CHARS or result.outcome is Outcome.CANCELLED:
+        return None
+    try:
+        there = await executor.list_files()
+        names = (f"output-{number}.txt" for number in count(1))
+        name = next(name for name in names if f"{KEPT_APART}/{name}" not in there)
+        return await executor.put_file(name, encodable(output), temporary=True)
+    except (OSError, ValueError, SandboxError) as error:
+        logger.warning("output that was cut could not be kept in the workspace: %s", error)
+        return None
+
 
 _TIMEOUT_EXIT_CODE = 124
 """What the ``timeout`` command exits with."""

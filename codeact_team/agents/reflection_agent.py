@@ -14,14 +14,13 @@ from autogen_core.models import AssistantMessage, ChatCompletionClient, SystemMe
 
 from codeact_team.agents.agent_config import AgentConfig, AgentOptions, AgentSettings, show_options
 from codeact_team.agents.base import RememberingAgent
-from codeact_team.agents.chat_messages import add_to_context, given_answer, text_of, visible_to
+from codeact_team.agents.messages import add_to_context, given_answer, text_of, visible_to
+from codeact_team.agents.observations import ExecutionRecord, shorten
 from codeact_team.agents.turn import Emit, Turn
-from codeact_team.clients import wrap_client
-from codeact_team.execution_records import ExecutionRecord
-from codeact_team.observations import as_data, shorten
-from codeact_team.parsing import make_inert
-from codeact_team.pictures import Drawn, pictures_from_metadata
-from codeact_team.reflection import REFLECTION_SYSTEM_MESSAGE
+from codeact_team.core.execution import Drawn, pictures_from_metadata
+from codeact_team.core.quoting import as_data, make_inert
+from codeact_team.models.clients import wrap_client
+from codeact_team.models.verdicts import REFLECTION_SYSTEM_MESSAGE
 
 
 class ReflectionAgentSettings(AgentSettings):
@@ -52,7 +51,7 @@ class ReflectionAgentOptions(AgentOptions, total=False):
 class ReflectionAgent(RememberingAgent[ReflectionAgentSettings], Component[ReflectionAgentConfig]):
     """Reads the task, the code and its result, and answers with a verdict; with the answer to the task if it accepts.
 
-    The verdict is a :class:`~codeact_team.reflection.Verdict` in the response's metadata. The response's text is the
+    The verdict is a :class:`~codeact_team.models.verdicts.Verdict` in the response's metadata. The response's text is the
     answer, where there is one: ``result.messages[-1].to_text()`` of a team that ends with an accepting review. An answer
     that another agent has come to since the last review, by ``final_answer`` or as a CodeAct agent, is passed on word
     for word, else the reviewer writes one. Without an answer the text is the verdict. A reply of the model that cannot be

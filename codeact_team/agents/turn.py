@@ -23,18 +23,23 @@ from autogen_core.code_executor import CodeBlock
 from autogen_core.models import CreateResult, LLMMessage, RequestUsage
 from autogen_core.tools import Tool
 
-from codeact_team.agents.host_tool_calls import TurnTools
-from codeact_team.clients import WrappedClient
-from codeact_team.effects import Door, Event, tell
-from codeact_team.events import Code, CodeWritten, Decision, Judged, Output, Said, Thought, Words
-from codeact_team.execution import ExecutionResult, Outcome, SessionResult
-from codeact_team.execution_records import CodeRecord, ExecutionRecord, result_to_metadata
-from codeact_team.observations import encodable
-from codeact_team.parsing import make_inert, take_thoughts_off
-from codeact_team.pictures import Drawn, Picture, pictures_to_metadata, read_drawn
-from codeact_team.reflection import Verdict, reflect
-from codeact_team.retry import RetryDecision, decide_retry
-from codeact_team.structured import Answer
+from codeact_team.agents.observations import CodeRecord, ExecutionRecord, encodable, result_to_metadata
+from codeact_team.agents.tool_calls import TurnTools
+from codeact_team.core.effects import Door, Event, tell
+from codeact_team.core.events import Code, CodeWritten, Decision, Judged, Output, Said, Thought, Words
+from codeact_team.core.execution import (
+    Drawn,
+    ExecutionResult,
+    Outcome,
+    Picture,
+    SessionResult,
+    pictures_to_metadata,
+    read_drawn,
+)
+from codeact_team.core.quoting import make_inert, take_thoughts_off
+from codeact_team.models.clients import WrappedClient
+from codeact_team.models.structured import Answer
+from codeact_team.models.verdicts import RetryDecision, Verdict, decide_retry, reflect
 
 Item = BaseAgentEvent | BaseChatMessage | Response
 """What an agent yields."""

@@ -13,27 +13,32 @@ from pathlib import Path
 from signal import Signals
 from typing import Any
 
-from codeact_team.batch.driver import Driver
-from codeact_team.batch.engines import EngineName, LocalEngine, engine_of
-from codeact_team.batch.events import BatchBegan, BatchNoted, BatchResult, LineBroken, Share
+from codeact_team.agents.ledger import BudgetTermination, BudgetTerminationConfig, Price
+from codeact_team.batch.driver import Driver, EngineName, LocalEngine, engine_of
 from codeact_team.batch.job_configs import SEALED_BY, JobConfigs, WorkerSettings, own_directories
 from codeact_team.batch.leases import LeaseFiles
-from codeact_team.batch.measures import mean_pass_at, wilson_interval
-from codeact_team.batch.results import Results, TaskResult
+from codeact_team.batch.results import (
+    BatchBegan,
+    BatchNoted,
+    BatchResult,
+    LineBroken,
+    Results,
+    Share,
+    TaskResult,
+)
 from codeact_team.batch.tasks import BatchTask, BrokenLine, Job, TaskError, jobs_of, read_tasks
 from codeact_team.batch.throttle import BatchLimits, Ledger, RateLimit
+from codeact_team.batch.worker import mean_pass_at, wilson_interval
 from codeact_team.config.document import ConfigSource, name_of
-from codeact_team.config.fields import field_names
 from codeact_team.config.for_every import ForEvery
 from codeact_team.config.loading import CheckedConfig, read_config
 from codeact_team.config.open import make_runnable
-from codeact_team.effects import Door, Listener
+from codeact_team.config.overrides import field_names
+from codeact_team.core.effects import Door, Listener
+from codeact_team.core.providers import Policy
+from codeact_team.core.scope import Scope
 from codeact_team.errors import JournalError, SettingError
-from codeact_team.journal.seal import user_key
-from codeact_team.ledger import BudgetTermination
-from codeact_team.ledger.budget_config import BudgetTerminationConfig, Price
-from codeact_team.providers import Policy
-from codeact_team.scope import Scope
+from codeact_team.runs.journal.seal import user_key
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +84,7 @@ class Batch:
         engine: Where they run: ``local``, on this machine, or ``ray``, on the nodes of a Ray cluster.
         address: Of the cluster; ``local`` starts one of this machine alone. By default what ``RAY_ADDRESS`` says, or the
             one that this machine is a node of.
-        listeners: Are told what happens: :mod:`codeact_team.batch.events`.
+        listeners: Are told what happens: :mod:`codeact_team.batch.results`.
     """
 
     def __init__(

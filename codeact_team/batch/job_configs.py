@@ -15,8 +15,8 @@ from codeact_team.batch.tasks import Job
 from codeact_team.config.document import at
 from codeact_team.config.loading import CheckedConfig, read_config
 from codeact_team.config.validation import check_components
-from codeact_team.journal.seal import SealKey
-from codeact_team.providers import Policy, schema_of
+from codeact_team.core.providers import Policy, schema_of
+from codeact_team.runs.journal.seal import SealKey
 
 SEALED_BY = "batch"
 """The name of the key that a user's key gives to all batches: workers on other machines have no other one."""

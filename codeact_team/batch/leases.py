@@ -28,15 +28,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from codeact_team.batch.host import Host
-from codeact_team.effects import Effect, Perform
+from codeact_team.batch.throttle import Host
+from codeact_team.core.effects import Effect, Perform
 from codeact_team.errors import JournalError
-from codeact_team.files.directories import opened
-from codeact_team.files.whole_files import whole_file
-from codeact_team.journal import RunDirectory
-from codeact_team.journal.seal import SealKey
-from codeact_team.system.named_paths import made_named, remove_named
-from codeact_team.system.regular_files import open_regular, read_regular
+from codeact_team.executors.files.directories import opened, whole_file
+from codeact_team.runs.journal.run_directory import RunDirectory
+from codeact_team.runs.journal.seal import SealKey
+from codeact_team.sandbox.system.named_paths import made_named, remove_named
+from codeact_team.sandbox.system.regular_files import open_regular, read_regular
 
 _MOST = 1024
 """Bytes of a lease."""

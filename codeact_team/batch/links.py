@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from codeact_team.aio import to_the_end
-from codeact_team.batch.host import Host
 from codeact_team.batch.job_configs import WorkerSettings
 from codeact_team.batch.leases import Lease
+from codeact_team.batch.throttle import Host
 from codeact_team.batch.worker import Worker
+from codeact_team.core.aio import to_the_end
 
 
 class WorkerLostError(Exception):

@@ -1,30 +1,299 @@
-"""Runs jobs, many at once: each is a run with its journal, which goes on where it was interrupted."""
+"""Works on tasks, one after the other: runs, meters, evaluates."""
 
 from __future__ import annotations
 
 import asyncio
+import copy
+import json
 import logging
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+import re
+import ssl
+import sys
+from collections.abc import Callable, Generator, Iterable
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from functools import partial
+from decimal import Decimal, InvalidOperation
+from functools import cache, partial
+from math import comb, sqrt
 from pathlib import Path
 from signal import SIGINT
 from typing import Any, Self
 
-from codeact_team.batch.evaluation import matches, objection_of
-from codeact_team.batch.host import OUT_OF_BUDGET, Begun, Host
-from codeact_team.batch.job_configs import JobConfigs, WorkerSettings
+from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeBlock
+from pydantic import JsonValue
+
+from codeact_team.batch import exact_json
+from codeact_team.batch.job_configs import WORKSPACES, JobConfigs, WorkerSettings
 from codeact_team.batch.leases import HeldLease, Lease, LeasedRun, LeaseFiles
-from codeact_team.batch.metering import Meter, Retries
 from codeact_team.batch.results import Outcome, ResultFile, TaskResult, dump
 from codeact_team.batch.tasks import Job
-from codeact_team.batch.trust import trust_shared
-from codeact_team.executors import SandboxPool
-from codeact_team.journal import RecordedRun, RunDirectory
-from codeact_team.runs import RunEnding, RunResult, TeamRunner, explain, resumed
-from codeact_team.runs.failures import is_of_infrastructure
-from codeact_team.system.named_paths import remove_named
+from codeact_team.batch.throttle import OUT_OF_BUDGET, Begun, Called, Host, Retried, Spent
+from codeact_team.config.document import Document, at
+from codeact_team.config.loading import CheckedConfig
+from codeact_team.config.validation import check_components
+from codeact_team.core.effects import Effect, Event, Perform
+from codeact_team.core.events import ModelCallEnded
+from codeact_team.core.executor_interface import StreamingCodeExecutor
+from codeact_team.core.scope import Scope
+from codeact_team.errors import SettingError
+from codeact_team.executors.pool import SandboxPool
+from codeact_team.models.clients import ModelCall
+from codeact_team.runs.journal.recorded_run import RecordedRun
+from codeact_team.runs.journal.run_directory import RunDirectory
+from codeact_team.runs.result import (
+    RunEnding,
+    RunResult,
+    explain,
+    is_of_infrastructure,
+    is_too_many,
+    retry_after,
+)
+from codeact_team.runs.resuming import resumed
+from codeact_team.runs.team_runner import TeamRunner
+from codeact_team.sandbox.system.named_paths import remove_named
+
+_Z = 1.959963984540054
+"""Of the normal distribution: 95 % lie within so many deviations on both sides."""
+
+
+def wilson_interval(share: float, trials: float) -> tuple[float, float]:
+    """Wilson's interval for a share, with a confidence of 95 %.
+
+    Args:
+        share: What was found, from 0 to 1.
+        trials: How many independent trials it was found in, more than 0.
+    """
+    spread = _Z * _Z / trials
+    middle = (share + spread / 2) / (1 + spread)
+    half = _Z * sqrt(share * (1 - share) / trials + spread / (4 * trials)) / (1 + spread)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def pass_at(k: int, samples: int, passed: int) -> float:
+    """The chance that at least one of ``k`` runs passes, by the unbiased estimator of Chen et al. (2021).
+
+    Args:
+        k: How many runs, at most ``samples``.
+        samples: How many there were.
+        passed: How many of these passed.
+    """
+    return 1.0 - comb(samples - passed, k) / comb(samples, k)
+
+
+def mean_pass_at(k: int, counts: Iterable[tuple[int, int]]) -> float | None:
+    """The mean of :func:`pass_at` over tasks, each with its samples and how many passed; ``None`` if none has ``k``."""
+    each = [pass_at(k, samples, passed) for samples, passed in counts if samples >= k]
+    return sum(each) / len(each) if each else None
+
+
+_USERS = ("httpx._transports.default", "httpx2._transports.default")
+"""Modules that make a context for each client, of the two packages that OpenAI's is built on."""
+
+
+@contextmanager
+def trust_shared() -> Generator[None]:
+    """Within it, HTTP clients that ask for nothing special share what they trust; never a connection."""
+    modules = [sys.modules[name] for name in _USERS if name in sys.modules]
+    before = [
+        (module, module.create_ssl_context) for module in modules if hasattr(module, "create_ssl_context")
+    ]
+    for module, make in before:
+        module.create_ssl_context = _sharing(make)  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        yield
+    finally:
+        for module, make in before:
+            module.create_ssl_context = make  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _sharing(make: Any) -> Any:
+    @cache
+    def shared(trust_env: bool) -> ssl.SSLContext:
+        return make(verify=True, cert=None, trust_env=trust_env)
+
+    def create(verify: Any = True, cert: Any = None, trust_env: bool = True) -> ssl.SSLContext:
+        if verify is True and cert is None:
+            return shared(trust_env)
+        return make(verify=verify, cert=cert, trust_env=trust_env)
+
+    return create
+
+
+_FIRST_WAIT = 0.5
+_LONGEST_WAIT = 60.0
+
+
+class Retries:
+    """How often something may still be tried again for one job, as what is around it has failed.
+
+    Args:
+        most: How often in all.
+        tell: Is told of each.
+    """
+
+    def __init__(self, most: int, tell: Callable[[Retried], None]) -> None:
+        self._most = most
+        self._taken = 0
+        self._tell = tell
+
+    def take(self, reason: str) -> float | None:
+        """How many seconds to wait before the next try; ``None`` if there is none left."""
+        if self._taken >= self._most:
+            return None
+        seconds = min(_LONGEST_WAIT, _FIRST_WAIT * 2**self._taken)
+        self._taken += 1
+        self._tell(Retried(reason, seconds))
+        return seconds
+
+
+class Meter:
+    """A handler and a listener: asks the driver before a model is asked, and tells it what that has used.
+
+    Args:
+        job: The name of the job.
+        host: The driver.
+        retries: For calls that fail by what is around them.
+        end: Ends the run, with the reason why no model may be asked any more.
+    """
+
+    def __init__(self, job: str, host: Host, retries: Retries, end: Callable[[str], None]) -> None:
+        self._job = job
+        self._host = host
+        self._retries = retries
+        self._end = end
+
+    def __call__(self, event: Event) -> None:
+        """Tell what was spent, be it answered by a journal: so it counts for whoever goes on with a batch, too."""
+        if isinstance(event, ModelCallEnded) and not event.cached and (usage := event.usage) is not None:
+            self._host.tell(self._job, Spent(event.model, usage.prompt_tokens, usage.completion_tokens))
+
+    async def stand(self, effect: Effect[Any], do: Perform) -> Any:
+        """Let a call of a model pass when that is allowed.
+
+        Raises:
+            CancelledError: If it is not any more; the run ends.
+        """
+        if not isinstance(effect, ModelCall):
+            return await do()
+        while True:
+            if (refusal := await self._host.admit(self._job)) is not None:
+                self._end(refusal)
+                raise asyncio.CancelledError
+            called = Called()
+            try:
+                outcome = await do()
+                called = Called(tokens=outcome.usage.prompt_tokens + outcome.usage.completion_tokens)
+                return outcome
+            except Exception as error:
+                called = Called(is_limited=is_too_many(error), retry_after=retry_after(error))
+                if not is_of_infrastructure(error) or (wait := self._retries.take(explain(error))) is None:
+                    raise
+            finally:
+                self._host.tell(self._job, called)
+            # too many requests are a matter of all, whom the driver lets wait
+            if not called.is_limited:
+                await asyncio.sleep(wait)
+
+
+_MAX_SAID = 2000
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_FILES = "task-files"
+"""What a checker's sandbox calls the files of the task: as no module is called."""
+
+
+def matches(answer: str, expected: JsonValue) -> bool:
+    """Whether an answer is the expected one: the same text, number, or JSON. White space around it does not matter."""
+    answer = answer.strip()
+    if isinstance(expected, str):
+        wanted = expected.strip()
+        number = _number(wanted)
+        return answer == wanted or (number is not None and _number(answer) == number)
+    try:
+        # true is not 1
+        return _normal_text(exact_json.loads(answer)) == _normal_text(expected)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _number(text: str) -> Decimal | None:
+    """The number that a text is, with all its digits; Python's float would take 1_000, other scripts and nan as well."""
+    try:
+        return Decimal(text) if _NUMBER.fullmatch(text) else None
+    except InvalidOperation:
+        # an exponent of twenty digits
+        return None
+
+
+def _normal_text(value: JsonValue) -> str:
+    return json.dumps(_normal(value), sort_keys=True)
+
+
+def _normal(value: Any) -> Any:
+    match value:
+        case float():
+            return exact_json.whole(value)
+        case dict():
+            return {key: _normal(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
+        case list() | tuple():
+            return [_normal(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+        case _:
+            return value
+
+
+async def objection_of(
+    checker: str, config: CheckedConfig, *, answer: str, expected: JsonValue, files: Path
+) -> str | None:
+    """What a checker has against an answer; ``None`` if nothing.
+
+    It runs in a new sandbox, as the first executor of the config makes them. It finds ``answer``, ``expected`` and ``files``,
+    the path of a directory with what the task has made or changed, and raises where something is wrong.
+
+    Args:
+        checker: Python.
+        config: That of the task.
+        answer: What is to be checked; hostile.
+        expected: What the task says of it.
+        files: Where on this machine the files of the task are; there may be no such directory.
+
+    Raises:
+        SettingError: If the config has no executor for it.
+        SandboxError: If its sandbox does not start.
+    """
+    async with Scope():
+        executor = _executor(config, files)
+        await executor.prepare()
+        block = CodeBlock(code=f"{_given(answer, expected, files)}\n{checker}", language="python")
+        result = await executor.execute_code_blocks([block], CancellationToken())
+    return None if result.exit_code == 0 else result.output[-_MAX_SAID:].strip() or "the checker has failed"
+
+
+def _given(answer: str, expected: JsonValue, files: Path) -> str:
+    """Code that sets what a checker finds."""
+    # in ASCII, and as literals: nothing that an answer says is taken for code, and no module is imported that files of the
+    # task could stand in for
+    given = f"answer, expected, files = {(answer, expected, _FILES)!a}"
+    if not files.is_dir():
+        return given
+    # the directory has the name of the task, which may be that of a module; `os` is loaded before any code runs
+    return f"__import__('os').rename({files.name!a}, {_FILES!r})\n{given}"
+
+
+def _executor(config: CheckedConfig, files: Path) -> StreamingCodeExecutor:
+    part = next((part for part in config.parts if issubclass(part.component, StreamingCodeExecutor)), None)
+    if part is None:
+        raise SettingError(
+            "the checker has no sandbox to run in: the config has no code executor of codeact_team"
+        )
+    described = copy.deepcopy(at(config.document.data, part.path))
+    settings = {**described["config"], "data": [str(files)] if files.is_dir() else []}
+    # not in a workspace where the task has left anything
+    described["config"] = {name: value for name, value in settings.items() if name not in WORKSPACES}
+    document = Document(config.document.name, described)
+    made = CheckedConfig(document, check_components(document, config.policy), config.policy).make()
+    assert isinstance(made, StreamingCodeExecutor)
+    return made
+
 
 logger = logging.getLogger(__name__)
 

@@ -19,16 +19,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from codeact_team.batch.carrying import PARTS, Arrivals, pieces_of, remove
-from codeact_team.batch.child import end_with_parent, opened, own_streams
-from codeact_team.batch.host import Noted
 from codeact_team.batch.job_configs import WorkerSettings
 from codeact_team.batch.leases import Lease, LeaseFiles
-from codeact_team.batch.messages import RemoteHost, frame, read_frame
+from codeact_team.batch.messages import PARTS, Arrivals, RemoteHost, frame, pieces_of, read_frame, remove
+from codeact_team.batch.processes import end_with_parent, opened, own_streams
+from codeact_team.batch.throttle import Noted
 from codeact_team.batch.worker import Worker
-from codeact_team.config.credentials import without_secrets
+from codeact_team.config.document import without_secrets
 from codeact_team.errors import CodeActTeamError
-from codeact_team.sandboxes.temporary import TemporaryDirectory
+from codeact_team.sandbox.temporary import TemporaryDirectory
 from codeact_team.telemetry.exporting import exporting
 
 

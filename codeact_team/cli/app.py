@@ -12,7 +12,6 @@ import typer
 from typer.core import TyperGroup
 
 from codeact_team.cli import batch_commands, run_commands
-from codeact_team.cli.completion import config_names, template_names
 from codeact_team.cli.options import (
     RECORD_MIB,
     RUNS,
@@ -32,16 +31,18 @@ from codeact_team.cli.options import (
     Sync,
     Timeout,
     changes_of,
+    config_names,
     policy_of,
     reported,
+    template_names,
     traced,
 )
 from codeact_team.cli.signals import silence
 
 if TYPE_CHECKING:
-    from codeact_team.config import ForEvery
-    from codeact_team.providers import Policy
-    from codeact_team.runs import TeamRunner
+    from codeact_team.config.for_every import ForEvery
+    from codeact_team.core.providers import Policy
+    from codeact_team.runs.team_runner import TeamRunner
 
 
 class _Commands(TyperGroup):
@@ -76,7 +77,7 @@ def _runner(
     record_mib: int = RECORD_MIB,
     sync: bool = False,
 ) -> TeamRunner:
-    from codeact_team.runs import TeamRunner
+    from codeact_team.runs.team_runner import TeamRunner
 
     return TeamRunner(
         config, overrides=overrides, policy=policy, out=out, record=record, record_mib=record_mib, sync=sync
@@ -112,7 +113,7 @@ def _open_closed_streams() -> None:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from codeact_team.cli.version import version
+        from codeact_team.cli.options import version
 
         typer.echo(version())
         raise typer.Exit
@@ -247,7 +248,7 @@ def validate(
     Exit codes: 0 all valid, 2 not. A key or an image that is missing here does not make a config invalid.
     """
     with reported() as screen:
-        from codeact_team.cli.validate import validate_command
+        from codeact_team.cli.checks import validate_command
 
         policy = policy_of(allow, allow_unsafe)
         changes = changes_of(overrides, model, base_url)
@@ -265,7 +266,7 @@ def schema(
 ) -> None:
     """Print the JSON Schema of configs, for editors."""
     with reported() as screen:
-        from codeact_team.cli.init_and_schema import write_schema
+        from codeact_team.cli.setup import write_schema
 
         write_schema(screen, output)
 
@@ -286,7 +287,7 @@ def init(
 ) -> None:
     """Write a commented config to start from."""
     with reported() as screen:
-        from codeact_team.cli.init_and_schema import write_starter
+        from codeact_team.cli.setup import write_starter
 
         write_starter(screen, file, template, force=force)
 
@@ -319,7 +320,7 @@ def doctor(
     Exit codes: 0 if the config, or without one at least the quickstart, can run here, 2 if not.
     """
     with reported() as screen:
-        from codeact_team.cli.doctor import doctor_command
+        from codeact_team.cli.checks import doctor_command
 
         changes = changes_of(overrides, model, base_url)
         policy = policy_of(allow, allow_unsafe)
@@ -339,7 +340,7 @@ def packages(
     Exit codes: 0, and 1 if something was changed.
     """
     with reported() as screen:
-        from codeact_team.cli.packages import packages_command
+        from codeact_team.cli.checks import packages_command
 
         raise typer.Exit(packages_command(screen, verify=verify, prune=prune, as_json=as_json))
 

@@ -9,15 +9,25 @@ from typing import Any
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-from codeact_team.batch import Batch, BatchResult, Outcome, TaskResult
-from codeact_team.batch.events import BatchBegan, BatchNoted, LineBroken, Share, TaskEnded, TaskRetried
+from codeact_team.batch.batch import Batch
+from codeact_team.batch.results import (
+    BatchBegan,
+    BatchNoted,
+    BatchResult,
+    LineBroken,
+    Outcome,
+    Share,
+    TaskEnded,
+    TaskResult,
+    TaskRetried,
+)
 from codeact_team.cli.json_lines import print_json
-from codeact_team.cli.line_reader import read_file
+from codeact_team.cli.prompts import read_file
 from codeact_team.cli.screen import Level, Screen
 from codeact_team.cli.signals import ENDED_BY, handling_signals
-from codeact_team.effects import Event, Listener
-from codeact_team.events import VERSION, dump
-from codeact_team.visibility import cut, visible
+from codeact_team.core.effects import Event, Listener
+from codeact_team.core.events import VERSION, dump
+from codeact_team.core.visibility import cut, visible
 
 _MARKS = {
     Outcome.ACCEPTED: ("✓", "green"),

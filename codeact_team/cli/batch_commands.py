@@ -144,7 +144,7 @@ def batch(
     with reported() as screen:
         if not as_json:
             screen.work()
-        from codeact_team.batch import BatchLimits
+        from codeact_team.batch.throttle import BatchLimits
         from codeact_team.cli.batch import batch_command
 
         with traced(screen):

@@ -9,14 +9,13 @@ from collections.abc import Awaitable, Callable
 from signal import SIGINT, Signals
 from typing import TYPE_CHECKING
 
-from codeact_team.cli.approval_prompt import asking_the_person
 from codeact_team.cli.conversation import Conversation
 from codeact_team.cli.json_lines import JsonLines
-from codeact_team.cli.line_reader import LineReader
+from codeact_team.cli.prompts import LineReader, asking_the_person
 from codeact_team.cli.screen import Screen
 from codeact_team.cli.signals import ENDED_BY, handling_signals
-from codeact_team.effects import Listener
-from codeact_team.runs import TeamRunner
+from codeact_team.core.effects import Listener
+from codeact_team.runs.team_runner import TeamRunner
 
 if TYPE_CHECKING:
     from codeact_team.cli.message_prompt import MessagePrompt

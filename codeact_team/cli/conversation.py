@@ -1,8 +1,9 @@
-"""A run, told to a person as it happens."""
+"""A run on the screen, step by step."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from autogen_agentchat.messages import (
     BaseAgentEvent,
@@ -14,32 +15,214 @@ from autogen_agentchat.messages import (
     UserInputRequestedEvent,
 )
 
-from codeact_team.cli.file_lines import artifact_line, file_lines
-from codeact_team.cli.live_text import LiveText
-from codeact_team.cli.notices import tell_beside
-from codeact_team.cli.screen import Screen
-from codeact_team.cli.tool_call_lines import ToolCallLines
-from codeact_team.effects import Event
-from codeact_team.events import (
+from codeact_team.agents.observations import Ending, ExecutionRecord
+from codeact_team.cli.screen import LiveText, Screen
+from codeact_team.core.effects import Event
+from codeact_team.core.events import (
     ArtifactKept,
     AttemptEnded,
     BlockBegan,
     BlockEnded,
+    BlocksRepeated,
+    FilesPutBack,
     MessageSent,
     ModelCallBegan,
+    Opened,
     Output,
     RunBegan,
+    RunParked,
+    RunResumed,
     Said,
+    SandboxPreparing,
     ToolCallBegan,
     ToolCallEnded,
     Words,
 )
-from codeact_team.execution import CallOutcome, ExecutionResult, Outcome
-from codeact_team.execution_records import Ending, ExecutionRecord
-from codeact_team.promoted import PromotedListener
-from codeact_team.reflection import Verdict
-from codeact_team.runs import RunEnding, RunResult, ToolUse
-from codeact_team.sandbox_description import without_note
+from codeact_team.core.execution import CallOutcome, ExecutionResult, Outcome, advice
+from codeact_team.core.sandbox_description import without_note
+from codeact_team.core.visibility import edged, visible
+from codeact_team.executors.files.saving import readable
+from codeact_team.models.verdicts import Verdict
+from codeact_team.runs.result import RunEnding, RunResult, ToolUse
+from codeact_team.runs.run_files import RunFile
+from codeact_team.runs.summary import PromotedListener
+
+_MAX_LINES = 20
+_UNITS = (("kB", 10**3), ("MB", 10**6), ("GB", 10**9))
+
+
+def file_lines(result: RunResult) -> Iterator[str]:
+    """What a run has made or changed."""
+    width = max((len(file.change) for file in result.files), default=0)
+    for file in result.files[:_MAX_LINES]:
+        yield f"{file.change:{width}} {_where(file)} · {size_of(file.size)}"
+    if (more := len(result.files) - _MAX_LINES) > 0:
+        yield f"and {more:,} more"
+    yield from result.file_notes
+
+
+def artifact_line(kept: ArtifactKept) -> str:
+    """Where a picture or a table is that was just shown."""
+    return f"{kept.artifact.mime_type}: {kept.path or kept.file} · {size_of(kept.artifact.size)}"
+
+
+def size_of(size: int) -> str:
+    """A number of bytes for a person."""
+    if size < 1000:
+        return f"{size} byte{'' if size == 1 else 's'}"
+    unit, power = next(((unit, power) for unit, power in _UNITS if size < 1000 * power), _UNITS[-1])
+    return f"{size / power:,.1f} {unit}"
+
+
+def _where(file: RunFile) -> str:
+    return file.path if file.found_at is None else file.found_at
+
+
+_MAX_CALLS = 20
+"""How many calls are told of a block; the rest is counted."""
+_MAX_TEXT = 60
+"""Characters of a call's arguments, or of its error."""
+
+
+class ToolCallLines:
+    """Finds the lines for the calls that code makes; a tool that AutoGen's own agents call has messages of AutoGen's."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, int] = {}
+        """How many calls each block has made that is running."""
+        self._calls: set[int] = set()
+        """Spans of the calls under way that are told."""
+
+    def line(self, event: BlockBegan | BlockEnded | ToolCallBegan | ToolCallEnded) -> tuple[str, str] | None:
+        """What to print of an event, and in which style; ``None`` for nothing."""
+        match event:
+            case BlockBegan():
+                self._blocks[event.span] = 0
+            case BlockEnded():
+                if (more := self._blocks.pop(event.span, 0) - _MAX_CALLS) > 0:
+                    return f"[... {more} more calls are not shown ...]", "dim"
+            case ToolCallBegan():
+                if event.parent not in self._blocks:
+                    return None
+                self._blocks[event.parent] += 1
+                if self._blocks[event.parent] <= _MAX_CALLS:
+                    self._calls.add(event.span)
+                    return f"→ tools.{event.name} {_short(event.arguments)}", "dim"
+            case ToolCallEnded():
+                if event.span in self._calls:
+                    self._calls.remove(event.span)
+                    return _ended(event)
+        return None
+
+
+def _ended(event: ToolCallEnded) -> tuple[str, str]:
+    if event.outcome is CallOutcome.OK:
+        return f"✓ tools.{event.name} · {event.seconds:.1f} s", "dim"
+    how = event.outcome.value.replace("_", " ")
+    why = f": {_short(event.error)}" if event.error else ""
+    return f"✗ tools.{event.name} · {how}{why} · {event.seconds:.1f} s", "dim red"
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _MAX_TEXT else f"{line[:_MAX_TEXT]}..."
+
+
+_TOOLS = ("tool_call", "part_call")
+"""Kinds of effects that are calls of tools."""
+_LOST = "\n(what asks it is stopped half-way, and not done twice: no answer reaches it. Resume the run on a terminal)"
+_MAX_PROBLEMS = 10
+"""How many files are named that could not be copied."""
+
+
+def tell_beside(screen: Screen, event: Event, *, places: bool = False) -> bool:
+    """Tell what a person has to know of an event, whatever else is shown of it; returns whether there was anything.
+
+    Args:
+        screen: Where.
+        event: What happens.
+        places: Whether that includes where the code works.
+    """
+    match event:
+        case SandboxPreparing():
+            screen.notice("note", event.doing)
+        case Opened():
+            for loosening in event.loosenings:
+                # in the words of executors when they start, so that it is told once
+                screen.notice("warning", f"the sandbox is looser than its default: {loosening}")
+            for workspace in event.workspaces if places else ():
+                screen.notice("note", f"the workspace is {workspace}")
+        case RunParked():
+            screen.notice("note", _parked(event), again=True)
+        case RunBegan(record=str(), past_the_door=[_, *_]) | RunResumed() | FilesPutBack() | BlocksRepeated():
+            _tell_resumption(screen, event)
+        case RunResult():
+            for problem in _problems(event):
+                screen.notice("warning", problem, again=True)
+        case BlockEnded(missing_module=str() as module):
+            screen.notice("note", f"the code lacks the module {module!r}; to add it: {advice(module)}")
+        case _:
+            return False
+    return True
+
+
+def _problems(result: RunResult) -> list[str]:
+    problems = [f"{file.path} is not copied: {file.problem}" for file in result.files if file.problem]
+    if (more := len(problems) - _MAX_PROBLEMS) > 0:
+        problems[_MAX_PROBLEMS:] = [f"{more:,} more files are not copied"]
+    return problems
+
+
+def _tell_resumption(screen: Screen, event: RunBegan | RunResumed | FilesPutBack | BlocksRepeated) -> None:
+    match event:
+        case RunBegan():
+            named = ", ".join(event.past_the_door)
+            screen.notice("note", f"this run cannot be resumed, as these act past what is recorded: {named}")
+        case RunResumed():
+            screen.notice("note", _resumed(event))
+        case FilesPutBack():
+            screen.notice("note", _put_back(event))
+        case BlocksRepeated() if event.differing:
+            screen.notice("warning", _repeated(event, screen.width))
+        case _:
+            pass
+
+
+def _repeated(event: BlocksRepeated, width: int) -> str:
+    said = f"of {event.blocks} blocks that ran again, {event.differing} wrote something else than before"
+    shown = "" if event.difference is None else f":\n{edged(visible(event.difference), width)}"
+    return f"{said}; the agents go by what was written before{shown}"
+
+
+def _parked(event: RunParked) -> str:
+    asked = "\n".join(
+        f"question {question.n}: {question.text}{_LOST if question.is_lost else ''}"
+        for question in event.questions
+    )
+    which = " --question N" if event.questions[1:] else ""
+    lines = [f"the run is parked, as nobody is there to answer:\n{asked}"]
+    if not all(question.is_lost for question in event.questions):
+        lines.append(f"to answer: codeact-team answer {event.record}{which} ANSWER")
+    return "\n".join([*lines, f"to go on: codeact-team resume {event.record}"])
+
+
+def _put_back(event: FilesPutBack) -> str:
+    more = len(event.files) - _MAX_PROBLEMS
+    named = ", ".join(map(readable, event.files[:_MAX_PROBLEMS])) + (
+        f" and {more:,} more" if more > 0 else ""
+    )
+    return f"as before the code that was interrupted, in {event.workspace}: {named}"
+
+
+def _resumed(event: RunResumed) -> str:
+    models, tools = event.answered.get("model_call", 0), sum(event.answered.get(kind, 0) for kind in _TOOLS)
+    said = f"{models} answers of models and {tools} results of tools are known from {event.record}"
+    if event.repeated:
+        said += (
+            f"; before other code runs, {event.repeated} blocks run again, which took {event.seconds:.1f} s"
+        )
+    return said
+
 
 _CORRECTION = re.compile(r"Attempt number: (\d+)\nProposed correction: (.*)", re.DOTALL)
 
@@ -302,3 +485,28 @@ def _summary(result: RunResult) -> str:
         parts.append(result.cost.to_text())
     parts.append(f"{result.seconds:.1f} s")
     return " · ".join([*parts, *reasons_of(result)])
+
+
+class AnswerOnly:
+    """A listener that prints the answer of a run; what is to be known beside it is told as notices."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+
+    def __call__(self, event: Event) -> None:
+        """Print an event, if it is the last one."""
+        tell_beside(self._screen, event)
+        if isinstance(event, RunResult):
+            self._result(event)
+
+    def _result(self, result: RunResult) -> None:
+        if result.answer is not None:
+            self._screen.prose(result.answer)
+            label = "best answer so far, not accepted"
+        elif result.error is None and result.signal is None:
+            label = "there is no answer"
+        else:
+            # what went wrong is told by an error
+            return
+        if result.answer is None or result.ending is not RunEnding.ACCEPTED:
+            self._screen.notice("warning", " · ".join([label, *reasons_of(result)]))

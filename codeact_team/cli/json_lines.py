@@ -13,12 +13,12 @@ from typing import Any
 from autogen_agentchat.messages import ModelClientStreamingChunkEvent
 from pydantic import JsonValue
 
-from codeact_team.effects import Event
-from codeact_team.events import VERSION, ArtifactReference, MessageSent, Output, Said, Words, dump
-from codeact_team.execution import Artifact
-from codeact_team.execution_records import RESULT_KEY
-from codeact_team.pictures import PICTURES_KEY
-from codeact_team.runs import RunEnding, RunResult, without_secrets
+from codeact_team.agents.observations import RESULT_KEY
+from codeact_team.config.document import without_secrets
+from codeact_team.core.effects import Event
+from codeact_team.core.events import VERSION, ArtifactReference, MessageSent, Output, Said, Words, dump
+from codeact_team.core.execution import PICTURES_KEY, Artifact
+from codeact_team.runs.result import RunEnding, RunResult
 
 _SOURCE = "codeact-team"
 _PNG = b"\x89PNG"

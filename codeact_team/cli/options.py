@@ -1,20 +1,48 @@
-"""What several commands have in common: their options, and what is made of them. All else is imported when a command runs."""
+"""Options that commands have in common."""
 
 from __future__ import annotations
 
+import platform
 from contextlib import AbstractContextManager
 from functools import partial
+from glob import escape, glob
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from codeact_team.cli.completion import config_names
+from codeact_team.core.shipped import shipped_configs
 
 if TYPE_CHECKING:
     from codeact_team.cli.screen import Screen
-    from codeact_team.config import ForEvery
-    from codeact_team.providers import Policy
+    from codeact_team.config.for_every import ForEvery
+    from codeact_team.core.providers import Policy
+
+
+def template_names(incomplete: str) -> list[str]:
+    """The shipped configs whose names begin so."""
+    return [name for name in shipped_configs() if name.startswith(incomplete)]
+
+
+def config_names(incomplete: str) -> list[str]:
+    """The shipped configs, and the folders and the files that may be configs, whose names begin so."""
+    begun = escape(incomplete)
+    files = [name for name in glob(f"{begun}*") if name.endswith((".yaml", ".yml", ".json"))]
+    return [*template_names(incomplete), *sorted([*glob(f"{begun}*/"), *files])]
+
+
+def version() -> str:
+    """The versions that a report of a problem should name."""
+    return f"codeact-team {_of('codeact-team')} (AutoGen {_of('autogen-agentchat')}, Python {platform.python_version()})"
+
+
+def _of(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
 
 Config = Annotated[
     str,
@@ -57,7 +85,7 @@ AllowUnsafe = Annotated[
 ]
 RUNS = Path(".codeact-team", "runs")
 RECORD_MIB = 1024
-"""As ``codeact_team.journal.room`` has it, which takes long to import."""
+"""As ``codeact_team.runs.journal.blobs`` has it, which takes long to import."""
 """Where runs are kept, below the working directory."""
 Timeout = Annotated[
     float | None,
@@ -96,14 +124,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 def reported() -> AbstractContextManager[Screen]:
     """Within it, what goes wrong is told on the screen, and ends the command."""
-    from codeact_team.cli.error_reporting import reported
+    from codeact_team.cli.screen import reported
 
     return reported()
 
 
 def traced(screen: Screen) -> AbstractContextManager[None]:
     """Within it, what happens is sent to where traces go, if they go anywhere."""
-    from codeact_team.config.credentials import without_secrets
+    from codeact_team.config.document import without_secrets
     from codeact_team.telemetry.exporting import exporting
 
     return exporting(partial(screen.notice, "warning"), without_secrets)
@@ -111,7 +139,7 @@ def traced(screen: Screen) -> AbstractContextManager[None]:
 
 def policy_of(allow: list[str] | None, allow_unsafe: bool) -> Policy:
     """What may be loaded."""
-    from codeact_team.providers import Policy
+    from codeact_team.core.providers import Policy
 
     return Policy.from_environment(allow=allow or (), allow_unsafe=allow_unsafe)
 

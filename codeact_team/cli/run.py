@@ -1,25 +1,129 @@
-"""``codeact-team run``."""
+"""The command ``run``."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import shlex
 import sys
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 
-from codeact_team.cli.answer_file import answer_file
-from codeact_team.cli.answer_only import AnswerOnly
-from codeact_team.cli.approval_prompt import asking_the_person
-from codeact_team.cli.conversation import Conversation
-from codeact_team.cli.going_on import GoingOn
+from codeact_team.cli.conversation import AnswerOnly, Conversation
 from codeact_team.cli.json_lines import JsonLines
-from codeact_team.cli.line_reader import read_file, read_standard_input
+from codeact_team.cli.prompts import asking_the_person, read_file, read_standard_input
 from codeact_team.cli.screen import Screen
 from codeact_team.cli.signals import ENDED_BY, handling_signals
-from codeact_team.effects import Listener
+from codeact_team.core.effects import Event, Listener
+from codeact_team.core.events import RunBegan
 from codeact_team.errors import SettingError
-from codeact_team.runs import RunEnding, RunResult, TeamRunner
+from codeact_team.executors.files import directories as whole_files
+from codeact_team.executors.files.directories import Directory, NewFile
+from codeact_team.executors.files.saving import readable
+from codeact_team.runs.result import RunEnding, RunResult
+from codeact_team.runs.team_runner import TIME_LIMIT, TeamRunner
+from codeact_team.sandbox.system.named_paths import parent_of
+
+_ANSWER = "the answer"
+
+
+@contextmanager
+def answer_file(path: Path) -> Generator[Callable[[str], None]]:
+    """What writes the answer to a file, all at once or not at all.
+
+    What the path means is settled here: code that may change the directory meanwhile leads the answer nowhere else.
+
+    Raises:
+        SettingError: If no file can be written there, at the beginning; or at the end, if that has changed.
+    """
+    with ExitStack() as stack:
+        with _explained(path, _ANSWER):
+            directory, name = stack.enter_context(whole_files.place_of(path))
+        yield partial(_write, path, directory, name)
+
+
+@contextmanager
+def whole_file(path: Path, what: str, *, replace: bool = True) -> Generator[NewFile]:
+    """A file that is there at the end of this, unless something fails within it.
+
+    Args:
+        path: Where. There may be a file, which it replaces then, and nothing else.
+        what: What is written, for errors.
+        replace: Whether it may replace that.
+
+    Raises:
+        SettingError: If it cannot be written.
+    """
+    with _explained(path, what), whole_files.whole_file(path, replace=replace) as file:
+        yield file
+
+
+def _write(path: Path, directory: Directory, name: str, answer: str) -> None:
+    content = answer if answer.endswith("\n") else f"{answer}\n"
+    with _explained(path, _ANSWER), parent_of(path) as (now, _):
+        if not os.path.samestat(os.fstat(now), os.fstat(directory.top)):
+            raise OSError(errno.ESTALE, "its directory was replaced by another while the run worked")
+    with _explained(path, _ANSWER), directory.new_file(name) as file:
+        file.write(content.encode(errors="replace"))
+        file.replace()
+
+
+@contextmanager
+def _explained(path: Path, what: str) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SettingError(f"{what} cannot be written to {path}: {error.strerror}") from error
+
+
+class GoingOn:
+    """A listener that knows at the end of a run how it goes on."""
+
+    def __init__(self) -> None:
+        self._record: str | None = None
+        self._result: RunResult | None = None
+
+    def __call__(self, event: Event) -> None:
+        """Take note of an event."""
+        match event:
+            case RunBegan():
+                self._record = None if event.past_the_door else event.record
+                self._result = None
+            case RunResult():
+                self._result = event
+            case _:
+                pass
+
+    def redelivery(self, option: str) -> str:
+        """What to do for what could not be delivered, for a person, after what is said of that; by an option of resume."""
+        if self._record is None:
+            return ""
+        return f"; to try again: codeact-team resume {shlex.quote(readable(self._record))} {option}"
+
+    def advice(self, record: str | None = None, *, of_program: bool = False) -> str | None:
+        """What to do for it, for a person; ``None`` where there is nothing to do.
+
+        Args:
+            record: Where it is kept now, if that is not where it was kept then.
+            of_program: Whether a program gives the team its tasks.
+        """
+        ending = None if self._result is None else self._result.ending
+        # of one that is parked, the questions are told
+        if self._record is None or ending in (RunEnding.ACCEPTED, RunEnding.PARKED):
+            return None
+        if of_program:
+            return "to go on: run the program again"
+        command = f"codeact-team resume {shlex.quote(readable(record or self._record))}"
+        if self._result is None or ending is not RunEnding.NOT_ACCEPTED:
+            return f"to go on: {command}"
+        reason = self._result.stop_reason or ""
+        if reason.startswith(TIME_LIMIT):
+            return f"to go on: {command}"
+        # a team that came to its end by itself comes to the same once more
+        return f"to go on with a higher limit: {command} -s PATH=VALUE" if reason else None
 
 
 def run_command(

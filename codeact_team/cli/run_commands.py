@@ -55,10 +55,10 @@ def resume(
     with reported() as screen:
         if not (as_json or quiet):
             screen.work()
-        from codeact_team.cli.foreign_run_prompt import confirming
+        from codeact_team.cli.prompts import confirming
         from codeact_team.cli.run import run_command
-        from codeact_team.journal import find_run
-        from codeact_team.runs import resumed
+        from codeact_team.runs.journal.run_directory import find_run
+        from codeact_team.runs.resuming import resumed
 
         with traced(screen):
             changes = changes_of(overrides, None, None)
@@ -116,10 +116,10 @@ def replay(
     with reported() as screen:
         if not (as_json or quiet):
             screen.work()
-        from codeact_team.cli.foreign_run_prompt import confirming
-        from codeact_team.cli.replay import replay_command, replay_until_command
-        from codeact_team.journal import find_run
-        from codeact_team.runs import replayed
+        from codeact_team.cli.prompts import confirming
+        from codeact_team.cli.recorded_runs import replay_command, replay_until_command
+        from codeact_team.runs.journal.run_directory import find_run
+        from codeact_team.runs.replaying import replayed
 
         with (
             traced(screen),
@@ -163,8 +163,8 @@ def answer(
     Exit codes: 0, and 2 if the run waits for no such answer.
     """
     with reported() as screen:
-        from codeact_team.cli.answer import answer_command
-        from codeact_team.journal import find_run
+        from codeact_team.cli.recorded_runs import answer_command
+        from codeact_team.runs.journal.run_directory import find_run
 
         raise typer.Exit(
             answer_command(screen, find_run(run, run_dir), words or (), question, as_json=as_json)
@@ -204,7 +204,7 @@ def runs(
     Of each what has become of it, how often code ran, tokens, cost where prices are known, time and task.
     """
     with reported() as screen:
-        from codeact_team.cli.runs import Wanted, runs_command
+        from codeact_team.cli.recorded_runs import Wanted, runs_command
 
         wanted = Wanted(tuple(state or ()), task, older_than, beyond)
         raise typer.Exit(runs_command(screen, run_dir, wanted, prune=prune, as_json=as_json))
@@ -233,7 +233,7 @@ def show(
     """
     with reported() as screen:
         from codeact_team.cli.show import show_command
-        from codeact_team.journal import find_run
+        from codeact_team.runs.journal.run_directory import find_run
 
         code = show_command(screen, find_run(run, run_dir), follow=follow, as_json=as_json, html=html)
         raise typer.Exit(code)
@@ -271,6 +271,6 @@ def export(
     with reported() as screen:
         # Inspect takes seconds to import
         screen.work()
-        from codeact_team.cli.export import export_command
+        from codeact_team.cli.show import export_command
 
         export_command(screen, runs, run_dir, output)

@@ -1,23 +1,64 @@
-"""The terminal, or what is in its place: two streams, notices, and a sign of life while nothing happens."""
+"""What is written to the terminal, and errors in words."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
 import os
+import re
+import sys
+import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from errno import EIO
 from functools import partial
+from signal import SIGINT, SIGPIPE
 from typing import Literal
 
+import typer
 from rich.console import Console, ConsoleOptions
 from rich.progress import Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
+from rich.syntax import Syntax
 from rich.text import Text
 
-from codeact_team.cli.highlighting import highlighted, highlighted_prose
 from codeact_team.cli.signals import output_terminals, silence
-from codeact_team.visibility import CONTINUED, EDGE, edge_breaks, visible
+from codeact_team.core.visibility import CONTINUED, EDGE, edge_breaks, is_lexed_quickly, visible
+
+_FENCE = re.compile(r"[ \t]*(?P<run>`{3,}|~{3,})[ \t]*(?P<label>[\w+#.-]*)")
+
+
+def highlighted(code: str, language: str) -> Text:
+    """``code`` in the colours of its language, where these do not take long."""
+    if not is_lexed_quickly(code, language):
+        return Text(code)
+    # tabs stay: the terminal knows how wide they are
+    text = Syntax("", language, theme="ansi_dark", background_color="default", tab_size=0).highlight(code)
+    # the lexer ends its text with a line break, and the code may not
+    if (surplus := len(text) - len(code)) > 0:
+        text.right_crop(surplus)
+    return text
+
+
+def highlighted_prose(text: str) -> Text:
+    """``text`` with the code in its fences in colours. Nothing is left out; what runs is decided elsewhere."""
+    told, code, fence, language = Text(), "", "", ""
+    for line in text.splitlines(keepends=True):
+        found = _FENCE.match(line)
+        if fence and (found is None or not found["run"].startswith(fence)):
+            code += line
+            continue
+        told.append_text(_code(code, language)).append(line)
+        code = ""
+        if found is not None:
+            fence, language = ("", "") if fence else (found["run"], found["label"])
+    return told.append_text(_code(code, language))
+
+
+def _code(code: str, language: str) -> Text:
+    return highlighted(code, language) if code else Text()
+
 
 Level = Literal["note", "warning", "error"]
 
@@ -207,3 +248,108 @@ class _Console(Console):
     def on_broken_pipe(self) -> None:
         # Rich would end the program with exit code 1, which has another meaning here
         raise BrokenPipeError
+
+
+_MAX_CHARS = 100_000
+"""How much of a text is shown; the rest is counted."""
+
+
+class LiveText:
+    """A text that comes in pieces; the message of that id, if it is known, will have all of it."""
+
+    def __init__(self, source: str, message_id: str | None) -> None:
+        self.source, self.message_id = source, message_id
+        self.at_line_start = True
+        self.left_out = 0
+        self._room = _MAX_CHARS
+        self._after_return = False
+
+    def take(self, piece: str) -> str:
+        """What of ``piece`` to show."""
+        if self._after_return and piece.startswith("\n"):
+            # the second half of a line break, whose first half has ended the line already
+            piece = piece[1:]
+        self._after_return = piece.endswith("\r")
+        shown = piece[: self._room]
+        self._room -= len(shown)
+        self.left_out += len(piece) - len(shown)
+        if shown:
+            self.at_line_start = shown.endswith(("\n", "\r"))
+        return shown
+
+
+logger = logging.getLogger(__name__)
+
+_BAD_INPUT = 2
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+@contextmanager
+def reported() -> Generator[Screen]:
+    """A screen for a command; what goes wrong in it is printed there, in one message, and becomes an exit code."""
+    screen = Screen()
+    with _told_on(screen):
+        try:
+            yield screen
+        except (typer.Exit, typer.Abort):
+            raise
+        except BrokenPipeError:
+            # whoever read the output has enough; what is buffered has nowhere to go when the interpreter ends
+            silence(sys.stdout)
+            raise typer.Exit(128 + SIGPIPE) from None
+        except KeyboardInterrupt:
+            screen.notice("error", "interrupted")
+            raise typer.Exit(128 + SIGINT) from None
+        except Exception as error:
+            from codeact_team.runs.result import explain
+
+            logger.debug("the command failed", exc_info=error)
+            screen.notice("error", _why_nothing_is_printed(error) or explain(error))
+            raise typer.Exit(_BAD_INPUT) from None
+        finally:
+            screen.close()
+
+
+def _why_nothing_is_printed(error: Exception) -> str | None:
+    """Why standard output cannot be written, such as to a file on a full disk, if that is what has failed."""
+    # what else is written says where
+    if not isinstance(error, OSError) or error.filename is not None or error.errno not in _FULL:
+        return None
+    silence(sys.stdout)
+    return f"standard output cannot be written: {error.strerror}"
+
+
+@contextmanager
+def _told_on(screen: Screen) -> Generator[None]:
+    """Print what this package logs, and the warnings meant for users; nothing of what others log."""
+    debugging = bool(os.environ.get("CODEACT_TEAM_DEBUG"))
+    root, ours = logging.getLogger(), logging.getLogger("codeact_team")
+    # where the root has no handler, Python prints others' warnings itself
+    for_all = logging.StreamHandler() if debugging else logging.NullHandler()
+    for_us = _NoticeHandler(screen)
+    level = ours.level
+    root.addHandler(for_all)
+    ours.setLevel(logging.DEBUG if debugging else logging.INFO)
+    ours.addHandler(for_us)
+
+    def show(message: Warning | str, category: type[Warning], *place: object) -> None:
+        if issubclass(category, UserWarning):
+            screen.notice("warning", str(message))
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        try:
+            yield
+        finally:
+            ours.removeHandler(for_us)
+            ours.setLevel(level)
+            root.removeHandler(for_all)
+
+
+class _NoticeHandler(logging.Handler):
+    def __init__(self, screen: Screen) -> None:
+        super().__init__(logging.INFO)
+        self._screen = screen
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._screen.notice("warning" if record.levelno >= logging.WARNING else "note", record.getMessage())

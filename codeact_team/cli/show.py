@@ -1,27 +1,28 @@
-"""``codeact-team show``."""
+"""The commands ``show`` and ``export``."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from codeact_team.cli.answer_file import whole_file
 from codeact_team.cli.conversation import Conversation
-from codeact_team.cli.going_on import GoingOn
 from codeact_team.cli.json_lines import JsonLines
-from codeact_team.cli.run import tell_what_stopped
+from codeact_team.cli.run import GoingOn, tell_what_stopped, whole_file
 from codeact_team.cli.screen import Screen
-from codeact_team.effects import Event
+from codeact_team.core.effects import Event
+from codeact_team.core.events import BlockEnded, Output
+from codeact_team.core.visibility import cut
 from codeact_team.errors import JournalError, SettingError
-from codeact_team.events import BlockEnded, Output
-from codeact_team.journal import RecordedRun, RunDirectory
-from codeact_team.pages import write_page
-from codeact_team.runs import RunResult
+from codeact_team.runs.journal.recorded_run import RecordedRun
+from codeact_team.runs.journal.run_directory import RunDirectory, find_run
 from codeact_team.runs.kept_runs import KeptRun, RunState
-from codeact_team.visibility import cut
+from codeact_team.runs.pages.page import write_page
+from codeact_team.runs.result import RunResult
+from codeact_team.sandbox.system.named_paths import made_named
 
 _MAX_TITLE = 100
 
@@ -39,13 +40,15 @@ def show_command(
         _write(screen, run, html)
     else:
         going_on = GoingOn()
-        asyncio.run(_print(screen, run, going_on, follow=follow, as_json=as_json))
+        asyncio.run(_print_run(screen, run, going_on, follow=follow, as_json=as_json))
         if not as_json:
             _tell_state(screen, KeptRun.read(directory), going_on)
     return 0
 
 
-async def _print(screen: Screen, run: RecordedRun, going_on: GoingOn, *, follow: bool, as_json: bool) -> None:
+async def _print_run(
+    screen: Screen, run: RecordedRun, going_on: GoingOn, *, follow: bool, as_json: bool
+) -> None:
     listener = JsonLines() if as_json else Conversation(screen, answer_last=True)
     async with aclosing(run.follow() if follow else _recorded(run)) as events:
         async for event in events:
@@ -117,3 +120,52 @@ def _write(screen: Screen, run: RecordedRun, path: Path) -> None:
         # the page has what is before
         raise damages[0]
     screen.notice("note", f"the page is {path}")
+
+
+_LOGS = Path("logs")
+"""Where Inspect's viewer looks if it is told nothing."""
+_ENDINGS = (".eval", ".json")
+_PIECE = 1 << 20
+_INSTALL = "logs for Inspect need inspect-ai: pip install 'codeact-team[inspect]'"
+
+
+def export_command(screen: Screen, names: Sequence[str], runs: Path, output: Path | None) -> None:
+    """Write a log of runs for Inspect, and tell where it is.
+
+    Args:
+        screen: Where that is told.
+        names: The runs; one that is named twice is in it once.
+        runs: The directory that keeps them.
+        output: The file; by default one that is named after the first of them.
+
+    Raises:
+        CodeActTeamError: If a run cannot be read, the file cannot be written, or a package is missing.
+    """
+    if output is not None and output.suffix not in _ENDINGS:
+        raise SettingError(f"a log for Inspect ends in {' or '.join(_ENDINGS)}, and {output} does not")
+    found = {directory.path: directory for directory in (find_run(name, runs) for name in names)}
+    chosen = [RecordedRun(directory) for directory in found.values()]
+    try:
+        from codeact_team.runs.inspect_logs import write_log
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] != "inspect_ai":
+            raise
+        raise SettingError(_INSTALL) from error
+    # by the name of the directory, which the person knows: the id in it is whoever's who wrote that
+    file = output or _LOGS / f"{chosen[0].directory.path.resolve().name}.eval"
+    with TemporaryDirectory() as passing:
+        # Inspect's writer follows links
+        log = Path(passing, file.name)
+        try:
+            with made_named(file.parent):
+                pass
+            problems = write_log(chosen, log)
+        except OSError as error:
+            raise SettingError(f"the log cannot be written to {file}: {error.strerror or error}") from error
+        with whole_file(file, "the log") as whole, log.open("rb") as written:
+            while piece := written.read(_PIECE):
+                whole.write(piece)
+    for problem in problems:
+        screen.notice("warning", problem)
+    screen.text(str(file))
+    screen.notice("note", f"to look at it: inspect view --log-dir {file.parent}")

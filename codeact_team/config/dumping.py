@@ -1,8 +1,8 @@
-"""Writes a component as a document that loads back as the same."""
+"""Configs as text: what a person has written, and what a component dumps."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, cast
@@ -12,11 +12,83 @@ from pydantic import BaseModel, SecretBytes, SecretStr
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from codeact_team.config import yaml12
-from codeact_team.config.components import is_component
-from codeact_team.config.credentials import MASK, holds_credential, is_credential_key
-from codeact_team.config.document import Path, dotted, escape, last_key
-from codeact_team.config.origins import Origins
+from codeact_team.config.components import Origins, is_component
+from codeact_team.config.document import (
+    MASK,
+    Document,
+    credentials_in,
+    dotted,
+    escape,
+    holds_credential,
+    is_credential_key,
+    last_key,
+)
+from codeact_team.config.yaml12 import Path
 from codeact_team.errors import ConfigError
+
+
+def write_config(document: Document) -> str:
+    """A document as YAML that loads back as the same, with its overrides, and with references where it had them.
+
+    A credential that is in the document itself is in it, too.
+    """
+    return yaml12.write(_plain(document, document.data, ()))
+
+
+def credentials_of(document: Document, environ: Mapping[str, str]) -> dict[str, str]:
+    """The credentials in the environment and in a document, each by its variable or by its place."""
+    found = credentials_of_environment(environ)
+    for path, text in _texts(document.data, ()):
+        _add(found, dotted(path), credentials_in(last_key(path), text))
+    return found
+
+
+def credentials_of_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The credentials in the environment, each by its variable."""
+    found: dict[str, str] = {}
+    for name, value in environ.items():
+        _add(found, name, credentials_in(name, value))
+    return found
+
+
+def _add(found: dict[str, str], name: str, credentials: Iterator[str]) -> None:
+    known = set(found.values())
+    for number, each in enumerate(credentials):
+        if each not in known:
+            found[f"{name}.{number}" if number else name] = each
+
+
+def _texts(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
+    match value:
+        case str():
+            yield path, value
+        case SecretStr():
+            yield path, value.get_secret_value()
+        case dict():
+            for key, item in cast(dict[str, Any], value).items():
+                yield from _texts(item, (*path, key))
+        case list():
+            for index, item in enumerate(cast(list[Any], value)):
+                yield from _texts(item, (*path, index))
+        case _:
+            pass
+
+
+def _plain(document: Document, value: Any, path: Path) -> Any:
+    match value:
+        case str():
+            return document.written(path) or escape(value)
+        case SecretStr():
+            return _plain(document, value.get_secret_value(), path)
+        case dict():
+            mapping = cast(dict[str, Any], value)
+            return {key: _plain(document, item, (*path, key)) for key, item in mapping.items()}
+        case list():
+            items = cast(list[Any], value)
+            return [_plain(document, item, (*path, index)) for index, item in enumerate(items)]
+        case _:
+            return value
+
 
 _KEY_ORDER = ("provider", "component_type", "version", "component_version", "description", "label", "config")
 

@@ -13,12 +13,13 @@ from typing import Any, cast
 from autogen_core.code_executor import CodeExecutor
 from autogen_core.models import ChatCompletionClient
 
-from codeact_team.autogen_internals import ComponentClass
 from codeact_team.config.components import PlacedComponent, is_component, walk
-from codeact_team.config.document import Document, Path, Problem, Resolved, at, dotted, is_in
-from codeact_team.config.model_settings import change_client, field_of_client, objection_of_client
+from codeact_team.config.document import Document, Problem, Resolved, at, dotted, is_in
+from codeact_team.config.models import change_client, field_of_client, objection_of_client
+from codeact_team.config.yaml12 import Path
+from codeact_team.core.autogen_internals import ComponentClass
+from codeact_team.core.providers import Policy, resolve, schema_of
 from codeact_team.errors import ConfigError
-from codeact_team.providers import Policy, resolve, schema_of
 
 _WORDS: Mapping[type, str] = {ChatCompletionClient: "model client", CodeExecutor: "code executor"}
 

@@ -11,19 +11,16 @@ from functools import cached_property
 from autogen_core import ComponentBase
 from pydantic import BaseModel, JsonValue, ValidationError
 
-from codeact_team.config.components import PlacedComponent
-from codeact_team.config.credentials import with_references
-from codeact_team.config.document import ConfigSource, Document, Problem, read_document
-from codeact_team.config.environment import resolve_references
+from codeact_team.config.components import PlacedComponent, remember
+from codeact_team.config.document import ConfigSource, Document, Problem, read_document, with_references
+from codeact_team.config.dumping import write_config
 from codeact_team.config.for_every import ForEvery, apply_for_every
 from codeact_team.config.making import Failure, failures_in_trial, make
-from codeact_team.config.model_access import missing_key
-from codeact_team.config.origins import remember
-from codeact_team.config.overrides import apply_overrides
+from codeact_team.config.models import missing_key
+from codeact_team.config.overrides import apply_overrides, resolve_references
 from codeact_team.config.validation import check_components, check_text
-from codeact_team.config.written import write_config
+from codeact_team.core.providers import Policy, missing_package
 from codeact_team.errors import ConfigError, NotAllowedError, SandboxError
-from codeact_team.providers import Policy, missing_package
 
 
 def validate_config(

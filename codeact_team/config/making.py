@@ -18,17 +18,18 @@ from autogen_core.models import ChatCompletionClient
 from autogen_core.tools import BaseTool, Workbench
 from pydantic import BaseModel
 
-from codeact_team import places, scope
-from codeact_team.autogen_internals import ComponentClass, repaired
-from codeact_team.autogen_parts import wrap
-from codeact_team.clients import wrap_client
+from codeact_team.agents.ledger import BudgetTermination
 from codeact_team.config.components import PlacedComponent
-from codeact_team.config.document import Document, Path, at, dotted, is_in
-from codeact_team.config.model_info import EVERYTHING, listed_info
-from codeact_team.effects import Door, current_door, remembered
-from codeact_team.executor_interface import StreamingCodeExecutor
-from codeact_team.ledger import BudgetTermination
-from codeact_team.providers import NAMESPACES_VARIABLE, Policy, unsafe_reason, using
+from codeact_team.config.document import Document, at, dotted, is_in
+from codeact_team.config.models import EVERYTHING, listed_info
+from codeact_team.config.yaml12 import Path
+from codeact_team.core import places, scope
+from codeact_team.core.autogen_internals import ComponentClass, repaired
+from codeact_team.core.effects import Door, current_door, remembered
+from codeact_team.core.executor_interface import StreamingCodeExecutor
+from codeact_team.core.providers import NAMESPACES_VARIABLE, Policy, unsafe_reason, using
+from codeact_team.models.clients import wrap_client
+from codeact_team.tools.autogen_parts import wrap
 
 Failure = tuple[PlacedComponent, Exception]
 """A component that cannot be made although all that is in it can, and why."""

@@ -10,21 +10,20 @@ from pathlib import Path
 
 from autogen_agentchat.base import ChatAgent, Team
 
-from codeact_team.config.credentials import without
-from codeact_team.config.document import ConfigSource, is_text
+from codeact_team.config.document import ConfigSource, is_text, without
+from codeact_team.config.dumping import credentials_of
 from codeact_team.config.for_every import ForEvery
 from codeact_team.config.loading import CheckedConfig, read_config
-from codeact_team.config.written import credentials_of
+from codeact_team.core.events import Opened
+from codeact_team.core.executor_interface import StreamingCodeExecutor
+from codeact_team.core.providers import Policy
+from codeact_team.core.scope import Scope
 from codeact_team.errors import ConfigError
-from codeact_team.events import Opened
-from codeact_team.executor_interface import StreamingCodeExecutor
-from codeact_team.executors import SandboxPool
 from codeact_team.executors.base import SandboxedCodeExecutor
-from codeact_team.executors.pool.kinds import why_not_ahead
-from codeact_team.providers import Policy
-from codeact_team.sandboxes.leftovers import remove_leftovers
-from codeact_team.scope import Scope
-from codeact_team.telemetry import traced
+from codeact_team.executors.pool import SandboxPool
+from codeact_team.executors.stock import why_not_ahead
+from codeact_team.sandbox.leftovers import remove_leftovers
+from codeact_team.telemetry.spans import traced
 
 logger = logging.getLogger(__name__)
 

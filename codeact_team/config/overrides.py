@@ -1,12 +1,10 @@
-"""Overrides: ``config.participants.executor.config.max_retries_on_error=3`` changes one value of a document.
-
-A step of the path is a key, an index of a list, or the name of a component in a list (its ``config.name``). The value
-is YAML: a scalar, or a list or mapping in flow style; an empty one is null. Whether it fits is for the schema to say.
-"""
+"""Values from elsewhere: the environment, the command line, a task's fields."""
 
 from __future__ import annotations
 
 import copy
+import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -14,10 +12,188 @@ from typing import Any, cast
 from pydantic import JsonValue
 
 from codeact_team.config import yaml12
-from codeact_team.config.document import Document, Path, dotted, in_words, is_in, require_size
-from codeact_team.config.fields import field_names, parse_with_fields
+from codeact_team.config.document import (
+    Document,
+    Problem,
+    Resolved,
+    TextWithData,
+    dotted,
+    escape,
+    in_words,
+    is_in,
+    require_size,
+)
+from codeact_team.config.yaml12 import Path
+from codeact_team.core.providers import did_you_mean
 from codeact_team.errors import ConfigError
-from codeact_team.suggestions import did_you_mean
+
+_REFERENCE = re.compile(
+    r"(?P<escape>\$\$\{)|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}|(?P<malformed>\$\{[^}\n]{0,40}\}?)"
+)
+
+
+class UnresolvedError(Exception):
+    """A reference that cannot be resolved; its text says which, and what to do."""
+
+
+def resolve_text(written: str, environ: Mapping[str, str]) -> Resolved:
+    """Resolve the references in a text.
+
+    Raises:
+        UnresolvedError: If a variable without a default is not set, or a reference is malformed.
+    """
+    values: dict[str, str] = {}
+    referred = False
+
+    def value_of(match: re.Match[str]) -> str:
+        nonlocal referred
+        if match["escape"]:
+            return "${"
+        if match["malformed"]:
+            raise UnresolvedError(
+                f"{match[0]!r} is no reference: write ${{NAME}} or ${{NAME:-default}}, and $${{ for a literal ${{"
+            )
+        referred = True
+        value = environ.get(match["name"])
+        # as in a shell, a default also stands in for an empty value
+        if value or (value is not None and match["default"] is None):
+            values[match["name"]] = value
+            return value
+        if match["default"] is None:
+            raise UnresolvedError(
+                f"the environment variable {match['name']} is not set; set it, "
+                f"or give a default: ${{{match['name']}:-default}}"
+            )
+        return match["default"]
+
+    return Resolved(_REFERENCE.sub(value_of, written), written if referred else None, values)
+
+
+def _resolve_with_data(text: TextWithData, environ: Mapping[str, str]) -> Resolved:
+    """Resolve the references in what a person wrote of a text, and then put in the data, where nothing is resolved."""
+    parts = [
+        Resolved(part, None, {}) if number % 2 else resolve_text(part, environ)
+        for number, part in enumerate(text.parts)
+    ]
+    whole = "".join(part.text for part in parts)
+    if all(part.written is None for part in parts):
+        return Resolved(whole, None, {})
+    written = "".join(part.written or escape(part.text) for part in parts)
+    # a config is kept as it is written, and has to say the same when it is read again
+    if not _stands_for(written, whole, environ):
+        raise UnresolvedError("a field that says $ cannot stand beside a reference to the environment")
+    values = {name: value for part in parts for name, value in part.values.items()}
+    return Resolved(whole, written, values)
+
+
+def _stands_for(written: str, text: str, environ: Mapping[str, str]) -> bool:
+    try:
+        return resolve_text(written, environ).text == text
+    except UnresolvedError:
+        return False
+
+
+def resolve_references(document: Document, environ: Mapping[str, str]) -> tuple[Document, list[Problem]]:
+    """The document with the references in all its text resolved, and what could not be."""
+    references: dict[Path, Resolved] = {}
+    problems: list[Problem] = []
+
+    def resolve(value: Any, path: Path) -> Any:
+        if isinstance(value, dict):
+            mapping = cast(dict[str, Any], value)
+            return {key: resolve(item, (*path, key)) for key, item in mapping.items()}
+        if isinstance(value, list):
+            return [resolve(item, (*path, index)) for index, item in enumerate(cast(list[Any], value))]
+        try:
+            if isinstance(value, TextWithData):
+                resolved = _resolve_with_data(value, environ)
+            elif isinstance(value, str):
+                resolved = resolve_text(value, environ)
+            else:
+                return value
+        except UnresolvedError as error:
+            problems.append(Problem(path, str(error)))
+            return value if isinstance(value, str) else "".join(value.parts)
+        if resolved.written is not None:
+            references[path] = resolved
+        return resolved.text
+
+    data = resolve(document.data, ())
+    return replace(document, data=data, references=references), problems
+
+
+# ${NAME} is a reference to the environment
+_FIELD = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_-]*)\}")
+_FLOW = ("[", "{", '"', "'")
+_PRIVATE_USE = range(0xE000, 0xF900)
+
+
+def field_names(override: str) -> frozenset[str]:
+    """The fields in the value of an override, which is written ``path=value``."""
+    return frozenset(_FIELD.findall(override.partition("=")[2]))
+
+
+def parse_with_fields(value: str, fields: Mapping[str, JsonValue]) -> Any:
+    """Parse the value of an override, and put data in the place of its fields.
+
+    A value, or text in a list or a mapping, that is one field becomes what the field says, be it text, a number or a list.
+    Within longer text, a field is text. A value is YAML if it begins with a bracket or a quote, and text if not.
+
+    Args:
+        value: What is behind the ``=``.
+        fields: All that it names.
+
+    Returns:
+        Plain data, but for :class:`TextWithData` where there is text from a field.
+
+    Raises:
+        YamlError: If it cannot be parsed.
+        ConfigError: If a field stands where a key is, or says something that is nested too deep.
+    """
+    # YAML would take {field} for a mapping, so a name is set between two characters that are nowhere else in the value
+    mark = next(char for char in map(chr, _PRIVATE_USE) if char not in value)
+    marked = _FIELD.sub(lambda found: f"{mark}{found[1]}{mark}", value.strip())
+    parsed = yaml12.parse_value(marked) if marked.startswith(_FLOW) else marked
+    return _filled(parsed, mark, fields)
+
+
+def _filled(value: Any, mark: str, fields: Mapping[str, JsonValue]) -> Any:
+    match value:
+        case dict():
+            mapping = cast(dict[str, Any], value)
+            if any(mark in key for key in mapping):
+                raise ConfigError("a field cannot stand for a key")
+            return {key: _filled(item, mark, fields) for key, item in mapping.items()}
+        case list():
+            return [_filled(item, mark, fields) for item in cast(list[Any], value)]
+        case str() if mark in value:
+            # in turn what is between fields, and the name of one
+            parts = value.split(mark)
+            if len(parts) == 3 and parts[0] == parts[2] == "":
+                return _data(fields[parts[1]], parts[1])
+            return TextWithData(
+                [_text(fields[part]) if number % 2 else part for number, part in enumerate(parts)]
+            )
+        case _:
+            return value
+
+
+def _data(value: JsonValue, name: str, depth: int = 0) -> Any:
+    if depth > yaml12.MAX_DEPTH:
+        raise ConfigError(f"the field {name!r} is nested more than {yaml12.MAX_DEPTH} deep")
+    match value:
+        case str():
+            return TextWithData(["", value, ""])
+        case dict():
+            return {key: _data(item, name, depth + 1) for key, item in value.items()}
+        case list():
+            return [_data(item, name, depth + 1) for item in value]
+        case _:
+            return value
+
+
+def _text(value: JsonValue) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def apply_overrides(

@@ -1,21 +1,74 @@
-"""A JSON Schema with which editors complete and check a config while it is written."""
+"""The JSON Schema of configs, and the page of settings."""
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
+import json
 import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, cast
 
 from autogen_core import ComponentModel
 from pydantic import BaseModel
-from pydantic.json_schema import JsonSchemaMode, JsonSchemaValue, models_json_schema
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue, models_json_schema
+from pydantic_core import PydanticOmit
+from pydantic_core.core_schema import ModelSchema
 
-from codeact_team.autogen_internals import WELL_KNOWN_PROVIDERS, ComponentClass
 from codeact_team.config.components import KINDS_BY_FIELD
-from codeact_team.config.field_docs import DescribedSchema
-from codeact_team.providers import is_loadable, schema_of, unsafe_reason
+from codeact_team.core.autogen_internals import WELL_KNOWN_PROVIDERS, ComponentClass
+from codeact_team.core.providers import is_loadable, schema_of, unsafe_reason
+
+
+class DescribedSchema(GenerateJsonSchema):
+    """A JSON Schema that describes fields by their docstrings, and leaves out what only Python can set."""
+
+    def model_schema(self, schema: ModelSchema) -> JsonSchemaValue:
+        described = super().model_schema(schema)
+        docs = field_docs(schema["cls"])
+        for name, field in described.get("properties", {}).items():
+            if name in docs:
+                field["description"] = docs[name]
+        return described
+
+    def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> JsonSchemaValue:
+        raise PydanticOmit
+
+
+# reading the sources of a model's fields takes some milliseconds, and each unknown key asks for it
+@lru_cache(maxsize=64)
+def described_schema(model: type[BaseModel]) -> Mapping[str, Any]:
+    """The JSON Schema of a config model, with the docstrings of its fields."""
+    return model.model_json_schema(schema_generator=DescribedSchema)
+
+
+def field_docs(model: type[BaseModel]) -> Mapping[str, str]:
+    """The docstring of each field that has one, on one line; those of a subclass replace those it inherits."""
+    return {
+        name: text
+        for owner in reversed(model.__mro__)
+        if issubclass(owner, BaseModel) and owner is not BaseModel
+        for name, text in _own_docs(owner)
+    }
+
+
+def _own_docs(model: type[BaseModel]) -> Iterator[tuple[str, str]]:
+    try:
+        source = inspect.getsource(model)
+    except OSError:  # made at run time, or shipped without source
+        return
+    definition = ast.parse(textwrap.dedent(source)).body[0]
+    assert isinstance(definition, ast.ClassDef)
+    for field, doc in zip(definition.body, definition.body[1:], strict=False):
+        match field, doc:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                yield name, " ".join(text.split())
+            case _:
+                pass
+
 
 # Those that come with our own dependencies; components of others are accepted by the schema without knowing them.
 _MODULES = (
@@ -201,3 +254,95 @@ def _closed_keyword(key: str, value: Any, field: str | None) -> Any:
             return _closed(cast(dict[str, Any], value), field)
         case _:
             return value
+
+
+_HEAD = """\
+# Settings of codeact_team's components
+
+A config names each component by its `provider`, and its settings under `config`. This page is written by
+`codeact-team schema -o FILE.md`; do not edit it. AutoGen's components are described in its own documentation.
+"""
+
+_TYPES = {
+    "string": "text",
+    "integer": "whole number",
+    "number": "number",
+    "boolean": "true or false",
+    "object": "mapping",
+}
+_BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+_LONGEST_DEFAULT = 60
+
+_Schema = Mapping[str, Any]
+
+
+def config_reference() -> str:
+    """The settings of all components of this package as Markdown."""
+    sections = [_HEAD]
+    inner: dict[str, _Schema] = {}
+    for provider, component in known_components():
+        if provider.startswith("codeact_team."):
+            schema = described_schema(schema_of(component))
+            sections.append(f"## {provider}\n\n{first_paragraph(component)}\n\n{_table(schema)}\n")
+            inner |= {name: each for name, each in schema.get("$defs", {}).items() if "properties" in each}
+    inner.pop("ComponentModel", None)
+    for name, schema in sorted(inner.items()):
+        sections.append(f"## {name}\n\n{_described(schema)}\n\n{_table(schema)}\n")
+    return "\n".join(sections)
+
+
+def _described(schema: _Schema) -> str:
+    return markdown(" ".join(str(schema.get("description", "")).partition("\n\n")[0].split()))
+
+
+def _table(schema: _Schema) -> str:
+    required = schema.get("required", ())
+    rows = ["| field | value | default | |", "|---|---|---|---|"]
+    for name, field in schema["properties"].items():
+        default = "required" if name in required else _default(field)
+        cells = (f"`{name}`", _value(field, name), default, _described(field))
+        rows.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
+    return "\n".join(rows)
+
+
+def _default(field: _Schema) -> str:
+    default = field.get("default")
+    if default in (None, "", [], {}):
+        return ""
+    text = json.dumps(default, ensure_ascii=False)
+    return f"`{text}`" if len(text) <= _LONGEST_DEFAULT else "a text"
+
+
+def _value(field: _Schema, name: str) -> str:
+    """What kind of value a field takes."""
+    return " or ".join(dict.fromkeys(_alternatives(field, name)))
+
+
+def _alternatives(field: _Schema, name: str) -> Iterator[str]:
+    match field:
+        case {"$ref": str(reference)}:
+            yield _link(reference.rpartition("/")[2], name)
+        case {"anyOf": alternatives} | {"oneOf": alternatives}:
+            for each in alternatives:
+                yield from _alternatives(each, name)
+        case {"enum": values}:
+            yield from (f"`{value}`" for value in values)
+        case {"const": value}:
+            yield f"`{value}`"
+        case {"type": "null"}:
+            pass
+        case {"type": "array", "items": items}:
+            yield f"list of {_value(items, name)}"
+        case {"type": "object", "additionalProperties": {**items}}:
+            yield f"mapping to {_value(items, name)}"
+        case {"type": kind}:
+            bounds = [f"{sign} {field[key]}" for key, sign in _BOUNDS.items() if key in field]
+            yield " ".join((_TYPES.get(kind, str(kind)), *bounds))
+        case _:
+            yield "anything"
+
+
+def _link(definition: str, name: str) -> str:
+    if definition != "ComponentModel":
+        return f"[{definition}](#{definition.lower()})"
+    return f"component ({' or '.join(kind.__name__ for kind in KINDS_BY_FIELD.get(name, ()))})"

@@ -8,15 +8,15 @@ from pathlib import Path
 from autogen_core import Component
 
 from codeact_team.executors.base import SandboxedCodeExecutor
-from codeact_team.executors.branches import BranchingCodeExecutor
 from codeact_team.executors.command_line import CommandLineConfig, ProcessPerBlock
 from codeact_team.executors.place import Place
-from codeact_team.executors.session import SessionConfig
+from codeact_team.executors.session import BranchingCodeExecutor, SessionConfig
 from codeact_team.executors.settings import ExecutorConfig, takes_settings
-from codeact_team.sandboxes.base import LoadedAhead, Sandbox
-from codeact_team.sandboxes.confined import ConfinedSandbox, ConfinedSandboxConfig, Enforced
-from codeact_team.sandboxes.confined.access import readable_paths
-from codeact_team.sessions.shipping import loaded_ahead
+from codeact_team.sandbox.base import LoadedAhead, Sandbox
+from codeact_team.sandbox.confined.config import ConfinedSandboxConfig, readable_paths
+from codeact_team.sandbox.confined.enforcement import Enforced
+from codeact_team.sandbox.confined.sandbox import ConfinedSandbox
+from codeact_team.session.shipping import loaded_ahead
 
 
 class ConfinedExecutorConfig(ConfinedSandboxConfig, ExecutorConfig):

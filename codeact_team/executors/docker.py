@@ -1,37 +1,71 @@
-"""The executors in a hardened container."""
+"""The executors over a container."""
 
 from __future__ import annotations
 
+import shlex
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from string import Template
+from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
 from autogen_core import Component
+from autogen_core.code_executor import CodeBlock, FunctionWithRequirements, FunctionWithRequirementsStr
 from pydantic import Field, field_validator, model_validator
 
+from codeact_team.core.autogen_internals import build_python_functions_file, to_stub
+from codeact_team.core.executor_interface import Workspace
 from codeact_team.errors import SettingError
 from codeact_team.executors.base import SandboxedCodeExecutor
-from codeact_team.executors.block_files import DEFAULT_LANGUAGES
-from codeact_team.executors.branches import BranchingCodeExecutor
-from codeact_team.executors.command_line import CommandLineConfig, ProcessPerBlock
+from codeact_team.executors.command_line import DEFAULT_LANGUAGES, CommandLineConfig, ProcessPerBlock
+from codeact_team.executors.files.base import Files
+from codeact_team.executors.files.inside import ContainerFiles
 from codeact_team.executors.place import Place
-from codeact_team.executors.session import SessionConfig
+from codeact_team.executors.running import Setup
+from codeact_team.executors.session import BranchingCodeExecutor, SessionConfig
 from codeact_team.executors.settings import ExecutorConfig, HostDirectory, read_as, takes_settings
-from codeact_team.executors.user_functions import (
-    PROMPT_TEMPLATE,
-    Function,
-    format_for_prompt,
-    installation,
-)
 from codeact_team.executors.workspace import wide_directories
-from codeact_team.files.base import Files
-from codeact_team.files.inside import ContainerFiles
-from codeact_team.sandboxes.base import Sandbox
-from codeact_team.sandboxes.docker import DockerSandbox, DockerSandboxConfig
-from codeact_team.sandboxes.temporary import NOBODY
-from codeact_team.system.named_paths import resolved
-from codeact_team.workspace import Workspace
+from codeact_team.sandbox.base import Sandbox
+from codeact_team.sandbox.docker.config import DockerSandboxConfig
+from codeact_team.sandbox.docker.sandbox import DockerSandbox
+from codeact_team.sandbox.system.named_paths import resolved
+from codeact_team.sandbox.temporary import NOBODY
+
+Function: TypeAlias = FunctionWithRequirements[Any, ...] | FunctionWithRequirementsStr | Callable[..., Any]
+
+PROMPT_TEMPLATE = (
+    "The following functions are defined in the module `$module_name`; import them, as in "
+    "`from $module_name import name`.\n\n$functions"
+)
+
+
+def format_for_prompt(functions: Sequence[Function], module: str, template: str) -> str:
+    """Signatures and docstrings for a prompt: fills in ``$module_name`` and ``$functions``."""
+    stubs = "\n\n".join(to_stub(function) for function in functions)
+    return Template(template).substitute(module_name=module, functions=stubs)
+
+
+def installation(functions: Sequence[Function], module: str) -> Iterator[Setup]:
+    """What puts ``functions``, as ``module``, into a workspace."""
+    if not functions:
+        return
+    packages = sorted(
+        {
+            package
+            for function in functions
+            if isinstance(function, FunctionWithRequirements | FunctionWithRequirementsStr)
+            for package in function.python_packages
+        }
+    )
+    if packages:
+        command = f"python3 -m pip install --user {shlex.join(packages)}"
+        failure = (
+            f"Pip install failed. The functions need {', '.join(packages)}: use an image that has them, or a network "
+            "that reaches an index. "
+        )
+        yield Setup(CodeBlock(code=command, language="sh"), failure)
+    source = f"# filename: {module}.py\n{build_python_functions_file(functions)}"
+    yield Setup(CodeBlock(code=source, language="python"), "Functions failed to load: ")
 
 
 class DockerExecutorConfig(DockerSandboxConfig, ExecutorConfig):

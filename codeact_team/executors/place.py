@@ -8,20 +8,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from codeact_team.aio import Turns
+from codeact_team.core.aio import Turns
+from codeact_team.core.executor_interface import Workspace
 from codeact_team.errors import SandboxError
-from codeact_team.executors.growth import Growth
+from codeact_team.executors.files.base import Files
+from codeact_team.executors.files.given import GivenData
+from codeact_team.executors.files.host import HostFiles
+from codeact_team.executors.packages.provision import Provision
+from codeact_team.executors.packages.requirements import Interpreter, Requested
 from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.executors.work_files import WorkFiles
-from codeact_team.executors.workspace import HostWorkspace, wide_directories
-from codeact_team.files.base import Files
-from codeact_team.files.given import GivenData
-from codeact_team.files.host import HostFiles
-from codeact_team.packages import Interpreter, Provision, Requested
-from codeact_team.sandboxes.base import Sandbox
-from codeact_team.sandboxes.limits import above_default
-from codeact_team.system.named_paths import resolved
-from codeact_team.workspace import Workspace
+from codeact_team.executors.workspace import Growth, HostWorkspace, wide_directories
+from codeact_team.sandbox.base import Sandbox, above_default
+from codeact_team.sandbox.system.named_paths import resolved
 
 logger = logging.getLogger(__name__)
 

@@ -8,15 +8,13 @@ import stat
 from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 
+from codeact_team.core.execution import MAX_BYTES, Artifact
+from codeact_team.core.executor_interface import Change, ChangedFile, Changes, RecordedFile, SavedFile
+from codeact_team.core.sandbox_description import DataFile
 from codeact_team.errors import SandboxError
-from codeact_team.execution import Artifact
-from codeact_team.files.base import Files
-from codeact_team.files.given import Given, GivenData
-from codeact_team.files.saving import CopyNames, save
-from codeact_team.files.snapshots import Seen, Snapshot, compare
-from codeact_team.pictures import MAX_BYTES
-from codeact_team.sandbox_description import DataFile
-from codeact_team.workspace import Change, ChangedFile, Changes, RecordedFile, SavedFile
+from codeact_team.executors.files.base import Files, Seen, Snapshot, compare
+from codeact_team.executors.files.given import Given, GivenData
+from codeact_team.executors.files.saving import CopyNames, save
 
 _MIB = 1 << 20
 _BLOCK = 512

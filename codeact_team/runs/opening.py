@@ -15,27 +15,27 @@ from autogen_agentchat.base import ChatAgent, TaskResult, Team
 from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage
 from autogen_core import CancellationToken
 
-from codeact_team import telemetry
-from codeact_team.aio import aclosing, streamed, until_cancelled
-from codeact_team.autogen_parts import past_the_door
 from codeact_team.config.document import ConfigSource
 from codeact_team.config.for_every import ForEvery
 from codeact_team.config.loading import CheckedConfig, read_config
 from codeact_team.config.open import executors_of, make_ready, make_runnable, span_settings, what_is_open
 from codeact_team.config.open import open_team as open_unrecorded
-from codeact_team.effects import Door, current_door, error_text, remembered
+from codeact_team.core.aio import aclosing, streamed, until_cancelled
+from codeact_team.core.effects import Door, current_door, error_text, remembered
+from codeact_team.core.events import MessageSent, RunBegan, RunEnded, RunParked
+from codeact_team.core.executor_interface import StreamingCodeExecutor
+from codeact_team.core.providers import Policy
+from codeact_team.core.scope import Scope
+from codeact_team.core.wrapper import Wrapper
 from codeact_team.errors import JournalError
-from codeact_team.events import MessageSent, RunBegan, RunEnded, RunParked
-from codeact_team.executor_interface import StreamingCodeExecutor
-from codeact_team.journal import About, RunDirectory
-from codeact_team.journal.room import DEFAULT_MIB
-from codeact_team.providers import Policy
+from codeact_team.runs.journal.blobs import DEFAULT_MIB
+from codeact_team.runs.journal.run_directory import About, RunDirectory
 from codeact_team.runs.recording import Recording, refuse_elsewhere
 from codeact_team.runs.result import RunEnding
 from codeact_team.runs.summary import Summary, WorkEnd
-from codeact_team.runs.task_stream import stopped_in_order
-from codeact_team.scope import Scope
-from codeact_team.wrapper import Wrapper
+from codeact_team.runs.team_runner import stopped_in_order
+from codeact_team.telemetry import spans as telemetry
+from codeact_team.tools.autogen_parts import past_the_door
 
 logger = logging.getLogger(__name__)
 

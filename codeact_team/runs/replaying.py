@@ -1,35 +1,103 @@
-"""Runs a recorded run once more, without its models and tools, to see whether its code still comes to the same."""
+"""Replays a recorded run without a model."""
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autogen_core.code_executor import CodeResult
+from autogen_core.code_executor import CodeExecutor, CodeResult
+from autogen_core.models import ChatCompletionClient
 
-from codeact_team.config.document import ConfigSource
+from codeact_team.config.document import ConfigSource, at
+from codeact_team.config.dumping import credentials_of, credentials_of_environment
 from codeact_team.config.for_every import ForEvery
-from codeact_team.config.loading import read_config
-from codeact_team.config.written import credentials_of, credentials_of_environment
-from codeact_team.effects import Effect, Perform
+from codeact_team.config.loading import CheckedConfig, read_config
+from codeact_team.config.models import NO_KEY, missing_key
+from codeact_team.config.validation import check_components
+from codeact_team.core.effects import Effect, Perform
+from codeact_team.core.events import ChangedRequest, Replayed
+from codeact_team.core.providers import Policy
 from codeact_team.errors import JournalError
-from codeact_team.events import ChangedRequest, Replayed
-from codeact_team.journal import HiddenValues, RecordedRun, Replay, RunDirectory
-from codeact_team.journal.blobs import Blobs
-from codeact_team.journal.differences import difference
-from codeact_team.journal.past import Past
-from codeact_team.journal.questions import Questions
-from codeact_team.providers import Policy
-from codeact_team.runs.elsewhere import Placeholders, elsewhere
-from codeact_team.runs.foreign_runs import Confirm, environment_for, shown_to
-from codeact_team.runs.recording import Recording, foreign_refused
+from codeact_team.runs.journal.blobs import Blobs
+from codeact_team.runs.journal.past import Past
+from codeact_team.runs.journal.questions import HiddenValues, Questions
+from codeact_team.runs.journal.recorded_run import RecordedRun
+from codeact_team.runs.journal.replay import Replay
+from codeact_team.runs.journal.restoration import difference
+from codeact_team.runs.journal.run_directory import RunDirectory
+from codeact_team.runs.recording import Confirm, Recording, environment_for, foreign_refused, shown_to
 from codeact_team.runs.result import RunEnding, RunResult
 from codeact_team.runs.team_runner import TeamRunner
-from codeact_team.sandboxes.temporary import TemporaryDirectory
+from codeact_team.sandbox.temporary import TemporaryDirectory
+
+_DIRECTORIES = ("work_dir", "bind_dir")
+"""What the executors of AutoGen and of ours call a directory of this machine that their code works in."""
+
+
+class Placeholders(Mapping[str, str]):
+    """An environment in which every variable is set: what is missing has a value that stands for a key.
+
+    Args:
+        environ: What is there.
+    """
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+
+    def __getitem__(self, name: str) -> str:
+        return self._environ.get(name, NO_KEY)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._environ)
+
+    def __len__(self) -> int:
+        return len(self._environ)
+
+
+def elsewhere(
+    config: CheckedConfig, directory: Path, *, was_in: Path, asks_models: bool
+) -> tuple[CheckedConfig, Mapping[str, str]]:
+    """A config whose code works in new directories, which begin empty. Blocks.
+
+    Args:
+        config: What it says itself.
+        directory: What holds the new ones.
+        was_in: From which its relative paths lead.
+        asks_models: Whether its model clients need the keys that they lack.
+
+    Returns:
+        The config, and the new directories and those that they stand for, each with the path of the latter from ``was_in``.
+    """
+    data = copy.deepcopy(config.document.data)
+    names: dict[str, str] = {}
+    for part in config.parts:
+        settings: dict[str, Any] = at(data, (*part.path, "config"))
+        if issubclass(part.component, CodeExecutor):
+            # the files are those of the start of the run
+            settings.pop("data", None)
+            for setting in _DIRECTORIES:
+                if (given := part.config.get(setting)) is not None:
+                    settings[setting] = _new_one(was_in / str(given), directory, was_in, names)
+        elif issubclass(part.component, ChatCompletionClient) and not asks_models:
+            if missing_key(part.component, part.config, os.environ) is not None:
+                settings["api_key"] = NO_KEY
+    document = replace(config.document, data=data)
+    return CheckedConfig(document, check_components(document, config.policy), config.policy), names
+
+
+def _new_one(known: Path, directory: Path, was_in: Path, names: dict[str, str]) -> str:
+    name = os.path.relpath(known, was_in)
+    new = directory / f"workspace-{list(dict.fromkeys([*names.values(), name])).index(name)}"
+    new.mkdir(exist_ok=True)
+    names[str(known)] = names[str(new)] = name
+    return str(new)
+
 
 logger = logging.getLogger(__name__)
 

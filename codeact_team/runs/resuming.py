@@ -7,17 +7,17 @@ from collections.abc import Sequence
 
 from codeact_team.config.components import is_component, walk
 from codeact_team.config.document import Document, dotted, last_key, read_document
+from codeact_team.config.dumping import credentials_of_environment
 from codeact_team.config.for_every import ForEvery
 from codeact_team.config.loading import CheckedConfig, read_config
 from codeact_team.config.overrides import apply_overrides
-from codeact_team.config.written import credentials_of_environment
+from codeact_team.core.providers import Policy
 from codeact_team.errors import JournalError
-from codeact_team.journal import HiddenValues, RecordedRun, RunDirectory
-from codeact_team.journal.room import DEFAULT_MIB
-from codeact_team.journal.run_directory import digest_of
-from codeact_team.providers import Policy
-from codeact_team.runs.foreign_runs import Confirm, environment_for, shown_to
-from codeact_team.runs.recording import Recording, refuse_elsewhere
+from codeact_team.runs.journal.blobs import DEFAULT_MIB
+from codeact_team.runs.journal.questions import HiddenValues
+from codeact_team.runs.journal.recorded_run import RecordedRun
+from codeact_team.runs.journal.run_directory import RunDirectory, digest_of
+from codeact_team.runs.recording import Confirm, Recording, environment_for, refuse_elsewhere, shown_to
 from codeact_team.runs.result import RunEnding, RunResult
 from codeact_team.runs.team_runner import TeamRunner
 

@@ -1,23 +1,262 @@
-"""What a run has come to, by what is told of it."""
+"""What a run has come to: the answer, and whether it was accepted."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from signal import Signals
 
 from autogen_agentchat.base import ChatAgent, Team
+from autogen_agentchat.messages import (
+    BaseChatMessage,
+    CodeExecutionEvent,
+    HandoffMessage,
+    StopMessage,
+    ToolCallSummaryMessage,
+    UserInputRequestedEvent,
+)
 
-from codeact_team.agents import ReflectionAgent
-from codeact_team.autogen_internals import components_in
-from codeact_team.effects import Listener
+from codeact_team.agents.messages import given_answer, text_of
+from codeact_team.agents.observations import Ending, ExecutionRecord, encodable, shorten
+from codeact_team.agents.reflection_agent import ReflectionAgent
+from codeact_team.agents.teams import ReflectionTermination
+from codeact_team.core.autogen_internals import components_in
+from codeact_team.core.effects import Event, Listener
+from codeact_team.core.events import (
+    AttemptBegan,
+    AttemptEnded,
+    BlockEnded,
+    BranchPromoted,
+    BudgetSpent,
+    MessageSent,
+    Output,
+    RunBegan,
+    TurnEnded,
+    Words,
+)
+from codeact_team.core.markdown import extract_code
+from codeact_team.core.quoting import take_thoughts_off
 from codeact_team.errors import BudgetError
-from codeact_team.runs.acceptance import Acceptance
-from codeact_team.runs.answers import Answers
-from codeact_team.runs.costs import Costs
-from codeact_team.runs.failures import explain, is_of_infrastructure, is_transient
-from codeact_team.runs.result import RunEnding, RunResult
-from codeact_team.teams import ReflectionTermination
+from codeact_team.models.verdicts import Verdict
+from codeact_team.runs.result import Costs, RunEnding, RunResult, explain, is_of_infrastructure, is_transient
+
+
+@dataclass(eq=False)
+class _Attempt:
+    held: list[Event] = field(default_factory=list[Event])
+    """What has happened in it. Not the pieces in which text comes: what ends has all of it."""
+
+
+class PromotedListener(ABC):
+    """A listener that is told of an attempt when that is promoted, and nothing of what happens in the others.
+
+    The begin and the end of each attempt are told as they come.
+    """
+
+    def __init__(self) -> None:
+        self._inside: dict[int, _Attempt] = {}
+        """By its number, each span that is open in an attempt, and that of the attempt itself."""
+        self._attempts: dict[int | None, dict[int, _Attempt]] = defaultdict(dict)
+        """By the span of the turn, those of which it is not known whether they are promoted."""
+
+    def __call__(self, event: Event) -> None:
+        """Hear of an event."""
+        attempt = self._inside.get(event.parent or 0)
+        if attempt is not None:
+            self._hold(attempt, event)
+            return
+        match event:
+            case AttemptBegan():
+                self._attempts[event.parent][event.attempt] = self._inside[event.span] = _Attempt()
+            case AttemptEnded():
+                self._inside.pop(event.span, None)
+            case BranchPromoted(is_over=True):
+                promoted = self._attempts.pop(event.parent, {}).get(event.attempt, _Attempt())
+                for held in promoted.held:
+                    self(held)
+            case TurnEnded():
+                self._attempts.pop(event.span, None)
+            case _:
+                pass
+        self.hear(event)
+
+    @abstractmethod
+    def hear(self, event: Event) -> None:
+        """Hear of what is not in an attempt, or is in one that is promoted, in order."""
+
+    def _hold(self, attempt: _Attempt, event: Event) -> None:
+        span: int | None = getattr(event, "span", None)
+        if span is not None and self._inside.pop(span, None) is None:
+            self._inside[span] = attempt
+        if not isinstance(event, Words | Output):
+            attempt.held.append(event)
+
+
+_OPEN = (Ending.ANSWERED, Ending.HANDED_OFF)
+"""Endings of an agent's work that say nothing against it."""
+
+
+class Acceptance:
+    """A listener that judges a run by its messages."""
+
+    def __init__(self, *, reviewed: bool = False) -> None:
+        self.reviewed = reviewed
+        """Whether somebody in the team is to judge the work of the others."""
+        self._begin()
+
+    def _begin(self) -> None:
+        self.broken_off = False
+        """Whether the team was stopped in the middle of its work."""
+        self._verdict: Verdict | None = None
+        self._own_verdict: Verdict | None = None
+        """Of an agent on its own answer."""
+        self._exit_code: int | None = None
+        self._ending: tuple[str, Ending] | None = None
+        self._used_up: set[str] = set()
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, RunBegan):
+            self._begin()
+        elif isinstance(event, BudgetSpent):
+            self._used_up.update(filter(None, [event.used_up]))
+        elif isinstance(event, MessageSent):
+            if isinstance(event.message, CodeExecutionEvent):
+                self._exit_code = event.message.result.exit_code
+            if isinstance(event.message, BaseChatMessage):
+                self._take(event.message)
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the work counts as accepted: by the verdict; without one, where there is no objection."""
+        return self.objection is None if self.verdict is None else self.verdict.accepted
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The judgement that counts: the last of a reviewer; where nobody reviews, an agent's on its own answer."""
+        return self._verdict or (None if self.reviewed else self._own_verdict)
+
+    @property
+    def objection(self) -> str | None:
+        """Why work that nobody has judged does not count as accepted; ``None`` if it does, or somebody has.
+
+        Where somebody is to review it, that has to happen. Elsewhere no agent's work may have been cut short, and the last
+        code must have succeeded or, where none has run, an agent have come to its answer. That a limit has ended the
+        team proves nothing.
+        """
+        if self.verdict is not None:
+            return None
+        if self.reviewed:
+            return "nobody has reviewed the work"
+        if self.broken_off:
+            return "the work was broken off"
+        if self.cut_short is not None:
+            return self.cut_short
+        if self._exit_code is not None:
+            return None if self._exit_code == 0 else "the last code failed"
+        return None if self._is_answered else "no code has run, and nobody has reviewed the work"
+
+    def is_broken_off_by(self, stop_reason: str | None) -> bool:
+        """Whether that is the budget's reason, and no agent had come to its answer just then."""
+        return stop_reason in self._used_up and not self._is_answered
+
+    @property
+    def _is_answered(self) -> bool:
+        return self._ending is not None and self._ending[1] is Ending.ANSWERED
+
+    @property
+    def cut_short(self) -> str | None:
+        """Which agent's work came to another end than an answer, and to which; ``None`` if no such work is known."""
+        if self._ending is None or self._ending[1] in _OPEN:
+            return None
+        source, ending = self._ending
+        return f"{source}: {ending.value.replace('_', ' ')}"
+
+    def _take(self, message: BaseChatMessage) -> None:
+        if (record := ExecutionRecord.from_metadata(message.metadata)) is not None:
+            self._exit_code = record.exit_code
+        verdict = Verdict.from_metadata(message.metadata)
+        if (ending := Ending.from_metadata(message.metadata)) is not None:
+            self._ending = message.source, ending
+            self._own_verdict = verdict
+        elif verdict is not None:
+            self._verdict = verdict
+
+
+_USER = "user"
+"""The source of tasks."""
+_NOT_SAID = (HandoffMessage, StopMessage, ToolCallSummaryMessage)
+"""Messages that only steer a team, or pass something on."""
+
+
+class Answers(PromotedListener):
+    """A listener that finds a run's answer in its messages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._accepted: str | None = None
+        """Of a reviewer, as long as that has not been sent back."""
+        self._given: str | None = None
+        """By code, or by an agent that acts by code."""
+        self._found: str | None = None
+        """What else comes nearest to an answer."""
+        self._printed: dict[str, str] = {}
+        """By each agent's last code, if that succeeded."""
+        self._people = {_USER}
+
+    @property
+    def best(self) -> str | None:
+        """The answer that counts, or the best so far where none does; ``None`` if there is nothing like an answer.
+
+        That of the last accepting review; else the last that an agent has come to by itself; else what was said last, or
+        printed by code that succeeded.
+        """
+        return self._accepted or self._given or self._found
+
+    def hear(self, event: Event) -> None:
+        match event:
+            case RunBegan():
+                self._begin()
+            case BlockEnded():
+                self._printed[event.agent] = event.output.rstrip() if event.exit_code == 0 else ""
+            case MessageSent(message=UserInputRequestedEvent(source=person)):
+                self._people.add(person)
+            case MessageSent(message=CodeExecutionEvent(source=agent)):
+                self._take_output(agent)
+            case MessageSent(message=BaseChatMessage() as message) if message.source not in self._people:
+                self._take(message)
+            case _:
+                pass
+
+    def _take(self, message: BaseChatMessage) -> None:
+        ending = Ending.from_metadata(message.metadata)
+        verdict = Verdict.from_metadata(message.metadata)
+        record = ExecutionRecord.from_metadata(message.metadata)
+        given = given_answer(message)
+        if verdict is not None and ending is None:
+            self._accepted = encodable(verdict.answer) if verdict.accepted else None
+        elif given is not None:
+            self._given = given
+        elif ending is not None:
+            self._given = text_of(message) if ending.has_answer else self._given
+        elif record is not None and record.remark is not None:
+            self._take_output(message.source)
+        elif not isinstance(message, _NOT_SAID):
+            said = take_thoughts_off(text_of(message)).text.strip()
+            self._found = said if said and not _is_program(said) else self._found
+
+    def _take_output(self, agent: str) -> None:
+        # that of a message says in words where there was none
+        if printed := self._printed.get(agent):
+            self._found = encodable(shorten(printed))
+
+
+def _is_program(text: str) -> bool:
+    return bool(extract_code(text, ["python", "sh"], default_language="python").blocks)
 
 
 @dataclass(frozen=True)

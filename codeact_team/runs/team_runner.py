@@ -1,4 +1,4 @@
-"""A team, or a single agent, that takes tasks; each is a run and comes to a result."""
+"""Runs a team on tasks."""
 
 from __future__ import annotations
 
@@ -6,46 +6,172 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from signal import Signals
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from autogen_agentchat.base import ChatAgent, Team
-from autogen_agentchat.messages import TextMessage
+from autogen_agentchat.base import ChatAgent, TaskResult, Team
+from autogen_agentchat.messages import BaseChatMessage, TextMessage
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock, CodeResult
 from autogen_core.models import ChatCompletionClient
 
-from codeact_team import telemetry
 from codeact_team.agents.base import RememberingAgent
-from codeact_team.agents.sandbox_knowledge import describe_sandbox
-from codeact_team.aio import is_being_cancelled
-from codeact_team.autogen_internals import components_in, recover
-from codeact_team.autogen_parts import past_the_door
-from codeact_team.autogen_parts.part_effects import PartBlock
+from codeact_team.agents.ledger import within_budgets
+from codeact_team.agents.messages import describe_sandbox
+from codeact_team.config.document import Document
 from codeact_team.config.for_every import ForEvery
 from codeact_team.config.loading import CheckedConfig, read_config
 from codeact_team.config.open import executors_of, make_ready, make_runnable, span_settings, what_is_open
-from codeact_team.effects import Door, Effect, Event, Handler, Listener, Perform, error_text
-from codeact_team.errors import JournalError
-from codeact_team.events import RunBegan, RunEnded, RunParked
-from codeact_team.executor_interface import SessionCodeExecutor
-from codeact_team.journal import RunDirectory
-from codeact_team.journal.room import DEFAULT_MIB
-from codeact_team.ledger import within_budgets
-from codeact_team.providers import Policy
+from codeact_team.core.aio import is_being_cancelled, to_the_end
+from codeact_team.core.autogen_internals import components_in, recover, time_limit
+from codeact_team.core.effects import Door, Effect, Event, Handler, Listener, Perform, error_text
+from codeact_team.core.events import MessageSent, RunBegan, RunEnded, RunParked
+from codeact_team.core.executor_interface import SessionCodeExecutor
+from codeact_team.core.providers import Policy
+from codeact_team.core.sandbox_description import noted_task
+from codeact_team.core.scope import Scope
+from codeact_team.errors import JournalError, SettingError
+from codeact_team.runs.journal.blobs import DEFAULT_MIB
+from codeact_team.runs.journal.run_directory import RunDirectory
 from codeact_team.runs.recording import Recording
 from codeact_team.runs.result import RunEnding, RunResult
 from codeact_team.runs.run_files import RunFiles
 from codeact_team.runs.summary import Summary, WorkEnd
-from codeact_team.runs.task_stream import TimeLimitReached, stream
-from codeact_team.runs.tasks import given_task
-from codeact_team.sandbox_description import noted_task
-from codeact_team.scope import Scope
+from codeact_team.telemetry import spans as telemetry
+from codeact_team.tools.autogen_parts import PartBlock, past_the_door
+
+
+def given_task(config: Document, task: str | None) -> str:
+    """The task to run a config with: what the user gives, or else its description, if its models replay a conversation.
+
+    Any other description is for people only: AutoGen fills it with a class's docstring.
+
+    Raises:
+        SettingError: If there is no task.
+    """
+    if task is None:
+        data = config.data
+        if _is_recorded(data):
+            task = str(data.get("description") or "")
+    if task is None or not task.strip():
+        raise SettingError(
+            "there is no task: give it as the second argument, by --file FILE, or as `-` to read it from standard input"
+        )
+    return task.strip()
+
+
+def _is_recorded(value: Any) -> bool:
+    """Whether a model in this part of a document replays a recorded conversation."""
+    if isinstance(value, dict):
+        mapping = cast(dict[str, Any], value)
+        provider = mapping.get("provider")
+        if isinstance(provider, str) and provider.endswith(".ReplayChatCompletionClient"):
+            return True
+        return any(map(_is_recorded, mapping.values()))
+    return isinstance(value, list) and any(map(_is_recorded, cast(list[Any], value)))
+
+
+T = TypeVar("T")
+
+STOP_GRACE = 5.0
+"""Seconds that agents get to end their work when a run is stopped, before they are abandoned."""
+
+
+TIME_LIMIT = "the time limit of"
+"""How it begins why a run has stopped that got no more time; to go on, it needs no other config."""
+
+
+class TimeLimitReached(Exception):
+    """A time limit has stopped a run; the text says which."""
+
+
+async def stream(
+    runner: Team | ChatAgent,
+    task: str | BaseChatMessage,
+    door: Door,
+    stopping: Callable[[], object],
+    *,
+    seconds: float | None,
+) -> str | None:
+    """Run the task, tell each message at the door, and return why the team stopped.
+
+    Args:
+        runner: The team, or a single agent.
+        task: What to do.
+        door: Where the messages are told.
+        stopping: Called before the agents are cancelled, where nobody waits for their work any more.
+        seconds: Wall-clock time that they may work; ``None`` for any.
+
+    Raises:
+        TimeLimitReached: If it took longer than ``seconds``, or than a time limit of the team's own; its agents have been
+            stopped.
+    """
+    reached = TIME_LIMIT
+    if (own := time_limit(runner)) is not None and (seconds is None or own <= seconds):
+        seconds, reached = own, "the team's time limit of"
+    token = CancellationToken()
+
+    def stop() -> None:
+        stopping()
+        token.cancel()
+
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            return await stopped_in_order(_consume(runner, task, door, token, stop), stop)
+    except TimeoutError:
+        if limit.expired():
+            raise TimeLimitReached(f"{reached} {seconds:g} seconds is reached") from None
+        raise
+
+
+async def stopped_in_order(work: Awaitable[T], stop: Callable[[], object]) -> T:
+    """Await the work of agents; where whoever awaits it is cancelled, call ``stop``, and give them time to end it.
+
+    A stream of AutoGen's that is cancelled waits for its agents, and only its token reaches these.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except BaseException:
+        stop()
+        await to_the_end(_end(task))
+        raise
+
+
+async def _consume(
+    runner: Team | ChatAgent,
+    task: str | BaseChatMessage,
+    door: Door,
+    token: CancellationToken,
+    stop: Callable[[], object],
+) -> str | None:
+    messages, stop_reason = runner.run_stream(task=task, cancellation_token=token), None
+    try:
+        async for item in messages:
+            if isinstance(item, TaskResult):
+                stop_reason = item.stop_reason
+            else:
+                door.tell(MessageSent(message=item))
+    except BaseException:
+        # first this: a stream that is closed waits for its agents
+        stop()
+        with suppress(asyncio.CancelledError):
+            await messages.aclose()
+        raise
+    return stop_reason
+
+
+async def _end(work: asyncio.Future[Any]) -> None:
+    await asyncio.wait({work}, timeout=STOP_GRACE)
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
+
 
 logger = logging.getLogger(__name__)
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from opentelemetry.util.types import AttributeValue
 from pydantic import JsonValue
-
-from codeact_team.telemetry import Clean
 
 Attributes = Mapping[str, AttributeValue]
 
@@ -60,12 +58,12 @@ def error_type_of(error: str) -> str:
     return error.partition(":")[0]
 
 
-def as_text(value: JsonValue, clean: Clean) -> str:
+def as_text(value: JsonValue, clean: Callable[[str], str]) -> str:
     """A value as JSON text without credentials."""
     return json.dumps(_cleaned(value, clean), ensure_ascii=False)
 
 
-def _cleaned(value: JsonValue, clean: Clean) -> JsonValue:
+def _cleaned(value: JsonValue, clean: Callable[[str], str]) -> JsonValue:
     match value:
         case str():
             return clean(value)

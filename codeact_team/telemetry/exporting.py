@@ -13,7 +13,6 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from codeact_team.errors import SettingError
-from codeact_team.telemetry import Clean
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -38,7 +37,7 @@ def is_wanted(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 @contextmanager
-def exporting(warn: Callable[[str], None], clean: Clean) -> Generator[None]:
+def exporting(warn: Callable[[str], None], clean: Callable[[str], str]) -> Generator[None]:
     """Within it, the process has a tracer provider, if the variables ask for one; at the end the last spans are sent.
 
     A provider that is there already is left alone, and so are its spans.

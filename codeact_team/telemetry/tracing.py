@@ -15,8 +15,8 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from pydantic import JsonValue
 
-from codeact_team.effects import Effect, Event, Perform
-from codeact_team.events import (
+from codeact_team.core.effects import Effect, Event, Perform
+from codeact_team.core.events import (
     Approval,
     AttemptBegan,
     AttemptEnded,
@@ -35,8 +35,7 @@ from codeact_team.events import (
     TurnEnded,
     Words,
 )
-from codeact_team.execution import CallOutcome, Outcome
-from codeact_team.telemetry import Clean
+from codeact_team.core.execution import CallOutcome, Outcome
 from codeact_team.telemetry import conventions as names
 from codeact_team.telemetry.conventions import Attributes, as_text
 
@@ -72,7 +71,7 @@ class Tracing:
         clean: Takes credentials out of contents; ``None`` for spans without contents.
     """
 
-    def __init__(self, workflow: str, clean: Clean | None) -> None:
+    def __init__(self, workflow: str, clean: Callable[[str], str] | None) -> None:
         self._tracer = trace.get_tracer(_NAME, metadata.version("codeact-team"))
         self._workflow = workflow
         self._clean = clean
@@ -186,7 +185,9 @@ class Tracing:
             case Approval():
                 decision = "allowed" if event.allowed else "denied"
                 told = {"what": event.what, "decision": decision, "by": event.by}
-                attributes: dict[str, Any] = {f"codeact_team.approval.{key}": told[key] for key in told}
+                attributes: dict[str, Any] = {
+                    f"codeact_team.tools.approvals.{key}": told[key] for key in told
+                }
                 found.span.add_event("codeact_team.approval", attributes, _nanoseconds(event.at))
             case Judged():
                 label = "accepted" if event.accepted else "not accepted"

@@ -1,19 +1,280 @@
-"""Check a value that may be anything, such as the arguments of a call, against a schema."""
+"""Checks arguments that code passes to a tool against the tool's JSON Schema, at bounded cost."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
+from urllib.parse import unquote
 
 import jsonschema_rs
 from pydantic import JsonValue
 
-from codeact_team.tools.error_texts import clean
-from codeact_team.tools.schema_cost import Expansion
-from codeact_team.tools.schema_documents import Schema, inside
-from codeact_team.visibility import cut
+from codeact_team.core.visibility import all_visible, cut
+
+MAX_ERROR = 4000
+"""How many characters of an error are passed on."""
+
+_MAX_LEAVES = 3
+
+
+def clean(text: str, limit: int) -> str:
+    """Return at most ``limit`` characters of ``text``, all of them visible."""
+    # nothing is read that will not be shown
+    return cut(all_visible(text[: limit + 1]).strip(), limit)
+
+
+def one_line(text: str, limit: int) -> str:
+    """Return the first paragraph of ``text`` as one line of at most ``limit`` characters."""
+    paragraph = clean(text, 4 * limit).partition("\n\n")[0]
+    return cut(" ".join(paragraph.split()), limit)
+
+
+def describe_error(error: BaseException) -> str:
+    """Say what an exception says, without its traceback; of a group, what its members say."""
+    said = dict.fromkeys(_say(leaf) for leaf, _ in zip(leaves(error), range(_MAX_LEAVES), strict=False))
+    return clean("; ".join(said), MAX_ERROR)
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """Yield the exceptions of a group, or ``error`` itself."""
+    if isinstance(error, BaseExceptionGroup):
+        for member in cast("BaseExceptionGroup[BaseException]", error).exceptions:
+            yield from leaves(member)
+    else:
+        yield error
+
+
+def _say(error: BaseException) -> str:
+    text = str(error)[: 4 * MAX_ERROR]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+Schema = Mapping[str, JsonValue]
+
+NO_SCHEMA: Schema = {}
+"""Of a value that may be anything."""
+
+_MOST_REFERENCES = 20
+
+
+@dataclass
+class Fields:
+    """The fields of an object: their schemas by their keys, and which must be there."""
+
+    schemas: dict[str, Schema] = field(default_factory=dict[str, Schema])
+    required: set[str] = field(default_factory=set[str])
+
+
+class Document:
+    """A JSON schema, checked against its meta-schema, with what it defines."""
+
+    def __init__(self, root: Schema) -> None:
+        self.root = root
+
+    def resolve(self, schema: Schema) -> Schema:
+        """Follow the reference of ``schema``, if it has one, and add what it says itself."""
+        for _ in range(_MOST_REFERENCES):
+            if not isinstance(reference := schema.get("$ref"), str):
+                return schema
+            target = self.find(reference)
+            schema = {**target, **{key: value for key, value in schema.items() if key != "$ref"}}
+        return NO_SCHEMA
+
+    def find(self, reference: str) -> Schema:
+        """Return the schema at ``#/like/this``, or one that allows anything if there is none."""
+        return as_schema(self.locate(reference))
+
+    def locate(self, reference: str) -> JsonValue:
+        """Return what is at ``#/like/this``; ``None`` if nothing is."""
+        pointer = unquote(reference)
+        found: JsonValue = cast("JsonValue", self.root)
+        if pointer == "#":
+            return found
+        if not pointer.startswith("#/"):
+            return None
+        for part in pointer[2:].split("/"):
+            key = part.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, list):
+                found = found[int(key)] if key.isdecimal() and int(key) < len(found) else None
+            else:
+                found = cast("Schema", found).get(key) if isinstance(found, Mapping) else None
+        return found
+
+    def fields_of(self, schema: Schema) -> Fields:
+        """Collect the fields that an object of this schema may have, of all its alternatives."""
+        return self._fields_of(schema, set())
+
+    def _fields_of(self, schema: Schema, seen: set[str]) -> Fields:
+        fields = Fields()
+        reference = schema.get("$ref")
+        # once: references that lead to each other in pairs would double the work with each step
+        if isinstance(reference, str) and reference not in seen:
+            seen.add(reference)
+            _add(fields, self._fields_of(self.find(reference), seen))
+        for part in subschemas(schema, "allOf"):
+            _add(fields, self._fields_of(part, seen))
+        for keyword in ("anyOf", "oneOf"):
+            if alternatives := [self._fields_of(part, seen) for part in subschemas(schema, keyword)]:
+                in_all = set[str].intersection(*(one.required for one in alternatives))
+                for one in alternatives:
+                    _add(fields, Fields(one.schemas, in_all))
+        _add(fields, _own_fields(schema))
+        return fields
+
+    def has_fields(self, schema: Schema) -> bool:
+        """Tell whether this is the schema of an object whose fields are known."""
+        parts = (schema, *subschemas(schema, "allOf"))
+        return any(isinstance(self.resolve(part).get("properties"), Mapping) for part in parts)
+
+
+def subschemas(schema: Schema, keyword: str) -> Iterator[Schema]:
+    """Yield the schemas in the list under ``keyword``."""
+    listed = schema.get(keyword)
+    return map(as_schema, listed) if isinstance(listed, list) else iter(())
+
+
+def as_schema(value: object) -> Schema:
+    """Return ``value`` if it is a schema that says something, and an empty one if not."""
+    return cast("Schema", value) if isinstance(value, Mapping) else NO_SCHEMA
+
+
+def inside(value: JsonValue) -> Iterator[JsonValue]:
+    """Yield the values that a list or a dictionary holds."""
+    if isinstance(value, dict):
+        return iter(value.values())
+    return iter(value) if isinstance(value, list) else iter(())
+
+
+def _own_fields(schema: Schema) -> Fields:
+    properties, required = schema.get("properties"), schema.get("required")
+    return Fields(
+        {key: as_schema(value) for key, value in as_schema(properties).items()},
+        {key for key in required if isinstance(key, str)} if isinstance(required, list) else set(),
+    )
+
+
+def _add(fields: Fields, more: Fields) -> None:
+    for key, schema in more.schemas.items():
+        fields.schemas[key] = {**fields.schemas[key], **schema} if key in fields.schemas else schema
+    fields.required |= more.required
+
+
+MAX_CHECKS = 100_000
+"""How often one value may have to be checked against some part of a schema."""
+
+_DEEPEST_SCHEMA = 250
+_UNDER_WAY = 0
+_TOO_MANY = (
+    "its parts refer to each other so often that a check could take for ever; write it with fewer references "
+    "in allOf, anyOf, oneOf and the like"
+)
+_Order = Callable[[list[Any]], Iterator[Any]]
+_REPEATED = frozenset({"unevaluatedProperties", "unevaluatedItems"})
+_INNER = {"additionalItems", "additionalProperties", "contains", "items", "propertyNames"}
+_SINGLE = _REPEATED | _INNER | {"not", "if", "then", "else"}
+_EITHER = frozenset({"properties", "prefixItems", "items"})
+_LISTED = frozenset({"allOf", "anyOf", "oneOf", "prefixItems", "items"})
+_NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "dependencies"})
+_UNBOUNDED = ("$dynamicRef", "$recursiveRef")
+_NAMING = ("$id", "id", "$anchor", "$dynamicAnchor")
+_META_SCHEMAS = ("http://json-schema.org/", "https://json-schema.org/")
+"""The checker has these built in, and they are harmless."""
+
+
+class Expansion:
+    """Bounds the checks that one value may need, whatever the value; raises ``ValueError`` if there are too many.
+
+    Where a schema refers to itself, the checker remembers what it has checked. It follows every other reference anew, so
+    forty definitions, each of which refers to the next one twice, mean 2 to the 40th checks.
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        self._root = schema
+        self.is_recursive = False
+        """Whether a part contains itself."""
+        self.checks = self._count(schema, 0, iter, {})
+        """How often one value is checked at most."""
+        if self.is_recursive:
+            # which reference closes a circle depends on where one begins
+            self.checks = max(self.checks, self._count(schema, 0, reversed, {}))
+
+    def _count(self, schema: Schema, depth: int, order: _Order, known: dict[int, int]) -> int:
+        """Count the checks of one value against a part, and against whatever that refers to."""
+        if (checks := known.get(id(schema))) is not None:
+            self.is_recursive = self.is_recursive or checks == _UNDER_WAY
+            return checks
+        known[id(schema)] = _UNDER_WAY
+        checks = 1
+        for parts in order(list(_parts(schema, self._targets(schema)))):
+            if depth == _DEEPEST_SCHEMA:
+                raise ValueError(_TOO_MANY)
+            checks += max(
+                (self._count(part, depth + 1, order, known) or 1 for part in order(parts)), default=0
+            )
+        if not _REPEATED.isdisjoint(schema):
+            # what is evaluated is found out by evaluating it again
+            checks *= 3
+        if checks > MAX_CHECKS:
+            raise ValueError(_TOO_MANY)
+        known[id(schema)] = checks
+        return checks
+
+    def _targets(self, schema: Schema) -> list[Schema]:
+        """Find what a schema refers to, or all that it may refer to where that is not certain."""
+        if unbounded := next((keyword for keyword in _UNBOUNDED if keyword in schema), None):
+            raise ValueError(f"{unbounded} is not supported; use $ref")
+        if not isinstance(reference := schema.get("$ref"), str):
+            return []
+        targets = [as_schema(target) for target in self._candidates(reference) if target is not None]
+        if not targets and not reference.startswith(_META_SCHEMAS):
+            raise ValueError(f"it refers to {cut(reference, 100)!r}, which it does not contain")
+        return targets
+
+    def _candidates(self, reference: str) -> Iterator[JsonValue]:
+        name, _, fragment = reference.partition("#")
+        ending = name.rpartition("/")[2]
+        for part in [self._root, *self._named]:
+            if fragment and not fragment.startswith("/"):
+                if fragment in [str(part.get(naming)).removeprefix("#") for naming in _NAMING]:
+                    yield cast("JsonValue", part)
+            elif "%" in name or any(ending in str(part.get(naming, "")) for naming in ("$id", "id")):
+                yield Document(part).locate(f"#{fragment}")
+
+    @cached_property
+    def _named(self) -> list[Schema]:
+        """All parts with a name of their own."""
+        level: list[JsonValue] = [cast("JsonValue", self._root)]
+        found: list[Schema] = []
+        while level:
+            found += [as_schema(item) for item in level if _is_named(item)]
+            level = [inner for item in level for inner in inside(item)]
+        return found
+
+
+def _is_named(value: JsonValue) -> bool:
+    return isinstance(value, dict) and any(isinstance(value.get(naming), str) for naming in _NAMING)
+
+
+def _parts(schema: Schema, targets: list[Schema]) -> Iterator[list[Schema]]:
+    """Yield the parts of a schema in groups. A value is checked against at most one part of a group."""
+    for target in targets:
+        yield [target]
+    for keyword, value in schema.items():
+        parts: Iterator[object] = iter(())
+        if isinstance(value, dict):
+            parts = iter((value,) if keyword in _SINGLE else value.values() if keyword in _NAMED else ())
+        elif isinstance(value, list) and keyword in _LISTED:
+            parts = iter(value)
+        schemas = [as_schema(part) for part in parts]
+        if keyword in _EITHER:
+            yield schemas
+        else:
+            yield from ([part] for part in schemas)
+
 
 MAX_DEPTH = 64
 """How deeply arguments may be nested."""
@@ -60,7 +321,7 @@ class ValueChecker:
                 mask=_MASK,
             )
         except jsonschema_rs.ValidationError as error:
-            raise ValueError(f"{_where(error.instance_path, 'schema')}: {_say(error)}") from None
+            raise ValueError(f"{_where(error.instance_path, 'schema')}: {_refusal(error)}") from None
         except jsonschema_rs.ReferencingError as error:
             raise ValueError(clean(str(error), _MAX_PROBLEM)) from None
 
@@ -90,7 +351,7 @@ class ValueChecker:
             raise ValueError(f"the {self._name} {self._does} not fit {self._schema_name}")
         errors = islice(self._validator.iter_errors(value), _MAX_PROBLEMS)
         raise ValueError(
-            "; ".join(f"{_where(error.instance_path, self._name)}: {_say(error)}" for error in errors)
+            "; ".join(f"{_where(error.instance_path, self._name)}: {_refusal(error)}" for error in errors)
         )
 
 
@@ -128,7 +389,7 @@ def _where(path: Iterable[Any], root: str) -> str:
     return f"{root}{text}" + ("..." if len(steps) > _MAX_PATH else "")
 
 
-def _say(error: Any) -> str:
+def _refusal(error: Any) -> str:
     said = clean(" or ".join(dict.fromkeys(_reasons(error))), _MAX_PROBLEM)
     return f"{said} ({_MASK} is {_short(error.instance)})"
 

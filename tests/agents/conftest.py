@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 from support.executing import why_not_confined
 
-from codeact_team.executors import ConfinedSessionCodeExecutor
+from codeact_team.executors.confined import ConfinedSessionCodeExecutor
 
 
 @dataclass

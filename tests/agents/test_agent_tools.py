@@ -18,10 +18,14 @@ from support.codeact import agent_of, outputs, own_session, py
 from support.openai_server import Json, ScriptedServer, Text
 from support.waiting import until
 
-from codeact_team import ApprovalRule, CallOutcome, CodeExecutorAgent, SettingError, ToolLimits
-from codeact_team.approval import Answer, Question
-from codeact_team.execution_records import Ending
-from codeact_team.executors import ConfinedCommandLineCodeExecutor, ConfinedSessionCodeExecutor
+from codeact_team.agents.agent_config import ToolLimits
+from codeact_team.agents.code_executor import CodeExecutorAgent
+from codeact_team.agents.observations import Ending
+from codeact_team.core.execution import CallOutcome
+from codeact_team.errors import SettingError
+from codeact_team.executors.confined import ConfinedCommandLineCodeExecutor, ConfinedSessionCodeExecutor
+from codeact_team.tools.approval_rules import ApprovalRule, Question
+from codeact_team.tools.approvals import Answer
 
 KEY = "sk-the-key-of-the-shop"
 LATE = {2, 3}

@@ -19,14 +19,15 @@ from support.agents import Item, contents, record_of, replay, response, turn
 from support.codeact import agent_of, outputs, own_session, py
 from support.openai_server import AnyReply, Body, HttpError, Json, ScriptedServer, Text, ToolCalls
 
-from codeact_team import events
-from codeact_team.agents import ToolLimits
-from codeact_team.effects import Door, Event
+from codeact_team.agents.agent_config import ToolLimits
+from codeact_team.agents.observations import Ending
+from codeact_team.core import events
+from codeact_team.core.effects import Door, Event
+from codeact_team.core.executor_interface import SessionCodeExecutor
 from codeact_team.errors import SettingError
-from codeact_team.execution_records import Ending
-from codeact_team.executor_interface import SessionCodeExecutor
-from codeact_team.executors import ConfinedSessionCodeExecutor, DockerSessionCodeExecutor
-from codeact_team.promoted import PromotedListener
+from codeact_team.executors.confined import ConfinedSessionCodeExecutor
+from codeact_team.executors.docker import DockerSessionCodeExecutor
+from codeact_team.runs.summary import PromotedListener
 
 Session = ConfinedSessionCodeExecutor
 CHOOSE = "Choose the one whose answer is to be given."

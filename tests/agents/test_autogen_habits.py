@@ -34,10 +34,14 @@ from support.codeact import agent_of, outputs, py
 from support.executing import KINDS
 from support.openai_server import Json, ScriptedServer, Text
 
-from codeact_team import CodeExecutorAgent, Outcome, ReflectionAgent, SessionResult, SettingError
-from codeact_team.agents import CodeActAgent
-from codeact_team.execution_records import result_from_metadata
-from codeact_team.executors import ConfinedSessionCodeExecutor, DockerCommandLineCodeExecutor
+from codeact_team.agents.code_executor import CodeExecutorAgent
+from codeact_team.agents.codeact.agent import CodeActAgent
+from codeact_team.agents.observations import result_from_metadata
+from codeact_team.agents.reflection_agent import ReflectionAgent
+from codeact_team.core.execution import Outcome, SessionResult
+from codeact_team.errors import SettingError
+from codeact_team.executors.confined import ConfinedSessionCodeExecutor
+from codeact_team.executors.docker import DockerCommandLineCodeExecutor
 
 Session = ConfinedSessionCodeExecutor
 

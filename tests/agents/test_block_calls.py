@@ -10,12 +10,12 @@ from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
 from autogen_core.models import LLMMessage, UserMessage
 from support.agents import Calling, Foreign, Streaming, no, yes
 
+from codeact_team.agents.agent_config import ToolLimits
 from codeact_team.agents.block_calls import run_blocks
-from codeact_team.agents.host_tool_calls import TurnTools
-from codeact_team.agents.tool_settings import ToolLimits
-from codeact_team.approval import Approvals
+from codeact_team.agents.tool_calls import TurnTools
+from codeact_team.core.execution import ExecutionResult, Outcome
 from codeact_team.errors import EngineError, SettingError
-from codeact_team.execution import ExecutionResult, Outcome
+from codeact_team.tools.approvals import Approvals
 
 BLOCKS = [CodeBlock(code="print(42)", language="python"), CodeBlock(code="echo 42", language="sh")]
 

@@ -15,9 +15,9 @@ from autogen_core.models import AssistantMessage, LLMMessage, UserMessage
 from pydantic import BaseModel
 from support.agents import picture, user
 
-from codeact_team.agents.chat_messages import FoundCode, add_to_context, find_code, text_of
-from codeact_team.execution import Outcome
-from codeact_team.execution_records import CodeRecord, ExecutionRecord
+from codeact_team.agents.messages import FoundCode, add_to_context, find_code, text_of
+from codeact_team.agents.observations import CodeRecord, ExecutionRecord
+from codeact_team.core.execution import Outcome
 
 ONE = "```python\nprint(1)\n```"
 TWO = "```sh\necho 2\n```"

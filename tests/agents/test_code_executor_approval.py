@@ -28,10 +28,10 @@ from support.agents import (
 )
 from support.openai_server import Json, ScriptedServer, Text
 
-from codeact_team.agents import CodeExecutorAgent
+from codeact_team.agents.code_executor import CodeExecutorAgent
+from codeact_team.core.execution import Outcome
+from codeact_team.core.providers import Policy, using
 from codeact_team.errors import ConfigError, NotAllowedError
-from codeact_team.execution import Outcome
-from codeact_team.providers import Policy, using
 
 
 async def yes_later(request: ApprovalRequest) -> ApprovalResponse:

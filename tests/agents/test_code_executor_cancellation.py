@@ -35,8 +35,8 @@ from support.agents import (
 from support.openai_server import Json, ScriptedServer, Slow, Text
 from support.waiting import first_tick, ticking
 
-from codeact_team.agents import CodeExecutorAgent
-from codeact_team.execution import Outcome
+from codeact_team.agents.code_executor import CodeExecutorAgent
+from codeact_team.core.execution import Outcome
 
 CANCELLED = "Code execution was cancelled."
 ERROR = CodeResult(exit_code=1, output="ZeroDivisionError\n")

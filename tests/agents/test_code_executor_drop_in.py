@@ -28,7 +28,7 @@ from support.agents import (
     yes,
 )
 
-from codeact_team.agents import CodeExecutorAgent
+from codeact_team.agents.code_executor import CodeExecutorAgent
 
 ERROR = CodeResult(exit_code=1, output="ZeroDivisionError: division by zero\n")
 RIGHT = CodeResult(exit_code=0, output="42\n")

@@ -41,8 +41,8 @@ from support.agents import (
 )
 from support.openai_server import Json, ScriptedServer, Text
 
-from codeact_team.agents import CodeExecutorAgent
-from codeact_team.executors import ConfinedSessionCodeExecutor
+from codeact_team.agents.code_executor import CodeExecutorAgent
+from codeact_team.executors.confined import ConfinedSessionCodeExecutor
 
 ERROR = CodeResult(exit_code=1, output="ZeroDivisionError: division by zero\n")
 

@@ -52,9 +52,10 @@ from support.openai_server import (
     Truncated,
 )
 
-from codeact_team.agents import CodeExecutorAgent, RetryDecision
-from codeact_team.execution import ExecutionResult
-from codeact_team.executors import ConfinedSessionCodeExecutor
+from codeact_team.agents.code_executor import CodeExecutorAgent
+from codeact_team.core.execution import ExecutionResult
+from codeact_team.executors.confined import ConfinedSessionCodeExecutor
+from codeact_team.models.verdicts import RetryDecision
 
 ERROR = CodeResult(exit_code=1, output="ZeroDivisionError: division by zero\n")
 DIVISION = "ZeroDivisionError: division by zero"

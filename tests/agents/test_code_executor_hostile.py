@@ -31,14 +31,14 @@ from support.agents import (
 )
 from support.openai_server import ScriptedServer, Text
 
-from codeact_team.agents import CodeExecutorAgent, ReflectionAgent, Verdict
+from codeact_team.agents.code_executor import CodeExecutorAgent
+from codeact_team.agents.observations import EXECUTION_KEY, MAX_OBSERVATION_CHARS
+from codeact_team.agents.reflection_agent import ReflectionAgent
+from codeact_team.agents.teams import ReflectionTermination
+from codeact_team.core.execution import ExecutionResult, Outcome
 from codeact_team.errors import EngineError, SandboxError
-from codeact_team.execution import ExecutionResult, Outcome
-from codeact_team.execution_records import EXECUTION_KEY
-from codeact_team.executors import ConfinedSessionCodeExecutor
-from codeact_team.observations import MAX_OBSERVATION_CHARS
-from codeact_team.reflection import VERDICT_KEY
-from codeact_team.teams import ReflectionTermination
+from codeact_team.executors.confined import ConfinedSessionCodeExecutor
+from codeact_team.models.verdicts import VERDICT_KEY, Verdict
 
 
 def program(code: str) -> str:

@@ -20,17 +20,16 @@ from autogen_core.models import AssistantMessage, LLMMessage, UserMessage
 from pydantic import ValidationError
 from support.agents import PRINTS_42, Foreign, Streaming, answer, confined, replay, turn, user, yes
 
-from codeact_team.agents import CodeActAgent, CodeExecutorAgent, CodeExecutorAgentConfig, ReflectionAgent
+from codeact_team.agents.agent_config import ToolUserConfig
 from codeact_team.agents.base import RememberingAgent
-from codeact_team.agents.tool_settings import ToolUserConfig
+from codeact_team.agents.code_executor import CodeExecutorAgent, CodeExecutorAgentConfig
+from codeact_team.agents.codeact.agent import CodeActAgent
+from codeact_team.agents.reflection_agent import ReflectionAgent
 from codeact_team.config import yaml12
+from codeact_team.core.providers import Policy, using
 from codeact_team.errors import SettingError
-from codeact_team.executors import (
-    ConfinedCommandLineCodeExecutor,
-    ConfinedSessionCodeExecutor,
-    DockerCommandLineCodeExecutor,
-)
-from codeact_team.providers import Policy, using
+from codeact_team.executors.confined import ConfinedCommandLineCodeExecutor, ConfinedSessionCodeExecutor
+from codeact_team.executors.docker import DockerCommandLineCodeExecutor
 
 SAID: list[LLMMessage] = [
     UserMessage(content="What is it?", source="user"),
@@ -135,7 +134,7 @@ FIELDS: dict[str, Any] = {
     "system_message": "You write code.",
     "sources": ["coder", "user"],
     "supported_languages": ["python"],
-    "approval_func": "codeact_team.providers:did_you_mean",
+    "approval_func": "codeact_team.core.providers:did_you_mean",
     "code_from_messages": True,
     "reflect": False,
     "default_language": "python",

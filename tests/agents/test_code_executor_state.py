@@ -31,8 +31,9 @@ from support.agents import (
 )
 from support.openai_server import ScriptedServer, Text
 
-from codeact_team.agents import CodeExecutorAgent, ReflectionAgent
-from codeact_team.execution_records import ExecutionRecord
+from codeact_team.agents.code_executor import CodeExecutorAgent
+from codeact_team.agents.observations import ExecutionRecord
+from codeact_team.agents.reflection_agent import ReflectionAgent
 
 
 def agent_of(

@@ -34,10 +34,10 @@ from support.agents import (
 from support.codeact import agent_of, outputs, py
 from support.openai_server import HttpError, ScriptedServer, Text
 
-from codeact_team.agents import CodeActAgent
-from codeact_team.execution import Outcome, SessionResult
-from codeact_team.execution_records import Ending
-from codeact_team.executors import ConfinedSessionCodeExecutor
+from codeact_team.agents.codeact.agent import CodeActAgent
+from codeact_team.agents.observations import Ending
+from codeact_team.core.execution import Outcome, SessionResult
+from codeact_team.executors.confined import ConfinedSessionCodeExecutor
 
 Session = ConfinedSessionCodeExecutor
 

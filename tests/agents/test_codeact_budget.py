@@ -6,8 +6,8 @@ import pytest
 from autogen_core import CancellationToken
 from autogen_core.models import RequestUsage
 
-from codeact_team.agents.codeact.budget import Budget, Limits
-from codeact_team.execution_records import Ending
+from codeact_team.agents.codeact.config import Budget, Limits
+from codeact_team.agents.observations import Ending
 
 
 @pytest.mark.parametrize(

@@ -23,12 +23,12 @@ from support.agents import (
 from support.codeact import agent_of, outputs, own_session, py
 from support.openai_server import Json, ScriptedServer, Slow, Text, Truncated
 
-from codeact_team.agents import CodeExecutorAgent
-from codeact_team.agents.codeact import budget
-from codeact_team.execution import Outcome
-from codeact_team.execution_records import Ending
-from codeact_team.executors import ConfinedSessionCodeExecutor
-from codeact_team.reflection import Verdict
+from codeact_team.agents.code_executor import CodeExecutorAgent
+from codeact_team.agents.codeact import config as budget
+from codeact_team.agents.observations import Ending
+from codeact_team.core.execution import Outcome
+from codeact_team.executors.confined import ConfinedSessionCodeExecutor
+from codeact_team.models.verdicts import Verdict
 
 Session = ConfinedSessionCodeExecutor
 

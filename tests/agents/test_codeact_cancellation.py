@@ -20,10 +20,10 @@ from support.codeact import agent_of, outputs, own_session, py
 from support.openai_server import Json, ScriptedServer, Slow, Text
 from support.waiting import first_tick, ticking
 
-from codeact_team.agents import CodeActAgent
-from codeact_team.execution import Outcome
-from codeact_team.execution_records import Ending
-from codeact_team.executors import ConfinedSessionCodeExecutor
+from codeact_team.agents.codeact.agent import CodeActAgent
+from codeact_team.agents.observations import Ending
+from codeact_team.core.execution import Outcome
+from codeact_team.executors.confined import ConfinedSessionCodeExecutor
 
 Session = ConfinedSessionCodeExecutor
 

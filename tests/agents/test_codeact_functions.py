@@ -20,11 +20,11 @@ from support.agents import answer, contents, replay, turn
 from support.codeact import agent_of, outputs, own_session, py
 from support.openai_server import ScriptedServer, Text
 
-from codeact_team.agents import CodeActAgent
-from codeact_team.agents.codeact.given_functions import describe_functions, read_functions
+from codeact_team.agents.codeact.agent import CodeActAgent
+from codeact_team.agents.codeact.config import describe_functions, read_functions
+from codeact_team.core.providers import Policy, using
 from codeact_team.errors import SettingError
-from codeact_team.executors import ConfinedSessionCodeExecutor
-from codeact_team.providers import Policy, using
+from codeact_team.executors.confined import ConfinedSessionCodeExecutor
 
 RATE = 1.5
 

@@ -22,8 +22,8 @@ from support.agents import TASK, contents, record_of, replay, turn, user
 from support.codeact import agent_of, outputs, py
 from support.openai_server import ScriptedServer, Text, ToolCalls
 
-from codeact_team.execution_records import Ending
-from codeact_team.executors import ConfinedSessionCodeExecutor
+from codeact_team.agents.observations import Ending
+from codeact_team.executors.confined import ConfinedSessionCodeExecutor
 
 Session = ConfinedSessionCodeExecutor
 

@@ -15,13 +15,14 @@ from support.agents import TASK, Foreign, answer, contents, record_of, replay, t
 from support.codeact import agent_of, outputs, own_session, py
 from support.openai_server import ScriptedServer, Text
 
-from codeact_team.agents import CodeActAgent, CodeExecutorAgent
-from codeact_team.agents.codeact import codeact_run as run_module
+from codeact_team.agents.code_executor import CodeExecutorAgent
+from codeact_team.agents.codeact import run as run_module
+from codeact_team.agents.codeact.agent import CodeActAgent
+from codeact_team.agents.observations import MAX_OBSERVATION_CHARS, Ending, summarize
+from codeact_team.core.execution import Artifact, BoundName, SessionResult
 from codeact_team.errors import EngineError, SettingError
-from codeact_team.execution import Artifact, BoundName, SessionResult
-from codeact_team.execution_records import Ending
-from codeact_team.executors import ConfinedSessionCodeExecutor, DockerSessionCodeExecutor
-from codeact_team.observations import MAX_OBSERVATION_CHARS, summarize
+from codeact_team.executors.confined import ConfinedSessionCodeExecutor
+from codeact_team.executors.docker import DockerSessionCodeExecutor
 
 Session = ConfinedSessionCodeExecutor
 

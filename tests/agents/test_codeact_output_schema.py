@@ -13,12 +13,14 @@ from support.agents import answer, contents, replay, response, turn
 from support.codeact import agent_of, py
 from support.openai_server import AnyReply, Json, ScriptedServer, Text, Truncated
 
-from codeact_team.agents import CodeActAgent, ReflectionAgent
-from codeact_team.agents.codeact.output_schema import Misfit, OutputSchema
-from codeact_team.execution import SessionResult
-from codeact_team.execution_records import Ending
-from codeact_team.executors import ConfinedSessionCodeExecutor
-from codeact_team.parsing import extract_code, make_inert
+from codeact_team.agents.codeact.agent import CodeActAgent
+from codeact_team.agents.codeact.reply import Misfit, OutputSchema
+from codeact_team.agents.observations import Ending
+from codeact_team.agents.reflection_agent import ReflectionAgent
+from codeact_team.core.execution import SessionResult
+from codeact_team.core.markdown import extract_code
+from codeact_team.core.quoting import make_inert
+from codeact_team.executors.confined import ConfinedSessionCodeExecutor
 
 Session = ConfinedSessionCodeExecutor
 

@@ -12,11 +12,10 @@ from support.agents import TASK, answer, contents, record_of, replay, turn
 from support.codeact import agent_of, py
 from support.openai_server import Json, ScriptedServer, Text
 
-from codeact_team.agents import Verdict
-from codeact_team.execution_records import Ending
-from codeact_team.executors import ConfinedSessionCodeExecutor
-from codeact_team.reflection import REFLECTION_SYSTEM_MESSAGE
-from codeact_team.teams import ReflectionTermination
+from codeact_team.agents.observations import Ending
+from codeact_team.agents.teams import ReflectionTermination
+from codeact_team.executors.confined import ConfinedSessionCodeExecutor
+from codeact_team.models.verdicts import REFLECTION_SYSTEM_MESSAGE, Verdict
 
 Session = ConfinedSessionCodeExecutor
 

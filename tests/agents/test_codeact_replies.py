@@ -21,12 +21,12 @@ from support.openai_server import (
     Truncated,
 )
 
-from codeact_team.agents.codeact.codeact_reply import read_reply
-from codeact_team.agents.model_replies import NO_ANSWER
+from codeact_team.agents.codeact.reply import read_reply
+from codeact_team.agents.messages import NO_ANSWER
+from codeact_team.agents.observations import Ending
+from codeact_team.core.markdown import extract_code
 from codeact_team.errors import ModelError
-from codeact_team.execution_records import Ending
-from codeact_team.executors import ConfinedSessionCodeExecutor
-from codeact_team.parsing import extract_code
+from codeact_team.executors.confined import ConfinedSessionCodeExecutor
 
 Session = ConfinedSessionCodeExecutor
 

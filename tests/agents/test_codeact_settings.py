@@ -14,17 +14,14 @@ from support.agents import Foreign, answer, replay, yes
 from support.codeact import agent_of, own_session, py
 from support.openai_server import ScriptedServer, Text
 
-from codeact_team.agents import CodeActAgent, CodeActAgentConfig
-from codeact_team.agents.codeact.instructions import CODEACT_SYSTEM_MESSAGE
-from codeact_team.agents.tool_settings import ToolUserConfig
+from codeact_team.agents.agent_config import ToolUserConfig
+from codeact_team.agents.codeact.agent import CodeActAgent
+from codeact_team.agents.codeact.config import CODEACT_SYSTEM_MESSAGE, CodeActAgentConfig
 from codeact_team.config import yaml12
+from codeact_team.core.providers import Policy, using
 from codeact_team.errors import SettingError
-from codeact_team.executors import (
-    ConfinedCommandLineCodeExecutor,
-    ConfinedSessionCodeExecutor,
-    DockerSessionCodeExecutor,
-)
-from codeact_team.providers import Policy, using
+from codeact_team.executors.confined import ConfinedCommandLineCodeExecutor, ConfinedSessionCodeExecutor
+from codeact_team.executors.docker import DockerSessionCodeExecutor
 
 
 def made(**settings: Any) -> CodeActAgent:
@@ -113,7 +110,7 @@ FIELDS: dict[str, Any] = {
     "max_reflections": 2,
     "attempts": 3,
     "output_schema": {"type": "object", "properties": {"n": {"type": ["integer", "null"], "default": None}}},
-    "approval_func": "codeact_team.providers:did_you_mean",
+    "approval_func": "codeact_team.core.providers:did_you_mean",
 }
 SAID: list[LLMMessage] = [UserMessage(content="What is it?", source="user")]
 

@@ -18,7 +18,7 @@ from support.agents import TASK, answer, contents, record_of, replay, turn, user
 from support.codeact import agent_of, outputs, own_session, py
 from support.openai_server import Json, ScriptedServer, Text
 
-from codeact_team.executors import ConfinedSessionCodeExecutor
+from codeact_team.executors.confined import ConfinedSessionCodeExecutor
 
 Session = ConfinedSessionCodeExecutor
 

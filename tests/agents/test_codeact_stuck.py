@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from autogen_core.code_executor import CodeBlock
 
-from codeact_team.agents.codeact.stuck import Repetition
-from codeact_team.execution import ExecutionResult
+from codeact_team.agents.codeact.run import Repetition
+from codeact_team.core.execution import ExecutionResult
 
 
 def counted(*steps: tuple[str, str]) -> list[int]:

@@ -11,7 +11,7 @@ from autogen_core.code_executor import CodeBlock, CodeResult
 from support.agents import FAILS, PRINTS_42, RETRY, Foreign, answer, contents, record_of, turn, yes
 from support.openai_server import AnyReply, Filtered, Json, ScriptedServer, Text, Truncated
 
-from codeact_team.agents import CodeExecutorAgent
+from codeact_team.agents.code_executor import CodeExecutorAgent
 
 CUT = "Here:\n```sh\nrm -rf /data/ca"
 WHOLE_BUT_CUT = f"{PRINTS_42}\nand then:\n```sh\nrm -rf /data/ca"

@@ -14,7 +14,7 @@ from autogen_core.models import (
     UserMessage,
 )
 
-from codeact_team.agents.codeact.model_view import keep_in_view
+from codeact_team.agents.codeact.reply import keep_in_view
 
 
 def u(text: str) -> UserMessage:

@@ -42,11 +42,12 @@ from support.openai_server import (
     Truncated,
 )
 
-from codeact_team.agents import CodeExecutorAgent, ReflectionAgent, Verdict
+from codeact_team.agents.code_executor import CodeExecutorAgent
+from codeact_team.agents.observations import Ending, ExecutionRecord
+from codeact_team.agents.reflection_agent import ReflectionAgent
+from codeact_team.core.execution import Outcome
 from codeact_team.errors import SettingError
-from codeact_team.execution import Outcome
-from codeact_team.execution_records import Ending, ExecutionRecord
-from codeact_team.reflection import REFLECTION_SYSTEM_MESSAGE
+from codeact_team.models.verdicts import REFLECTION_SYSTEM_MESSAGE, Verdict
 
 ACCEPTED = Verdict(accepted=True)
 REFUSED = Verdict(accepted=False, problems=["It is wrong.", "It is slow."], next_step="Print 42.")

@@ -9,9 +9,9 @@ import pytest
 from support.agents import Streaming, replay, turn
 from support.codeact import agent_of, outputs, py
 
-from codeact_team.agents import CodeExecutorAgent
+from codeact_team.agents.code_executor import CodeExecutorAgent
 from codeact_team.errors import SettingError
-from codeact_team.executors import ConfinedSessionCodeExecutor
+from codeact_team.executors.confined import ConfinedSessionCodeExecutor
 
 FIRST = py("rows = [1, 2]\nwith open('rows.txt', 'w') as file: print(rows, file=file)")
 HALF = py(

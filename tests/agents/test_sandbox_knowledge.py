@@ -26,13 +26,14 @@ from support.codeact import agent_of, py
 from support.openai_server import Json, ScriptedServer, Text
 from support.wheels import use_index
 
-from codeact_team import CodeExecutorAgent, describe_sandbox
-from codeact_team.effects import Door, Event
+from codeact_team.agents.code_executor import CodeExecutorAgent
+from codeact_team.agents.messages import describe_sandbox
+from codeact_team.core.effects import Door, Event
+from codeact_team.core.events import SandboxDescribed
+from codeact_team.core.execution import ExecutionResult
+from codeact_team.core.sandbox_description import SandboxDescription, noted_task
 from codeact_team.errors import SandboxError
-from codeact_team.events import SandboxDescribed
-from codeact_team.execution import ExecutionResult
-from codeact_team.executors import ConfinedCommandLineCodeExecutor, ConfinedSessionCodeExecutor
-from codeact_team.sandbox_description import SandboxDescription, noted_task
+from codeact_team.executors.confined import ConfinedCommandLineCodeExecutor, ConfinedSessionCodeExecutor
 
 TOLD = "The sandbox in which the code runs:\n- Python 3."
 

@@ -15,8 +15,10 @@ from support.agents import answer, contents, replay, turn, user
 from support.codeact import agent_of, outputs, py
 from support.openai_server import ScriptedServer, Text
 
-from codeact_team import ApprovalRule, CodeExecutorAgent, SettingError
-from codeact_team.executors import ConfinedSessionCodeExecutor
+from codeact_team.agents.code_executor import CodeExecutorAgent
+from codeact_team.errors import SettingError
+from codeact_team.executors.confined import ConfinedSessionCodeExecutor
+from codeact_team.tools.approval_rules import ApprovalRule
 
 Session = ConfinedSessionCodeExecutor
 

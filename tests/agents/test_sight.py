@@ -19,9 +19,11 @@ from support.agents import confined, model_info, response, turn, user
 from support.codeact import agent_of, py
 from support.openai_server import Body, Json, ScriptedServer, Text
 
-from codeact_team import CodeActAgent, CodeExecutorAgent, ReflectionAgent
-from codeact_team.executors import ConfinedSessionCodeExecutor
-from codeact_team.pictures import MAX_BYTES, MAX_EDGE, PICTURES_KEY
+from codeact_team.agents.code_executor import CodeExecutorAgent
+from codeact_team.agents.codeact.agent import CodeActAgent
+from codeact_team.agents.reflection_agent import ReflectionAgent
+from codeact_team.core.execution import MAX_BYTES, MAX_EDGE, PICTURES_KEY
+from codeact_team.executors.confined import ConfinedSessionCodeExecutor
 
 ACCEPT = Json({"problems": [], "accepted": True, "next_step": ""})
 

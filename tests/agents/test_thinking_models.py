@@ -14,9 +14,11 @@ from support.codeact import agent_of as codeact_of
 from support.codeact import outputs, py
 from support.openai_server import ScriptedServer, Text
 
-from codeact_team.agents import CodeExecutorAgent, ReflectionAgent, Verdict
-from codeact_team.execution_records import Ending
-from codeact_team.executors import ConfinedSessionCodeExecutor
+from codeact_team.agents.code_executor import CodeExecutorAgent
+from codeact_team.agents.observations import Ending
+from codeact_team.agents.reflection_agent import ReflectionAgent
+from codeact_team.executors.confined import ConfinedSessionCodeExecutor
+from codeact_team.models.verdicts import Verdict
 
 Session = ConfinedSessionCodeExecutor
 

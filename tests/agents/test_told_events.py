@@ -12,11 +12,14 @@ from autogen_agentchat.messages import CodeExecutionEvent, CodeGenerationEvent, 
 from support.agents import FAILS, PRINTS_42, RETRY, TASK, Foreign, Item, replay, turn, user, yes
 from support.codeact import agent_of, py
 
-from codeact_team import events
-from codeact_team.agents import CodeActAgent, CodeExecutorAgent, ReflectionAgent, ToolLimits
-from codeact_team.effects import Door, Effect, Event, Perform
-from codeact_team.execution import CallOutcome, Outcome
-from codeact_team.executors import ConfinedSessionCodeExecutor
+from codeact_team.agents.agent_config import ToolLimits
+from codeact_team.agents.code_executor import CodeExecutorAgent
+from codeact_team.agents.codeact.agent import CodeActAgent
+from codeact_team.agents.reflection_agent import ReflectionAgent
+from codeact_team.core import events
+from codeact_team.core.effects import Door, Effect, Event, Perform
+from codeact_team.core.execution import CallOutcome, Outcome
+from codeact_team.executors.confined import ConfinedSessionCodeExecutor
 
 
 @pytest.fixture

@@ -11,7 +11,9 @@ from support.agents import turn
 from support.codeact import agent_of, outputs, own_session, py
 from support.openai_server import ScriptedServer, Text
 
-from codeact_team import CodeActAgent, DockerSessionCodeExecutor, SessionCodeExecutor
+from codeact_team.agents.codeact.agent import CodeActAgent
+from codeact_team.core.executor_interface import SessionCodeExecutor
+from codeact_team.executors.docker import DockerSessionCodeExecutor
 
 SECRET = "correct-horse-battery-staple"
 SEARCH = f"""

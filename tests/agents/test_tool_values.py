@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from support.executing import why_not_confined
 from support.schemas import Call, calls
 
-from codeact_team.agents.agent_tools import AgentTools
-from codeact_team.agents.tool_settings import ToolLimits
-from codeact_team.executors import ConfinedSessionCodeExecutor
+from codeact_team.agents.agent_config import ToolLimits
+from codeact_team.agents.tool_calls import AgentTools
+from codeact_team.executors.confined import ConfinedSessionCodeExecutor
 
 
 class Recorder(StaticWorkbench):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from codeact_team.approval import Answer, ApprovalRule, Approvals, Question
-from codeact_team.effects import Door, Effect, Event, Perform
-from codeact_team.events import Approval, QuestionAnswered, QuestionAsked, dump, load
+from codeact_team.core.effects import Door, Effect, Event, Perform
+from codeact_team.core.events import Approval, QuestionAnswered, QuestionAsked, dump, load
+from codeact_team.tools.approval_rules import ApprovalRule, Question
+from codeact_team.tools.approvals import Answer, Approvals
 
 RULES = [
     ApprovalRule(tool="read", decision="allow"),

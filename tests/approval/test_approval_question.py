@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from codeact_team.approval import Question
+from codeact_team.tools.approval_rules import Question
 
 ANYTHING = st.text(alphabet=st.characters(codec=None), max_size=60)
 values: st.SearchStrategy[JsonValue] = st.recursive(

@@ -12,9 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, JsonValue, ValidationError
 
-from codeact_team.approval import ApprovalRule, Question
-from codeact_team.approval.matching import LONGEST_MATCHED
-from codeact_team.approval.rules import Chain, Ruling
+from codeact_team.tools.approval_rules import LONGEST_MATCHED, ApprovalRule, Chain, Question, Ruling
 
 Decision = str
 

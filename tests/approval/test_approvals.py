@@ -16,8 +16,8 @@ from autogen_core import CancellationToken
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeact_team.approval import Answer, ApprovalRecord, ApprovalRule, Approvals, Handler, Question, asking
-from codeact_team.approval.approval_records import MAX_RECORDS
+from codeact_team.tools.approval_rules import ApprovalRule, Question
+from codeact_team.tools.approvals import MAX_RECORDS, Answer, ApprovalRecord, Approvals, Handler, asking
 
 ASK = ApprovalRule(tool="*", decision="ask", reason="a person decides")
 ASK_FOR_CODE = ApprovalRule(code="*", decision="ask")

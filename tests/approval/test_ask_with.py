@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from autogen_core import CancellationToken
 
-from codeact_team.approval import Answer, ApprovalRule, Approvals, Question, ask_with
-from codeact_team.approval.input_function import read_answer
+from codeact_team.tools.approval_rules import ApprovalRule, Question
+from codeact_team.tools.approvals import Answer, Approvals, ask_with, read_answer
 
 QUESTION = Question("helper", "tool", "refund", {"order": "A-17"}, reason="money")
 PROMPT = (

@@ -39,7 +39,7 @@ from autogen_ext.models.replay import ReplayChatCompletionClient
 from pydantic import BaseModel
 
 import codeact_team
-from codeact_team.autogen_internals import (
+from codeact_team.core.autogen_internals import (
     WELL_KNOWN_PROVIDERS,
     build_python_functions_file,
     components_in,

@@ -25,10 +25,10 @@ from autogen_ext.tools.mcp import McpWorkbench, StdioServerParams
 from pydantic import BaseModel
 
 import codeact_team
-from codeact_team.autogen_parts import past_the_door, unwrap, wrap
-from codeact_team.effects import Door, Effect, Event, Perform
-from codeact_team.events import BlockEnded, QuestionAnswered, ToolCallBegan, ToolCallEnded, dump, load
-from codeact_team.tools import Toolbox
+from codeact_team.core.effects import Door, Effect, Event, Perform
+from codeact_team.core.events import BlockEnded, QuestionAnswered, ToolCallBegan, ToolCallEnded, dump, load
+from codeact_team.tools.autogen_parts import past_the_door, unwrap, wrap
+from codeact_team.tools.toolbox import Toolbox
 
 MCP_SERVER = Path(__file__).parents[1] / "support" / "mcp_server.py"
 INFO: Any = {

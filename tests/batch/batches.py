@@ -9,7 +9,7 @@ from typing import Any
 
 from support.openai_server import AnyReply, Text
 
-from codeact_team.effects import Event
+from codeact_team.core.effects import Event
 
 MODEL_INFO = {
     "vision": False,

@@ -19,8 +19,8 @@ from support.openai_server import ScriptedServer
 from support.processes import is_worker, processes_below
 from support.waiting import until
 
-from codeact_team import run_batch
-from codeact_team.effects import Event
+from codeact_team.batch.batch import run_batch
+from codeact_team.core.effects import Event
 
 
 def workers_of(parent: int) -> list[int]:

@@ -9,11 +9,11 @@ import pytest
 from batch.batches import coder, doubling, numbers, results
 from support.openai_server import AnyReply, ScriptedServer
 
-from codeact_team import run_batch
-from codeact_team.batch.host import Told
+from codeact_team.batch.batch import run_batch
 from codeact_team.batch.leases import HeldLease, Lease, LeasedRun, LeaseFiles
+from codeact_team.batch.throttle import Told
 from codeact_team.errors import JournalError
-from codeact_team.journal.log import Log, read_log
+from codeact_team.runs.journal.log import Log, read_log
 
 
 class NoHost:

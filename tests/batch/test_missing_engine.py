@@ -13,10 +13,10 @@ from batch.batches import coder, numbers, of_type, results, said, task_of
 from support.openai_server import AnyReply, ScriptedServer, Text
 from support.private_engine import PrivateEngine
 
-from codeact_team import run_batch
-from codeact_team.effects import Event, Listener
-from codeact_team.sandboxes.docker.container import LABEL, owner_label
-from codeact_team.sandboxes.docker.engine import connect, engine_url
+from codeact_team.batch.batch import run_batch
+from codeact_team.core.effects import Event, Listener
+from codeact_team.sandbox.docker.container import LABEL, owner_label
+from codeact_team.sandbox.docker.engine import connect, engine_url
 
 pytestmark = pytest.mark.docker
 

@@ -19,11 +19,12 @@ from support.processes import processes_below
 from support.ray_cluster import RayCluster, RayNode, authenticated
 from support.waiting import until
 
-from codeact_team import BatchLimits, SettingError, run_batch
-from codeact_team.effects import Event
-from codeact_team.errors import CodeActTeamError
-from codeact_team.journal import RunDirectory
-from codeact_team.journal.log import read_log
+from codeact_team.batch.batch import run_batch
+from codeact_team.batch.throttle import BatchLimits
+from codeact_team.core.effects import Event
+from codeact_team.errors import CodeActTeamError, SettingError
+from codeact_team.runs.journal.log import read_log
+from codeact_team.runs.journal.run_directory import RunDirectory
 from codeact_team.runs.kept_runs import KeptRun, RunState
 
 of_cluster = [pytest.mark.long, pytest.mark.timeout(400)]

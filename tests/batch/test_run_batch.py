@@ -14,13 +14,14 @@ from support.openai_server import AnyReply, HttpError, ScriptedServer, Text
 from support.small_disk import leave_free, small_disk
 from support.waiting import until
 
-from codeact_team import BatchLimits, ConfigError, SettingError, run_batch
-from codeact_team.batch import Batch
-from codeact_team.batch.evaluation import objection_of
-from codeact_team.batch.events import BatchNoted
+from codeact_team.batch.batch import Batch, run_batch
+from codeact_team.batch.results import BatchNoted
+from codeact_team.batch.throttle import BatchLimits
+from codeact_team.batch.worker import objection_of
 from codeact_team.config.loading import read_config
-from codeact_team.effects import Event
-from codeact_team.journal import RunDirectory
+from codeact_team.core.effects import Event
+from codeact_team.errors import ConfigError, SettingError
+from codeact_team.runs.journal.run_directory import RunDirectory
 from codeact_team.runs.kept_runs import KeptRun, RunState
 
 

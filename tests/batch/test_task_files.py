@@ -12,13 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from codeact_team import ConfigError, SettingError
 from codeact_team.batch.tasks import BatchTask, TaskError, jobs_of, read_tasks
 from codeact_team.config.document import Document, read_document
-from codeact_team.config.environment import resolve_references
-from codeact_team.config.fields import field_names
-from codeact_team.config.overrides import apply_overrides
-from codeact_team.config.written import write_config
+from codeact_team.config.dumping import write_config
+from codeact_team.config.overrides import apply_overrides, field_names, resolve_references
+from codeact_team.errors import ConfigError, SettingError
 
 
 def names(ids: list[str]) -> list[str]:

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from codeact_team.batch.host import Called, Spent
-from codeact_team.batch.throttle import BatchLimits, Ledger, RateLimit
-from codeact_team.ledger.budget_config import Price
+from codeact_team.agents.ledger import Price
+from codeact_team.batch.throttle import BatchLimits, Called, Ledger, RateLimit, Spent
 
 
 class _Skipping(selectors.SelectSelector):

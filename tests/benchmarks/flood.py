@@ -14,12 +14,8 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from autogen_ext.code_executors.docker import DockerCommandLineCodeExecutor as AutoGenExecutor
 
-from codeact_team import (
-    ConfinedCommandLineCodeExecutor,
-    ConfinedSessionCodeExecutor,
-    DockerCommandLineCodeExecutor,
-    DockerSessionCodeExecutor,
-)
+from codeact_team.executors.confined import ConfinedCommandLineCodeExecutor, ConfinedSessionCodeExecutor
+from codeact_team.executors.docker import DockerCommandLineCodeExecutor, DockerSessionCodeExecutor
 
 COMMAND_LINE: dict[str, Callable[..., Any]] = {
     "AutoGen, Docker": AutoGenExecutor,

@@ -25,8 +25,8 @@ from rich.console import Console
 from rich.table import Table
 from support.openai_server import ScriptedServer
 
-from codeact_team import run_batch
-from codeact_team.effects import Event
+from codeact_team.batch.batch import run_batch
+from codeact_team.core.effects import Event
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.docker, pytest.mark.timeout(3600)]
 

@@ -20,7 +20,9 @@ from benchmarks.timing import milliseconds, pss_mib
 from rich.console import Console
 from rich.table import Table
 
-from codeact_team import ConfinedSessionCodeExecutor, DockerSessionCodeExecutor, SessionCodeExecutor
+from codeact_team.core.executor_interface import SessionCodeExecutor
+from codeact_team.executors.confined import ConfinedSessionCodeExecutor
+from codeact_team.executors.docker import DockerSessionCodeExecutor
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.docker, pytest.mark.timeout(1200)]
 

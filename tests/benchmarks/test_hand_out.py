@@ -20,7 +20,8 @@ from benchmarks.timing import milliseconds, pss_mib
 from rich.console import Console
 from rich.table import Table
 
-from codeact_team import ConfinedSessionCodeExecutor, SandboxPool
+from codeact_team.executors.confined import ConfinedSessionCodeExecutor
+from codeact_team.executors.pool import SandboxPool
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.docker, pytest.mark.timeout(1200)]
 

@@ -21,10 +21,11 @@ from rich.table import Table
 from support.recorded import result
 
 from codeact_team.agents.block_calls import Block
-from codeact_team.execution import ExecutionResult, Outcome
-from codeact_team.journal import About, Recorder, RunDirectory
-from codeact_team.journal.log import Log, encode
-from codeact_team.journal.resumption import Resumption
+from codeact_team.core.execution import ExecutionResult, Outcome
+from codeact_team.runs.journal.log import Log, encode
+from codeact_team.runs.journal.recorder import Recorder
+from codeact_team.runs.journal.resumption import Resumption
+from codeact_team.runs.journal.run_directory import About, RunDirectory
 from codeact_team.runs.kept_runs import KeptRun
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(600)]

@@ -21,15 +21,13 @@ from rich.console import Console
 from rich.table import Table
 from support.codeact import py
 
-from codeact_team import CodeActAgent, CodeExecutorAgent, open_team
-from codeact_team.executor_interface import SessionCodeExecutor
-from codeact_team.executors import (
-    ConfinedCommandLineCodeExecutor,
-    ConfinedSessionCodeExecutor,
-    DockerCommandLineCodeExecutor,
-    DockerSessionCodeExecutor,
-)
-from codeact_team.runs import TeamRunner
+from codeact_team.agents.code_executor import CodeExecutorAgent
+from codeact_team.agents.codeact.agent import CodeActAgent
+from codeact_team.core.executor_interface import SessionCodeExecutor
+from codeact_team.executors.confined import ConfinedCommandLineCodeExecutor, ConfinedSessionCodeExecutor
+from codeact_team.executors.docker import DockerCommandLineCodeExecutor, DockerSessionCodeExecutor
+from codeact_team.runs.opening import open_team
+from codeact_team.runs.team_runner import TeamRunner
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
 

@@ -16,7 +16,7 @@ from benchmarks.timing import milliseconds
 from rich.console import Console
 from rich.table import Table
 
-from codeact_team.packages import Layers
+from codeact_team.executors.packages.layers import Layers
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.docker, pytest.mark.timeout(600)]
 

@@ -21,9 +21,11 @@ from benchmarks.timing import memory_for_a_flood, milliseconds
 from rich.console import Console
 from rich.table import Table
 
-from codeact_team.sandboxes.base import Process, Sandbox
-from codeact_team.sandboxes.confined import ConfinedSandbox, ConfinedSandboxConfig
-from codeact_team.sandboxes.docker import DockerSandbox, DockerSandboxConfig
+from codeact_team.sandbox.base import Process, Sandbox
+from codeact_team.sandbox.confined.config import ConfinedSandboxConfig
+from codeact_team.sandbox.confined.sandbox import ConfinedSandbox
+from codeact_team.sandbox.docker.config import DockerSandboxConfig
+from codeact_team.sandbox.docker.sandbox import DockerSandbox
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.docker, pytest.mark.timeout(600)]
 

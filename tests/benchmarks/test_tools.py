@@ -15,10 +15,10 @@ from autogen_ext.code_executors.docker import DockerCommandLineCodeExecutor as A
 from benchmarks.flood import SESSIONS, run
 from benchmarks.test_session import show, times
 
-from codeact_team.agents.agent_tools import AgentTools
-from codeact_team.agents.tool_settings import ToolLimits
-from codeact_team.execution import HostTools
-from codeact_team.executor_interface import SessionCodeExecutor
+from codeact_team.agents.agent_config import ToolLimits
+from codeact_team.agents.tool_calls import AgentTools
+from codeact_team.core.execution import HostTools
+from codeact_team.core.executor_interface import SessionCodeExecutor
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.docker, pytest.mark.timeout(600)]
 

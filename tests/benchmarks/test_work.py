@@ -24,8 +24,8 @@ from benchmarks.flood import SESSIONS, run
 from rich.console import Console
 from rich.table import Table
 
-from codeact_team.agents.agent_tools import AgentTools
-from codeact_team.agents.tool_settings import ToolLimits
+from codeact_team.agents.agent_config import ToolLimits
+from codeact_team.agents.tool_calls import AgentTools
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.docker, pytest.mark.timeout(600)]
 

@@ -14,10 +14,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from codeact_team.approval import ApprovalRecord, ApprovalRule, Approvals
-from codeact_team.cli.approval_prompt import asking_the_person
-from codeact_team.cli.error_reporting import reported
-from codeact_team.cli.screen import Screen
+from codeact_team.cli.prompts import asking_the_person
+from codeact_team.cli.screen import Screen, reported
+from codeact_team.tools.approval_rules import ApprovalRule
+from codeact_team.tools.approvals import ApprovalRecord, Approvals
 
 
 async def work(screen: Screen, plan: dict[str, Any]) -> list[ApprovalRecord]:

@@ -20,11 +20,11 @@ from autogen_core.code_executor import CodeBlock, CodeResult
 from autogen_core.models import RequestUsage
 from support.cost import SHORT
 
-from codeact_team import ExecutionResult, Outcome, Verdict
+from codeact_team.agents.observations import Ending, ExecutionRecord
 from codeact_team.cli.conversation import Conversation
 from codeact_team.cli.screen import Screen
-from codeact_team.effects import Event
-from codeact_team.events import (
+from codeact_team.core.effects import Event
+from codeact_team.core.events import (
     BlockBegan,
     BlockEnded,
     MessageSent,
@@ -36,9 +36,9 @@ from codeact_team.events import (
     ToolCallEnded,
     Words,
 )
-from codeact_team.execution import CallOutcome
-from codeact_team.execution_records import Ending, ExecutionRecord
-from codeact_team.runs import RunEnding, RunResult
+from codeact_team.core.execution import CallOutcome, ExecutionResult, Outcome
+from codeact_team.models.verdicts import Verdict
+from codeact_team.runs.result import RunEnding, RunResult
 
 Message = BaseAgentEvent | BaseChatMessage
 

@@ -12,9 +12,9 @@ from support.executing import wait_until
 from support.openai_server import ScriptedServer
 from test_cli_interrupts import end, running, sleepers, sleeps
 
-from codeact_team import ConfinedSessionCodeExecutor
-from codeact_team.sandboxes.docker.container import LABEL, owner_label
-from codeact_team.sandboxes.docker.engine import connect, engine_url
+from codeact_team.executors.confined import ConfinedSessionCodeExecutor
+from codeact_team.sandbox.docker.container import LABEL, owner_label
+from codeact_team.sandbox.docker.engine import connect, engine_url
 
 SECRET = "a-key-that-must-not-be-told"
 

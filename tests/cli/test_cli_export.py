@@ -74,7 +74,7 @@ def test_what_is_not_there_or_not_possible_is_named(tmp_path: Path):
 
 def test_the_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (name,) = ran(tmp_path, "One.")
-    for module in [module for module in sys.modules if module.startswith("codeact_team.inspect_logs.")]:
+    for module in [module for module in sys.modules if module.startswith("codeact_team.runs.inspect_")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "inspect_ai.log", None)
     monkeypatch.setitem(sys.modules, "inspect_ai.event", None)

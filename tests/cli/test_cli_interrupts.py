@@ -30,8 +30,8 @@ from support.openai_server import ScriptedServer, Slow, Text
 from support.waiting import until
 from terminal import on_a_terminal
 
-from codeact_team.sandboxes.docker.container import LABEL
-from codeact_team.sandboxes.docker.engine import connect, engine_url
+from codeact_team.sandbox.docker.container import LABEL
+from codeact_team.sandbox.docker.engine import connect, engine_url
 
 SLEEPS = "fast asleep"
 """What code prints, in one piece, once it sleeps; the code itself has it in two."""

@@ -12,9 +12,10 @@ from pathlib import Path
 from cli.command_line import ACCEPT, CODE, CONFINED, codeact_team, local_model, run_team, set_all, talker
 from support.openai_server import HttpError, Json, ScriptedServer, Text
 
-from codeact_team.events import ModelCallEnded, RunBegan
-from codeact_team.journal import RecordedRun, RunDirectory
-from codeact_team.runs import RunEnding, RunResult
+from codeact_team.core.events import ModelCallEnded, RunBegan
+from codeact_team.runs.journal.recorded_run import RecordedRun
+from codeact_team.runs.journal.run_directory import RunDirectory
+from codeact_team.runs.result import RunEnding, RunResult
 
 KEY = "sk-a-key-that-nobody-may-see-0123456789"
 

@@ -11,9 +11,9 @@ import pytest
 from command_line import in_this_process, lines
 from support.recorded import recorder, result
 
-from codeact_team.events import Thought
-from codeact_team.journal import Recorder
-from codeact_team.runs import Cost, RunEnding
+from codeact_team.core.events import Thought
+from codeact_team.runs.journal.recorder import Recorder
+from codeact_team.runs.result import Cost, RunEnding
 
 DAY = 24 * 60 * 60
 THOUGHT = Thought(agent="coder", text="Well.")

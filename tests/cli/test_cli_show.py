@@ -15,8 +15,8 @@ from support.openai_server import ScriptedServer, Text
 from support.recorded import recorder, result
 from test_cli_json import agent, variables
 
-from codeact_team.events import RunBegan, Thought
-from codeact_team.runs import RunEnding
+from codeact_team.core.events import RunBegan, Thought
+from codeact_team.runs.result import RunEnding
 
 PIECES = ("words", "output")
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from codeact_team import shipped as shipped_module
 from codeact_team.config import document
 from codeact_team.config.document import Document, Problem, read_document
+from codeact_team.core import shipped as shipped_module
+from codeact_team.core.shipped import shipped_configs
 from codeact_team.errors import ConfigError, NotAllowedError
-from codeact_team.shipped import shipped_configs
 
 Write = Callable[..., Path]
 
@@ -68,7 +68,7 @@ def test_a_bare_name_is_a_shipped_config_unless_there_is_such_a_file(
     shipped = tmp_path / "package" / "_configs"
     shipped.mkdir(parents=True)
     (shipped / "quickstart.yaml").write_text("shipped: 1")
-    monkeypatch.setattr(shipped_module, "__file__", str(tmp_path / "package" / "shipped.py"))
+    monkeypatch.setattr(shipped_module, "__file__", str(tmp_path / "package" / "core" / "shipped.py"))
     monkeypatch.chdir(tmp_path)
     assert read_document("quickstart").data == {"shipped": 1}
     with pytest.raises(ConfigError, match="no shipped config 'quikstart'; did you mean 'quickstart'"):
@@ -85,7 +85,7 @@ def test_a_bare_name_is_a_shipped_config_unless_there_is_such_a_file(
 
 
 def test_a_checkout_has_its_configs_beside_the_package() -> None:
-    root = Path(shipped_module.__file__).parents[1]
+    root = Path(shipped_module.__file__).parents[2]
     assert list(shipped_configs().values()) == sorted((root / "configs").glob("*.yaml"))
 
 

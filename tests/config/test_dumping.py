@@ -31,10 +31,12 @@ from autogen_ext.tools.mcp import McpWorkbench
 from PIL import Image as Pictures
 from pydantic import BaseModel, SecretStr
 
-from codeact_team.autogen_internals import components_in
-from codeact_team.config import dump_config, load_config, yaml12
+from codeact_team.config import yaml12
+from codeact_team.config.dumping import dump_config
+from codeact_team.config.loading import load_config
+from codeact_team.core.autogen_internals import components_in
+from codeact_team.core.providers import DEFAULT_NAMESPACES, Policy
 from codeact_team.errors import ConfigError
-from codeact_team.providers import DEFAULT_NAMESPACES, Policy
 
 Write = Callable[..., pathlib.Path]
 

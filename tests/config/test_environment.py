@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codeact_team.config.document import Document, escape
-from codeact_team.config.environment import UnresolvedError, resolve_references, resolve_text
+from codeact_team.config.overrides import UnresolvedError, resolve_references, resolve_text
 
 DOLLARS = st.text("${}:-aA_ 1\n", max_size=20)
 

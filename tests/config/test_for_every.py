@@ -12,13 +12,14 @@ from autogen_core.code_executor import CodeExecutor
 from autogen_core.memory import Memory
 from autogen_core.models import ChatCompletionClient
 
-from codeact_team import ConfigError, ForEvery, NotAllowedError, dump_config, load_config
-from codeact_team.config import validate_config
 from codeact_team.config.components import walk
 from codeact_team.config.document import Document
-from codeact_team.config.for_every import apply_for_every
+from codeact_team.config.dumping import dump_config
+from codeact_team.config.for_every import ForEvery, apply_for_every
+from codeact_team.config.loading import load_config, validate_config
 from codeact_team.config.yaml12 import parse
-from codeact_team.providers import Policy
+from codeact_team.core.providers import Policy
+from codeact_team.errors import ConfigError, NotAllowedError
 
 Write = Callable[..., Path]
 

@@ -13,9 +13,9 @@ from autogen_core.models import SystemMessage, UserMessage
 from autogen_core.tools import FunctionTool
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 
-from codeact_team.config import load_config
+from codeact_team.config.loading import load_config
+from codeact_team.core.providers import DEFAULT_NAMESPACES, Policy
 from codeact_team.errors import ConfigError, NotAllowedError, SandboxError
-from codeact_team.providers import DEFAULT_NAMESPACES, Policy
 
 Write = Callable[..., Path]
 AddModule = Callable[[str, str], None]
@@ -153,7 +153,7 @@ def test_a_missing_key_is_a_clear_error(write: Write, monkeypatch: pytest.Monkey
             "^no engine$",
         ),
         (
-            "from codeact_team.providers import resolve_function; resolve_function('os:system')",
+            "from codeact_team.core.providers import resolve_function; resolve_function('os:system')",
             NotAllowedError,
             "Part cannot be made: 'os.system' lies outside",
         ),
@@ -207,7 +207,7 @@ def test_the_policy_is_in_force_while_components_are_made(
         "policy_parts",
         f"{PART}"
         "        import os\n"
-        "        from codeact_team.providers import resolve_function\n"
+        "        from codeact_team.core.providers import resolve_function\n"
         "        part = cls()\n"
         "        part.approved = resolve_function('helper_functions:approve')()\n"
         "        part.trusted = os.environ['AUTOGEN_ALLOWED_PROVIDER_NAMESPACES'].split(',')\n"

@@ -12,7 +12,9 @@ import pytest
 from autogen_core.models import ChatCompletionClient
 from support.openai_server import ScriptedServer, Text
 
-from codeact_team.config import dump_config, load_config, open_team, validate_config
+from codeact_team.config.dumping import dump_config
+from codeact_team.config.loading import load_config, validate_config
+from codeact_team.config.open import open_team
 from codeact_team.errors import ConfigError
 
 Write = Callable[..., Path]

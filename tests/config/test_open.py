@@ -8,9 +8,9 @@ import pytest
 from autogen_agentchat.agents import UserProxyAgent
 from autogen_agentchat.teams import RoundRobinGroupChat
 
-from codeact_team.config import open_team
+from codeact_team.config.open import open_team
+from codeact_team.core.providers import DEFAULT_NAMESPACES, Policy
 from codeact_team.errors import ConfigError
-from codeact_team.providers import DEFAULT_NAMESPACES, Policy
 
 Write = Callable[..., Path]
 AddModule = Callable[[str, str], None]
@@ -20,7 +20,7 @@ import asyncio
 from autogen_core import Component
 from autogen_core.code_executor import CodeExecutor, CodeResult
 from pydantic import BaseModel
-from codeact_team.scope import register
+from codeact_team.core.scope import register
 
 events = []
 started = asyncio.Event()

@@ -7,14 +7,11 @@ import pytest
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 from support.openai_server import Json, ScriptedServer, Text
 
-from codeact_team import (
-    CodeActAgent,
-    ConfinedCommandLineCodeExecutor,
-    ConfinedSessionCodeExecutor,
-    dump_config,
-    open_team,
-    round_robin_team,
-)
+from codeact_team.agents.codeact.agent import CodeActAgent
+from codeact_team.agents.teams import round_robin_team
+from codeact_team.config.dumping import dump_config
+from codeact_team.executors.confined import ConfinedCommandLineCodeExecutor, ConfinedSessionCodeExecutor
+from codeact_team.runs.opening import open_team
 
 
 async def test_the_model_clients_of_a_team_are_closed(

@@ -16,8 +16,10 @@ from autogen_core.models import UserMessage
 from autogen_ext.models.replay import ReplayChatCompletionClient
 from jsonschema import Draft202012Validator
 
-from codeact_team.config import config_schema, dump_config, yaml12
-from codeact_team.providers import is_loadable
+from codeact_team.config import yaml12
+from codeact_team.config.dumping import dump_config
+from codeact_team.config.schema import config_schema
+from codeact_team.core.providers import is_loadable
 
 schema = functools.cache(config_schema)
 

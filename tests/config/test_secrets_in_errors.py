@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from codeact_team.config import load_config
+from codeact_team.config.loading import load_config
 from codeact_team.errors import ConfigError
 
 Write = Callable[..., Path]

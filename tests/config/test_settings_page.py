@@ -9,9 +9,11 @@ from typing import Any
 from markdown_it import MarkdownIt
 from pydantic import BaseModel, Field
 
-from codeact_team import CodeActAgent, CodeExecutorAgent, DockerSessionCodeExecutor, ToolLimits
-from codeact_team.config import config_reference, config_schema
-from codeact_team.config.field_docs import field_docs
+from codeact_team.agents.agent_config import ToolLimits
+from codeact_team.agents.code_executor import CodeExecutorAgent
+from codeact_team.agents.codeact.agent import CodeActAgent
+from codeact_team.config.schema import config_reference, config_schema, field_docs
+from codeact_team.executors.docker import DockerSessionCodeExecutor
 
 schema = functools.cache(config_schema)
 

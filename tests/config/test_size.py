@@ -8,9 +8,8 @@ import pytest
 from autogen_core import ComponentModel
 from support.cost import LINEAR, growth
 
-from codeact_team.config import validate_config
 from codeact_team.config.document import ConfigSource, Document, Problem, Resolved
-from codeact_team.config.loading import read_config
+from codeact_team.config.loading import read_config, validate_config
 from codeact_team.errors import ConfigError
 
 LIMIT = "more than 10000 keys and values"

@@ -18,9 +18,12 @@ from autogen_core.models import UserMessage
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 from pydantic import BaseModel
 
-from codeact_team import CodeExecutorAgent, ConfinedCommandLineCodeExecutor
-from codeact_team.config import dump_config, load_config, open_team, validate_config
+from codeact_team.agents.code_executor import CodeExecutorAgent
+from codeact_team.config.dumping import dump_config
+from codeact_team.config.loading import load_config, validate_config
+from codeact_team.config.open import open_team
 from codeact_team.errors import ConfigError, NotAllowedError
+from codeact_team.executors.confined import ConfinedCommandLineCodeExecutor
 
 Write = Callable[..., Path]
 

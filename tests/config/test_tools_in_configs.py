@@ -12,20 +12,17 @@ from autogen_ext.tools.mcp import McpWorkbench, StdioServerParams, StreamableHtt
 from support.openai_server import ScriptedServer, Text
 from support.serving import mcp_over_http
 
-from codeact_team import (
-    CodeActAgent,
-    CodeExecutorAgent,
-    ConfinedSessionCodeExecutor,
-    dump_config,
-    load_config,
-    open_team,
-    validate_config,
-)
-from codeact_team.agents.tool_settings import ToolUserConfig
+from codeact_team.agents.agent_config import ToolUserConfig
+from codeact_team.agents.code_executor import CodeExecutorAgent
+from codeact_team.agents.codeact.agent import CodeActAgent
+from codeact_team.agents.observations import ExecutionRecord
 from codeact_team.config import yaml12
+from codeact_team.config.dumping import dump_config
+from codeact_team.config.loading import load_config, validate_config
+from codeact_team.core.providers import DEFAULT_NAMESPACES, Policy
 from codeact_team.errors import ConfigError, WorkbenchError
-from codeact_team.execution_records import ExecutionRecord
-from codeact_team.providers import DEFAULT_NAMESPACES, Policy
+from codeact_team.executors.confined import ConfinedSessionCodeExecutor
+from codeact_team.runs.opening import open_team
 
 TOKEN = "the-token-of-the-server"
 WRITTEN = "a-token-that-came-from-no-variable"

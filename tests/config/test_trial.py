@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from codeact_team import Scope
-from codeact_team.config import load_config, validate_config
+from codeact_team.config.loading import load_config, validate_config
+from codeact_team.core.providers import DEFAULT_NAMESPACES, Policy
+from codeact_team.core.scope import Scope
 from codeact_team.errors import ConfigError
-from codeact_team.providers import DEFAULT_NAMESPACES, Policy
 
 Write = Callable[..., Path]
 AddModule = Callable[[str, str], None]
@@ -67,8 +67,8 @@ NO_TOOLS = {
         (team(runner(), kind="Swarm"), "The first participant must be able to produce a handoff"),
         (runner(max_retries_on_error=1), "max_retries_on_error > 0 needs a model_client"),
         (runner(default_language="cobol"), "default_language is 'cobol'"),
-        (runner(tools=["codeact_team.providers:check"]), "cannot call them; that needs a session"),
-        (runner(approval_func="codeact_team.providers:chek"), "did you mean 'check'?"),
+        (runner(tools=["codeact_team.core.providers:check"]), "cannot call them; that needs a session"),
+        (runner(approval_func="codeact_team.core.providers:chek"), "did you mean 'check'?"),
         (actor(code_executor=COMMANDS), "forgets the variables of each block"),
         (actor(max_reflections=1, max_steps=1), "there is no step to go back to"),
         (

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from codeact_team.config import validate_config
+from codeact_team.config.loading import validate_config
+from codeact_team.core.providers import DEFAULT_NAMESPACES, Policy
 from codeact_team.errors import ConfigError, NotAllowedError
-from codeact_team.providers import DEFAULT_NAMESPACES, Policy
 
 Write = Callable[..., Path]
 AddModule = Callable[[str, str], None]

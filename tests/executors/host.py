@@ -16,13 +16,13 @@ from pathlib import Path
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 
-from codeact_team import executors
+import codeact_team
 
 KINDS = {
-    "docker": executors.DockerCommandLineCodeExecutor,
-    "confined": executors.ConfinedCommandLineCodeExecutor,
-    "docker-session": executors.DockerSessionCodeExecutor,
-    "confined-session": executors.ConfinedSessionCodeExecutor,
+    "docker": codeact_team.DockerCommandLineCodeExecutor,
+    "confined": codeact_team.ConfinedCommandLineCodeExecutor,
+    "docker-session": codeact_team.DockerSessionCodeExecutor,
+    "confined-session": codeact_team.ConfinedSessionCodeExecutor,
 }
 FLOOD = "import os\nfor _ in range(8_000): os.write(1, b'x' * 9_999 + b'\\n')"
 BEAT = """

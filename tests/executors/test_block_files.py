@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codeact_team.errors import SettingError
-from codeact_team.executors.block_files import DEFAULT_LANGUAGES, file_of, parse_command
-from codeact_team.executors.code_runner import BlockError
+from codeact_team.executors.command_line import DEFAULT_LANGUAGES, file_of, parse_command
+from codeact_team.executors.running import BlockError
 
 
 def python(code: str) -> CodeBlock:

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeact_team.executors.bounded_output import BoundedOutput
+from codeact_team.executors.running import BoundedOutput
 
 
 async def written(pieces: list[bytes], limit: int) -> BoundedOutput:

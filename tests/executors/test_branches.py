@@ -18,9 +18,9 @@ from support.host_tools import Offered, echo
 from support.in_sessions import output, said
 from support.small_disk import small_disk
 
-from codeact_team import ForkError, SandboxError, SessionResult, SettingError
-from codeact_team.execution import ExecutionResult
-from codeact_team.executors.branches import BranchingCodeExecutor
+from codeact_team.core.execution import ExecutionResult, SessionResult
+from codeact_team.errors import ForkError, SandboxError, SettingError
+from codeact_team.executors.session import BranchingCodeExecutor
 
 pytestmark = one_interpreter
 

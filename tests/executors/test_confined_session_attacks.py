@@ -13,7 +13,7 @@ from sandboxes.confined_host import ATTACKS, targets
 from sandboxes.confined_support import skip_if_not_confined
 from support.executing import run
 
-from codeact_team import ConfinedSessionCodeExecutor
+from codeact_team.executors.confined import ConfinedSessionCodeExecutor
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="code is confined on Linux only")
 

@@ -21,10 +21,10 @@ from pydantic import BaseModel, ValidationError
 from support.executing import Kind, each_part_once, fresh_processes, one_interpreter, run
 
 from codeact_team.config import yaml12
+from codeact_team.core.execution import ExecutionResult, Outcome, SessionResult
+from codeact_team.core.scope import Scope
 from codeact_team.errors import SandboxError, SettingError
-from codeact_team.execution import ExecutionResult, Outcome, SessionResult
 from codeact_team.executors.base import SandboxedCodeExecutor
-from codeact_team.scope import Scope
 
 
 def stream(executor: SandboxedCodeExecutor, code: str) -> AsyncGenerator[str | ExecutionResult, None]:

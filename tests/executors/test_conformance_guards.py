@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from support.executing import Kind, fresh_processes, living_interpreters, run
 
-from codeact_team import DockerSessionCodeExecutor, ForkError
+from codeact_team.errors import ForkError
 from codeact_team.executors.base import SandboxedCodeExecutor
+from codeact_team.executors.docker import DockerSessionCodeExecutor
 from codeact_team.executors.session import InterpreterCodeExecutor
 
 _NOBODY_ELSE = 64321

@@ -26,7 +26,7 @@ from support.executing import (
 )
 from support.fork_server import start
 
-from codeact_team.execution import ExecutionResult, Outcome
+from codeact_team.core.execution import ExecutionResult, Outcome
 from codeact_team.executors.base import SandboxedCodeExecutor
 
 STOP_TIME = 8.0

@@ -17,8 +17,8 @@ from autogen_core.code_executor import CodeBlock
 from support.executing import Kind, each_part_once, fresh_processes, run
 from support.waiting import until
 
-from codeact_team import SandboxError
-from codeact_team.execution import Outcome
+from codeact_team.core.execution import Outcome
+from codeact_team.errors import SandboxError
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.workspace import HostWorkspace
 

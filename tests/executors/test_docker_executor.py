@@ -15,10 +15,10 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock, FunctionWithRequirements, with_requirements
 from support.executing import KINDS, run
 
-from codeact_team import DockerCommandLineCodeExecutor, DockerSessionCodeExecutor
+from codeact_team.core.execution import Outcome
 from codeact_team.errors import SettingError
-from codeact_team.execution import Outcome
-from codeact_team.sandboxes.docker.engine import connect, engine_url
+from codeact_team.executors.docker import DockerCommandLineCodeExecutor, DockerSessionCodeExecutor
+from codeact_team.sandbox.docker.engine import connect, engine_url
 
 pytestmark = pytest.mark.docker
 

@@ -8,8 +8,9 @@ import pytest
 from support.executing import KINDS
 from support.waiting import until
 
-from codeact_team import DockerCommandLineCodeExecutor, DockerSessionCodeExecutor, EngineError, SandboxError
-from codeact_team.runs.failures import is_of_infrastructure
+from codeact_team.errors import EngineError, SandboxError
+from codeact_team.executors.docker import DockerCommandLineCodeExecutor, DockerSessionCodeExecutor
+from codeact_team.runs.result import is_of_infrastructure
 
 
 def content(directory: Path) -> list[Path]:

@@ -10,8 +10,8 @@ import pytest
 from support.deep_tree import DEPTH, make_deep_tree
 
 from codeact_team.errors import SandboxError
-from codeact_team.executors.growth import Growth
-from codeact_team.system import trees
+from codeact_team.executors.workspace import Growth
+from codeact_team.sandbox.system import trees
 
 MIB = 1 << 20
 

@@ -13,9 +13,9 @@ from support.executing import KINDS, run, wait_until
 from support.forwarding import Engine, engine_that_can_hang
 from support.waiting import first_tick
 
-from codeact_team.execution import ExecutionResult, Outcome, SessionResult
+from codeact_team.core.execution import ExecutionResult, Outcome, SessionResult
 from codeact_team.executors.base import SandboxedCodeExecutor
-from codeact_team.sandboxes.docker.engine import connect, engine_url
+from codeact_team.sandbox.docker.engine import connect, engine_url
 
 pytestmark = [pytest.mark.docker, pytest.mark.long]
 

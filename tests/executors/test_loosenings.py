@@ -8,12 +8,8 @@ from typing import Any
 
 import pytest
 
-from codeact_team import (
-    ConfinedCommandLineCodeExecutor,
-    ConfinedSessionCodeExecutor,
-    DockerCommandLineCodeExecutor,
-    DockerSessionCodeExecutor,
-)
+from codeact_team.executors.confined import ConfinedCommandLineCodeExecutor, ConfinedSessionCodeExecutor
+from codeact_team.executors.docker import DockerCommandLineCodeExecutor, DockerSessionCodeExecutor
 
 EXECUTORS = (
     ConfinedCommandLineCodeExecutor,

@@ -9,7 +9,7 @@ import pytest
 from support.executing import Kind
 from support.in_sessions import output
 
-from codeact_team.executors.branches import BranchingCodeExecutor
+from codeact_team.executors.session import BranchingCodeExecutor
 
 HELD = """
 import os, re

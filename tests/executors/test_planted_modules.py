@@ -7,8 +7,8 @@ from autogen_core.code_executor import CodeBlock
 from support.executing import living_interpreters
 from support.host_tools import Offered, echo
 
-from codeact_team.executor_interface import SessionCodeExecutor
-from codeact_team.executors.branches import BranchingCodeExecutor
+from codeact_team.core.executor_interface import SessionCodeExecutor
+from codeact_team.executors.session import BranchingCodeExecutor
 
 pytestmark = living_interpreters
 

@@ -18,13 +18,14 @@ from support.fork_server import start
 from support.waiting import until
 from support.wheels import make_wheel, use_index
 
-from codeact_team import SandboxPool
-from codeact_team.effects import Door, Event
+from codeact_team.core.effects import Door, Event
 from codeact_team.errors import SettingError
+from codeact_team.executors import stock
+from codeact_team.executors import stock as memory
 from codeact_team.executors.base import SandboxedCodeExecutor
-from codeact_team.executors.pool import memory, stock
-from codeact_team.packages.layers import Layers
-from codeact_team.sandboxes.docker.engine import at_engine
+from codeact_team.executors.packages.layers import Layers
+from codeact_team.executors.pool import SandboxPool
+from codeact_team.sandbox.docker.engine import at_engine
 
 Forbid = Callable[[], None]
 any_kind = pytest.mark.parametrize("kind", ["confined"], indirect=True)
@@ -378,7 +379,7 @@ async def test_a_failure_is_told_once_and_tried_again_when_it_is_asked_for(
             with pytest.raises(SettingError, match="ZeroDivisionError"):
                 await run(executor, "print()")
             await executor.stop()
-    assert [record.name for record in caplog.records].count("codeact_team.executors.pool.stock") == 1
+    assert [record.name for record in caplog.records].count("codeact_team.executors.stock") == 1
 
 
 @any_kind

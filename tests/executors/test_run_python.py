@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from codeact_team.executors.block_files import is_python
 from codeact_team.executors.command_line import (
     _RUN_BLOCK,  # pyright: ignore[reportPrivateUsage]
     _RUN_PYTHON,  # pyright: ignore[reportPrivateUsage]
+    is_python,
 )
 
 NAMES = "print(sorted(globals()), __doc__, __file__, __name__, __spec__, __loader__.path)"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from support.executing import Kind, each_part_once, run
 
-from codeact_team.effects import Door, Event
-from codeact_team.events import SandboxLost, SandboxStarted, SandboxStarting, SandboxStopped
+from codeact_team.core.effects import Door, Event
+from codeact_team.core.events import SandboxLost, SandboxStarted, SandboxStarting, SandboxStopped
 from codeact_team.executors.base import SandboxedCodeExecutor
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.executing import Kind, living_interpreters, run
 
-from codeact_team.execution import SessionResult
+from codeact_team.core.execution import SessionResult
 
 pytestmark = [living_interpreters, pytest.mark.long, pytest.mark.timeout(600)]
 

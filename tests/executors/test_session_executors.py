@@ -12,11 +12,11 @@ from autogen_core.code_executor import CodeBlock, CodeExecutor
 from support.executing import Kind, goes_on, one_interpreter, run
 from support.in_sessions import output, said, streamed, until_it_says
 
-from codeact_team import Outcome, SessionCodeExecutor, SessionResult
+from codeact_team.core.execution import BoundName, Outcome, SessionResult
+from codeact_team.core.executor_interface import SessionCodeExecutor
 from codeact_team.errors import SettingError
-from codeact_team.execution import BoundName
 from codeact_team.executors.session import InterpreterCodeExecutor
-from codeact_team.sessions import escalation
+from codeact_team.session import host as escalation
 
 pytestmark = one_interpreter
 LOST = "Variables, imports, functions and running processes are gone."

@@ -11,7 +11,7 @@ import pytest
 from support.executing import Kind, living_interpreters
 from support.in_sessions import output, said, streamed, until_it_says
 
-from codeact_team import Outcome, SessionResult
+from codeact_team.core.execution import Outcome, SessionResult
 from codeact_team.executors.session import InterpreterCodeExecutor
 
 pytestmark = living_interpreters

@@ -17,8 +17,7 @@ from support.host_tools import Offered, Pause, echo, forever
 from support.in_sessions import output, said, streamed
 from support.waiting import until
 
-from codeact_team import Outcome
-from codeact_team.execution import CallAnswer, CallOutcome
+from codeact_team.core.execution import CallAnswer, CallOutcome, Outcome
 from codeact_team.executors.session import InterpreterCodeExecutor
 
 pytestmark = one_interpreter

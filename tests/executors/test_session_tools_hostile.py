@@ -15,10 +15,9 @@ from support.in_sessions import output, said, streamed
 from support.supervisor import REPORTS
 from support.waiting import until
 
-from codeact_team import Outcome, SessionResult
-from codeact_team.execution import CallAnswer, ExecutionResult
+from codeact_team.core.execution import CallAnswer, ExecutionResult, Outcome, SessionResult
 from codeact_team.executors.session import InterpreterCodeExecutor
-from codeact_team.sandboxes.base import UNCLEARED
+from codeact_team.sandbox.base import UNCLEARED
 
 pytestmark = living_interpreters
 GARBLED = "it sent something that could not be understood"

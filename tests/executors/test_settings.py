@@ -11,12 +11,8 @@ import pytest
 from docker.types import DeviceRequest
 from pydantic import ValidationError
 
-from codeact_team import (
-    ConfinedCommandLineCodeExecutor,
-    ConfinedSessionCodeExecutor,
-    DockerCommandLineCodeExecutor,
-    DockerSessionCodeExecutor,
-)
+from codeact_team.executors.confined import ConfinedCommandLineCodeExecutor, ConfinedSessionCodeExecutor
+from codeact_team.executors.docker import DockerCommandLineCodeExecutor, DockerSessionCodeExecutor
 
 KINDS = [
     ConfinedCommandLineCodeExecutor,

@@ -15,9 +15,9 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from support.executing import each_part_once, one_interpreter, run
 
-from codeact_team.execution import ExecutionResult, Outcome, SessionResult
-from codeact_team.executors import ConfinedCommandLineCodeExecutor
+from codeact_team.core.execution import ExecutionResult, Outcome, SessionResult
 from codeact_team.executors.base import SandboxedCodeExecutor
+from codeact_team.executors.confined import ConfinedCommandLineCodeExecutor
 
 WAITS = r"""
 import os, time

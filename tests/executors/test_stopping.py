@@ -11,7 +11,7 @@ import pytest
 from autogen_core import CancellationToken
 
 from codeact_team.executors.confined import ConfinedExecutorConfig, ConfinedPlace
-from codeact_team.executors.stopping import Call
+from codeact_team.executors.running import Call
 
 LONG = 600.0
 

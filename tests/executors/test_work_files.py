@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 from support.executing import KINDS, Kind, run
 
-from codeact_team import ConfinedCommandLineCodeExecutor, SandboxError, SettingError
+from codeact_team.core.executor_interface import Change
+from codeact_team.errors import SandboxError, SettingError
 from codeact_team.executors.base import SandboxedCodeExecutor
-from codeact_team.files import inside
-from codeact_team.files.saving import CopyNames
-from codeact_team.workspace import Change
+from codeact_team.executors.confined import ConfinedCommandLineCodeExecutor
+from codeact_team.executors.files import inside
+from codeact_team.executors.files.saving import CopyNames
 
 WORK = r"""
 import os

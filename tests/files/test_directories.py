@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from codeact_team.files import directories
-from codeact_team.files.directories import Directory, Taken, below, opened, opened_file
+from codeact_team.executors.files import directories
+from codeact_team.executors.files.directories import Directory, Taken, below, opened, opened_file
 
 
 def put(directory: Path, name: str, data: bytes = b"new") -> str:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from codeact_team.core.sandbox_description import DataFile
 from codeact_team.errors import SettingError
-from codeact_team.files.given import GivenData
-from codeact_team.sandbox_description import DataFile
+from codeact_team.executors.files.given import GivenData
 
 _MIB = 1 << 20
 

@@ -12,9 +12,9 @@ import pytest
 from support.cost import LINEAR, SHORT, growth, longest_turn
 
 from codeact_team.errors import SandboxError
-from codeact_team.files.inside import ContainerFiles
-from codeact_team.files.snapshots import Snapshot
-from codeact_team.sandboxes.base import Exit, Process
+from codeact_team.executors.files.base import Snapshot
+from codeact_team.executors.files.inside import ContainerFiles
+from codeact_team.sandbox.base import Exit, Process
 
 LISTED = b"1|81a4|7 a b|./"
 """How a regular file of one byte is listed, up to its path."""

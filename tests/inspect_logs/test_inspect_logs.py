@@ -29,14 +29,25 @@ from pydantic import JsonValue
 from support.codeact import agent_of, own_session, py
 from support.openai_server import HttpError, ScriptedServer, Text, ToolCalls
 
-from codeact_team.approval import Answer, Question
-from codeact_team.clients import ModelCall, wrap_client
-from codeact_team.effects import Door
+from codeact_team.core.effects import Door
+from codeact_team.core.events import (
+    BlockBegan,
+    Code,
+    Judged,
+    ModelCallBegan,
+    ModelCallEnded,
+    RunBegan,
+    RunEnded,
+)
 from codeact_team.errors import JournalError
-from codeact_team.events import BlockBegan, Code, Judged, ModelCallBegan, ModelCallEnded, RunBegan, RunEnded
-from codeact_team.inspect_logs.logs import write_log
-from codeact_team.journal import About, RecordedRun, Recorder, RunDirectory
-from codeact_team.runs import RunEnding, RunResult
+from codeact_team.models.clients import ModelCall, wrap_client
+from codeact_team.runs.inspect_logs import write_log
+from codeact_team.runs.journal.recorded_run import RecordedRun
+from codeact_team.runs.journal.recorder import Recorder
+from codeact_team.runs.journal.run_directory import About, RunDirectory
+from codeact_team.runs.result import RunEnding, RunResult
+from codeact_team.tools.approval_rules import Question
+from codeact_team.tools.approvals import Answer
 
 PIXEL_TEXT = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

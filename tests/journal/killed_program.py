@@ -8,9 +8,9 @@ from pathlib import Path
 
 from killed_run import DyingLog
 
-from codeact_team import open_team
-from codeact_team.journal import recorder
-from codeact_team.providers import Policy
+from codeact_team.core.providers import Policy
+from codeact_team.runs.journal import recorder
+from codeact_team.runs.opening import open_team
 
 
 async def main() -> None:

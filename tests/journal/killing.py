@@ -19,9 +19,9 @@ from stories import GIVEN_UP, Story
 from support import fork_server
 from support.openai_server import ScriptedServer
 
-from codeact_team.journal import RecordedRun, RunDirectory, find_run
-from codeact_team.journal.log import read_log
-from codeact_team.journal.run_directory import runs_in
+from codeact_team.runs.journal.log import read_log
+from codeact_team.runs.journal.recorded_run import RecordedRun
+from codeact_team.runs.journal.run_directory import RunDirectory, find_run, runs_in
 
 PROGRAM = Path(__file__).with_name("killed_run.py")
 CALLS = ("tool_call", "part_call")

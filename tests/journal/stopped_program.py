@@ -13,8 +13,8 @@ from pathlib import Path
 from autogen_agentchat.base import TaskResult
 from autogen_core import CancellationToken
 
-from codeact_team import open_team
-from codeact_team.providers import Policy
+from codeact_team.core.providers import Policy
+from codeact_team.runs.opening import open_team
 
 
 async def main(how: str) -> None:

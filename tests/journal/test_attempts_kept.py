@@ -12,7 +12,7 @@ from killing import alone, check, last_run, resume, run, start
 from stories import ATTEMPTS, Story, coder, python, said_before, text_of
 from support.openai_server import AnyReply, Body, Json, ScriptedServer, Text
 
-from codeact_team.journal.log import read_log
+from codeact_team.runs.journal.log import read_log
 
 
 def going_on(*steps: str) -> Any:

@@ -11,11 +11,11 @@ import pytest
 from support.recorded import recorder
 from watchdog.observers.api import BaseObserver
 
-from codeact_team.effects import Event
+from codeact_team.core.effects import Event
+from codeact_team.core.events import Thought
 from codeact_team.errors import JournalError
-from codeact_team.events import Thought
-from codeact_team.journal import RecordedRun
-from codeact_team.journal.log import LogReader, encode
+from codeact_team.runs.journal.log import LogReader, encode
+from codeact_team.runs.journal.recorded_run import RecordedRun
 
 
 def thought(text: str) -> Event:

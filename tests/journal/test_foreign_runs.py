@@ -16,13 +16,13 @@ import stories
 from cli.command_line import COMMAND, codeact_team, environment, talker
 from pydantic import JsonValue
 
-from codeact_team import open_team
+from codeact_team.core.events import ArtifactReference, BlockEnded, RunBegan, dump
 from codeact_team.errors import JournalError
-from codeact_team.events import ArtifactReference, BlockEnded, RunBegan, dump
-from codeact_team.journal import About, Recorder, RunDirectory
-from codeact_team.journal.log import decode, encode, read_log
-from codeact_team.journal.run_directory import digest_of
-from codeact_team.journal.seal import user_key
+from codeact_team.runs.journal.log import decode, encode, read_log
+from codeact_team.runs.journal.recorder import Recorder
+from codeact_team.runs.journal.run_directory import About, RunDirectory, digest_of
+from codeact_team.runs.journal.seal import user_key
+from codeact_team.runs.opening import open_team
 
 KEY = "a-key-of-this-machine-0123456789"
 MIB = 1 << 20
@@ -353,7 +353,7 @@ def test_an_answer_to_a_changed_run_does_not_make_it_ones_own(tmp_path: Path) ->
 @pytest.mark.long
 def test_the_key_is_made_once_and_for_its_owner_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    program = "from codeact_team.journal.seal import user_key; print(user_key().secret.hex())"
+    program = "from codeact_team.runs.journal.seal import user_key; print(user_key().secret.hex())"
     made = [
         subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(4)
     ]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 from support.cost import LINEAR, SHORT, growth, longest_turn
 
-from codeact_team.journal.hidden_values import HiddenValues
+from codeact_team.runs.journal.questions import HiddenValues
 
 SECRET = "s3cr3t/\"k'ey+\\é&%<~x>"
 SECRETS = [SECRET, "ab/cd<ef12&", "pass&wo'rd12é", "ab?>c*d~~1234????", 'ab"cdé\\1234']

@@ -18,7 +18,7 @@ from stories import Story, python
 from support.openai_server import ScriptedServer
 from support.small_disk import leave_free, small_disk
 
-from codeact_team.journal.log import encode, read_log
+from codeact_team.runs.journal.log import encode, read_log
 
 STORY = Story(
     # what it prints is kept beside the journal

@@ -17,8 +17,9 @@ from support import fork_server
 from support.openai_server import AnyReply, Body, ScriptedServer, Text
 from support.waiting import until
 
-from codeact_team.journal import RecordedRun, find_run
-from codeact_team.journal.log import read_log
+from codeact_team.runs.journal.log import read_log
+from codeact_team.runs.journal.recorded_run import RecordedRun
+from codeact_team.runs.journal.run_directory import find_run
 
 CLIENT = {
     "provider": "autogen_ext.models.openai.OpenAIChatCompletionClient",

@@ -19,8 +19,8 @@ from killing import WAYS, alone, kill_and_resume, last_run
 from stories import Story
 from support.openai_server import ScriptedServer
 
-from codeact_team.journal import RecordedRun
-from codeact_team.runs import RunResult
+from codeact_team.runs.journal.recorded_run import RecordedRun
+from codeact_team.runs.result import RunResult
 
 MOMENTS = int(os.environ.get("MOMENTS", "30"))
 STORIES = {

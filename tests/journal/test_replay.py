@@ -16,8 +16,8 @@ from stories import SESSION, TEAM, Story, assistant, coder, component, python, r
 from support import fork_server
 from support.openai_server import AnyReply, Body, HttpError, ScriptedServer
 
-from codeact_team import replay_run
 from codeact_team.errors import JournalError
+from codeact_team.runs.replaying import replay_run
 
 KINDS = [
     pytest.param(SESSION, id="session"),

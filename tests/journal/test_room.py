@@ -16,20 +16,21 @@ from support.cost import SHORT, longest_turn
 from support.executing import why_not_confined
 from support.recorded import recorder, result
 
-from codeact_team import CodeActAgent, open_team
 from codeact_team.agents.block_calls import Block
+from codeact_team.agents.codeact.agent import CodeActAgent
 from codeact_team.cli.options import RECORD_MIB
-from codeact_team.effects import Event
+from codeact_team.core.effects import Event
+from codeact_team.core.execution import Artifact, ExecutionResult, Outcome, SessionResult
+from codeact_team.core.executor_interface import RecordedFile
 from codeact_team.errors import JournalError
-from codeact_team.execution import Artifact, ExecutionResult, Outcome, SessionResult
-from codeact_team.executors import ConfinedSessionCodeExecutor
-from codeact_team.files.directories import Directory, opened
-from codeact_team.journal import RecordedRun, RunDirectory
-from codeact_team.journal.blobs import Blobs
-from codeact_team.journal.log import read_log
-from codeact_team.journal.room import DEFAULT_MIB
-from codeact_team.runs import RunResult
-from codeact_team.workspace import RecordedFile
+from codeact_team.executors.confined import ConfinedSessionCodeExecutor
+from codeact_team.executors.files.directories import Directory, opened
+from codeact_team.runs.journal.blobs import DEFAULT_MIB, Blobs
+from codeact_team.runs.journal.log import read_log
+from codeact_team.runs.journal.recorded_run import RecordedRun
+from codeact_team.runs.journal.run_directory import RunDirectory
+from codeact_team.runs.opening import open_team
+from codeact_team.runs.result import RunResult
 
 MIB = 1 << 20
 

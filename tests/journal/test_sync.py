@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from cli.command_line import in_this_process, talker
 
-from codeact_team.journal import About, Recorder, RunDirectory
+from codeact_team.runs.journal.recorder import Recorder
+from codeact_team.runs.journal.run_directory import About, RunDirectory
 
 ABOUT = About(id="it", task="Go.", config="team.yaml", working_directory="/", versions={})
 

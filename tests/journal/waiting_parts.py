@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from codeact_team.approval import Answer, Question
+from codeact_team.tools.approval_rules import Question
+from codeact_team.tools.approvals import Answer
 
 
 async def order() -> str:

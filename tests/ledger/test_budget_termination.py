@@ -20,13 +20,14 @@ from autogen_ext.models.replay import ReplayChatCompletionClient
 from support.agents import TASK, Foreign, calls_of, replay, yes
 from support.codeact import agent_of, own_session, py
 
-from codeact_team import BudgetError, BudgetTermination, CodeExecutorAgent, Door, SettingError, wrap
-from codeact_team.clients import wrap_client
-from codeact_team.effects import Effect, Event
-from codeact_team.events import BlockEnded, BudgetSpent, ToolCallEnded
-from codeact_team.execution import CallOutcome
-from codeact_team.ledger import within_budgets
-from codeact_team.ledger.spending import Reading
+from codeact_team.agents.code_executor import CodeExecutorAgent
+from codeact_team.agents.ledger import BudgetTermination, Reading, within_budgets
+from codeact_team.core.effects import Door, Effect, Event
+from codeact_team.core.events import BlockEnded, BudgetSpent, ToolCallEnded
+from codeact_team.core.execution import CallOutcome
+from codeact_team.errors import BudgetError, SettingError
+from codeact_team.models.clients import wrap_client
+from codeact_team.tools.autogen_parts import wrap
 
 PRICES = {"clever": {"prompt": 2.0, "completion": 8.0}}
 

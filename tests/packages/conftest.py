@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 from support.wheels import make_wheel, use_index
 
-from codeact_team.packages import Layers, Provision, Requested
-from codeact_team.sandboxes.confined import ConfinedSandbox, ConfinedSandboxConfig
+from codeact_team.executors.packages.layers import Layers
+from codeact_team.executors.packages.provision import Provision
+from codeact_team.executors.packages.requirements import Requested
+from codeact_team.sandbox.confined.config import ConfinedSandboxConfig
+from codeact_team.sandbox.confined.sandbox import ConfinedSandbox
 
 Provide = Callable[..., Provision]
 

@@ -13,7 +13,8 @@ from packages.conftest import Provide
 from support.wheels import make_source_distribution, make_wheel
 
 from codeact_team.errors import SandboxError, SettingError
-from codeact_team.packages import Layer, Layers, Requested
+from codeact_team.executors.packages.layers import Layer, Layers
+from codeact_team.executors.packages.requirements import Requested
 
 Said = list[str]
 

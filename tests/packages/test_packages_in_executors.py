@@ -11,17 +11,13 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from support.wheels import make_wheel
 
-from codeact_team import (
-    ConfinedCommandLineCodeExecutor,
-    ConfinedSessionCodeExecutor,
-    DockerCommandLineCodeExecutor,
-    DockerSessionCodeExecutor,
-)
-from codeact_team.effects import Door
+from codeact_team.core.effects import Door, Event
+from codeact_team.core.events import SandboxPreparing
 from codeact_team.errors import SandboxError
-from codeact_team.events import Event, SandboxPreparing
 from codeact_team.executors.base import SandboxedCodeExecutor
-from codeact_team.packages import Layers
+from codeact_team.executors.confined import ConfinedCommandLineCodeExecutor, ConfinedSessionCodeExecutor
+from codeact_team.executors.docker import DockerCommandLineCodeExecutor, DockerSessionCodeExecutor
+from codeact_team.executors.packages.layers import Layers
 
 KINDS: list[Any] = [
     pytest.param(DockerCommandLineCodeExecutor, marks=pytest.mark.docker, id="docker"),

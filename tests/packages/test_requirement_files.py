@@ -16,9 +16,8 @@ from packaging.requirements import Requirement
 from support.wheels import make_wheel
 
 from codeact_team.errors import SandboxError, SettingError
-from codeact_team.packages import Provision
-from codeact_team.packages.requests import Requested
-from codeact_team.packages.requirement_files import read_requirements
+from codeact_team.executors.packages.provision import Provision
+from codeact_team.executors.packages.requirements import Requested, read_requirements
 
 Provide = Callable[..., Provision]
 

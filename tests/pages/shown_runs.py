@@ -8,8 +8,8 @@ from hashlib import sha256
 from autogen_agentchat.messages import TextMessage
 from autogen_core.models import RequestUsage
 
-from codeact_team.effects import Event
-from codeact_team.events import (
+from codeact_team.core.effects import Event
+from codeact_team.core.events import (
     Approval,
     ArtifactKept,
     ArtifactReference,
@@ -36,9 +36,10 @@ from codeact_team.events import (
     ToolCallBegan,
     ToolCallEnded,
 )
-from codeact_team.execution import Artifact, BoundName, CallOutcome, Outcome
-from codeact_team.runs import RunEnding, RunFile, RunResult, ToolUse
-from codeact_team.workspace import Change
+from codeact_team.core.execution import Artifact, BoundName, CallOutcome, Outcome
+from codeact_team.core.executor_interface import Change
+from codeact_team.runs.result import RunEnding, RunResult, ToolUse
+from codeact_team.runs.run_files import RunFile
 
 USAGE = RequestUsage(1234, 56)
 

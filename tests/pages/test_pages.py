@@ -11,8 +11,8 @@ import pytest
 from shown_runs import Shown, session
 from support.recorded import result
 
-from codeact_team.effects import Event
-from codeact_team.events import (
+from codeact_team.core.effects import Event
+from codeact_team.core.events import (
     BlockBegan,
     BlockEnded,
     Code,
@@ -24,9 +24,9 @@ from codeact_team.events import (
     RunParked,
     ToolCallBegan,
 )
-from codeact_team.execution import Artifact
-from codeact_team.pages import write_page
-from codeact_team.runs import RunEnding
+from codeact_team.core.execution import Artifact
+from codeact_team.runs.pages.page import write_page
+from codeact_team.runs.result import RunEnding
 
 
 def page(events: Iterable[Event], shown: Shown | None = None) -> str:

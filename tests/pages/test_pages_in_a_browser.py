@@ -12,9 +12,9 @@ from playwright.sync_api import Browser
 from shown_runs import Shown, everywhere, session
 from support.browsing import Elsewhere, open_page
 
-from codeact_team.effects import Event
-from codeact_team.execution import Artifact
-from codeact_team.pages import write_page
+from codeact_team.core.effects import Event
+from codeact_team.core.execution import Artifact
+from codeact_team.runs.pages.page import write_page
 
 BIDI = "admin\N{RIGHT-TO-LEFT OVERRIDE}gnp.exe \x1b[2J\x00"
 HOSTILE = """\

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage
 
-from codeact_team.effects import Event
-from codeact_team.events import MessageSent
-from codeact_team.runs import RunResult, TeamRunner
+from codeact_team.core.effects import Event
+from codeact_team.core.events import MessageSent
+from codeact_team.runs.result import RunResult
+from codeact_team.runs.team_runner import TeamRunner
 
 CONFINED = (
     "config.participants.executor.config.code_executor="

@@ -13,8 +13,8 @@ from autogen_agentchat.messages import (
 from autogen_core.code_executor import CodeResult
 from autogen_core.models import RequestUsage
 
-from codeact_team import Outcome, Verdict
-from codeact_team.events import (
+from codeact_team.agents.observations import Ending, ExecutionRecord
+from codeact_team.core.events import (
     BlockBegan,
     MessageSent,
     ModelCallEnded,
@@ -22,11 +22,10 @@ from codeact_team.events import (
     ToolCallBegan,
     ToolCallEnded,
 )
-from codeact_team.execution import CallOutcome
-from codeact_team.execution_records import Ending, ExecutionRecord
-from codeact_team.runs import ToolUse
-from codeact_team.runs.acceptance import Acceptance
-from codeact_team.runs.costs import Costs
+from codeact_team.core.execution import CallOutcome, Outcome
+from codeact_team.models.verdicts import Verdict
+from codeact_team.runs.result import Costs, ToolUse
+from codeact_team.runs.summary import Acceptance
 
 TASK = TextMessage(content="A task", source="user")
 ANSWER = TextMessage(content="42", source="coder")

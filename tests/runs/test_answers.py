@@ -11,11 +11,12 @@ from autogen_agentchat.messages import (
 )
 from autogen_core.code_executor import CodeResult
 
-from codeact_team import Outcome, Verdict
-from codeact_team.effects import Event
-from codeact_team.events import BlockEnded, MessageSent, RunBegan
-from codeact_team.execution_records import Ending, ExecutionRecord
-from codeact_team.runs.answers import Answers
+from codeact_team.agents.observations import Ending, ExecutionRecord
+from codeact_team.core.effects import Event
+from codeact_team.core.events import BlockEnded, MessageSent, RunBegan
+from codeact_team.core.execution import Outcome
+from codeact_team.models.verdicts import Verdict
+from codeact_team.runs.summary import Answers
 
 
 def say(text: str, source: str = "coder", **metadata: str) -> MessageSent:

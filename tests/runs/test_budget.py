@@ -11,10 +11,11 @@ import pytest
 from recording import CONFINED, NO_HTTP_RETRIES, Recording, run_local, runner, use_model_at
 from support.openai_server import AnyReply, Json, ScriptedServer, Slow, Text
 
-from codeact_team import open_team
-from codeact_team.events import BudgetSpent, ClockRead
-from codeact_team.journal import RecordedRun, find_run
-from codeact_team.runs import Cost, RunEnding, RunResult
+from codeact_team.core.events import BudgetSpent, ClockRead
+from codeact_team.runs.journal.recorded_run import RecordedRun
+from codeact_team.runs.journal.run_directory import find_run
+from codeact_team.runs.opening import open_team
+from codeact_team.runs.result import Cost, RunEnding, RunResult
 
 CODE = Text("```python\nprint('the answer is', 6 * 7)\n```")
 FAILS = Text("```python\nprint('so far')\n1 / 0\n```")

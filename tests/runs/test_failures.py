@@ -12,12 +12,12 @@ from autogen_ext.models.openai import OpenAIChatCompletionClient
 from autogen_ext.models.replay import ReplayChatCompletionClient
 from support.openai_server import AnyReply, Cut, Garbage, HttpError, ScriptedServer, Slow, Text
 
-from codeact_team import CodeExecutorAgent, DockerCommandLineCodeExecutor
-from codeact_team.clients import wrap_client
-from codeact_team.effects import Door
+from codeact_team.agents.code_executor import CodeExecutorAgent
+from codeact_team.core.effects import Door
 from codeact_team.errors import ConfigError, EngineError
-from codeact_team.runs import explain
-from codeact_team.runs.failures import is_transient
+from codeact_team.executors.docker import DockerCommandLineCodeExecutor
+from codeact_team.models.clients import wrap_client
+from codeact_team.runs.result import explain, is_transient
 
 KEY = "sk-proj-abc***********************wxyz"
 

@@ -9,7 +9,7 @@ import pytest
 from recording import CONFINED, NO_HTTP_RETRIES, Recording, run_local, runner, use_model_at
 from support.openai_server import HttpError, Json, ScriptedServer, Text
 
-from codeact_team.events import RunBegan
+from codeact_team.core.events import RunBegan
 
 TALK = Text("```python\nprint(6 * 7)\n```")
 ACCEPT = Json({"problems": [], "accepted": True, "next_step": ""})

@@ -15,10 +15,12 @@ from autogen_agentchat.messages import BaseChatMessage
 from recording import CONFINED, NO_HTTP_RETRIES, Recording, runner, use_model_at
 from support.openai_server import HttpError, Json, ScriptedServer, Slow, Text
 
+from codeact_team.core.events import Opened
+from codeact_team.core.providers import Policy
 from codeact_team.errors import ConfigError, EngineError
-from codeact_team.events import Opened
-from codeact_team.providers import Policy
-from codeact_team.runs import RunEnding, TeamRunner, task_stream
+from codeact_team.runs import team_runner as task_stream
+from codeact_team.runs.result import RunEnding
+from codeact_team.runs.team_runner import TeamRunner
 
 CODE = Text("```python\nprint('the answer is', 6 * 7)\n```")
 SLEEPS = Text("```python\nprint('no' + 'w', flush=True)\nimport time\ntime.sleep(60)\n```")

@@ -18,12 +18,14 @@ from cli.command_line import codeact_team, talker
 from recording import CONFINED, NO_HTTP_RETRIES, use_model_at
 from support.openai_server import Body, Json, ScriptedServer, Text
 
-from codeact_team import Door, Event, open_team
+from codeact_team.core.effects import Door, Event
+from codeact_team.core.events import BlockEnded, MessageSent, ModelCallEnded, RunBegan
 from codeact_team.errors import JournalError
-from codeact_team.events import BlockEnded, MessageSent, ModelCallEnded, RunBegan
-from codeact_team.journal import RecordedRun, RunDirectory
-from codeact_team.runs import RunEnding, RunResult
+from codeact_team.runs.journal.recorded_run import RecordedRun
+from codeact_team.runs.journal.run_directory import RunDirectory
 from codeact_team.runs.kept_runs import KeptRun, RunState
+from codeact_team.runs.opening import open_team
+from codeact_team.runs.result import RunEnding, RunResult
 
 CODE = Text("```python\nprint('the answer is', 6 * 7)\n```")
 MOST = "config.termination_condition.config.conditions.1.config.max_messages"

@@ -10,9 +10,9 @@ from support.cost import SHORT, longest_turn
 from support.recorded import result
 
 from codeact_team.config.loading import read_config
-from codeact_team.events import Opened
-from codeact_team.journal import RunDirectory
-from codeact_team.journal.log import read_log
+from codeact_team.core.events import Opened
+from codeact_team.runs.journal.log import read_log
+from codeact_team.runs.journal.run_directory import RunDirectory
 from codeact_team.runs.recording import Recording
 
 CONFIG: dict[str, Any] = {

@@ -21,9 +21,9 @@ from pydantic import BaseModel
 from recording import CONFINED, Recording, run_local, runner, use_model_at
 from support.openai_server import HttpError, Json, ScriptedServer, Slow, Text
 
-from codeact_team.agents.codeact import budget
-from codeact_team.effects import Event, ListenerFailed
-from codeact_team.events import (
+from codeact_team.agents.codeact import config as budget
+from codeact_team.core.effects import Event, ListenerFailed
+from codeact_team.core.events import (
     BlockBegan,
     Judged,
     MessageSent,
@@ -33,8 +33,9 @@ from codeact_team.events import (
     RunEnded,
     Said,
 )
-from codeact_team.providers import Policy
-from codeact_team.runs import RunEnding, RunResult, task_stream
+from codeact_team.core.providers import Policy
+from codeact_team.runs import team_runner as task_stream
+from codeact_team.runs.result import RunEnding, RunResult
 
 CODE = Text("```python\nprint('the answer is', 6 * 7)\n```")
 ACCEPT = Json({"problems": [], "accepted": True, "next_step": ""})

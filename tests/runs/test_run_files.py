@@ -14,10 +14,11 @@ import pytest
 from recording import Recording, runner
 from support.cost import SHORT, watched_turns
 
-from codeact_team.effects import Event
-from codeact_team.events import ArtifactKept, Opened, Output
-from codeact_team.executors import ConfinedCommandLineCodeExecutor
-from codeact_team.runs import RunEnding, RunResult, run_files
+from codeact_team.core.effects import Event
+from codeact_team.core.events import ArtifactKept, Opened, Output
+from codeact_team.executors.confined import ConfinedCommandLineCodeExecutor
+from codeact_team.runs import run_files
+from codeact_team.runs.result import RunEnding, RunResult
 from codeact_team.runs.run_files import RunFiles
 
 SHOWS = """```python

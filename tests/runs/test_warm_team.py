@@ -10,11 +10,13 @@ from autogen_agentchat.base import TaskResult
 from recording import CONFINED, NO_HTTP_RETRIES, Recording, runner, use_model_at
 from support.openai_server import Body, Json, ScriptedServer, Text
 
-from codeact_team import open_pool, open_team
-from codeact_team.events import SandboxStarted
-from codeact_team.executors.pool import memory
-from codeact_team.journal import RecordedRun, RunDirectory
-from codeact_team.runs import RunEnding
+from codeact_team.config.open import open_pool
+from codeact_team.core.events import SandboxStarted
+from codeact_team.executors import stock as memory
+from codeact_team.runs.journal.recorded_run import RecordedRun
+from codeact_team.runs.journal.run_directory import RunDirectory
+from codeact_team.runs.opening import open_team
+from codeact_team.runs.result import RunEnding
 
 SETTINGS = [CONFINED, NO_HTTP_RETRIES]
 

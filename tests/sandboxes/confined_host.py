@@ -23,9 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from codeact_team.errors import ConfinementError
-from codeact_team.sandboxes.confined import ConfinedSandbox, ConfinedSandboxConfig, Enforced
-from codeact_team.sandboxes.confined.supervisor import hardening, view
-from codeact_team.system import filters
+from codeact_team.sandbox.confined.config import ConfinedSandboxConfig
+from codeact_team.sandbox.confined.enforcement import Enforced
+from codeact_team.sandbox.confined.sandbox import ConfinedSandbox
+from codeact_team.sandbox.confined.supervisor import hardening, view
+from codeact_team.sandbox.system import filters
 
 ATTACKS = Path(__file__).with_name("confined_attacks.py").read_bytes()
 

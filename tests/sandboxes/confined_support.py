@@ -14,8 +14,9 @@ import pytest
 from support.executing import why_not_confined
 from support.fork_server import Forked, start
 
-from codeact_team.sandboxes.base import Exit, Process
-from codeact_team.sandboxes.confined import ConfinedSandbox, ConfinedSandboxConfig
+from codeact_team.sandbox.base import Exit, Process
+from codeact_team.sandbox.confined.config import ConfinedSandboxConfig
+from codeact_team.sandbox.confined.sandbox import ConfinedSandbox
 
 HERE = Path(__file__).parent
 

@@ -9,7 +9,8 @@ import pytest
 from sandboxes import confined_host
 from sandboxes.confined_support import confined, skip_if_not_confined
 
-from codeact_team.sandboxes.confined import ConfinedSandbox, template
+from codeact_team.sandbox.confined import template
+from codeact_team.sandbox.confined.sandbox import ConfinedSandbox
 
 Supervisors = Callable[[], list[int]]
 

@@ -26,9 +26,8 @@ from sandboxes.conftest import Supervisors
 from support.waiting import until
 
 from codeact_team.errors import ConfinementError, SandboxError, SettingError
-from codeact_team.sandboxes.base import Exit
-from codeact_team.sandboxes.confined import ConfinedSandbox
-from codeact_team.sandboxes.limits import diagnose
+from codeact_team.sandbox.base import Exit, diagnose
+from codeact_team.sandbox.confined.sandbox import ConfinedSandbox
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="code is confined on Linux only")
 

@@ -16,8 +16,9 @@ from sandboxes.confined_support import (
     started,
 )
 
-from codeact_team.sandboxes.confined import ConfinedSandbox, Enforced
-from codeact_team.sandboxes.limits import Cause, diagnose
+from codeact_team.sandbox.base import Cause, diagnose
+from codeact_team.sandbox.confined.enforcement import Enforced
+from codeact_team.sandbox.confined.sandbox import ConfinedSandbox
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="code is confined on Linux only")
 

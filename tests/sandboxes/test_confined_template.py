@@ -16,8 +16,8 @@ from sandboxes.conftest import Supervisors
 from support.waiting import until
 
 from codeact_team.errors import ConfinementError
-from codeact_team.sandboxes.confined import ConfinedSandboxConfig
-from codeact_team.sandboxes.confined.control import Control
+from codeact_team.sandbox.confined.config import ConfinedSandboxConfig
+from codeact_team.sandbox.confined.template import Control
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="code is confined on Linux only")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from codeact_team.sandboxes.limits import Cause, diagnose
+from codeact_team.sandbox.base import Cause, diagnose
 
 LIMITS = {cause: f"{cause.name.lower()}_field: 1" for cause in Cause}
 

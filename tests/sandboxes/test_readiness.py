@@ -10,7 +10,7 @@ from collections.abc import Generator
 import pytest
 from support.waiting import until
 
-from codeact_team.sandboxes.readiness import Readiness
+from codeact_team.sandbox.readiness import Readiness
 
 
 class Pipe:

@@ -14,13 +14,15 @@ import pytest
 from support.executing import why_not_confined
 from support.supervisor import block, in_docker, supervised
 
-from codeact_team import DockerSessionCodeExecutor, system
 from codeact_team.errors import SandboxError
-from codeact_team.sandboxes.base import Process
-from codeact_team.sandboxes.confined import ConfinedSandbox, ConfinedSandboxConfig
-from codeact_team.sessions import shipping
-from codeact_team.sessions.protocol import FROM_SUPERVISOR, FrameReader, Kind, frame
-from codeact_team.sessions.replies import Account
+from codeact_team.executors.docker import DockerSessionCodeExecutor
+from codeact_team.sandbox import system
+from codeact_team.sandbox.base import Process
+from codeact_team.sandbox.confined.config import ConfinedSandboxConfig
+from codeact_team.sandbox.confined.sandbox import ConfinedSandbox
+from codeact_team.session import shipping
+from codeact_team.session.link import Account
+from codeact_team.session.protocol import FROM_SUPERVISOR, FrameReader, Kind, frame
 
 ATTACKS = (Path(__file__).parent / "guard_attacks.py").read_text()
 
@@ -123,7 +125,7 @@ async def test_confined_code_can_only_read_what_its_interpreters_are_forked_from
 WITHOUT_ANY_GUARD = """
 import ctypes, os, sys
 sys.path.insert(0, os.path.dirname(__file__))
-from codeact_team.system import filters
+from codeact_team.sandbox.system import filters
 # landlock_create_ruleset; and PER_LINUX32, a processor whose numbers of system calls are not known
 filters.NUMBERS["landlock_create_ruleset"] = (444, 444)
 filters.install([filters.Rule("landlock_create_ruleset")])
@@ -139,7 +141,7 @@ async def test_no_session_runs_where_nothing_keeps_the_code_from_its_supervisor(
     wrapper.write_text('#!/bin/sh\nPATH=${PATH#*:}\nexec python3 "$0.py" "$@"\n')
     wrapper.chmod(0o755)
     wrapper.with_name("python3.py").write_text(WITHOUT_ANY_GUARD)
-    shutil.copytree(Path(system.__file__).parent, wrapper.with_name("codeact_team") / "system")
+    shutil.copytree(Path(system.__file__).parent, wrapper.with_name("codeact_team") / "sandbox" / "system")
     path = "/workspace/bin:/usr/local/bin:/usr/bin:/bin"
     executor = DockerSessionCodeExecutor(work_dir=tmp_path, environment={"PATH": path})
     with pytest.raises(SandboxError, match="no session is possible in this sandbox: code can signal its"):

@@ -14,20 +14,13 @@ from hypothesis import strategies as st
 from support.host_tools import Offered, echo, forever
 from support.liar import READY, RESULT, Liar, result
 
+from codeact_team.core.execution import Artifact, CallAnswer, HostTools
 from codeact_team.errors import SandboxError
-from codeact_team.execution import Artifact, CallAnswer, HostTools
-from codeact_team.sandboxes.base import Exit
-from codeact_team.sessions import host
-from codeact_team.sessions.host import Session
-from codeact_team.sessions.protocol import (
-    FROM_SUPERVISOR,
-    MAX_CALLS_AT_ONCE,
-    MAX_FILE_BYTES,
-    MIB,
-    Kind,
-    frame,
-)
-from codeact_team.sessions.replies import Account, Report
+from codeact_team.sandbox.base import Exit
+from codeact_team.session import host
+from codeact_team.session.host import Session
+from codeact_team.session.link import Account, Report
+from codeact_team.session.protocol import FROM_SUPERVISOR, MAX_CALLS_AT_ONCE, MAX_FILE_BYTES, MIB, Kind, frame
 
 GARBLED = "it sent something that could not be understood"
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from support.executing import why_not_confined
 
-from codeact_team.sandboxes.base import STARTS_AT_ONCE, Process
-from codeact_team.sandboxes.confined import ConfinedSandbox, ConfinedSandboxConfig
-from codeact_team.sessions.host import Session
+from codeact_team.sandbox.base import STARTS_AT_ONCE, Process
+from codeact_team.sandbox.confined.config import ConfinedSandboxConfig
+from codeact_team.sandbox.confined.sandbox import ConfinedSandbox
+from codeact_team.session.host import Session
 
 
 async def test_an_interpreter_begins_to_start_when_there_is_room_for_it(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from codeact_team.sessions.protocol import MAX_CALL_BYTES
-from codeact_team.sessions.runner.interpreter.arguments import MAX_DEPTH, Problem, encoded, plain
+from codeact_team.session.protocol import MAX_CALL_BYTES
+from codeact_team.session.runner.interpreter.arguments import MAX_DEPTH, Problem, encoded, plain
 
 _TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 _VALUES = st.recursive(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support.interpreter import RunningInterpreter
 
-from codeact_team.sessions.protocol import MAX_ARTIFACTS
+from codeact_team.session.protocol import MAX_ARTIFACTS
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

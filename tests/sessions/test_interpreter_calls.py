@@ -8,7 +8,7 @@ from support.calling import answer, works
 from support.declarations import ECHO
 from support.interpreter import RunningInterpreter
 
-from codeact_team.sessions.protocol import MAX_CALL_BYTES, MAX_CALL_BYTES_AT_ONCE, MAX_CALLS_AT_ONCE, MIB
+from codeact_team.session.protocol import MAX_CALL_BYTES, MAX_CALL_BYTES_AT_ONCE, MAX_CALLS_AT_ONCE, MIB
 
 
 @pytest.fixture

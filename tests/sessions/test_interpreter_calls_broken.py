@@ -7,7 +7,7 @@ from support.calling import answer, works
 from support.declarations import ECHO
 from support.interpreter import RunningInterpreter
 
-from codeact_team.sessions.protocol import TOKEN_BYTES, Kind, frame
+from codeact_team.session.protocol import TOKEN_BYTES, Kind, frame
 
 
 def prepared(interpreter: RunningInterpreter) -> RunningInterpreter:

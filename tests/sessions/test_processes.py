@@ -7,10 +7,10 @@ import sys
 
 STARVED = """
 import itertools, os, time
-from codeact_team.sessions.runner.supervisor.guard import Guard
-from codeact_team.sessions.runner.supervisor.process_family import Family
-from codeact_team.system.kernel import adopt_orphans
-from codeact_team.system.oom_score import OomScore
+from codeact_team.session.runner.supervisor.guard import Guard
+from codeact_team.session.runner.supervisor.process_family import Family
+from codeact_team.sandbox.system.kernel import adopt_orphans
+from codeact_team.sandbox.system.oom_score import OomScore
 
 adopt_orphans()
 family = Family(Guard(), OomScore())

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeact_team import sessions
-from codeact_team.sessions.protocol import FROM_SUPERVISOR, FrameReader, Kind, ProtocolError, frame
+from codeact_team import session
+from codeact_team.session.protocol import FROM_SUPERVISOR, FrameReader, Kind, ProtocolError, frame
 
-ROOT = Path(sessions.__file__).parent
+ROOT = Path(session.__file__).parent
 
 
 def pieces(data: bytes, cuts: list[int]) -> Iterator[bytes]:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from support.supervisor import Supervised, supervised, wait_for
 
-from codeact_team.sessions import shipping
-from codeact_team.sessions.protocol import Kind, frame
+from codeact_team.session import shipping
+from codeact_team.session.protocol import Kind, frame
 
 
 def test_says_that_it_is_guarded_and_which_interpreter_is_the_first(fresh_supervisor: Supervised) -> None:

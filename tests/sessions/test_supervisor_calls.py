@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from support.supervisor import REPORTS, Supervised, wait_for
 
-from codeact_team.sessions.protocol import MAX_ANSWER_BYTES, MAX_CALL_BYTES, MIB, Kind, frame
-from codeact_team.sessions.replies import Account
+from codeact_team.session.link import Account
+from codeact_team.session.protocol import MAX_ANSWER_BYTES, MAX_CALL_BYTES, MIB, Kind, frame
 
 DEAF = "it did not read the answers to its calls"
 FORGED = "it sent something that is no report of this block"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support.supervisor import Supervised
 
-from codeact_team.sessions.protocol import MAX_FILE_BYTES, MAX_LISTED_FILES
+from codeact_team.session.protocol import MAX_FILE_BYTES, MAX_LISTED_FILES
 
 
 @pytest.mark.parametrize("content", [b"", b"text\n", bytes(range(256)) * 20_000], ids=len)

@@ -9,7 +9,7 @@ from textwrap import dedent
 import pytest
 from support.supervisor import REPORTS, Ended, Supervised, wait_for
 
-from codeact_team.sessions.replies import Account
+from codeact_team.session.link import Account
 
 FORGED = "it sent something that is no report of this block"
 KIB = 1024

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.supervisor import Supervised, in_docker, supervised
 
-from codeact_team.sessions.protocol import RUN_HEAD, Kind, frame
+from codeact_team.session.protocol import RUN_HEAD, Kind, frame
 
 pytestmark = pytest.mark.docker
 

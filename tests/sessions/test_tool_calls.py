@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from support.host_tools import Offered, echo, forever
 from support.waiting import until
 
+from codeact_team.core.execution import Artifact, CallAnswer, CallOutcome, HostTools
 from codeact_team.errors import SettingError
-from codeact_team.execution import Artifact, CallAnswer, CallOutcome, HostTools
-from codeact_team.sessions.protocol import (
+from codeact_team.session.protocol import (
     FROM_HOST,
     MAX_ANSWER_BYTES,
     MAX_CALL_BYTES,
@@ -28,7 +28,7 @@ from codeact_team.sessions.protocol import (
     Kind,
     ProtocolError,
 )
-from codeact_team.sessions.tool_calls import ToolCalls, introduction
+from codeact_team.session.tool_calls import ToolCalls, introduction
 
 Answer = dict[str, Any]
 

@@ -20,10 +20,10 @@ from PIL import Image as pillow
 from pydantic import BaseModel
 from support.executing import why_not_confined
 
-from codeact_team.execution import ExecutionResult
-from codeact_team.execution_records import ExecutionRecord
-from codeact_team.executor_interface import Emit, StreamingCodeExecutor
-from codeact_team.executors import ConfinedCommandLineCodeExecutor
+from codeact_team.agents.observations import ExecutionRecord
+from codeact_team.core.execution import ExecutionResult
+from codeact_team.core.executor_interface import Emit, StreamingCodeExecutor
+from codeact_team.executors.confined import ConfinedCommandLineCodeExecutor
 
 Item = BaseAgentEvent | BaseChatMessage | Response
 

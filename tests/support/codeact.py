@@ -14,9 +14,9 @@ from support.agents import Item
 from support.executing import why_not_confined
 from support.openai_server import ScriptedServer
 
-from codeact_team.agents import CodeActAgent
-from codeact_team.executor_interface import SessionCodeExecutor
-from codeact_team.executors import ConfinedSessionCodeExecutor
+from codeact_team.agents.codeact.agent import CodeActAgent
+from codeact_team.core.executor_interface import SessionCodeExecutor
+from codeact_team.executors.confined import ConfinedSessionCodeExecutor
 
 
 def py(code: str) -> str:

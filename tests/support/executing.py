@@ -18,17 +18,13 @@ import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 
-from codeact_team import (
-    ConfinedCommandLineCodeExecutor,
-    ConfinedSessionCodeExecutor,
-    DockerCommandLineCodeExecutor,
-    DockerSessionCodeExecutor,
-    StreamingCodeExecutor,
-)
-from codeact_team.execution import ExecutionResult, Outcome
+from codeact_team.core.execution import ExecutionResult, Outcome
+from codeact_team.core.executor_interface import StreamingCodeExecutor
 from codeact_team.executors.base import SandboxedCodeExecutor
-from codeact_team.sandboxes.docker.container import LABEL, owner_label
-from codeact_team.sandboxes.docker.engine import connect, engine_url
+from codeact_team.executors.confined import ConfinedCommandLineCodeExecutor, ConfinedSessionCodeExecutor
+from codeact_team.executors.docker import DockerCommandLineCodeExecutor, DockerSessionCodeExecutor
+from codeact_team.sandbox.docker.container import LABEL, owner_label
+from codeact_team.sandbox.docker.engine import connect, engine_url
 
 
 async def run(

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from codeact_team.execution import CallAnswer, CallOutcome, HostTools
+from codeact_team.core.execution import CallAnswer, CallOutcome, HostTools
 
 Pause = Callable[[], AbstractContextManager[None]]
 Function = Callable[..., Awaitable[CallAnswer]]

@@ -7,8 +7,7 @@ from collections.abc import AsyncGenerator
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 
-from codeact_team import SessionResult
-from codeact_team.execution import ExecutionResult, HostTools
+from codeact_team.core.execution import ExecutionResult, HostTools, SessionResult
 from codeact_team.executors.session import InterpreterCodeExecutor
 
 

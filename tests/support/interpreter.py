@@ -16,8 +16,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Self
 
-from codeact_team.sessions import shipping
-from codeact_team.sessions.protocol import FROM_INTERPRETER, RUN_HEAD, TOKEN_BYTES, FrameReader, Kind, frame
+from codeact_team.session import shipping
+from codeact_team.session.protocol import FROM_INTERPRETER, RUN_HEAD, TOKEN_BYTES, FrameReader, Kind, frame
 
 _TIMEOUT = 60.0
 """Seconds after which a test fails; nothing here takes a tenth of it."""
@@ -85,11 +85,11 @@ class RunningInterpreter:
         self._output, output = os.pipe()
         self._control, control = socket.socketpair()
         payload = shipping.payload()
-        bootstrap = (resources.files("codeact_team.sessions") / "runner" / "bootstrap.py").read_text()
+        bootstrap = (resources.files("codeact_team.session") / "runner" / "bootstrap.py").read_text()
         arguments = [
             str(commands),
             str(len(payload)),
-            "codeact_team.sessions.runner.interpreter.interpreter",
+            "codeact_team.session.runner.interpreter.interpreter",
             str(commands),
         ]
         self.process = subprocess.Popen(

@@ -6,10 +6,9 @@ import asyncio
 import socket
 from collections.abc import Mapping, Sequence
 
-from codeact_team.sandboxes.base import Exit, Process, Sandbox
-from codeact_team.sandboxes.limits import Limits
-from codeact_team.sessions.protocol import NONE, RESULT_HEAD, Kind, frame
-from codeact_team.sessions.shipping import payload
+from codeact_team.sandbox.base import Exit, Limits, Process, Sandbox
+from codeact_team.session.protocol import NONE, RESULT_HEAD, Kind, frame
+from codeact_team.session.shipping import payload
 
 READY = frame(Kind.READY, b'{"interpreter": 1, "unguarded": null}')
 

@@ -13,8 +13,8 @@ from support.processes import processes_below
 from support.waiting import until
 
 from codeact_team.errors import EngineError
-from codeact_team.sandboxes.docker import DockerSandboxConfig
-from codeact_team.sandboxes.docker.engine import connect
+from codeact_team.sandbox.docker.config import DockerSandboxConfig
+from codeact_team.sandbox.docker.engine import connect
 
 _IMAGE = DockerSandboxConfig().image
 _NAMESPACES = ["--net", "--mount", "--pid", "--ipc", "--uts"]

@@ -7,9 +7,10 @@ from typing import Any
 
 from autogen_core.models import RequestUsage
 
-from codeact_team.effects import Event
-from codeact_team.journal import About, Recorder
-from codeact_team.runs import RunEnding, RunResult
+from codeact_team.core.effects import Event
+from codeact_team.runs.journal.recorder import Recorder
+from codeact_team.runs.journal.run_directory import About
+from codeact_team.runs.result import RunEnding, RunResult
 
 
 def recorder(runs: Path, name: str, *events: Event, task: str = "Look.") -> Recorder:

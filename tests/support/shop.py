@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from codeact_team.approval import Answer, Question
+from codeact_team.tools.approval_rules import Question
+from codeact_team.tools.approvals import Answer
 
 
 async def price(article: str) -> float:

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from codeact_team.sessions import shipping
-from codeact_team.sessions.protocol import FROM_SUPERVISOR, RUN_HEAD, FrameReader, Kind, frame
-from codeact_team.sessions.replies import Account, Greeting
-from codeact_team.system import trees
+from codeact_team.sandbox.system import trees
+from codeact_team.session import shipping
+from codeact_team.session.link import Account, Greeting
+from codeact_team.session.protocol import FROM_SUPERVISOR, RUN_HEAD, FrameReader, Kind, frame
 
 PATIENCE = 30.0
 """Seconds that an answer may take on a machine that is busy with other things."""

@@ -22,12 +22,16 @@ from support.codeact import agent_of, own_session, py
 from support.openai_server import HttpError, Json, ScriptedServer, Text
 from tracing_support import Spans, begin_of, context_of, end_of, told_of, tracing
 
-from codeact_team import open_team, telemetry, wrap
-from codeact_team.approval import Answer, Question
-from codeact_team.clients import wrap_client
-from codeact_team.effects import Door, Effect, Event, Perform, current_door
-from codeact_team.events import BlockBegan, RunBegan, RunEnded
-from codeact_team.runs import RunEnding, TeamRunner
+from codeact_team.core.effects import Door, Effect, Event, Perform, current_door
+from codeact_team.core.events import BlockBegan, RunBegan, RunEnded
+from codeact_team.models.clients import wrap_client
+from codeact_team.runs.opening import open_team
+from codeact_team.runs.result import RunEnding
+from codeact_team.runs.team_runner import TeamRunner
+from codeact_team.telemetry import spans as telemetry
+from codeact_team.tools.approval_rules import Question
+from codeact_team.tools.approvals import Answer
+from codeact_team.tools.autogen_parts import wrap
 
 CONTENTS = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 CONFINED = (
@@ -370,7 +374,7 @@ async def test_a_question_to_a_person_is_a_span_and_its_answer_an_event(spans: S
             await agent.run(task="Print.")
     assert spans.path(spans.one("ask_person")) == ["invoke_agent coder", "ask_person"]
     (approval,) = spans.one("invoke_agent coder").events
-    assert dict(approval.attributes or {})["codeact_team.approval.decision"] == "allowed"
+    assert dict(approval.attributes or {})["codeact_team.tools.approvals.decision"] == "allowed"
 
 
 async def test_work_that_is_cancelled_ends_its_spans(spans: Spans):

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.schemas import Call, calls
 
-from codeact_team.parsing import extract_code, make_inert
+from codeact_team.core.markdown import extract_code
+from codeact_team.core.quoting import make_inert
 from codeact_team.tools import declarations
-from codeact_team.tools.argument_checking import ArgumentChecker
+from codeact_team.tools.argument_checking import ArgumentChecker, Schema
 from codeact_team.tools.declarations import MAX_DESCRIPTION, MAX_DOC, Declaration
-from codeact_team.tools.schema_documents import Schema
-from codeact_team.tools.tool_sources import ListedTool
+from codeact_team.tools.sources import ListedTool
 
 
 def declare(name: str, description: str, schema: Schema, *, returns: Schema | None = None) -> Declaration:

@@ -15,9 +15,9 @@ from autogen_ext.models.replay import ReplayChatCompletionClient
 from hosted import Shout, Text
 from pydantic import Field
 
+from codeact_team.core.providers import DEFAULT_NAMESPACES, Policy, using
 from codeact_team.errors import ConfigError, NotAllowedError, SettingError
-from codeact_team.providers import DEFAULT_NAMESPACES, Policy, using
-from codeact_team.tools import Toolbox
+from codeact_team.tools.toolbox import Toolbox
 
 OURS = Policy(DEFAULT_NAMESPACES | {"hosted"})
 

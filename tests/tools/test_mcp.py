@@ -25,9 +25,10 @@ from support.fork_server import forked_by_command
 from support.mcp_server import PNG
 from support.serving import LISTING_SERVER, SERVER, mcp_over_http
 
+from codeact_team.core.execution import Artifact
 from codeact_team.errors import WorkbenchError
-from codeact_team.execution import Artifact
-from codeact_team.tools import Offer, Toolbox, ToolFailed
+from codeact_team.tools.sources import ToolFailed
+from codeact_team.tools.toolbox import Offer, Toolbox
 
 SECRET = "sk-0123456789"
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from autogen_ext.tools.mcp import StdioServerParams, StreamableHttpServerParams
 
-from codeact_team.tools.mcp.redaction import label_of, redact
+from codeact_team.tools.mcp import label_of, redact
 
 SECRET = "sk-0123456789"
 

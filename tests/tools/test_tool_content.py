@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from PIL import Image as Pictures
 from pydantic import BaseModel
 
-from codeact_team.execution import Artifact
-from codeact_team.tools.returned_values import ToolFailed, mime_type, pieces_of, pieces_of_result
+from codeact_team.core.execution import Artifact
+from codeact_team.tools.sources import ToolFailed, mime_type, pieces_of, pieces_of_result
 
 JSON: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

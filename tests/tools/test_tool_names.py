@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeact_team.tools.identifiers import RESERVED, assign, identifier
+from codeact_team.tools.declarations import RESERVED, assign, identifier
 
 
 @pytest.mark.parametrize(

@@ -30,11 +30,11 @@ from autogen_core.tools import (
 from PIL import Image as Pictures
 from pydantic import BaseModel, JsonValue
 
+from codeact_team.core.execution import Artifact
+from codeact_team.core.markdown import extract_code
 from codeact_team.errors import SettingError, WorkbenchError
-from codeact_team.execution import Artifact
-from codeact_team.parsing import extract_code
-from codeact_team.tools import HANDFUL, Offer, Toolbox, ToolFailed
-from codeact_team.tools.assembling import MAX_DECLARATIONS
+from codeact_team.tools.sources import ToolFailed
+from codeact_team.tools.toolbox import HANDFUL, MAX_DECLARATIONS, Offer, Toolbox
 
 
 class Line(BaseModel):
@@ -177,7 +177,7 @@ async def test_there_is_a_limit_to_the_number_of_tools() -> None:
 
 
 def test_without_an_mcp_server_its_library_is_not_imported() -> None:
-    code = "import sys, codeact_team.tools as tools; tools.Toolbox(); assert 'mcp' not in sys.modules"
+    code = "import sys, codeact_team.tools.toolbox as toolbox; toolbox.Toolbox(); assert 'mcp' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -13,24 +13,24 @@ from autogen_core.models import ChatCompletionClient, LLMMessage, UserMessage
 
 from codeact_team.agents.agent_config import show_options
 from codeact_team.agents.base import ExecutingAgent
-from codeact_team.agents.chat_messages import model_messages
 from codeact_team.agents.codeact.attempts import Attempts
-from codeact_team.agents.codeact.codeact_config import (
+from codeact_team.agents.codeact.config import (
     CodeActAgentConfig,
     CodeActAgentOptions,
     CodeActAgentSettings,
     check_executor,
+    check_places,
+    import_paths,
+    read_functions,
+    render,
 )
-from codeact_team.agents.codeact.codeact_loop import CodeActLoop
-from codeact_team.agents.codeact.codeact_run import CodeActRun
-from codeact_team.agents.codeact.given_functions import import_paths, read_functions
-from codeact_team.agents.codeact.handoffs import Handoffs
-from codeact_team.agents.codeact.instructions import check_places, render
-from codeact_team.agents.codeact.output_schema import OutputSchema
-from codeact_team.agents.sandbox_knowledge import describe_for_turn
+from codeact_team.agents.codeact.loop import CodeActLoop
+from codeact_team.agents.codeact.reply import Handoffs, OutputSchema
+from codeact_team.agents.codeact.run import CodeActRun
+from codeact_team.agents.messages import describe_for_turn, model_messages
 from codeact_team.agents.turn import Emit
-from codeact_team.clients import wrap_client
-from codeact_team.sandbox_description import without_note
+from codeact_team.core.sandbox_description import without_note
+from codeact_team.models.clients import wrap_client
 
 _RESTARTED = "The interpreter was started anew since the conversation so far: its variables, functions and imports are gone."
 _LEFT_TO_OTHERS = (
@@ -44,8 +44,8 @@ class CodeActAgent(ExecutingAgent[CodeActAgentSettings], Component[CodeActAgentC
 
     An answer without code ends a run, and so does ``final_answer(value)`` called in the code. Where a limit is reached
     first, one last call to the model makes the best answer from what is there. The response's metadata holds an
-    :class:`~codeact_team.execution_records.ExecutionRecord` of the code, how the run ended
-    (:class:`~codeact_team.execution_records.Ending`) and, with reflection, the verdict on the answer; its ``models_usage``
+    :class:`~codeact_team.agents.observations.ExecutionRecord` of the code, how the run ended
+    (:class:`~codeact_team.agents.observations.Ending`) and, with reflection, the verdict on the answer; its ``models_usage``
     all calls.
 
     Variables and conversation live on from run to run, until the agent is reset.
@@ -57,7 +57,7 @@ class CodeActAgent(ExecutingAgent[CodeActAgentSettings], Component[CodeActAgentC
         **options: The fields of :class:`CodeActAgentConfig`, parts as objects instead of configs. ``functions`` may
             hold Python functions, too, whose source is shipped, and ``tools`` functions; ``approval_func`` and
             ``approval_handler`` may be functions. Of all these, only import paths can be dumped. Where no
-            ``approval_handler`` is given, the one of :func:`codeact_team.approval.asking` is asked; where there is
+            ``approval_handler`` is given, the one of :func:`codeact_team.tools.approvals.asking` is asked; where there is
             none, what would be asked is denied. ``output_schema`` may be the class of a Pydantic model, whose schema is
             what is dumped: ``Model.model_validate_json(result.messages[-1].content)`` is the answer.
 

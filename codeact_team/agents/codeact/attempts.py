@@ -1,13 +1,4 @@
-"""Several attempts at a task side by side, each in a branch of the session, of which the agent goes on with the best.
-
-An attempt is a whole run of the agent: its model begins with the conversation as it is, and its code with the variables and the
-files. Each has the agent's limits for itself. When all have come to their end, the model is asked which answer is the best, as
-in a reflection, unless there is only one, or all are the same. The branch of that attempt takes the place of the session, its
-conversation that of the agent, and what it has said is yielded. The other branches end, and of the other attempts only the cost
-is left. Until then what cannot be undone is not done: only tools that may be called twice are called.
-
-What is asked in an attempt depends on nothing that happens in another one, so that a journal can answer each by itself.
-"""
+"""Attempts side by side, in forks of one interpreter, and the choice between them."""
 
 from __future__ import annotations
 
@@ -15,24 +6,249 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cache
+from typing import Annotated, Any
 
 from autogen_agentchat.base import Response
+from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeExecutor
 from autogen_core.model_context import ChatCompletionContext
-from autogen_core.models import UserMessage
+from autogen_core.models import ChatCompletionClient, LLMMessage, SystemMessage, UserMessage
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, JsonValue, TypeAdapter, create_model
 
 from codeact_team.agents.block_calls import repeating
-from codeact_team.agents.chat_messages import visible_to
-from codeact_team.agents.codeact.attempt_effects import Attempt, Fork, Promotion
-from codeact_team.agents.codeact.choice import Account, choose
-from codeact_team.agents.codeact.codeact_loop import CodeActLoop
-from codeact_team.agents.codeact.codeact_run import CodeActRun
-from codeact_team.aio import is_being_cancelled, to_the_end, until_cancelled
-from codeact_team.effects import perform
+from codeact_team.agents.codeact.loop import CodeActLoop
+from codeact_team.agents.codeact.run import CodeActRun
+from codeact_team.agents.messages import visible_to
+from codeact_team.agents.observations import Ending, shorten
+from codeact_team.core.aio import is_being_cancelled, to_the_end, until_cancelled
+from codeact_team.core.component_effects import CodeEffect, Run
+from codeact_team.core.effects import Effect, error_text, perform
+from codeact_team.core.events import AttemptBegan, AttemptEnded, BranchPromoted, SessionForked
+from codeact_team.core.execution import Artifact
+from codeact_team.core.executor_interface import SessionCodeExecutor
+from codeact_team.core.quoting import as_data, make_inert
 from codeact_team.errors import ForkError, SandboxError
-from codeact_team.execution_records import Ending
-from codeact_team.executor_interface import SessionCodeExecutor
-from codeact_team.parsing import make_inert
+from codeact_team.models.structured import Answer, ask
+from codeact_team.models.verdicts import REFLECTION_SYSTEM_MESSAGE
+
+
+class Fork(CodeEffect[str | None]):
+    """A session gets branches for attempts; the outcome says why it cannot, if so.
+
+    Args:
+        executor: Of the session.
+        run: As of a :class:`CodeEffect`.
+        source: The agent.
+        branches: How many.
+    """
+
+    kind = "fork"
+    form = TypeAdapter[str | None](str | None)
+
+    def __init__(self, executor: CodeExecutor, run: Run, source: str, branches: int) -> None:
+        super().__init__(executor, run)
+        self.executor = executor
+        self.source = source
+        self._branches = branches
+
+    def request(self) -> JsonValue:
+        return {"branches": self._branches}
+
+    def began(self, span: int) -> SessionForked:
+        return SessionForked(span=span, agent=self.source, branches=self._branches)
+
+    def ended(self, span: int, outcome: str | None, error: BaseException | None) -> SessionForked:
+        refusal = outcome or error_text(error)
+        return SessionForked(
+            span=span, agent=self.source, branches=self._branches, is_over=True, refusal=refusal
+        )
+
+
+class Attempt(Effect[str]):
+    """An agent makes an attempt in a branch; the outcome is how that came to its end.
+
+    Whatever is asked within it is asked by this attempt.
+
+    Args:
+        fork: What its branch comes from.
+        source: The agent.
+        number: Its number, from 1.
+        attempts: How many there are.
+        branch: The executor of its branch; ``None`` where that was not made, as the journal knows all that comes.
+        run: Runs blocks in the branch, as :class:`CodeEffect` has it.
+
+    Attributes:
+        part: The executor of the session.
+    """
+
+    kind = "attempt"
+    form = TypeAdapter(str)
+
+    def __init__(
+        self,
+        fork: Fork,
+        source: str,
+        number: int,
+        attempts: int,
+        branch: SessionCodeExecutor | None,
+        run: Run,
+    ) -> None:
+        self.part = fork.part
+        self.source = source
+        self.fork = fork
+        self.branch = branch
+        self.run = run
+        self.number = number
+        self._attempts = attempts
+
+    def request(self) -> JsonValue:
+        return {"attempt": self.number, "of": self._attempts}
+
+    def began(self, span: int) -> AttemptBegan:
+        return AttemptBegan(span=span, agent=self.source, attempt=self.number, attempts=self._attempts)
+
+    def ended(self, span: int, outcome: str | None, error: BaseException | None) -> AttemptEnded:
+        if isinstance(error, asyncio.CancelledError):
+            outcome, error = Ending.CANCELLED, None
+        return AttemptEnded(
+            span=span,
+            agent=self.source,
+            attempt=self.number,
+            attempts=self._attempts,
+            ending=outcome,
+            error=error_text(error),
+        )
+
+
+class Promotion(CodeEffect[str | None]):
+    """A branch takes the place of its session; the outcome says why it cannot, if so.
+
+    Args:
+        fork: What the branch comes from.
+        attempt: The number of the attempt that was made in it.
+        shown: What its code has made beside text.
+    """
+
+    kind = "promotion"
+    form = TypeAdapter[str | None](str | None)
+
+    def __init__(self, fork: Fork, attempt: int, shown: Sequence[Artifact]) -> None:
+        super().__init__(fork.executor, fork.run)
+        self.source = fork.source
+        self.fork = fork
+        self.attempt = attempt
+        self.shown = shown
+
+    def request(self) -> JsonValue:
+        return {"attempt": self.attempt}
+
+    def began(self, span: int) -> BranchPromoted:
+        return BranchPromoted(span=span, agent=self.source, attempt=self.attempt)
+
+    def ended(self, span: int, outcome: str | None, error: BaseException | None) -> BranchPromoted:
+        loss = outcome or error_text(error)
+        return BranchPromoted(span=span, agent=self.source, attempt=self.attempt, is_over=True, loss=loss)
+
+
+_CHOOSE = (
+    "The task above was worked on {count} times, each time from the beginning and without knowledge of the others. This is "
+    "what each has come to; code that was run and its output are those of its last step.\n\n{accounts}\n\n"
+    "Choose the one whose answer is to be given. What the results show counts, not how sure an answer sounds; that several "
+    "answers agree speaks for them. Answer with two fields:\n"
+    "- 'reason': why it is the best, in one or two sentences.\n"
+    "- 'answer': its number, from 1 to {count}."
+)
+_NUMBER = "The number of the answer that is to be given."
+_MAX_CHARS = 60_000
+"""How much of all the accounts the model reads together."""
+
+
+def _as_text(value: object) -> object:
+    return "" if value is None else value
+
+
+class Choice(BaseModel):
+    """The choice of one among several answers."""
+
+    # a default would be part of the JSON schema, which strict structured output does not allow
+    reason: Annotated[str, BeforeValidator(_as_text)] = Field(
+        default_factory=str, description="Why this answer is the best."
+    )
+    answer: int = Field(description=_NUMBER)
+
+
+@dataclass(frozen=True)
+class Account:
+    """What an attempt has come to.
+
+    Attributes:
+        answer: Its answer.
+        steps: How often its model has written.
+        code: What it has run last; empty if nothing.
+        output: What came of that.
+        verdict: What a reflection on the answer says; empty if there was none.
+    """
+
+    answer: str
+    steps: int
+    code: str = ""
+    output: str = ""
+    verdict: str = ""
+
+    def to_text(self, number: int, limit: int) -> str:
+        """The account as a model reads it, in about ``limit`` characters."""
+        parts = [f"Answer {number}, after {self.steps} step{'' if self.steps == 1 else 's'}:"]
+        parts.append(as_data(make_inert(shorten(self.answer, limit // 2))))
+        if self.code:
+            parts += ["Its last code:", as_data(make_inert(shorten(self.code, limit // 4)))]
+            parts += ["The output of that:", as_data(make_inert(shorten(self.output, limit // 4)))]
+        if self.verdict:
+            parts += ["A review of it said:", as_data(make_inert(shorten(self.verdict, limit // 8)))]
+        return "\n".join(parts)
+
+
+async def choose(
+    client: ChatCompletionClient,
+    task: Sequence[LLMMessage],
+    accounts: Sequence[Account],
+    cancellation_token: CancellationToken,
+) -> Answer[Choice]:
+    """Ask the model which of several answers is the best.
+
+    Args:
+        client: The model.
+        task: What was to be done, as the model can read it.
+        accounts: What the attempts have come to, two or more.
+        cancellation_token: Stops the call.
+
+    Returns:
+        The choice. Where the model did not give one that can be read, it is the first answer.
+
+    Raises:
+        Exception: As :func:`codeact_team.models.structured.ask`.
+    """
+    limit = _MAX_CHARS // len(accounts)
+    shown = "\n\n".join(account.to_text(number, limit) for number, account in enumerate(accounts, 1))
+    question = UserMessage(content=_CHOOSE.format(count=len(accounts), accounts=shown), source="user")
+    messages = [SystemMessage(content=REFLECTION_SYSTEM_MESSAGE), *task, question]
+    read = await ask(client, messages, _choice_of(len(accounts)), cancellation_token=cancellation_token)
+    return read.or_else(Choice(answer=1, reason=f"The choice could not be read. {read.problem}"))
+
+
+@cache
+def _choice_of(count: int) -> type[Choice]:
+    """The choice among so many, which has no other number."""
+
+    def is_there(number: int) -> int:
+        if not 1 <= number <= count:
+            raise ValueError(f"there is no answer {number}, only 1 to {count}")
+        return number
+
+    # strict structured output has no bounds of numbers
+    numbered = Annotated[int, AfterValidator(is_there), Field(description=_NUMBER)]
+    return create_model("Choice", __base__=Choice, __doc__=Choice.__doc__, answer=(numbered, ...))
+
 
 _ANSWERS = (Ending.ANSWERED, Ending.HANDED_OFF)
 _BEGIN = "{} attempts at the task are made side by side."

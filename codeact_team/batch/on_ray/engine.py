@@ -13,14 +13,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from codeact_team.aio import to_the_end
-from codeact_team.batch.host import Host
 from codeact_team.batch.job_configs import WorkerSettings
 from codeact_team.batch.links import Link, WorkerLostError
 from codeact_team.batch.messages import RemoteLink, frame
 from codeact_team.batch.on_ray import frames
 from codeact_team.batch.on_ray.frames import Frame, Kind
 from codeact_team.batch.processes import end_program, start_program
+from codeact_team.batch.throttle import Host
+from codeact_team.core.aio import to_the_end
 from codeact_team.errors import CodeActTeamError, SettingError
 
 _INSTALL = "tasks on a Ray cluster need ray: pip install 'codeact-team[ray]'"

@@ -19,12 +19,11 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from codeact_team.batch.child import end_with_parent, opened, own_streams
 from codeact_team.batch.messages import read_frame
 from codeact_team.batch.on_ray import frames
 from codeact_team.batch.on_ray.frames import Frame, Kind
 from codeact_team.batch.on_ray.node import WorkerPlace
-from codeact_team.batch.processes import GRACE
+from codeact_team.batch.processes import GRACE, end_with_parent, opened, own_streams
 
 # its own types leave much open
 _ray: Any = ray

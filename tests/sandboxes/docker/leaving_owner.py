@@ -7,7 +7,7 @@ import json
 import os
 import sys
 
-from codeact_team import DockerCommandLineCodeExecutor
+from codeact_team.executors.docker import DockerCommandLineCodeExecutor
 
 asyncio.run(DockerCommandLineCodeExecutor(**json.loads(sys.argv[1])).start())
 print(os.getpid(), flush=True)

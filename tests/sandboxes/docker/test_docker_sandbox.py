@@ -13,9 +13,10 @@ import pytest
 from support.executing import wait_until
 
 from codeact_team.errors import EngineError, SandboxError
-from codeact_team.sandboxes.docker import DockerSandbox, DockerSandboxConfig
-from codeact_team.sandboxes.docker.container import LABEL, owner_label
-from codeact_team.sandboxes.docker.engine import connect, engine_url
+from codeact_team.sandbox.docker.config import DockerSandboxConfig
+from codeact_team.sandbox.docker.container import LABEL, owner_label
+from codeact_team.sandbox.docker.engine import connect, engine_url
+from codeact_team.sandbox.docker.sandbox import DockerSandbox
 
 pytestmark = pytest.mark.docker
 

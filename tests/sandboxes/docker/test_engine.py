@@ -22,11 +22,12 @@ import urllib3
 from support.executing import run
 from support.forwarding import forward
 
-from codeact_team import DockerCommandLineCodeExecutor
 from codeact_team.errors import EngineError
-from codeact_team.sandboxes.docker import DockerSandbox, DockerSandboxConfig
-from codeact_team.sandboxes.docker import engine as engine_room
-from codeact_team.sandboxes.docker.engine import connect, engine_url, open_stream, translated
+from codeact_team.executors.docker import DockerCommandLineCodeExecutor
+from codeact_team.sandbox.docker import engine as engine_room
+from codeact_team.sandbox.docker.config import DockerSandboxConfig
+from codeact_team.sandbox.docker.engine import connect, engine_url, open_stream, translated
+from codeact_team.sandbox.docker.sandbox import DockerSandbox
 
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "BuildError": ("said", []),

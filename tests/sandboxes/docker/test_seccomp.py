@@ -14,8 +14,9 @@ import pytest
 from support.forwarding import forward
 
 from codeact_team.errors import EngineError
-from codeact_team.sandboxes.docker import DockerSandbox, DockerSandboxConfig
-from codeact_team.sandboxes.docker.engine import engine_url
+from codeact_team.sandbox.docker.config import DockerSandboxConfig
+from codeact_team.sandbox.docker.engine import engine_url
+from codeact_team.sandbox.docker.sandbox import DockerSandbox
 
 pytestmark = pytest.mark.docker
 

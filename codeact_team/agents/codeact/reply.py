@@ -1,0 +1,407 @@
+"""What a reply of the model is: code, an answer, a handoff; and what the model gets to see."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, cast
+
+from autogen_agentchat.base import Handoff
+from autogen_agentchat.messages import HandoffMessage, ToolCallExecutionEvent, ToolCallRequestEvent
+from autogen_core import CancellationToken, FunctionCall
+from autogen_core.code_executor import CodeBlock
+from autogen_core.models import (
+    AssistantMessage,
+    ChatCompletionClient,
+    CreateResult,
+    FunctionExecutionResult,
+    FunctionExecutionResultMessage,
+    LLMMessage,
+)
+from autogen_core.tools import Tool
+from pydantic import BaseModel, BeforeValidator, Field, JsonValue, TypeAdapter, ValidationError
+
+from codeact_team.agents.messages import NOT_RUN, text_of_result, why_not_run
+from codeact_team.core.execution import SessionResult
+from codeact_team.core.markdown import Extraction, extract_code, extract_from_reply
+from codeact_team.core.quoting import make_json_inert
+from codeact_team.errors import SettingError
+from codeact_team.models.structured import UnreadableAnswer, read_value
+from codeact_team.tools.argument_checking import ValueChecker, clean
+
+_IF_ANSWER = "If that was your answer, give it again as it is."
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a model has written."""
+
+    text: str
+    """Its words, with the code in them."""
+    thought: str | None
+    blocks: list[CodeBlock]
+    """The code to run."""
+    unsupported: list[str]
+    """Labels of code that is not run."""
+    calls: list[FunctionCall]
+    remark: str | None
+    """What to tell the model, where what it wrote can be neither run nor taken for an answer at once."""
+    is_empty: bool
+    """Whether there are no words."""
+    is_broken: bool
+    """Whether they may have been cut off."""
+    may_be_answer: bool
+    """Whether it may be an answer all the same."""
+
+
+NOTHING = Reply("", None, [], [], [], remark=None, is_empty=True, is_broken=False, may_be_answer=False)
+"""Before the model has written anything."""
+
+
+def read_reply(result: CreateResult, languages: Sequence[str]) -> Reply:
+    """Read what a model has written; code with one of these labels is run."""
+    calls = [] if isinstance(result.content, str) else result.content
+    text = text_of_result(result)
+    found = extract_from_reply("" if calls else text, languages)
+    is_empty = isinstance(result.content, str) and not result.content.strip()
+    broken = why_not_run(result, found)
+    return Reply(
+        text=text,
+        thought=result.thought,
+        blocks=[] if broken else found.blocks,
+        unsupported=found.unsupported,
+        calls=calls,
+        remark=_remark(result, text, found, broken, languages),
+        is_empty=is_empty,
+        is_broken=broken is not None,
+        may_be_answer=not (calls or found.blocks or found.unclosed),
+    )
+
+
+def _remark(
+    result: CreateResult, text: str, found: Extraction, broken: str | None, languages: Sequence[str]
+) -> str | None:
+    runnable = ", ".join(languages)
+    if not isinstance(result.content, str):
+        names = ", ".join(call.name for call in result.content)
+        return f"There is no such tool: {names}. Act by writing code in a ```python block."
+    if broken is not None:
+        return NOT_RUN.format(broken)
+    if found.blocks:
+        return None
+    if not result.content.strip():
+        return "Your reply was empty. Go on with the task: write code, or answer in plain words."
+    if found.unsupported:
+        labels = ", ".join(found.unsupported)
+        return f"No code was run: {labels} is not run here, only {runnable}. {_IF_ANSWER}"
+    if extract_code(text, languages, default_language="python").blocks:
+        return f"No code was run: a code block is run if it has one of the labels {runnable}. {_IF_ANSWER}"
+    return None
+
+
+def _readable(value: object) -> object:
+    """What AutoGen's model can read: it fails where the target is missing, and writes into what it is given."""
+    if not isinstance(value, Mapping):
+        return value
+    given = dict(cast("Mapping[str, object]", value))
+    if not isinstance(given.get("target"), str):
+        raise ValueError("a handoff needs a target, which is the name of an agent")
+    if unknown := given.keys() - Handoff.model_fields:
+        raise ValueError(f"a handoff has no {', '.join(sorted(unknown))}")
+    return given
+
+
+HandoffConfig = Annotated[
+    str | Annotated[Handoff, BeforeValidator(_readable)], Field(union_mode="left_to_right")
+]
+"""A config field for a handoff: the name of an agent, or more about it."""
+
+
+@dataclass(frozen=True)
+class HandoffTaken:
+    """A handoff that the model has made."""
+
+    target: str
+    content: str
+    """What the other agent is told."""
+    context: list[LLMMessage]
+    """What it gets to know besides."""
+    calls: list[FunctionCall]
+    """All that the model called, the handoff among them."""
+    results: list[FunctionExecutionResult]
+
+    def events(self, source: str) -> tuple[ToolCallRequestEvent, ToolCallExecutionEvent]:
+        """What observers of the agent get to see."""
+        return (
+            ToolCallRequestEvent(content=self.calls, source=source),
+            ToolCallExecutionEvent(content=self.results, source=source),
+        )
+
+    def remembered(self, source: str, thought: str | None) -> tuple[LLMMessage, LLMMessage]:
+        """What the agent itself remembers."""
+        return (
+            AssistantMessage(content=self.calls, source=source, thought=thought),
+            FunctionExecutionResultMessage(content=self.results),
+        )
+
+    def message(self, source: str) -> HandoffMessage:
+        """The message that hands over."""
+        return HandoffMessage(content=self.content, target=self.target, context=self.context, source=source)
+
+
+class Handoffs:
+    """The agents that the work can be handed to.
+
+    Raises:
+        SettingError: If the model cannot call tools, or two handoffs have the same name.
+    """
+
+    def __init__(self, handoffs: Sequence[Handoff | str], model_client: ChatCompletionClient) -> None:
+        self._given = list(handoffs)
+        full = [Handoff(target=one) if isinstance(one, str) else one for one in handoffs]
+        self._by_name = {one.name: one for one in full}
+        if len(self._by_name) < len(full):
+            names = ", ".join(one.name for one in full)
+            raise SettingError(f"handoffs: each must have a name of its own, but there are {names}")
+        if full and not model_client.model_info["function_calling"]:
+            raise SettingError("handoffs: the model of model_client cannot call tools, which they need")
+        self._tools = {one.name: one.handoff_tool for one in full}
+
+    def __bool__(self) -> bool:
+        return bool(self._given)
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        """What the model is offered."""
+        return tuple(self._tools.values())
+
+    def dump(self) -> list[Handoff | str]:
+        """The handoffs for a config.
+
+        Raises:
+            SettingError: If one has no form there.
+        """
+        for one in self._given:
+            if not isinstance(one, str) and type(one) is not Handoff:
+                raise SettingError(
+                    f"handoffs: {type(one).__name__} to {one.target!r} cannot be dumped: only Handoff itself, and the "
+                    "name of an agent, have a form in a config"
+                )
+        return list(self._given)
+
+    async def take(
+        self, reply: Reply, *, source: str, cancellation_token: CancellationToken
+    ) -> HandoffTaken | str | None:
+        """Make the first handoff among the calls of ``reply``; what the model thought goes along.
+
+        Returns:
+            The handoff, or why it failed, or ``None`` if there is none among the calls.
+        """
+        chosen = next((call for call in reply.calls if call.name in self._by_name), None)
+        if chosen is None:
+            return None
+        tool = self._tools[chosen.name]
+        try:
+            returned = await tool.run_json(_arguments(chosen), cancellation_token, call_id=chosen.id)
+        except Exception as error:  # a tool of the user's, called with what a model made up
+            return f"{chosen.name} failed: {type(error).__name__}: {error}"
+        content = tool.return_value_as_string(returned)
+        results = [
+            FunctionExecutionResult(
+                content=content if call is chosen else "Not done: the work was handed over.",
+                name=call.name,
+                call_id=call.id,
+                is_error=call is not chosen,
+            )
+            for call in reply.calls
+        ]
+        target = self._by_name[chosen.name].target
+        context: list[LLMMessage] = (
+            [AssistantMessage(content=reply.thought, source=source)] if reply.thought else []
+        )
+        return HandoffTaken(target, content, context, reply.calls, results)
+
+
+def _arguments(call: FunctionCall) -> dict[str, object]:
+    """The arguments; most handoffs take none, so what cannot be read is left out."""
+    try:
+        arguments: object = json.loads(call.arguments or "{}")
+    except json.JSONDecodeError:
+        return {}
+    return arguments if isinstance(arguments, dict) else {}  # pyright: ignore[reportUnknownVariableType]
+
+
+def keep_in_view(
+    kept: Sequence[LLMMessage], *, task: Sequence[LLMMessage], said: Sequence[LLMMessage], latest: int
+) -> list[LLMMessage]:
+    """The messages that a context has kept, with those put back that must not be missing.
+
+    Args:
+        kept: What the context has kept, of this run and of earlier ones.
+        task: What the run has begun with; must not be missing.
+        said: What was said in the run since, in order.
+        latest: From where on in ``said`` nothing must be missing.
+    """
+    tail = list(said[latest:])
+    rest = list(kept)
+    for message in reversed(tail):
+        if rest and _same(rest[-1], message):
+            rest.pop()
+    if not all(_contains(rest, message) for message in task):
+        rest = [message for message in rest if not _contains(task, message)]
+        of_this_run = (number for number, message in enumerate(rest) if _contains(said, message))
+        start = next(of_this_run, len(rest))
+        rest[start:start] = task
+    return _without_halves([*rest, *tail])
+
+
+def _contains(messages: Sequence[LLMMessage], message: LLMMessage) -> bool:
+    return any(_same(other, message) for other in messages)
+
+
+def _same(one: LLMMessage, other: LLMMessage) -> bool:
+    # a context may give copies, and leave out what the model thought
+    return one is other or (type(one) is type(other) and one.content == other.content)
+
+
+def _without_halves(messages: Sequence[LLMMessage]) -> list[LLMMessage]:
+    """The messages without calls of tools that lack their results, and results that lack their calls.
+
+    Servers refuse either.
+    """
+    after = [*messages[1:], None]
+    before = [None, *messages[:-1]]
+    return [
+        message
+        for earlier, message, later in zip(before, messages, after, strict=True)
+        if (
+            not (isinstance(message, AssistantMessage) and isinstance(message.content, list))
+            and not isinstance(message, FunctionExecutionResultMessage)
+        )
+        or _belong_together(message, later)
+        or _belong_together(earlier, message)
+    ]
+
+
+def _belong_together(call: LLMMessage | None, results: LLMMessage | None) -> bool:
+    if not isinstance(call, AssistantMessage) or isinstance(call.content, str):
+        return False
+    if not isinstance(results, FunctionExecutionResultMessage):
+        return False
+    return {one.id for one in call.content} == {result.call_id for result in results.content}
+
+
+_INSTRUCTIONS = (
+    "The answer is not given in plain words: it is a value that fits the JSON Schema below. When the task is solved, "
+    "call final_answer(value) in the code with a value of dicts, lists, strings, numbers, booleans and None, or reply "
+    "with nothing but the value as JSON.\n\n"
+    "{}"
+)
+HOW_TO_ANSWER = (
+    "Reply with nothing but the value as JSON, without other words, or call final_answer(value) in the code."
+)
+"""What the model is told of words that are no answer."""
+
+_MAX_PROBLEM = 2_000
+_MAX_ERRORS = 3
+
+_json_object = TypeAdapter(dict[str, JsonValue])
+
+
+class Misfit(ValueError):
+    """What is no answer as the schema wants it; the text tells the model why."""
+
+
+def as_schema(given: object) -> Mapping[str, JsonValue]:
+    """The JSON Schema that a setting gives: by itself, or as a Pydantic model's class.
+
+    Raises:
+        SettingError: If it gives none.
+    """
+    try:
+        if isinstance(given, type) and issubclass(given, BaseModel):
+            return given.model_json_schema()
+        return _json_object.validate_python(given)
+    except Exception as error:
+        raise SettingError(
+            "output_schema: a JSON Schema is expected, as a mapping, or the class of a Pydantic model: "
+            f"{clean(str(error), _MAX_PROBLEM)}"
+        ) from error
+
+
+class OutputSchema:
+    """Says what an answer has to be, and reads it as that.
+
+    Args:
+        given: A JSON Schema, or the class of a Pydantic model, whose own validators then have to agree as well.
+
+    Raises:
+        SettingError: If that cannot be checked.
+    """
+
+    def __init__(self, given: Mapping[str, Any] | type[BaseModel]) -> None:
+        self.schema = as_schema(given)
+        self._model = given if isinstance(given, type) else None
+        try:
+            self._checker = ValueChecker(self.schema, name="answer", schema_name="the schema")
+        except ValueError as error:
+            raise SettingError(f"output_schema: {error}") from error
+
+    def describe(self) -> str:
+        """What the model is told of it."""
+        return _INSTRUCTIONS.format(json.dumps(self.schema, ensure_ascii=False))
+
+    def of_code(self, result: SessionResult) -> str:
+        """The JSON of what code has called ``final_answer`` with.
+
+        Raises:
+            Misfit: If that does not fit.
+        """
+        text = result.answer or ""
+        if not result.answer_is_json and result.answer_problem:
+            raise Misfit(f"final_answer was called with what is no JSON: {_quoted(result.answer_problem)}")
+        try:
+            # an interpreter may say what it likes
+            value = json.loads(text) if result.answer_is_json else text
+        except (ValueError, RecursionError):
+            raise Misfit("final_answer was called with what is no JSON") from None
+        return self._fitting(value)
+
+    def of_words(self, text: str) -> str:
+        """The JSON of a model's answer.
+
+        Raises:
+            Misfit: If it is none, or does not fit.
+        """
+        try:
+            return self._fitting(read_value(text))
+        except UnreadableAnswer as error:
+            raise Misfit(_quoted(str(error))) from None
+
+    def _fitting(self, value: JsonValue) -> str:
+        try:
+            text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+            self._checker.check_value(value)
+            if self._model is not None:
+                self._model.model_validate_json(text)
+        except ValidationError as error:
+            raise Misfit(_described(error)) from None
+        except (ValueError, RecursionError) as error:
+            raise Misfit(_quoted(str(error))) from None
+        # whoever reads it finds no code in it, and still the same value
+        return make_json_inert(text)
+
+
+def _described(error: ValidationError) -> str:
+    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    return _quoted(
+        "; ".join(
+            "".join(["answer", *(f"[{part!r}]" for part in item["loc"])]) + f": {item['msg']}"
+            for item in errors[:_MAX_ERRORS]
+        )
+    )
+
+
+def _quoted(text: str) -> str:
+    return clean(text, _MAX_PROBLEM).rstrip(".")

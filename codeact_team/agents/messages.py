@@ -1,0 +1,193 @@
+"""What agents read in messages and say in them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from autogen_agentchat.messages import BaseChatMessage, BaseTextChatMessage, HandoffMessage, MultiModalMessage
+from autogen_agentchat.utils import remove_images
+from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeBlock, CodeExecutor
+from autogen_core.model_context import ChatCompletionContext
+from autogen_core.models import ChatCompletionClient, CreateResult, LLMMessage
+from pydantic import JsonValue, TypeAdapter
+
+from codeact_team.agents.observations import Ending, ExecutionRecord, encodable
+from codeact_team.core.aio import is_being_cancelled, until_cancelled
+from codeact_team.core.effects import Door, Effect, perform
+from codeact_team.core.events import SandboxDescribed
+from codeact_team.core.executor_interface import StreamingCodeExecutor
+from codeact_team.core.markdown import Extraction, extract_code
+from codeact_team.core.quoting import take_thoughts_off
+
+NO_ANSWER = "(The model gave no answer, or declined to.)"
+"""In a chat, and in a context, some models take no empty message."""
+
+NOT_RUN = "Your reply was {}, so no code in it was run. Write it again, shorter."
+"""What a model is told; see :func:`why_not_run`."""
+
+
+def why_not_run(result: CreateResult, found: Extraction) -> str | None:
+    """Why no code found in a reply is run, as what the reply was; ``None`` where nothing is known against it."""
+    is_blank = isinstance(result.content, str) and not result.content.strip()
+    if is_blank and not result.thought:
+        return None
+    if result.finish_reason == "length":
+        return "cut off at the model's token limit"
+    if result.finish_reason == "content_filter":
+        return "stopped by the provider's content filter"
+    # a model that has stopped by itself may have forgotten the closing fence; of others nobody knows
+    if found.unclosed and result.finish_reason != "stop":
+        return "cut off inside a code block"
+    return "nothing but a thought" if is_blank else None
+
+
+def text_of_result(result: CreateResult) -> str:
+    """The text of what a model answered; a call of a tool that it was not offered is text as well."""
+    if isinstance(result.content, str):
+        return encodable(result.content) if result.content.strip() else NO_ANSWER
+    return "\n".join(f"{call.name}({call.arguments})" for call in result.content)
+
+
+@dataclass
+class FoundCode:
+    """The code in some messages."""
+
+    blocks: list[CodeBlock] = field(default_factory=list[CodeBlock])
+    """To run, in order."""
+    unsupported: list[str] = field(default_factory=list[str])
+    """Labels of code that the agent does not run."""
+    unclosed: list[str] = field(default_factory=list[str])
+    """Authors of messages that end within a block, of which no code is run: it may have been cut off."""
+
+
+def text_of(message: BaseChatMessage) -> str:
+    """The text of a message of any type, without images."""
+    if isinstance(message, BaseTextChatMessage):
+        text = message.content
+    elif isinstance(message, MultiModalMessage):
+        text = "\n".join(part for part in message.content if isinstance(part, str))
+    else:
+        text = message.to_text()
+    return encodable(text)
+
+
+def given_answer(message: BaseChatMessage) -> str | None:
+    """The answer in a message, word for word, of an agent that has come to one by itself."""
+    record = ExecutionRecord.from_metadata(message.metadata)
+    if record is not None and record.answer is not None:
+        return record.answer
+    return text_of(message) if Ending.from_metadata(message.metadata) is Ending.ANSWERED else None
+
+
+def find_code(
+    messages: Sequence[BaseChatMessage],
+    languages: Sequence[str],
+    *,
+    sources: Sequence[str] | None,
+    default_language: str | None,
+) -> FoundCode:
+    """The code blocks in ``messages``, without those that their authors have only thought of.
+
+    What another agent has run meanwhile, by the record in its message, is not run again, nor is what that message
+    quotes of it, unless ``sources`` asks for its author's code.
+
+    Args:
+        messages: Those since the agent's last turn.
+        languages: What the agent runs.
+        sources: Whose code to take; ``None`` for everybody's.
+        default_language: What a fence without a label holds; ``None`` to leave it alone.
+    """
+    found = FoundCode()
+    for message in messages:
+        if sources is None or message.source in sources:
+            said = take_thoughts_off(text_of(message)).text
+            extraction = extract_code(said, languages, default_language=default_language)
+            if not extraction.unclosed:
+                found.blocks += extraction.blocks
+            elif message.source not in found.unclosed:
+                found.unclosed.append(message.source)
+            found.unsupported += [label for label in extraction.unsupported if label not in found.unsupported]
+        if sources is None and (record := ExecutionRecord.from_metadata(message.metadata)) is not None:
+            done = {(block.language, block.code) for block in [*record.blocks, *record.superseded]}
+            found.blocks = [block for block in found.blocks if (block.language, block.code) not in done]
+    return found
+
+
+def model_messages(messages: Sequence[BaseChatMessage]) -> list[LLMMessage]:
+    """Messages, and what a handoff brings along, as a model reads them."""
+    read: list[LLMMessage] = []
+    for message in messages:
+        if isinstance(message, HandoffMessage):
+            read += message.context
+        read.append(message.to_model_message())
+    return read
+
+
+async def add_to_context(context: ChatCompletionContext, messages: Sequence[BaseChatMessage]) -> None:
+    """Add messages, and what a handoff brings along, to a model's context."""
+    for message in model_messages(messages):
+        await context.add_message(message)
+
+
+def visible_to(client: ChatCompletionClient, messages: Sequence[LLMMessage]) -> list[LLMMessage]:
+    """The messages, without images where the model cannot see."""
+    return list(messages) if client.model_info["vision"] else remove_images(list(messages))
+
+
+class Description(Effect[str]):
+    """A sandbox is asked what there is to know of it; the outcome is a text for a model."""
+
+    kind = "description"
+    form = TypeAdapter(str)
+
+    def __init__(self, source: str, executor: CodeExecutor) -> None:
+        self.source = source
+        self.part = executor
+
+    def request(self) -> JsonValue:
+        return {"describe": type(self.part).__name__}
+
+    def began(self, span: int) -> SandboxDescribed:
+        return SandboxDescribed(span=span, agent=self.source)
+
+    def ended(self, span: int, outcome: str | None, error: BaseException | None) -> SandboxDescribed:
+        return SandboxDescribed(span=span, agent=self.source, text=outcome or "")
+
+
+async def describe_sandbox(executor: CodeExecutor, source: str = "", door: Door | None = None) -> str:
+    """What a model can be told of an executor's sandbox; empty where nothing is known.
+
+    Args:
+        executor: Any of AutoGen's.
+        source: The agent that asks.
+        door: The one that the agent remembers.
+
+    Raises:
+        ValueError: If there is data that cannot be given to the code.
+        SandboxError: If what the sandbox needs cannot be had, such as packages.
+    """
+    if not isinstance(executor, StreamingCodeExecutor):
+        return ""
+    effect = Description(source, executor)
+    return await perform(effect, partial(_ask, executor), door)
+
+
+async def describe_for_turn(
+    executor: CodeExecutor, source: str, door: Door | None, cancellation_token: CancellationToken
+) -> str:
+    """The same for an agent's turn; nothing if that is cancelled meanwhile, as whatever comes next notices."""
+    try:
+        return await until_cancelled(describe_sandbox(executor, source, door), cancellation_token)
+    except asyncio.CancelledError:
+        if not cancellation_token.is_cancelled() or is_being_cancelled():
+            raise
+        return ""
+
+
+async def _ask(executor: StreamingCodeExecutor) -> str:
+    description = await executor.describe()
+    return "" if description is None else description.to_text()

@@ -1,0 +1,263 @@
+"""What a model, a person and another agent get to read of an execution, and the records in messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from enum import StrEnum
+
+from autogen_core.code_executor import CodeResult
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+
+from codeact_team.core.execution import (
+    Artifact,
+    BoundName,
+    CallOutcome,
+    ExecutionResult,
+    Outcome,
+    SessionResult,
+)
+from codeact_team.core.quoting import make_inert
+from codeact_team.models.verdicts import RetryDecision
+from codeact_team.tools.approvals import ApprovalRecord
+
+EXECUTION_KEY = "codeact_team.execution"
+"""The key of a message's metadata under which the record of an execution travels, as JSON."""
+
+RESULT_KEY = "codeact_team.result"
+"""The key of a message's metadata under which the whole of a result travels, as JSON: names and pictures as well."""
+
+ENDING_KEY = "codeact_team.ending"
+"""The key of a message's metadata under which travels how the work on it ended."""
+
+
+class Ending(StrEnum):
+    """How the work of an agent that acts by code came to its end."""
+
+    ANSWERED = "answered"
+    """The model had an answer, or its code called ``final_answer``."""
+    HANDED_OFF = "handed_off"
+    """Another agent was handed the work."""
+    NO_ANSWER = "no_answer"
+    """The model said nothing, or declined to."""
+    MAX_STEPS = "max_steps"
+    """The steps were used up; the answer is the best from what was there, as with all that follow but the last."""
+    MAX_SECONDS = "max_seconds"
+    """The time was used up."""
+    MAX_TOKENS = "max_tokens"
+    """The tokens were used up."""
+    STUCK = "stuck"
+    """The same steps came again and again."""
+    MAX_CALLS = "max_calls"
+    """The calls of tools were used up."""
+    GIVEN_UP = "given_up"
+    """An error was not worth another attempt, or there had been too many in a row."""
+    CANCELLED = "cancelled"
+    """The caller stopped it."""
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether there is an answer, be it only the best from what was there."""
+        return self not in (Ending.HANDED_OFF, Ending.NO_ANSWER, Ending.CANCELLED)
+
+    def to_metadata(self) -> dict[str, str]:
+        """The ending as an entry for a message's metadata."""
+        return {ENDING_KEY: self.value}
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, str]) -> Ending | None:
+        """The ending in a message's metadata, or ``None`` where there is none that is known."""
+        try:
+            return cls(metadata[ENDING_KEY])
+        except (KeyError, ValueError):
+            return None
+
+
+class CodeRecord(BaseModel):
+    """A code block, as it ran."""
+
+    language: str
+    code: str
+
+
+class ToolCallRecord(BaseModel):
+    """A call that code made of a tool on the host."""
+
+    name: str
+    arguments: str
+    """As JSON, cut in the middle."""
+    outcome: CallOutcome
+    error: str = ""
+    """What went wrong, if anything did."""
+    seconds: float
+    """Wall-clock time until it was answered, the wait for approval included."""
+
+
+class ExecutionRecord(BaseModel):
+    """What an agent did with code in one turn."""
+
+    blocks: list[CodeRecord]
+    """The blocks of the last execution."""
+    exit_code: int
+    outcome: Outcome
+    output: str
+    """As in the chat: cut, and with fences made inert."""
+    limit: str | None = None
+    code_file: str | None = None
+    attempts: int = 1
+    """How often in the turn there was code to run."""
+    remark: str | None = None
+    """What the message adds to the output, where it passes that on; ``None`` where it says something of its own."""
+    answer: str | None = None
+    """What the last code called ``final_answer`` with, word for word, where that counts."""
+    superseded: list[CodeRecord] = []
+    """The blocks of the attempts before the last."""
+    retry_decisions: list[RetryDecision] = []
+    tool_calls: list[ToolCallRecord] = []
+    """The calls of tools that the code of the turn made, as they ended."""
+    omitted_tool_calls: int = 0
+    """How many more there were."""
+    approvals: list[ApprovalRecord] = []
+    """Who allowed or denied code and calls of tools."""
+    omitted_approvals: int = 0
+    """How many more decisions there were."""
+
+    def to_metadata(self) -> dict[str, str]:
+        """The record as an entry for a message's metadata."""
+        return {EXECUTION_KEY: self.model_dump_json()}
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, str]) -> ExecutionRecord | None:
+        """The record in a message's metadata, or ``None`` where there is none that can be read."""
+        try:
+            return cls.model_validate_json(metadata[EXECUTION_KEY])
+        except (KeyError, ValidationError):
+            return None
+
+
+class _Kept(BaseModel):
+    """A result in JSON, bytes in base64."""
+
+    model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+
+    session: SessionResult | None = None
+    plain: ExecutionResult | None = None
+
+
+def result_to_metadata(result: ExecutionResult) -> dict[str, str]:
+    """A result as an entry for a message's metadata, without pictures in files.
+
+    AutoGen's ``CodeExecutionEvent`` keeps exit code and output only, once it has been JSON.
+    """
+    return {RESULT_KEY: _kept(replace(result, saved_pictures=[])).model_dump_json(exclude_none=True)}
+
+
+def result_from_metadata(metadata: Mapping[str, str]) -> ExecutionResult | None:
+    """The result in a message's metadata, or ``None`` where there is none that can be read."""
+    try:
+        kept = _Kept.model_validate_json(metadata[RESULT_KEY])
+    except (KeyError, ValidationError):
+        return None
+    return kept.session or kept.plain
+
+
+def dump_result(result: ExecutionResult) -> JsonValue:
+    """A result as JSON, bytes in base64."""
+    return _kept(result).model_dump(mode="json", exclude_none=True)
+
+
+def load_result(data: JsonValue) -> ExecutionResult:
+    """The result that was dumped.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    kept = _Kept.model_validate(data)
+    if (result := kept.session or kept.plain) is None:
+        raise ValueError("there is no result")
+    return result
+
+
+def _kept(result: ExecutionResult) -> _Kept:
+    return _Kept(session=result) if isinstance(result, SessionResult) else _Kept(plain=result)
+
+
+MAX_OBSERVATION_CHARS = 16_000
+"""How much of a result's output is passed on: about four thousand tokens."""
+
+_NO_OUTPUT = "(no output)"
+"""Nothing to mend in a session: code may just bind names for the next block."""
+_MAX_SUMMARY_CHARS = 2_000
+_MAX_NAME_CHARS = 100
+
+
+def encodable(text: str) -> str:
+    """``text`` without lone surrogates, which JSON from a model can hold and no encoding can write."""
+    return text.encode(errors="replace").decode()
+
+
+def observe(result: CodeResult) -> ExecutionResult:
+    """A result as it is passed on: in AutoGen's words, cut in the middle, and without a fence that would run again."""
+    known = full_result(result)
+    output = make_inert(encodable(shorten(known.output)))
+    if known.outcome in (Outcome.DENIED, Outcome.CANCELLED, Outcome.NOT_RUN):
+        text = output
+    elif not output.strip() and isinstance(known, SessionResult) and known.exit_code == 0:
+        text = _NO_OUTPUT
+    elif not output.strip():
+        text = (
+            f"The script ran but produced no output to console. The POSIX exit code was: {known.exit_code}. If you were "
+            "expecting output, consider revising the script to ensure content is printed to stdout."
+        )
+    elif known.exit_code != 0:
+        text = f"The script ran, then exited with an error (POSIX exit code: {known.exit_code})\nIts output was:\n{output}"
+    else:
+        text = output
+    return replace(known, output=text)
+
+
+def summarize(result: ExecutionResult) -> str:
+    """In a line each, what a session's code has bound, and what it has made beside text; hostile data."""
+    if not isinstance(result, SessionResult):
+        return ""
+    lines: list[str] = []
+    if result.names:
+        more = [f"{result.omitted_names} more"] if result.omitted_names else []
+        lines.append("Bound: " + "; ".join([*map(_bound, result.names), *more]))
+    if result.artifacts:
+        lines.append("Made: " + "; ".join(map(_made, result.artifacts)))
+    return make_inert(encodable(shorten("\n".join(lines), _MAX_SUMMARY_CHARS)))
+
+
+def _bound(name: BoundName) -> str:
+    said = " ".join(part for part in (name.name, name.type, name.size) if part)
+    return _line(said if name.preview is None else f"{said} = {name.preview}")
+
+
+def _made(artifact: Artifact) -> str:
+    return f"{_line(artifact.mime_type)}, {len(artifact.data) / 1000:.1f} kB"
+
+
+def _line(text: str) -> str:
+    words = " ".join(text.split())
+    return words if len(words) <= _MAX_NAME_CHARS else f"{words[:_MAX_NAME_CHARS]}..."
+
+
+def shorten(text: str, limit: int = MAX_OBSERVATION_CHARS) -> str:
+    """``text``, cut in the middle to ``limit`` characters, with the size of what is missing."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n[... {len(text) - 2 * half} characters omitted ...]\n{text[len(text) - half :]}"
+
+
+def full_result(result: CodeResult) -> ExecutionResult:
+    """Any executor's result as one of ours."""
+    if isinstance(result, ExecutionResult):
+        return result
+    code_file: object = getattr(result, "code_file", None)
+    return ExecutionResult(
+        exit_code=result.exit_code,
+        output=result.output,
+        code_file=code_file if isinstance(code_file, str) else None,
+    )

@@ -1,0 +1,137 @@
+"""The team: a coder, an executor and a reviewer who take turns until the work is accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+from autogen_agentchat.agents import ApprovalFuncType, AssistantAgent
+from autogen_agentchat.base import TerminatedException, TerminationCondition
+from autogen_agentchat.conditions import MaxMessageTermination, TokenUsageTermination
+from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage, StopMessage
+from autogen_agentchat.teams import RoundRobinGroupChat
+from autogen_core import Component
+from autogen_core.code_executor import CodeExecutor
+from autogen_core.models import ChatCompletionClient
+from pydantic import BaseModel, ConfigDict
+from ruamel.yaml import YAML
+
+from codeact_team.agents.code_executor import CodeExecutorAgent
+from codeact_team.agents.reflection_agent import ReflectionAgent
+from codeact_team.core.shipped import shipped_configs
+from codeact_team.errors import SettingError
+from codeact_team.models.verdicts import Verdict
+
+
+class ReflectionTerminationConfig(BaseModel):
+    """Settings of :class:`ReflectionTermination`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    source: str | None = None
+    """Whose verdict counts. Default: anybody's."""
+
+
+class ReflectionTermination(TerminationCondition, Component[ReflectionTerminationConfig]):
+    """Ends a team when a reflection accepts the work. Reads verdicts, not words: no output can end the team.
+
+    Args:
+        source: Whose verdict counts. Default: anybody's.
+    """
+
+    component_config_schema = ReflectionTerminationConfig
+    component_provider_override = "codeact_team.ReflectionTermination"
+
+    def __init__(self, source: str | None = None) -> None:
+        self._source = source
+        self._terminated = False
+
+    @property
+    def terminated(self) -> bool:
+        return self._terminated
+
+    async def __call__(self, messages: Sequence[BaseAgentEvent | BaseChatMessage]) -> StopMessage | None:
+        if self._terminated:
+            raise TerminatedException("Termination condition has already been reached")
+        for message in messages:
+            if not isinstance(message, BaseChatMessage) or self._source not in (None, message.source):
+                continue
+            verdict = Verdict.from_metadata(message.metadata)
+            if verdict is not None and verdict.accepted:
+                self._terminated = True
+                return StopMessage(
+                    content=f"{message.source} accepted the work", source="ReflectionTermination"
+                )
+        return None
+
+    async def reset(self) -> None:
+        self._terminated = False
+
+    def _to_config(self) -> ReflectionTerminationConfig:
+        return ReflectionTerminationConfig(source=self._source)
+
+    @classmethod
+    def _from_config(cls, config: ReflectionTerminationConfig) -> Self:
+        return cls(config.source)
+
+
+def round_robin_team(
+    model_client: ChatCompletionClient,
+    code_executor: CodeExecutor,
+    *,
+    max_retries_on_error: int = 3,
+    max_messages: int = 25,
+    max_tokens: int | None = None,
+    approval_func: ApprovalFuncType | str | None = None,
+) -> RoundRobinGroupChat:
+    """A coder, an executor and a reviewer, who take turns until the reviewer accepts or a limit is reached.
+
+    Args:
+        model_client: The model of all three.
+        code_executor: Where and how code runs.
+        max_retries_on_error: How often the executor may repair code that failed, in each of its turns.
+        max_messages: Ends the team after so many messages, the task included.
+        max_tokens: Ends the team after so many tokens, where given.
+        approval_func: Asked before each execution.
+
+    Returns:
+        An AutoGen team. Its last message is the answer where the reviewer accepts. The executor starts on first use;
+        whoever opened a scope, or calls its ``stop``, stops it.
+
+    Raises:
+        ValueError: If a limit leaves no room for any work.
+    """
+    if max_messages < 2:
+        raise SettingError(
+            f"max_messages is {max_messages}: the task is the first message, so it must be 2 or more"
+        )
+    if max_tokens is not None and max_tokens < 1:
+        raise SettingError(f"max_tokens is {max_tokens}: it must be 1 or more")
+    coder = AssistantAgent(
+        "coder",
+        model_client,
+        description="A programmer who writes complete programs.",
+        system_message=_coder_system_message(),
+    )
+    executor = CodeExecutorAgent(
+        "executor",
+        code_executor,
+        model_client=model_client,
+        max_retries_on_error=max_retries_on_error,
+        sources=["coder"],
+        approval_func=approval_func,
+        code_from_messages=True,
+        reflect=False,
+        stream_output=True,
+    )
+    reviewer = ReflectionAgent("reflection", model_client)
+    ending = ReflectionTermination("reflection") | MaxMessageTermination(max_messages)
+    if max_tokens is not None:
+        ending = ending | TokenUsageTermination(max_total_token=max_tokens)
+    return RoundRobinGroupChat([coder, executor, reviewer], termination_condition=ending)
+
+
+def _coder_system_message() -> str:
+    """What the coder of the shipped config ``team`` is told, where people read and change it."""
+    team: Any = YAML(typ="safe", pure=True).load(shipped_configs()["team"])  # pyright: ignore[reportUnknownMemberType]
+    return team["config"]["participants"][0]["config"]["system_message"]

@@ -1,0 +1,280 @@
+"""Questions to the person at the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import stat
+import sys
+import termios
+from collections import deque
+from collections.abc import Callable, Collection, Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.text import Text
+
+from codeact_team.cli.screen import Screen
+from codeact_team.core.aio import Turns
+from codeact_team.core.visibility import all_visible, visible
+from codeact_team.errors import JournalError, SettingError
+from codeact_team.executors.files.saving import readable
+from codeact_team.runs.recording import Confirm, ForeignRun
+from codeact_team.sandbox.system.regular_files import read_regular
+from codeact_team.tools.approval_rules import Question
+from codeact_team.tools.approvals import Answer, asking, read_answer
+
+_READ_BYTES = 65_536
+_MOST_READ = 1 << 20
+"""Bytes of a text: no model reads more."""
+
+
+class LineReader:
+    """Messages on standard input, each a line; read without a thread, which would have to be waited for at the end."""
+
+    def __init__(self) -> None:
+        mode = os.fstat(0).st_mode
+        # what else there is, such as a file, can be read at once, and does not say so
+        self._says_when = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(0)
+        self._complete: deque[bytes] = deque()
+        self._begun = b""
+        self._ended = False
+
+    async def read(self) -> str | None:
+        """The next line; ``None`` at the end."""
+        while not self._complete and not self._ended:
+            if self._says_when:
+                await self._readable()
+            data = os.read(0, _READ_BYTES)
+            *complete, self._begun = (self._begun + data).split(b"\n")
+            self._complete += complete
+            if len(self._begun) > _MOST_READ:
+                raise SettingError(f"a message from standard input has more than {_MOST_READ:,} bytes")
+            if not data:
+                self._ended = True
+                self._complete.append(self._begun)
+        if not self._complete:
+            return None
+        return decode(self._complete.popleft(), "a message from standard input")
+
+    async def _readable(self) -> None:
+        loop, readable = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(0, readable.set)
+        try:
+            await readable.wait()
+        finally:
+            loop.remove_reader(0)
+
+
+def read_file(path: Path, what: str) -> str:
+    """The text in a file that a person names.
+
+    Args:
+        path: The file.
+        what: What it is, for errors.
+
+    Raises:
+        SettingError: If it cannot be read, is larger than a text may be, or is no UTF-8 text.
+    """
+    try:
+        return decode(read_regular(path, _MOST_READ), f"{what} from {path}")
+    except OSError as error:
+        raise SettingError(f"{what} cannot be read from {path}: {error.strerror}") from error
+
+
+def read_standard_input(what: str) -> str:
+    """All the text on standard input.
+
+    Raises:
+        SettingError: If it is more than a text may be, or no UTF-8 text.
+    """
+    data = sys.stdin.buffer.read(_MOST_READ + 1)
+    if len(data) > _MOST_READ:
+        raise SettingError(f"{what} from standard input has more than {_MOST_READ:,} bytes")
+    return decode(data, f"{what} from standard input")
+
+
+def decode(data: bytes, what: str) -> str:
+    """The text of ``data``, or a SettingError if it is no UTF-8 text."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SettingError(f"{what} is no UTF-8 text") from error
+
+
+Say = Callable[[Text], None]
+
+_HINT = "y allows it, n does not (a reason may follow), a allows it always; Ctrl-C stops the work"
+_PAGE_HINT = (
+    "there is more to read before it can be allowed: Enter shows it, n denies it; Ctrl-C stops the work"
+)
+_SHORTEST_PAGE, _LINES_BESIDE_A_PAGE = 5, 4
+"""Lines. Beside a page there are the headline, the prompt, and what a hint takes."""
+
+
+@contextmanager
+def asking_the_person(screen: Screen, *, as_json: bool) -> Generator[None]:
+    """Let the person at the terminal approve; where there is none, or a program reads the output, nobody is asked."""
+    if as_json or not (os.isatty(0) and os.isatty(1)):
+        yield
+        return
+    with asking(ApprovalPrompt(screen)):
+        yield
+
+
+class ApprovalPrompt:
+    """Asks one thing at a time. What others print meanwhile comes after the answer."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._turns = Turns()
+
+    async def __call__(self, question: Question) -> Answer:
+        async with self._turns:
+            self._screen.begin_line()
+            self._screen.text(f"── {question.headline}", "bold yellow")
+            with self._screen.held() as say:
+                answer = await self._asked(question, say)
+                _say(say, question, answer)
+        return answer
+
+    async def _asked(self, question: Question, say: Say) -> Answer:
+        try:
+            if (answer := await self._read(question, say)) is None:
+                text = await _enter(f"Allow? y yes, n no, a always ({question.grant}) > ", read_answer, _HINT)
+                answer = read_answer(text)
+            assert answer is not None, "nothing else can be entered"
+            if answer.allowed or answer.reason:
+                return answer
+            return Answer(False, (await _enter("Why not? (may stay empty) > ")).strip())
+        except EOFError:
+            return Answer(False)
+        except KeyboardInterrupt:
+            # Ctrl-C is a key while somebody is asked; it is meant for the whole run, which cancels this
+            signal.raise_signal(signal.SIGINT)
+            return await asyncio.get_running_loop().create_future()
+
+    async def _read(self, question: Question, say: Say) -> Answer | None:
+        """Show what is asked, a page at a time, so that nothing of it leaves the screen unread; what denies it ahead of its end."""
+        language = question.name if question.kind == "code" else None
+        # there may be as many lines as characters
+        lines = await asyncio.to_thread(lambda: [*self._screen.quoted(question.details, language)])
+        if question.reason:
+            lines.append(Text(question.shown_reason, "yellow"))
+        size = max(_SHORTEST_PAGE, self._screen.height - _LINES_BESIDE_A_PAGE)
+        for start in range(0, len(lines), size):
+            if start:
+                prompt = f"{start} of {len(lines)} lines shown. Enter for more, n no > "
+                if text := (await _enter(prompt, _read_turn, _PAGE_HINT)).strip():
+                    return read_answer(text)
+            for line in lines[start : start + size]:
+                say(line)
+        return None
+
+
+def _read_turn(text: str) -> bool | None:
+    answer = read_answer(text)
+    return True if not text.strip() or (answer is not None and not answer.allowed) else None
+
+
+async def _enter(prompt: str, read: Callable[[str], object] | None = None, hint: str = "") -> str:
+    """Let the person enter a line; only what can be read, and was typed after the prompt, if ``read`` is given."""
+    # it takes a tenth of a second to import, and most runs do not need it
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.input.typeahead import clear_typeahead
+    from prompt_toolkit.validation import Validator
+
+    session: PromptSession[str] = PromptSession(erase_when_done=True, validate_while_typing=False)
+    if read is not None:
+        session.validator = Validator.from_callable(
+            lambda text: read(text) is not None, error_message=hint, move_cursor_to_end=True
+        )
+        # what was typed before the question was there was not meant for it
+        termios.tcflush(session.input.fileno(), termios.TCIFLUSH)
+        clear_typeahead(session.input)
+    return await session.prompt_async(prompt, handle_sigint=False, set_exception_handler=False)
+
+
+def _say(say: Say, question: Question, answer: Answer) -> None:
+    if answer.always:
+        said, style = f"✓ allowed from now on: {question.grant}", "green"
+    elif answer.allowed:
+        said, style = f"✓ allowed: {question.deed}", "green"
+    else:
+        said, style = f"✗ denied: {question.deed}{f' ({answer.reason})' if answer.reason else ''}", "red"
+    say(Text(visible(said), style))
+
+
+_MOST_SHOWN = 64 << 10
+"""Characters of a task or a config that a person can be expected to read."""
+
+
+def confirming(screen: Screen, *, as_json: bool) -> Confirm | None:
+    """Who confirms runs; ``None`` where no person is there, or a program reads the output."""
+    if as_json or not (os.isatty(0) and os.isatty(1)):
+        return None
+    return _Prompt(screen)
+
+
+class _Prompt:
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+
+    def __call__(self, run: ForeignRun) -> Collection[str] | None:
+        self._show(run)
+        if not self._asked("Go on with this run? y yes, n no > "):
+            return None
+        return [
+            name
+            for name in run.names
+            if self._asked(
+                f"Give {all_visible(name)} of this machine to its code and its models? y yes, n no > "
+            )
+        ]
+
+    def _show(self, run: ForeignRun) -> None:
+        screen, task, config = self._screen, run.about.task or "", run.config or ""
+        if len(task) > _MOST_SHOWN or len(config) > _MOST_SHOWN:
+            raise JournalError(
+                f"the run in {readable(str(run.directory.path))} was not recorded by you on this machine, and its task or config is too long "
+                "to be confirmed"
+            )
+        screen.begin_line()
+        screen.notice(
+            "warning",
+            f"the run in {readable(str(run.directory.path))} was not recorded by you on this machine, or was changed since. Whoever has written "
+            "it chooses what code runs, what your tools are called with, and what counts as approved",
+        )
+        screen.text("── its task", "bold yellow")
+        screen.quote(all_visible(task), None)
+        if run.config is not None:
+            screen.text("── its config", "bold yellow")
+            screen.quote(all_visible(config), "yaml")
+        if run.wanted:
+            screen.text("── it asks for", "bold yellow")
+            screen.quote(all_visible("\n".join(run.wanted)), None)
+
+    def _asked(self, prompt: str) -> bool:
+        try:
+            return asyncio.run(_ask(prompt)).strip().lower() in ("y", "yes")
+        except (EOFError, KeyboardInterrupt):
+            return False
+
+
+async def _ask(prompt: str) -> str:
+    # it takes a tenth of a second to import, and most runs do not need it
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.input.typeahead import clear_typeahead
+    from prompt_toolkit.validation import Validator
+
+    session: PromptSession[str] = PromptSession(validate_while_typing=False)
+    session.validator = Validator.from_callable(
+        lambda text: text.strip().lower() in ("y", "yes", "n", "no"),
+        error_message="y allows it, n does not",
+        move_cursor_to_end=True,
+    )
+    # what was typed before the question was there was not meant for it
+    termios.tcflush(session.input.fileno(), termios.TCIFLUSH)
+    clear_typeahead(session.input)
+    return await session.prompt_async(prompt)

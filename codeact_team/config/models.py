@@ -1,0 +1,201 @@
+"""Model clients in a document: what is known of the model, and what it takes to reach it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Container, Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from autogen_core.models import ModelFamily, ModelInfo
+
+from codeact_team.config.document import Resolved
+from codeact_team.core.autogen_internals import ComponentClass, listed_model, model_table
+from codeact_team.core.providers import schema_of
+
+_ABILITIES = ("vision", "function_calling", "json_output", "structured_output")
+
+
+def _info(*abilities: str, **more: bool) -> ModelInfo:
+    able = {ability: ability in abilities for ability in _ABILITIES}
+    # the client goes by the model's name then
+    return ModelInfo(**able, **more, family=ModelFamily.UNKNOWN)  # pyright: ignore[reportArgumentType]
+
+
+EVERYTHING = _info(*_ABILITIES, multiple_system_messages=True)
+
+_BY_NAME: Mapping[re.Pattern[str], ModelInfo] = {
+    re.compile(r"(?:gpt(?!-oss)|chatgpt|codex|o\d)\b"): EVERYTHING,
+    re.compile(r"gemini\b"): _info(*_ABILITIES, multiple_system_messages=False),
+    re.compile(r"claude\b"): _info("vision", "function_calling", multiple_system_messages=True),
+}
+"""By the beginning of the name, what each maker's newer models have in common."""
+_SERVED = _info("function_calling", "json_output")
+"""What servers of other models do with most of them."""
+
+_MAKER = re.compile(r"^(?:ft:|.*[/.](?=\D))")
+"""What gateways and fine-tuning put before a name: ``openai/gpt-5.1``, ``us.anthropic.claude-...``."""
+
+
+def needs_info(component: ComponentClass, config: Mapping[str, Any]) -> bool:
+    """Whether this is a model client that would not know what its model can do."""
+    given = config.get("model_info") or config.get("model_capabilities")
+    return not given and model_table(component) is not None and listed_info(component, config) is None
+
+
+def listed_info(component: ComponentClass, config: Mapping[str, Any]) -> ModelInfo | None:
+    """What the table of a client says of its model."""
+    model = config.get("model")
+    return listed_model(component, model) if isinstance(model, str) else None
+
+
+def assumed_info(component: ComponentClass, config: Mapping[str, Any]) -> ModelInfo | None:
+    """What a model that is in no table can most probably do: by its name, or because it has a server of its own."""
+    if (by_name := info_by_name(config["model"])) is not None:
+        return by_name
+    served = component.__name__.startswith("Ollama") or config.get("azure_endpoint") or config.get("base_url")
+    return _SERVED if served or os.environ.get("OPENAI_BASE_URL") else None
+
+
+def info_by_name(model: object) -> ModelInfo | None:
+    """What a maker's newer models have in common, if a model's name tells the maker."""
+    name = _MAKER.sub("", str(model))
+    return next((info for pattern, info in _BY_NAME.items() if pattern.match(name)), None)
+
+
+def abilities(info: ModelInfo) -> str:
+    """What a model can do, in the names of the config's keys."""
+    return ", ".join(ability for ability in _ABILITIES if info.get(ability))
+
+
+SERVER_FIELDS = ("base_url", "host", "azure_endpoint", "endpoint")
+"""What the clients of AutoGen call the URL of their server."""
+_REPLAY = "autogen_ext.models.replay."
+_BLANK = re.compile(r"\s")
+
+NO_URL = "the URL of a server begins with http:// or https://, and goes on with its name"
+"""What is wrong with a URL that is none."""
+NO_KEY = "none"
+"""Stands for a key where a server wants none, as clients insist on one."""
+
+_OPENAI = "OpenAIChatCompletionClient"
+_KEYS: Mapping[str, tuple[str, ...]] = {
+    _OPENAI: ("OPENAI_API_KEY",),
+    "AzureOpenAIChatCompletionClient": ("AZURE_OPENAI_API_KEY", "AZURE_OPENAI_AD_TOKEN"),
+    "AnthropicChatCompletionClient": ("ANTHROPIC_API_KEY",),
+}
+"""The variables of which a client, by the name of its class, reads its key."""
+_KEYS_BY_MODEL = {"gemini-": "GEMINI_API_KEY", "claude-": "ANTHROPIC_API_KEY", "Llama-": "LLAMA_API_KEY"}
+"""Which variables AutoGen's client for OpenAI reads first for the models of others, by the beginnings of their names."""
+
+
+def asks_no_model(component: ComponentClass) -> bool:
+    """Whether a client's answers are recorded."""
+    return component.__module__.startswith(_REPLAY)
+
+
+def server_of(component: ComponentClass, config: Mapping[str, Any], environ: Mapping[str, str]) -> str | None:
+    """The address of the server that a client is told to ask; ``None`` where it is not told."""
+    given = next((config[name] for name in SERVER_FIELDS if config.get(name)), None)
+    if given is None and component.__name__ == _OPENAI:
+        given = environ.get("OPENAI_BASE_URL")
+    return str(given) if given else None
+
+
+def without_credentials(url: str) -> str | None:
+    """The URL of a server, fit to be shown; ``None`` where it is none."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return None
+    if parts.scheme.lower() not in ("http", "https") or not parts.hostname or _BLANK.search(url):
+        return None
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def key_variables(component: ComponentClass, config: Mapping[str, Any]) -> Sequence[str]:
+    """The variables of the environment of which a client needs one, unless it is given a key; none where not known."""
+    return _key_variables(component.__name__, config)
+
+
+def keys_for_a_server(provider: str, config: Mapping[str, Any]) -> Sequence[str]:
+    """The variables of the environment of which a client reads a key, by itself, for a server that its config names."""
+    if config.get("api_key") or not any(config.get(name) for name in SERVER_FIELDS):
+        return ()
+    return _key_variables(provider.rpartition(".")[2], config)
+
+
+def _key_variables(client: str, config: Mapping[str, Any]) -> Sequence[str]:
+    if config.get("azure_ad_token") or config.get("azure_ad_token_provider"):
+        return ()
+    names = _KEYS.get(client, ())
+    if client == _OPENAI:
+        model = str(config.get("model"))
+        return [*(key for begin, key in _KEYS_BY_MODEL.items() if model.startswith(begin)), *names]
+    return names
+
+
+def missing_key(
+    component: ComponentClass, config: Mapping[str, Any], environ: Mapping[str, str]
+) -> str | None:
+    """Why a client has no key although it needs one, and what to do; ``None`` where it has, or nothing is known."""
+    variables = key_variables(component, config)
+    if not variables or config.get("api_key") or any(environ.get(name) for name in variables):
+        return None
+    several = len(variables) > 1
+    names = " and ".join(variables)
+    lacking = f"{names} {'are' if several else 'is'} not set: set {'one' if several else 'it'}"
+    instead = ""
+    if config.get("base_url"):
+        instead = ", or to anything if the server wants none"
+    elif "base_url" in schema_of(component).model_fields:
+        instead = ", or give a server that wants none by --base-url"
+    return f"the model needs a key, and {lacking} to your key{instead}"
+
+
+_ABOUT_THE_MODEL = ("model_info", "model_capabilities")
+
+
+def field_of_client(fields: Container[str], setting: str) -> str | None:
+    """What a client with these fields calls a setting; ``None`` where it has none."""
+    names = SERVER_FIELDS if setting == "base_url" else (setting,)
+    return next((name for name in names if name in fields), None)
+
+
+def objection_of_client(
+    component: ComponentClass, config: Mapping[str, Any], setting: str, value: object
+) -> str | None:
+    """Why a client cannot be given a setting, if that is known."""
+    if asks_no_model(component):
+        return "its answers are recorded, and no model is asked; `team` and `team-confined` ask one"
+    if setting == "model" and config.get("azure_deployment"):
+        return "its `azure_deployment` decides which model is asked; set that by -s"
+    # the value stays out of the message: a URL may hold a password
+    if setting == "base_url" and without_credentials(str(value)) is None:
+        return NO_URL
+    return None
+
+
+def change_client(
+    component: ComponentClass, config: dict[str, Any], setting: str, said: Container[str]
+) -> Mapping[str, Resolved | None]:
+    """Let the rest of a client's config, but what was ``said`` by an override, fit a setting that has been changed.
+
+    Returns:
+        The other keys that are not as before, each with the reference that it stands for, if any.
+    """
+    if setting == "model":
+        # what a config says of one model holds for another one on its server, unless that is known better
+        without = {key: value for key, value in config.items() if key not in _ABOUT_THE_MODEL}
+        if listed_info(component, without) or info_by_name(config["model"]):
+            outdated = [key for key in _ABOUT_THE_MODEL if key in config and key not in said]
+            for key in outdated:
+                del config[key]
+            return dict.fromkeys(outdated)
+    variables = key_variables(component, config)
+    if setting == "base_url" and "base_url" in config and missing_key(component, config, os.environ):
+        # most servers of one's own want no key, and the client insists on one
+        config["api_key"] = NO_KEY
+        return {"api_key": Resolved(NO_KEY, f"${{{variables[-1]}:-{NO_KEY}}}", {})}
+    return {}

@@ -1,0 +1,1 @@
+"""Effects, events, results, and what else every part speaks."""

@@ -1,0 +1,98 @@
+"""What is asked of executors and of workbenches, as effects that pass the door: whatever agent asks."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict
+from typing import TypeVar
+
+from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
+from pydantic import JsonValue, TypeAdapter
+
+from codeact_team.core.effects import Effect
+from codeact_team.core.events import BlockBegan, BlockEnded, Code, ToolsListed, block_ended
+
+T = TypeVar("T")
+R = TypeVar("R", bound=CodeResult)
+Run = Callable[[list[CodeBlock]], Awaitable[CodeResult]]
+
+
+class CodeEffect(Effect[T]):
+    """Something that is asked of an executor, which has to be as the code before has left it.
+
+    Args:
+        executor: The executor.
+        run: Runs blocks there as those of the agent are run, with the same tools, but recorded for nobody.
+
+    Attributes:
+        part: The executor.
+        is_apart: Whether it happens in a branch of the executor's session, whose variables and files are not yet its own.
+    """
+
+    is_apart = False
+
+    def __init__(self, executor: CodeExecutor, run: Run) -> None:
+        self.part = executor
+        self.run = run
+
+
+class CodeRun(CodeEffect[R]):
+    """Code blocks run in an executor.
+
+    Args:
+        executor: What runs them.
+        blocks: The blocks.
+        run: As of a :class:`CodeEffect`.
+        message_id: The id of the message that tells what came of them, where there is one.
+    """
+
+    def __init__(
+        self,
+        executor: CodeExecutor,
+        blocks: Sequence[CodeBlock],
+        run: Run,
+        message_id: str | None = None,
+    ) -> None:
+        super().__init__(executor, run)
+        self._blocks = [Code(block.language, block.code) for block in blocks]
+        self._message_id = message_id
+
+    def request(self) -> JsonValue:
+        return {"blocks": [asdict(block) for block in self._blocks]}
+
+    def began(self, span: int) -> BlockBegan:
+        return BlockBegan(span=span, agent=self.source, blocks=self._blocks)
+
+    def ended(self, span: int, outcome: R | None, error: BaseException | None) -> BlockEnded:
+        return block_ended(span, self.source, outcome, error, self._message_id)
+
+
+class ToolListing(Effect[T]):
+    """Workbenches are asked for their tools.
+
+    Args:
+        part: The workbench, where it is one.
+        form: How pydantic writes what they list as JSON, and reads it.
+        asked: What they are called.
+        source: The agent that asks, where that is known.
+    """
+
+    kind = "tool_listing"
+
+    def __init__(
+        self, part: object, form: TypeAdapter[T], asked: list[str], source: str | None = None
+    ) -> None:
+        self.part = part
+        self.form = form
+        self._asked = asked
+        if source is not None:
+            self.source = source
+
+    def request(self) -> JsonValue:
+        return {"list": [*self._asked]}
+
+    def began(self, span: int) -> ToolsListed:
+        return ToolsListed(span=span, agent=self.source, of=self._asked)
+
+    def ended(self, span: int, outcome: T | None, error: BaseException | None) -> ToolsListed:
+        return ToolsListed(span=span, agent=self.source, of=self._asked, is_over=True)

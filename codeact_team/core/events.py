@@ -1,0 +1,701 @@
+"""What happens in a run, as small typed values that dump to JSON and load again.
+
+Each effect has a begin and an end with the same ``span``. ``parent`` is the span that an event belongs to: a run holds
+the turns of agents, a turn holds its model calls and blocks, a block the calls of tools that its code makes.
+
+A field that holds text of a model or of code holds hostile data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import sha256
+from typing import Annotated, Any
+
+from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage, MessageFactory
+from autogen_core.code_executor import CodeResult
+from autogen_core.models import RequestUsage
+from pydantic import JsonValue, PlainSerializer, PlainValidator, TypeAdapter
+
+from codeact_team.core.effects import Event, error_text
+from codeact_team.core.execution import (
+    Artifact,
+    BoundName,
+    CallOutcome,
+    ExecutionResult,
+    Outcome,
+    SessionResult,
+)
+
+VERSION = 2
+"""Of the events as JSON. The first was AutoGen's messages as ``--json`` printed them."""
+
+
+@dataclass(kw_only=True)
+class AgentEvent(Event):
+    """Something that an agent does."""
+
+    agent: str
+
+
+@dataclass(kw_only=True)
+class EffectEvent(Event):
+    """The begin or the end of an agent's turn, or of an effect that it asks for."""
+
+    span: int
+    agent: str
+
+
+@dataclass(kw_only=True)
+class Opened(Event):
+    """A team is loaded.
+
+    Attributes:
+        loosenings: The settings of its sandboxes weaker than the default, in words.
+        workspaces: The directories of this machine in which its code works and that stay there.
+    """
+
+    loosenings: Sequence[str] = ()
+    workspaces: Sequence[str] = ()
+
+
+@dataclass(kw_only=True)
+class RunBegan(Event):
+    """A team, or an agent, begins to work on a task.
+
+    Attributes:
+        past_the_door: Parts of it that act past the door, by name: with any of them, the run can be neither resumed nor
+            replayed.
+        record: The directory in which it is kept, if it is.
+    """
+
+    span: int
+    task: str
+    past_the_door: Sequence[str] = ()
+    record: str | None = None
+
+
+@dataclass(kw_only=True)
+class RunResumed(Event):
+    """A run is gone on with. What follows is told from its beginning once more.
+
+    Attributes:
+        record: The directory in which it is kept.
+        answered: How many effects its journal answers, by their kinds.
+        repeated: How many blocks run again, to bring back their variables, if other code is to run.
+        seconds: Wall-clock time that these have taken before.
+    """
+
+    record: str
+    answered: dict[str, int]
+    repeated: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class OpenQuestion:
+    """A question that nobody was there to answer.
+
+    Attributes:
+        n: The number of its entry in the journal.
+        key: A digest of who asks what, which no other question has in the same place.
+        agent: Who asks.
+        kind: ``approval``, or ``person_input`` for any text.
+        text: The question, fit to be shown.
+        is_lost: Whether no answer can reach what has asked: it was stopped half-way, and is not done twice, as it is code that
+            could reach more than its workspace, or a tool. When the run goes on, it is told as unknown, and may ask anew.
+    """
+
+    n: int
+    key: str
+    agent: str
+    kind: str
+    text: str
+    is_lost: bool = False
+
+
+@dataclass(kw_only=True)
+class RunParked(Event):
+    """A run ends here, and waits for answers: ``codeact-team answer RECORD``, and then ``codeact-team resume RECORD``.
+
+    Attributes:
+        record: The directory in which it is kept.
+        questions: What is asked.
+    """
+
+    record: str
+    questions: Sequence[OpenQuestion]
+
+
+@dataclass(kw_only=True)
+class RunEnded(Event):
+    """Its work is over. What it came to is told by whoever ran it; ``error`` is what broke it off."""
+
+    span: int
+    error: str | None = None
+
+
+@dataclass(kw_only=True)
+class TurnBegan(EffectEvent):
+    """An agent begins its turn."""
+
+
+@dataclass(kw_only=True)
+class TurnEnded(EffectEvent):
+    """An agent has ended its turn; ``error`` is what broke it off."""
+
+    error: str | None = None
+
+
+@dataclass(kw_only=True)
+class ModelCallBegan(EffectEvent):
+    """A model is asked; ``client`` is the class of the client that does it."""
+
+    model: str
+    client: str = ""
+
+
+@dataclass(kw_only=True)
+class ModelCallEnded(EffectEvent):
+    """A model has answered, or failed.
+
+    Attributes:
+        usage: The tokens that it cost; ``None`` where nobody knows.
+        cached: Whether the answer cost nothing, as it was there already.
+        error: What went wrong, if something did.
+    """
+
+    model: str
+    usage: RequestUsage | None = None
+    cached: bool = False
+    finish_reason: str | None = None
+    error: str | None = None
+
+
+@dataclass(kw_only=True)
+class Words(AgentEvent):
+    """A piece of what a model writes, as it comes; ``message_id`` is that of the message that will have all of it."""
+
+    text: str
+    message_id: str | None = None
+
+
+@dataclass(kw_only=True)
+class Thought(AgentEvent):
+    """What a model thought before it spoke."""
+
+    text: str
+    message_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Code:
+    """A code block."""
+
+    language: str
+    code: str
+
+
+@dataclass(frozen=True)
+class ArtifactReference:
+    """An artifact without its bytes.
+
+    Attributes:
+        mime_type: Such as ``image/png``.
+        size: In bytes.
+        sha256: The digest of the bytes, in hexadecimal digits.
+    """
+
+    mime_type: str
+    size: int
+    sha256: str
+
+    @classmethod
+    def of(cls, artifact: Artifact) -> ArtifactReference:
+        """The reference to an artifact."""
+        return cls(artifact.mime_type, len(artifact.data), sha256(artifact.data).hexdigest())
+
+
+@dataclass(kw_only=True)
+class BlockBegan(EffectEvent):
+    """Code blocks begin to run."""
+
+    blocks: Sequence[Code]
+
+
+@dataclass(kw_only=True)
+class Output(AgentEvent):
+    """A piece of what code writes, as it comes."""
+
+    text: str
+    message_id: str | None = None
+
+
+@dataclass(kw_only=True)
+class BlockEnded(EffectEvent):
+    """Code blocks have ended.
+
+    Attributes:
+        exit_code: ``None`` where they have no result, as something else went wrong.
+        output: What the blocks wrote, bounded.
+        processor_seconds: Processor time that their sandbox has used since the call before; ``None`` if not known.
+        missing_module: The Python module whose absence ended them, by what they wrote last.
+        names: What they have bound in a session.
+        artifacts: What they have made beside text, without the bytes.
+        answer: What the code called ``final_answer`` with.
+        message_id: The id of the message that tells of it, where there is one.
+        error: What went wrong where there is no result.
+    """
+
+    exit_code: int | None = None
+    outcome: Outcome | None = None
+    output: str = ""
+    limit: str | None = None
+    missing_module: str | None = None
+    omitted_bytes: int = 0
+    seconds: float = 0.0
+    processor_seconds: float | None = None
+    code_file: str | None = None
+    state_lost: bool = False
+    names: Sequence[BoundName] = ()
+    omitted_names: int = 0
+    artifacts: Sequence[ArtifactReference] = ()
+    answer: str | None = None
+    message_id: str | None = None
+    error: str | None = None
+
+
+@dataclass(kw_only=True)
+class ArtifactKept(AgentEvent):
+    """A picture or a table that code has shown was added to the files of the workspace.
+
+    Attributes:
+        file: Its name there.
+        path: Where that is on this machine; ``None`` where it does not stay there.
+    """
+
+    file: str
+    path: str | None
+    artifact: ArtifactReference
+
+
+def block_ended(
+    span: int,
+    agent: str,
+    result: CodeResult | None,
+    error: BaseException | None = None,
+    message_id: str | None = None,
+) -> BlockEnded:
+    """The end of code blocks, by what came of them."""
+    event = BlockEnded(span=span, agent=agent, message_id=message_id, error=error_text(error))
+    if result is not None:
+        event.exit_code, event.output, event.outcome = result.exit_code, result.output, Outcome.COMPLETED
+    if isinstance(result, ExecutionResult):
+        event.outcome, event.limit, event.code_file = result.outcome, result.limit, result.code_file
+        event.omitted_bytes, event.seconds = result.omitted_bytes, result.seconds
+        event.missing_module, event.processor_seconds = result.missing_module, result.processor_seconds
+    if isinstance(result, SessionResult):
+        event.state_lost, event.answer = result.state_lost, result.answer
+        event.names, event.omitted_names = result.names, result.omitted_names
+        event.artifacts = [ArtifactReference.of(artifact) for artifact in result.artifacts]
+    return event
+
+
+@dataclass(kw_only=True)
+class ToolCallBegan(EffectEvent):
+    """A tool of the host is called.
+
+    Attributes:
+        name: The tool; where code calls it, its dotted path below ``tools``.
+        arguments: As JSON text, cut if they are long.
+    """
+
+    name: str
+    arguments: str
+
+
+@dataclass(kw_only=True)
+class ToolCallEnded(EffectEvent):
+    """The call of a tool has ended; ``seconds`` include the wait for an approval."""
+
+    name: str
+    outcome: CallOutcome
+    error: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(kw_only=True)
+class ToolsListed(EffectEvent):
+    """Workbenches are asked which tools there are.
+
+    Attributes:
+        of: What the workbenches are called.
+        is_over: Whether they have answered, or failed to.
+    """
+
+    of: Sequence[str]
+    is_over: bool = False
+
+
+@dataclass(kw_only=True)
+class QuestionAsked(EffectEvent):
+    """A person is asked; ``text`` is the question, fit to be shown."""
+
+    text: str
+
+
+@dataclass(kw_only=True)
+class QuestionAnswered(EffectEvent):
+    """A person has answered; ``text`` is empty where none did."""
+
+    text: str = ""
+    error: str | None = None
+
+
+@dataclass(kw_only=True)
+class ClockRead(EffectEvent):
+    """It is looked whether the time is ``over`` of an agent, or of a team with a budget.
+
+    Both are ``None`` where the look begins, and where it failed.
+
+    Attributes:
+        seconds: How long a team has worked.
+    """
+
+    over: bool | None = None
+    seconds: float | None = None
+
+
+@dataclass(kw_only=True)
+class BudgetSpent(Event):
+    """A team that has a budget has spent something, or may spend no more.
+
+    Attributes:
+        spent: How much since its task: ``model_calls``, ``tokens``, ``tool_calls``, ``processor_seconds``; ``cost`` where
+            there are prices, and ``seconds`` where these are limited.
+        left: The same, of what is limited.
+        currency: Of money.
+        unpriced: Models that were asked and have no price: what they cost is in no number.
+        uncounted: How many calls of models have an unknown number of tokens: they are in no number, either.
+        used_up: Why it may spend no more, in words.
+    """
+
+    spent: dict[str, int | float]
+    left: dict[str, int | float]
+    currency: str | None = None
+    unpriced: Sequence[str] = ()
+    uncounted: int = 0
+    used_up: str | None = None
+
+
+@dataclass(kw_only=True)
+class Approval(AgentEvent):
+    """Code, or the call of a tool, was allowed or denied by a rule, a grant or a person.
+
+    Attributes:
+        what: ``code`` or ``tool``.
+        name: The tool, or the language of the code.
+        by: Who decided, such as ``rule 2``.
+    """
+
+    what: str
+    name: str
+    allowed: bool
+    by: str
+    reason: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(kw_only=True)
+class CodeWritten(AgentEvent):
+    """A model has written code that is to run, or proposed a correction, or a reply whose code is not run.
+
+    ``attempt`` is the number of attempts made before.
+    """
+
+    text: str
+    blocks: Sequence[Code]
+    attempt: int
+    message_id: str
+
+
+@dataclass(kw_only=True)
+class Decision(AgentEvent):
+    """A model has decided whether code that failed is worth another attempt."""
+
+    retry: bool
+    reason: str
+
+
+@dataclass(kw_only=True)
+class Judged(AgentEvent):
+    """A model has judged the work.
+
+    Attributes:
+        answer: To the task, where it accepts the work of others.
+        message_id: The id of the message that tells of it, where there is one.
+    """
+
+    accepted: bool
+    problems: Sequence[str] = ()
+    next_step: str = ""
+    answer: str = ""
+    message_id: str | None = None
+
+
+@dataclass(kw_only=True)
+class HandedOff(AgentEvent):
+    """An agent has handed the work to another."""
+
+    target: str
+
+
+@dataclass(kw_only=True)
+class SessionForked(EffectEvent):
+    """An agent makes branches of its session, one for each attempt at its task.
+
+    Attributes:
+        branches: How many.
+        is_over: Whether they are there, or will not be.
+        refusal: Why the session cannot be copied, so that one attempt is made.
+    """
+
+    branches: int
+    is_over: bool = False
+    refusal: str | None = None
+
+
+@dataclass(kw_only=True)
+class AttemptBegan(EffectEvent):
+    """An agent begins one of several attempts at its task, side by side. What belongs to it has its span as ``parent``.
+
+    Attributes:
+        attempt: Its number, from 1.
+        attempts: How many there are.
+    """
+
+    attempt: int
+    attempts: int
+
+
+@dataclass(kw_only=True)
+class AttemptEnded(EffectEvent):
+    """An attempt has ended.
+
+    Attributes:
+        attempt: Its number, from 1.
+        attempts: How many there are.
+        ending: How it came to its end, such as ``answered`` or ``cancelled``; ``None`` where ``error`` broke it off.
+    """
+
+    attempt: int
+    attempts: int
+    ending: str | None = None
+    error: str | None = None
+
+
+@dataclass(kw_only=True)
+class BranchPromoted(EffectEvent):
+    """An agent goes on where one of its attempts has got to; the others count no more.
+
+    Attributes:
+        attempt: Which.
+        is_over: Whether its variables and files have taken the place of those before.
+        loss: Why they could not.
+    """
+
+    attempt: int
+    is_over: bool = False
+    loss: str | None = None
+
+
+@dataclass(kw_only=True)
+class SandboxStarting(Event):
+    """A sandbox, or the interpreter in it, starts; ``sandbox`` names its executor."""
+
+    sandbox: str
+
+
+@dataclass(kw_only=True)
+class SandboxPreparing(Event):
+    """Something is done before a sandbox can start, such as a download: ``doing`` says what, in words."""
+
+    sandbox: str
+    doing: str
+
+
+@dataclass(kw_only=True)
+class SandboxStarted(Event):
+    """A sandbox is ready.
+
+    Attributes:
+        sandbox: Its executor.
+        packages: The versions, by name, of what was put into it.
+        image: The digest of the image that its container was made from.
+        python: The version of its Python, where no image says which.
+        place: Where in the config its executor is; empty where no config has it.
+    """
+
+    sandbox: str
+    packages: Mapping[str, str] = field(default_factory=dict[str, str])
+    image: str | None = None
+    python: str | None = None
+    place: str = ""
+
+
+@dataclass(kw_only=True)
+class SandboxDescribed(EffectEvent):
+    """A sandbox is asked what there is to know of it, for a model; ``text`` is ``None`` before it has answered."""
+
+    text: str | None = None
+
+
+@dataclass(kw_only=True)
+class SandboxLost(Event):
+    """A sandbox, or the interpreter in it, is gone with what code has left there.
+
+    Attributes:
+        sandbox: Its executor.
+        place: Where in the config that is; empty where no config has it.
+    """
+
+    sandbox: str
+    reason: str
+    place: str = ""
+
+
+@dataclass(kw_only=True)
+class FilesPutBack(Event):
+    """A run goes on, and files of its workspace are again what they were before the code that was interrupted.
+
+    Attributes:
+        workspace: The directory, from the working directory.
+        files: Their paths in it; hostile data.
+    """
+
+    workspace: str
+    files: Sequence[str]
+
+
+@dataclass(kw_only=True)
+class BlocksRepeated(Event):
+    """A run goes on, and code of it has run again, to bring back its variables.
+
+    Attributes:
+        place: Where in the config its executor is.
+        blocks: How many blocks.
+        differing: How many of them came to something else than before; agents go by what they came to then.
+        difference: How the first of these differs, as a unified diff; hostile data.
+    """
+
+    place: str
+    blocks: int
+    differing: int
+    difference: str | None = None
+
+
+@dataclass(frozen=True)
+class ChangedRequest:
+    """Something that a run has asked otherwise than before.
+
+    Attributes:
+        agent: Who asked.
+        kind: For what sort of effect, such as ``model_call``.
+        times: How often.
+    """
+
+    agent: str
+    kind: str
+    times: int
+
+
+@dataclass(kw_only=True)
+class Replayed(Event):
+    """A recorded run has run once more, without its models and tools.
+
+    Attributes:
+        record: The directory in which it is kept.
+        blocks: How many calls of code have come to the same as then.
+        answered: How many questions were answered from its journal.
+        changed: What it has asked otherwise than then, such as a prompt in other words.
+        difference: What is otherwise than then, such as the output of a call of code, as a diff; ``None`` if nothing is.
+            Hostile data.
+        block: Which call of code that is, counted from 1; ``None`` where it is something else.
+        is_whole: Whether it has come to its end.
+    """
+
+    record: str
+    blocks: int
+    answered: int
+    changed: Sequence[ChangedRequest]
+    difference: str | None
+    is_whole: bool
+    block: int | None = None
+
+
+@dataclass(kw_only=True)
+class SandboxStopped(Event):
+    """A sandbox was stopped by its owner."""
+
+    sandbox: str
+
+
+def _dump_message(message: BaseChatMessage | BaseAgentEvent) -> dict[str, Any]:
+    return {"type": type(message).__name__, **message.model_dump(mode="json")}
+
+
+def _load_message(data: object) -> BaseChatMessage | BaseAgentEvent:
+    if isinstance(data, Mapping):
+        return MessageFactory().create(dict(data))  # pyright: ignore[reportUnknownArgumentType]
+    assert isinstance(data, BaseChatMessage | BaseAgentEvent)
+    return data
+
+
+Message = Annotated[
+    BaseChatMessage | BaseAgentEvent, PlainSerializer(_dump_message), PlainValidator(_load_message)
+]
+
+
+@dataclass(kw_only=True)
+class MessageSent(Event, type="message"):
+    """A message of AutoGen's has come out of the team.
+
+    An agent of ours has told of what is in it before; the same thing then has the same id.
+    """
+
+    message: Message
+
+
+@dataclass(kw_only=True)
+class Said(Event):
+    """An agent of ours has said this message, or has just read it.
+
+    It comes out of the team a little later, as :class:`MessageSent` and with the same id; that of an agent inside a tool
+    does not.
+    """
+
+    message: Message
+
+
+@cache
+def _adapter(kind: type[Event]) -> TypeAdapter[Event]:
+    return TypeAdapter(kind)
+
+
+def dump(event: Event) -> dict[str, JsonValue]:
+    """An event as JSON, with its ``type`` first."""
+    return {"type": event.type, **_adapter(type(event)).dump_python(event, mode="json")}
+
+
+def load(data: Mapping[str, JsonValue]) -> Event:
+    """The event that was dumped.
+
+    Raises:
+        ValueError: If it is none of this version.
+    """
+    kind = Event.kinds.get(str(data.get("type")))
+    if kind is None:
+        raise ValueError(f"an event of the type {data.get('type')!r} is not known")
+    return _adapter(kind).validate_python({**data})

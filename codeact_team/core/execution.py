@@ -1,0 +1,407 @@
+"""What comes of code that ran: outcome, output, names, pictures, and modules that it lacks."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+import struct
+import sys
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from io import BytesIO
+
+from autogen_core import Image
+from autogen_core.code_executor import CodeResult
+from PIL import Image as pillow
+from pydantic import JsonValue, TypeAdapter, ValidationError
+
+
+class Outcome(StrEnum):
+    """How the execution of some code blocks came to its end."""
+
+    COMPLETED = "completed"
+    """The code ran to its own end, with whatever exit code."""
+    TIMED_OUT = "timed_out"
+    """The time limit stopped it."""
+    CANCELLED = "cancelled"
+    """The caller stopped it."""
+    DENIED = "denied"
+    """It was not approved and did not run."""
+    NOT_RUN = "not_run"
+    """It could not be run: an unusable file name or an unknown language."""
+    LOST = "lost"
+    """The sandbox ended under it; the next call gets a fresh one."""
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """What a block has made beside text, such as a figure; hostile data.
+
+    Attributes:
+        mime_type: Such as ``image/png`` or ``text/html``.
+        data: The bytes, as the code made them.
+    """
+
+    mime_type: str
+    data: bytes
+
+
+@dataclass
+class ExecutionResult(CodeResult):
+    """AutoGen's ``CodeResult`` with what else is known.
+
+    Attributes:
+        exit_code: 0 for success; of the last block that ran.
+        output: What the blocks wrote, stdout and stderr in order, bounded; hostile data.
+        outcome: How it ended.
+        code_file: Host path of the first block's file where the workspace is a directory of the host; a name only,
+            never to be opened without refusing symbolic links.
+        limit: The limit that the code ran into, and the config field that sets it.
+        omitted_bytes: How many bytes of output were dropped from the middle.
+        seconds: Wall-clock time from the first block's start to the last block's end.
+        processor_seconds: Processor time that the sandbox has used since the call before; ``None`` where that is not known.
+        missing_module: The Python module whose absence ended the code, by what it wrote last.
+        saved_pictures: Pictures that the code has saved in the workspace, where an agent has read them there.
+    """
+
+    outcome: Outcome = Outcome.COMPLETED
+    code_file: str | None = None
+    limit: str | None = None
+    omitted_bytes: int = 0
+    seconds: float = 0.0
+    processor_seconds: float | None = None
+    missing_module: str | None = None
+    saved_pictures: list[Artifact] = field(default_factory=list[Artifact])
+
+
+@dataclass(frozen=True)
+class BoundName:
+    """A global name that a block has bound, or bound anew; hostile data.
+
+    Attributes:
+        name: The name.
+        type: The name of its value's type, such as ``ndarray``.
+        size: The value's shape or length in words, such as ``(3, 4)`` or ``10 items``, where it has one.
+        preview: The beginning of what the value looks like, where that is known without running its code.
+    """
+
+    name: str
+    type: str
+    size: str | None = None
+    preview: str | None = None
+
+
+@dataclass
+class SessionResult(ExecutionResult):
+    """A result of code that runs in a living interpreter.
+
+    Attributes:
+        state_lost: Whether the interpreter that held the variables is gone; the next block gets a fresh one.
+        names: The names bound by the blocks, at most a few dozen.
+        omitted_names: How many more there were.
+        artifacts: Figures, pictures and tables, in order.
+        answer: What the code called ``final_answer`` with, as text; the first call counts. ``None`` if it did not.
+        answer_is_json: Whether that text is the JSON of the value; if not, the value is that text, or there is a problem.
+        answer_problem: Why the value is none that JSON has, or is not whole in that text.
+        denied: Whether what ended the code was a call of a tool that was not approved, by the code's own account.
+        output_file: The file of the workspace that has the whole output, where an agent has kept it there.
+    """
+
+    state_lost: bool = False
+    names: list[BoundName] = field(default_factory=list[BoundName])
+    omitted_names: int = 0
+    artifacts: list[Artifact] = field(default_factory=list[Artifact])
+    answer: str | None = None
+    answer_is_json: bool = False
+    answer_problem: str = ""
+    denied: bool = False
+    output_file: str | None = None
+
+
+class CallOutcome(StrEnum):
+    """What became of the call of a tool."""
+
+    OK = "ok"
+    """The tool returned."""
+    FAILED = "failed"
+    """The tool had an error."""
+    TIMED_OUT = "timed_out"
+    """The tool's time limit stopped it."""
+    DENIED = "denied"
+    """It was not approved, and the tool was not called."""
+    REFUSED = "refused"
+    """The tool was not called: it is not offered, the arguments are wrong, or a limit is reached."""
+    CANCELLED = "cancelled"
+    """The block ended, or nobody waited for it any more."""
+
+
+@dataclass(frozen=True)
+class CallAnswer:
+    """What the code gets for the call of a tool."""
+
+    outcome: CallOutcome = CallOutcome.OK
+    content: Sequence[JsonValue | Artifact] = ()
+    """What the tool returned: one value, or for MCP several pieces, media among them."""
+    error: str = ""
+    """What is wrong, in words for the model, unless the outcome is ``OK``."""
+
+
+class HostTools(ABC):
+    """The functions of the host that the code of one execution may call, and what becomes of each call."""
+
+    @property
+    @abstractmethod
+    def declarations(self) -> Sequence[Mapping[str, JsonValue]]:
+        """What the sandbox is told of each, the same object as long as it is the same.
+
+        ``name``: the dotted path below ``tools`` by which code calls it, at most two identifiers; ``doc``: its
+        docstring; ``parameters``: a list of objects with ``name`` (an identifier), ``key`` (its name in the arguments),
+        ``annotation`` (as it is shown), ``required``, ``default`` (a value, if it has one) and ``keyword_only``;
+        ``returns``: an annotation or null; ``takes_others``: whether it may be called with other keywords, too.
+        """
+
+    @property
+    @abstractmethod
+    def max_parallel(self) -> int:
+        """How many calls run at the same time."""
+
+    @property
+    def rights(self) -> object:
+        """What agents must have alike, by ``==``, for their code to share an interpreter. Default: nobody has them."""
+        return self
+
+    @abstractmethod
+    async def call(
+        self,
+        name: str,
+        arguments: dict[str, JsonValue],
+        *,
+        pause: Callable[[], AbstractContextManager[None]],
+    ) -> CallAnswer:
+        """Call a tool. Whatever goes wrong is an answer; only a cancellation is raised.
+
+        Args:
+            name: As declared, if the code is honest.
+            arguments: Unchecked.
+            pause: Within it, as while a person is asked, time does not count against the block.
+        """
+
+
+WELL_KNOWN = tuple(
+    """
+    numpy pandas polars pyarrow duckdb scipy statsmodels sympy scikit-learn xgboost lightgbm torch tensorflow
+    transformers matplotlib seaborn plotly pillow networkx opencv-python-headless opencv-python openpyxl
+    xlsxwriter python-docx pypdf tabulate beautifulsoup4 lxml pyyaml requests httpx sqlalchemy pydantic pytest
+    """.split()
+)
+"""Packages that models use when they are there."""
+
+_PACKAGES = {
+    "PIL": "pillow",
+    "bs4": "beautifulsoup4",
+    "cv2": "opencv-python-headless",
+    "docx": "python-docx",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
+_LAST_WORDS = re.compile(
+    r"(?:ModuleNotFoundError: No module named|ImportError: Missing optional dependency) '([A-Za-z_][\w.]{0,99})'",
+    re.ASCII,
+)
+
+
+def missing_module(output: str) -> str | None:
+    """The module whose absence has ended a program; ``None`` where that is not what its last line says.
+
+    Args:
+        output: The end of what it wrote. Hostile data: it can make the answer wrong, nothing else.
+    """
+    last = output.rstrip().rpartition("\n")[2]
+    found = _LAST_WORDS.match(last)
+    if found is None:
+        return None
+    module = found[1].partition(".")[0]
+    return None if module in sys.stdlib_module_names else module
+
+
+def advice(module: str) -> str:
+    """How a person gives the module to the code. Only a package that is well known is named: code can ask for any."""
+    package = _PACKAGES.get(module, module.lower())
+    if package in WELL_KNOWN:
+        return f"`packages: [{package}]` in the settings of the executor, or an image that has it"
+    return "`packages` in the settings of the executor, or an image that has it"
+
+
+def remark(module: str, *, has_network: bool) -> str:
+    """What a model reads below the output."""
+    no_way = "" if has_network else ", and nothing can be installed from inside: there is no network"
+    return (
+        f"The sandbox has no module {module!r}{no_way}. Use what is there. If that is not enough, say so: the user can add "
+        f"it by {advice(module)}."
+    )
+
+
+PICTURES_KEY = "codeact_team.pictures"
+"""The key of a message's metadata under which the latest pictures of the work travel, as JSON."""
+
+MAX_EDGE = 4096
+"""Pixels; models reduce what is larger than half of that."""
+MAX_BYTES = 1 << 20
+
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_HEAD = struct.Struct(">IIBBBBB")
+_DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
+"""The bits of a channel, by the type of colour."""
+_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+_LAST_FILTER = 4
+_PIECE = 1 << 20
+_MOST = 32
+"""How many pictures of one message are read."""
+_LIST = TypeAdapter(list[str])
+
+
+class Picture(Image):
+    """A PNG picture as AutoGen's model clients take it, without AutoGen's decoding and encoding anew.
+
+    Args:
+        png: What :func:`read_picture` has made.
+        width: In pixels.
+        height: In pixels.
+    """
+
+    def __init__(self, png: bytes, width: int, height: int) -> None:
+        # not AutoGen's, which decodes
+        self.png = png
+        self.width = width
+        self.height = height
+
+    @property
+    def image(self) -> pillow.Image:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """For whoever wants the pixels: they are decoded when they are asked for."""
+        return pillow.open(BytesIO(self.png), formats=["PNG"])
+
+    def to_base64(self) -> str:
+        return base64.b64encode(self.png).decode()
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What can be shown of the pictures that code has drawn, and why others cannot."""
+
+    pictures: Sequence[Picture] = ()
+    problems: Sequence[str] = field(default=())
+
+
+def read_drawn(artifacts: Sequence[Artifact]) -> Drawn:
+    """Read the pictures among artifacts. Takes a while for large ones."""
+    pictures: list[Picture] = []
+    problems: list[str] = []
+    for artifact in artifacts:
+        if artifact.mime_type == "image/png":
+            try:
+                pictures.append(read_picture(artifact.data))
+            except ValueError as error:
+                problems.append(f"A picture cannot be shown: {error}.")
+    return Drawn(pictures, problems)
+
+
+def read_picture(data: bytes) -> Picture:
+    """Read a PNG picture: all that a decoder relies on is checked, and what is not needed to show it is left out.
+
+    A model's server may refuse a whole conversation for one broken picture.
+
+    Raises:
+        ValueError: If it is broken, too large, or of a kind that is not read, such as an interlaced one.
+    """
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"it has {len(data) / 1e6:.1f} MB, and {MAX_BYTES / 1e6:.1f} MB are the most")
+    parts = list(_chunks(data))
+    if parts[0][0] != b"IHDR" or len(parts[0][1]) != _HEAD.size:
+        raise ValueError("it has no head")
+    head = parts[0][1]
+    width, height, depth, colours, compression, filtering, interlacing = _HEAD.unpack(head)
+    if max(width, height) > MAX_EDGE:
+        raise ValueError(f"it has {width} x {height} pixels, and {MAX_EDGE} x {MAX_EDGE} are the most")
+    if not (width and height) or depth not in _DEPTHS.get(colours, ()) or compression or filtering:
+        raise ValueError("its head is broken")
+    if interlacing:
+        raise ValueError("it is interlaced")
+    palette = [body for kind, body in parts if kind == b"PLTE"]
+    if colours == 3 and not (len(palette) == 1 and len(palette[0]) in range(3, 3 * 2**depth + 1, 3)):
+        raise ValueError("its palette is broken")
+    row = 1 + (width * _CHANNELS[colours] * depth + 7) // 8
+    pixels = _checked(b"".join(body for kind, body in parts if kind == b"IDAT"), row, height)
+    kept = [(b"IHDR", head), *((b"PLTE", one) for one in palette if colours == 3)]
+    png = b"".join(_chunk(*one) for one in [*kept, (b"IDAT", pixels), (b"IEND", b"")])
+    return Picture(_SIGNATURE + png, width, height)
+
+
+def pictures_to_metadata(pictures: Sequence[Picture]) -> dict[str, str]:
+    """Pictures as an entry for a message's metadata; nothing where there are none."""
+    return {PICTURES_KEY: json.dumps([picture.to_base64() for picture in pictures])} if pictures else {}
+
+
+def pictures_from_metadata(metadata: Mapping[str, str]) -> list[Picture]:
+    """The pictures in a message's metadata, without what is none."""
+    try:
+        kept = _LIST.validate_json(metadata.get(PICTURES_KEY, "[]"))
+    except ValidationError:
+        return []
+    found = map(picture_from_base64, kept[-_MOST:])
+    return [picture for picture in found if picture is not None]
+
+
+def picture_from_base64(text: str) -> Picture | None:
+    """The picture that ``to_base64`` has made into this; ``None`` where it is none."""
+    try:
+        return read_picture(base64.b64decode(text, validate=True))
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The parts of a PNG file, without those that it can be shown without."""
+    if not data.startswith(_SIGNATURE):
+        raise ValueError("it is no PNG")
+    place, kind = len(_SIGNATURE), b""
+    while kind != b"IEND":
+        if place + 8 > len(data):
+            raise ValueError("it is cut short")
+        length, kind = struct.unpack_from(">I4s", data, place)
+        body, end = place + 8, place + 8 + length
+        if end + 4 > len(data):
+            raise ValueError("it is cut short")
+        if zlib.crc32(data[place + 4 : end]) != int.from_bytes(data[end : end + 4], "big"):
+            raise ValueError("it is damaged")
+        if kind in (b"IHDR", b"PLTE", b"IDAT", b"IEND"):
+            yield kind, data[body:end]
+        place = end + 4
+
+
+def _chunk(kind: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+
+def _checked(packed: bytes, row: int, rows: int) -> bytes:
+    """The packed pixels, if they are so many rows of that many bytes, each with a filter that there is."""
+    inflating, rest, size = zlib.decompressobj(), packed, 0
+    try:
+        while not inflating.eof:
+            piece = inflating.decompress(rest, _PIECE)
+            rest = inflating.unconsumed_tail
+            if max(piece[-size % row :: row], default=0) > _LAST_FILTER:
+                raise ValueError("its pixels are damaged")
+            size += len(piece)
+            if size > row * rows or not (piece or rest or inflating.eof):
+                break
+    except zlib.error:
+        raise ValueError("its pixels are damaged") from None
+    if not inflating.eof or size != row * rows:
+        raise ValueError("its pixels are not as many as its head says")
+    return packed[: len(packed) - len(inflating.unused_data)]

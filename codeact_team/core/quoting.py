@@ -1,0 +1,176 @@
+"""Text in which no code may be found, and a model's thoughts, which are no part of its reply."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from codeact_team.core.fences import PREFIX, TAGS
+
+_ZERO_WIDTH = "\u200b"
+_BACKTICKS = re.compile("``(?=`)")
+# Tildes count at the start of a line only. Python's tracebacks underline with ``~~~^~~``: no label starts with that.
+_TILDES = re.compile(rf"^({PREFIX.pattern})(~{{3,}}+)(?!\^)", re.MULTILINE)
+
+_END_OF_DATA = re.compile(r"<(?=\s*/\s*output)", re.IGNORECASE)
+
+_START_TAG = re.compile(
+    "|".join(
+        re.escape(start) + (r"(?=[^\S\n]*$)" if tag.on_own_lines else "") for start, tag in TAGS.items()
+    ),
+    re.MULTILINE,
+)
+
+
+def make_inert(text: str) -> str:
+    """Break what could be taken as a fence or a tag such as ``<execute>`` with zero-width spaces.
+
+    Neither :func:`extract_code` nor the pattern of AutoGen's own executor agent finds code in the result. It reads as
+    before; text without anything of the kind is returned as it is.
+    """
+    text = _BACKTICKS.sub(f"``{_ZERO_WIDTH}", text)
+    text = _TILDES.sub(lambda match: match[1] + _ZERO_WIDTH.join(match[2]), text)
+    # most outputs hold none, and looking for each by itself is many times faster
+    if not any(start in text for start in TAGS):
+        return text
+    return _START_TAG.sub(lambda tag: f"{tag[0][0]}{_ZERO_WIDTH}{tag[0][1:]}", text)
+
+
+def as_data(text: str) -> str:
+    """Text for a model's context: delimited, so that it is read as data and not as somebody's words."""
+    inert = _END_OF_DATA.sub(f"<{_ZERO_WIDTH}", text)
+    return f"<output>\n{inert}\n</output>"
+
+
+def make_json_inert(text: str) -> str:
+    """JSON on one line that means the same as ``text``, which is that, too, and in which nobody finds code either."""
+    text = _BACKTICKS.sub(lambda _: _escaped("`") * 2, text)
+    return _START_TAG.sub(lambda tag: _escaped(tag[0][0]) + tag[0][1:], text)
+
+
+def _escaped(character: str) -> str:
+    return f"\\u{ord(character):04x}"
+
+
+# DeepSeek's tag, which Qwen and most others share, and the forms of Seed, Magistral, Kimi and gpt-oss
+_NAME = "(?i:(?:seed:)?(?:think|thinking|thought|reasoning))"
+_OPENING = rf"<{_NAME}>|\[THINK\]|◁think▷|<\|channel\|>analysis<\|message\|>"
+_CLOSING = (
+    rf"</{_NAME}>|\[/THINK\]|◁/think▷"
+    r"|(?:<\|end\|>)?(?:<\|start\|>assistant)?<\|channel\|>final<\|message\|>"
+)
+# one of them is in every tag, and looking for them is many times faster than for the tags
+_WORDS = ("think", "thought", "reasoning", "<|channel|>")
+_TOKEN = re.compile(rf"(?P<opening>{_OPENING})|(?P<closing>{_CLOSING})|(?P<run>`{{3,}}+|~{{3,}}+)")
+_REST_BLANK = re.compile(r"[ \t\r]*+(?=\n|\Z)")
+_FENCE_END = re.compile(rf"[ \t\r]*+(?=\n|\Z|{_CLOSING})")
+_LABEL = re.compile(r"[ \t]*+[A-Za-z][^\s`]*+[ \t\r]*+(?=\n|\Z)")
+_INFO = re.compile(r"[^\n`]*+(?=\n|\Z)")
+_BLANK_LINES = re.compile(r"\s*\n")
+_OPENING_QUOTES = frozenset("`'\"“«")
+_CLOSING_QUOTES = frozenset("`'\"”»")
+
+
+class Spoken(NamedTuple):
+    """What a model says, its whole text where there are no thoughts in it, and what it thought, if anything."""
+
+    text: str
+    thought: str | None
+
+
+def take_thoughts_off(text: str, known: str | None = None) -> Spoken:
+    """Tell what a model says from what it thinks.
+
+    A thought stands between tags such as ``<think>`` and ``</think>``, at the beginning or later. One that is not
+    closed reaches to the end. Where a closing tag has no opening one, all before it is a thought. Tags that are quoted,
+    or stand in a fence, are only mentioned, and in a text that begins as a JSON object a closing tag without an opening
+    one is, too.
+
+    Args:
+        text: What the model wrote. Time is linear in its length, whatever it says.
+        known: The thought that its server has told apart.
+    """
+    lowered = text.lower()
+    if not any(word in lowered for word in _WORDS):
+        return Spoken(text, known)
+    reader = _Reader(text)
+    reader.read()
+    if not reader.thoughts:
+        return Spoken(text, known)
+    thoughts = [known or "", *(thought.strip() for thought in reader.thoughts)]
+    return Spoken(_joined([_trimmed(part) for part in reader.said]), _joined(thoughts) or None)
+
+
+class _Reader:
+    """Reads a text once, from the beginning to the end."""
+
+    def __init__(self, text: str) -> None:
+        self.said: list[str] = []
+        self.thoughts: list[str] = []
+        self._text = text
+        self._is_json = text.lstrip().startswith("{")
+        self._thinking = False
+        self._start = 0
+        """Where the current thought, or what is said, begins."""
+        self._fence = ""
+        """The run of characters that has opened the current fence."""
+        self._mentioned: int | None = None
+        """Where an opening tag ends that has begun no thought."""
+
+    def read(self) -> None:
+        line = before = 0
+        for token in _TOKEN.finditer(self._text):
+            newline = self._text.rfind("\n", before, token.start())
+            line = newline + 1 or line
+            first = line >= before and PREFIX.fullmatch(self._text, line, token.start()) is not None
+            if token["run"] is not None:
+                self._read_fence(token, first=first)
+            elif self._turns(token, first=first):
+                (self.said if token["opening"] else self.thoughts).append(
+                    self._text[self._start : token.start()]
+                )
+                self._thinking = token["opening"] is not None
+                self._fence, self._mentioned = "", None
+                # what follows counts as a line of its own
+                self._start = line = token.end()
+            before = token.end()
+        (self.thoughts if self._thinking else self.said).append(self._text[self._start :])
+
+    def _turns(self, tag: re.Match[str], *, first: bool) -> bool:
+        """Whether a thought begins or ends at the tag."""
+        start, end = tag.span()
+        last = _REST_BLANK.match(self._text, end) is not None
+        before, after = self._text[max(0, start - 1) : start], self._text[end : end + 1]
+        behind_fence = self._text.endswith("```", 0, start)
+        quoted = before in _OPENING_QUOTES and after in _CLOSING_QUOTES and not behind_fence
+        if tag["opening"] is not None:
+            alone = first or (last and not before.isalnum())
+            if alone and not (quoted or self._thinking or self._fence):
+                return True
+            self._mentioned = end
+            return False
+        mentioned, self._mentioned = self._mentioned, None
+        if quoted or (mentioned is not None and (self._fence or "\n" not in self._text[mentioned:start])):
+            return False
+        if self._fence and not (first and last):
+            return False
+        return self._thinking or not self._is_json
+
+    def _read_fence(self, run: re.Match[str], *, first: bool) -> None:
+        if self._fence:
+            if run[0].startswith(self._fence) and _FENCE_END.match(self._text, run.end()):
+                self._fence, self._mentioned = "", None
+            return
+        begins = first and (run[0][0] == "~" or _INFO.match(self._text, run.end()))
+        if begins or (run[0][0] == "`" and _LABEL.match(self._text, run.end())):
+            self._fence, self._mentioned = run[0], None
+
+
+def _trimmed(part: str) -> str:
+    """``part`` without blanks around it; its first line keeps its indentation."""
+    blank = _BLANK_LINES.match(part)
+    return part[blank.end() :].rstrip() if blank else part.strip()
+
+
+def _joined(parts: list[str]) -> str:
+    return "\n\n".join(filter(None, parts))

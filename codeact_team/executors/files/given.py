@@ -1,0 +1,298 @@
+"""What a person gives to the code, and what of it is none of the code's business: runs that are kept."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from codeact_team.core.sandbox_description import DataFile
+from codeact_team.errors import SettingError
+from codeact_team.sandbox.system.named_paths import THROUGH, open_named
+from codeact_team.sandbox.system.trees import DIRECTORY
+
+_PARTS: Mapping[str, re.Pattern[bytes]] = {
+    "run.json": re.compile(rb'\{\s*"format":\s*\d+,\s*"id":'),
+    "journal.jsonl": re.compile(rb'\{"n":\d+,"at":'),
+}
+"""What is in the directory of a run, whatever its own name, and how that begins; what was damaged may lack the one or the other."""
+_BEGINNING = 256
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def is_of_a_run(directory: int) -> bool:
+    """Whether the directory that is open is that of a run, as far as there is anything left of that."""
+    begins = {name: _beginning(directory, name) for name in _PARTS}
+    there = [name for name, beginning in begins.items() if beginning is not None]
+    return len(there) == len(_PARTS) or any(_PARTS[name].match(begins[name] or b"") for name in there)
+
+
+def run_above(path: str) -> str | None:
+    """The directory of a run that something is in, however deep; ``None`` if it is in none.
+
+    Raises:
+        OSError: As :func:`open_named`.
+    """
+    above = os.path.dirname(path.rstrip("/")) or "."
+    here, name = open_named(above, THROUGH), os.path.realpath(above)
+    try:
+        while not is_of_a_run(here):
+            outer = os.open("..", THROUGH, dir_fd=here)
+            is_top = os.path.samestat(os.fstat(outer), os.fstat(here))
+            os.close(here)
+            here, name = outer, os.path.dirname(name)
+            if is_top:
+                return None
+        return name
+    finally:
+        os.close(here)
+
+
+def _beginning(directory: int, name: str) -> bytes | None:
+    """How a file begins; ``None`` if it is not there, and nothing if it cannot be read."""
+    try:
+        descriptor = os.open(name, _READ, dir_fd=directory)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return b""
+    try:
+        return os.pread(descriptor, _BEGINNING, 0)
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
+
+
+logger = logging.getLogger(__name__)
+
+_TABLES = (".csv", ".tsv", ".tab", ".jsonl", ".ndjson")
+_MAX_HEADS = 20
+"""Tables whose first lines are read."""
+_HEAD_BYTES = 8192
+_HEAD_LINES = 5
+_MAX_LINE = 200
+"""Characters of a first line."""
+_MIB = 1 << 20
+
+_Entries: TypeAlias = Sequence[tuple[str, os.stat_result]]
+
+
+@dataclass(frozen=True)
+class Given:
+    """A file, a directory or a link that is to be copied.
+
+    Attributes:
+        path: Where in the workspace.
+        source: Where on this machine.
+        mode: Its kind and its permissions, as ``st_mode`` has them.
+        size: In bytes; of files only.
+        target: Where a link leads, relative to itself.
+    """
+
+    path: str
+    source: str
+    mode: int
+    size: int = 0
+    target: str = ""
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a file."""
+        return stat.S_ISREG(self.mode)
+
+    def open(self) -> io.FileIO:
+        """Open the file on this machine, to be read without a buffer.
+
+        Raises:
+            OSError: If it cannot be read, or a link is in its place now.
+        """
+        return open(_opened(self.source), "rb", buffering=0)
+
+
+class GivenData:
+    """What the setting ``data`` names.
+
+    Args:
+        paths: Files and directories of this machine.
+        mib: How much there may be; ``None`` for any.
+        files: How many files and directories there may be; ``None`` for any.
+        field: The setting that says how much.
+    """
+
+    def __init__(
+        self, paths: Sequence[str], *, mib: int | None, files: int | None, field: str = "workspace_mib"
+    ) -> None:
+        self._paths = paths
+        self._mib = mib
+        self._files = files
+        self._field = field
+        self._found: Sequence[Given] | None = None
+        self._described: Sequence[DataFile] | None = None
+
+    def find(self) -> Sequence[Given]:
+        """Everything to be copied, directories before what is in them. Looks once. Blocks.
+
+        Raises:
+            SettingError: If something cannot be given.
+        """
+        if self._found is None:
+            self._found = self._find()
+        return self._found
+
+    async def found(self) -> Sequence[Given]:
+        """As :meth:`find`, which it does in a thread, if there is anything to be looked for."""
+        return await asyncio.to_thread(self.find) if self._paths else ()
+
+    def describe(self) -> Sequence[DataFile]:
+        """The files for somebody who is to work with them. Reads once. Blocks.
+
+        Raises:
+            SettingError: As :meth:`find`.
+        """
+        if self._described is None:
+            left = _MAX_HEADS
+            described: list[DataFile] = []
+            for one in filter(lambda one: one.is_file, self.find()):
+                is_table = left > 0 and one.path.lower().endswith(_TABLES)
+                left -= is_table
+                described.append(DataFile(one.path, one.size, _head(one) if is_table else ()))
+            self._described = described
+        return self._described
+
+    def _find(self) -> Sequence[Given]:
+        found: list[Given] = []
+        names: dict[str, str] = {}
+        size = 0
+        for path in self._paths:
+            name = Path(path).name
+            if name in ("", ".."):
+                name = Path(path).resolve().name
+            if not name:
+                raise SettingError(f"data: {path!r} has no name to give to a copy")
+            if name in names:
+                raise SettingError(
+                    f"data: {names[name]} and {path} would both be {name} in the workspace: rename one of them"
+                )
+            names[name] = path
+            for one in _tree(path, name):
+                found.append(one)
+                size += one.size
+                if self._mib is not None and size > self._mib * _MIB:
+                    raise SettingError(
+                        f"data: {path} is too much: {self._field} is {self._mib}, and what is given has more MiB"
+                    )
+                if self._files is not None and len(found) > self._files:
+                    raise SettingError(
+                        f"data: {path} is too much: workspace_files is {self._files}, and what is given has more files"
+                    )
+        return found
+
+
+def _tree(path: str, name: str) -> Iterator[Given]:
+    try:
+        opened = _opened(path)
+        try:
+            status = os.fstat(opened)
+        finally:
+            os.close(opened)
+        run = run_above(path)
+    except OSError as error:
+        raise _cannot_be_read(path, error) from error
+    if run is not None:
+        raise SettingError(f"data: {path} is in {run}, the directory of a run, which no code may read")
+    _check(path, status.st_mode)
+    if not stat.S_ISDIR(status.st_mode):
+        yield Given(name, path, status.st_mode, status.st_size)
+        return
+    if (entries := _entries(path)) is None:
+        raise SettingError(f"data: {path} is the directory of a run, whose journal no code may read")
+    yield Given(name, path, status.st_mode)
+    yield from _below(path, entries, name, os.path.realpath(path))
+
+
+def _below(path: str, entries: _Entries, name: str, top: str) -> Iterator[Given]:
+    pending = [(path, name, entries)]
+    while pending:
+        directory, inside, entries = pending.pop()
+        for entry_name, status in entries:
+            source, place = os.path.join(directory, entry_name), f"{inside}/{entry_name}"
+            if stat.S_ISLNK(status.st_mode):
+                yield Given(place, source, status.st_mode, target=_target(source, top))
+                continue
+            _check(source, status.st_mode)
+            if not stat.S_ISDIR(status.st_mode):
+                yield Given(place, source, status.st_mode, status.st_size)
+            elif (below := _entries(source)) is None:
+                logger.info("%s is the directory of a run, and is not copied", source)
+            else:
+                yield Given(place, source, status.st_mode)
+                pending.append((source, place, below))
+
+
+def _entries(directory: str) -> _Entries | None:
+    """What is in a directory, by name; ``None`` if it is that of a run."""
+    try:
+        opened = open_named(directory, DIRECTORY)
+        try:
+            if is_of_a_run(opened):
+                return None
+            with os.scandir(opened) as scanned:
+                return sorted((entry.name, entry.stat(follow_symlinks=False)) for entry in scanned)
+        finally:
+            os.close(opened)
+    except OSError as error:
+        raise _cannot_be_read(directory, error) from error
+
+
+def _opened(path: str) -> int:
+    # a pipe would be waited for
+    return open_named(path, os.O_RDONLY | os.O_NONBLOCK)
+
+
+def _check(path: str, mode: int) -> None:
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise SettingError(f"data: {path} is neither a file nor a directory")
+    if not os.access(path, os.R_OK | (os.X_OK if stat.S_ISDIR(mode) else 0)):
+        raise SettingError(f"data: {path} cannot be read: permission denied")
+
+
+def _target(link: str, top: str) -> str:
+    """Where a link in a given directory leads, which has to be in that directory: the copy then leads to the copy."""
+    target = os.readlink(link)
+    reached = os.path.realpath(link)
+    if os.path.isabs(target) or not os.path.exists(link) or not Path(reached).is_relative_to(top):
+        raise SettingError(
+            f"data: the link {link} leads to {target}, which is not copied with it: replace the link by what it leads to"
+        )
+    return target
+
+
+def _cannot_be_read(path: str, error: OSError) -> SettingError:
+    if isinstance(error, FileNotFoundError):
+        return SettingError(f"data: there is no {path} (looked for in {os.getcwd()})")
+    return SettingError(f"data: {path} cannot be read: {error.strerror}")
+
+
+def _head(one: Given) -> Sequence[str]:
+    """The first lines of a table; none where it is no text."""
+    try:
+        with one.open() as file:
+            start = file.read(_HEAD_BYTES)
+    except OSError:
+        # whoever copies it will say so
+        return ()
+    if b"\0" in start:
+        return ()
+    lines = start.decode("utf-8-sig", errors="replace").splitlines()
+    if len(start) == _HEAD_BYTES and len(lines) > 1:
+        # the last one is cut
+        lines.pop()
+    return [line if len(line) <= _MAX_LINE else f"{line[: _MAX_LINE - 1]}…" for line in lines[:_HEAD_LINES]]

@@ -1,0 +1,1 @@
+"""Python packages for code in a sandbox, which has no network: resolved and unpacked by the host, mounted read-only."""

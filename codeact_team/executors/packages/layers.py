@@ -1,0 +1,389 @@
+"""Layers: directories of packages that are made once, checked, and used by many sandboxes."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from contextlib import contextmanager
+from importlib import resources
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import NamedTuple
+
+import platformdirs
+from pydantic import BaseModel, ValidationError
+
+from codeact_team.core.aio import Turns, to_the_end
+from codeact_team.errors import SandboxError
+from codeact_team.executors.packages.installer import install
+from codeact_team.executors.packages.requirements import Interpreter, Requested
+from codeact_team.sandbox.base import PACKAGES_START
+from codeact_team.sandbox.system import trees
+from codeact_team.sandbox.system.kernel import is_running
+
+MAX_TOLD = 20
+
+
+class File(NamedTuple):
+    """A file as it was when its layer was made: size in bytes, time of its last change in ns, digest of its content."""
+
+    size: int
+    changed: int
+    digest: str
+
+
+Manifest = dict[str, File]
+"""Every file by its path within the layer."""
+
+
+def make_manifest(directory: Path) -> Manifest:
+    """The manifest of a directory of files and directories, in the order of the paths. Reads every file."""
+    found: Manifest = {}
+    for entry in files_in(str(directory)):
+        status = entry.stat(follow_symlinks=False)
+        path = os.path.relpath(entry.path, directory)
+        found[path] = File(status.st_size, status.st_mtime_ns, _digest(entry.path))
+    return dict(sorted(found.items()))
+
+
+def stamp_of(directory: Path) -> str:
+    """What differs as soon as a file of a directory is another one, or has another size or time. Reads none.
+
+    It is for a quick look: what has another stamp may still have the same content.
+    """
+    above = len(f"{directory}/")
+    seen: list[str] = []
+    for entry in files_in(str(directory)):
+        status = entry.stat(follow_symlinks=False)
+        seen.append(f"{entry.path[above:]}\0{status.st_size} {status.st_mtime_ns} {status.st_mode}")
+    seen.sort()
+    return hashlib.sha256("\n".join(seen).encode(errors="surrogateescape")).hexdigest()
+
+
+def digest_of(manifest: Manifest) -> str:
+    """What names the content: the same for the same files, whenever and wherever they were made."""
+    # two compilations of one module may differ
+    content = "".join(
+        f"{path}\0{file.digest}\n" for path, file in manifest.items() if not path.endswith(".pyc")
+    )
+    return hashlib.sha256(content.encode(errors="surrogateescape")).hexdigest()
+
+
+def differences(directory: Path, manifest: Manifest, *, thorough: bool) -> list[str]:
+    """The paths at which a directory is not what its manifest says, at most a few of them.
+
+    Args:
+        directory: The directory.
+        manifest: What was there.
+        thorough: Whether every file is read, and not only those of another size or time.
+    """
+    left = dict(manifest)
+    different: list[str] = []
+    for entry in files_in(str(directory)):
+        path = os.path.relpath(entry.path, directory)
+        known = left.pop(path, None)
+        if known is None or not _is(entry, File(*known), thorough=thorough):
+            different.append(path)
+        if len(different) >= MAX_TOLD:
+            return different
+    return [*different, *left][:MAX_TOLD]
+
+
+def _is(entry: os.DirEntry[str], known: File, *, thorough: bool) -> bool:
+    status = entry.stat(follow_symlinks=False)
+    if not stat.S_ISREG(status.st_mode) or status.st_size != known.size:
+        return False
+    looks_the_same = status.st_mtime_ns == known.changed
+    return (looks_the_same and not thorough) or _digest(entry.path) == known.digest
+
+
+def files_in(directory: str) -> Iterator[os.DirEntry[str]]:
+    """Everything below a directory but directories; follows no links."""
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from files_in(entry.path)
+            else:
+                yield entry
+
+
+def _digest(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+PACKAGES = "site-packages"
+_ABOUT_THE_HOST = ("direct_url.json", "uv_cache.json", "REQUESTED")
+
+Compile = Callable[[Path], Awaitable[None]]
+"""Compiles the modules in a directory, by the Python of the sandbox."""
+
+_making = Turns()
+
+
+class Layer(BaseModel):
+    """Packages for one kind of Python, unpacked and compiled.
+
+    Attributes:
+        path: The directory.
+        packages: Version by name.
+        interpreter: What they fit, in words.
+        size: In bytes.
+        stamp: Of its files, when they were made.
+    """
+
+    path: Path
+    packages: dict[str, str]
+    interpreter: str
+    size: int
+    stamp: str
+
+    @contextmanager
+    def held(self) -> Generator[None]:
+        """Within it, nobody removes the layer.
+
+        Raises:
+            FileNotFoundError: If somebody just has.
+        """
+        descriptor = os.open(self.path, trees.DIRECTORY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            if not os.path.samestat(os.fstat(descriptor), os.stat(self.path)):
+                raise FileNotFoundError(self.path)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+class Layers:
+    """The layers of one user.
+
+    Args:
+        root: Where they are. Default: below the user's cache directory.
+    """
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = root or platformdirs.user_cache_path("codeact-team") / "packages"
+
+    def all(self) -> list[Layer]:
+        """All layers that are there."""
+        names = sorted(path.stem for path in (self.root / "layers").glob("*.json"))
+        return [layer for name in names if (layer := self._load(name)) is not None]
+
+    def interpreter(self, identity: str) -> Interpreter | None:
+        """What a Python has said of itself before."""
+        try:
+            return Interpreter.model_validate_json((self.root / "interpreters" / identity).read_bytes())
+        except (OSError, ValidationError):
+            return None
+
+    def keep_interpreter(self, identity: str, interpreter: Interpreter) -> None:
+        """Keep what a Python says of itself."""
+        _write(self.root / "interpreters" / identity, interpreter.model_dump_json())
+
+    def find(self, requested: Requested, interpreter: Interpreter) -> Layer | None:
+        """The layer for this, if it is there.
+
+        Raises:
+            SandboxError: If there can be none for such an interpreter.
+        """
+        return self._requested(self._request_path(requested, interpreter))
+
+    async def provide(
+        self,
+        requested: Requested,
+        interpreter: Interpreter,
+        compile_modules: Compile,
+        tell: Callable[[str], None],
+    ) -> Layer:
+        """The layer for this, which is made if it is not there; not checked against its manifest.
+
+        Args:
+            requested: The packages.
+            interpreter: What they have to fit.
+            compile_modules: Compiles them.
+            tell: Gets a line about what is done, now and then.
+
+        Raises:
+            SandboxError: If they cannot be had.
+        """
+        request = self._request_path(requested, interpreter)
+        if (layer := self._requested(request)) is not None:
+            return layer
+        # two processes may make the same one; in this one, whoever comes second finds it
+        async with _making:
+            if (layer := self._requested(request)) is None:
+                layer = await self._make(requested, interpreter, compile_modules, tell)
+                _write(request, layer.path.name)
+        return layer
+
+    def changes(self, layer: Layer, *, thorough: bool) -> list[str]:
+        """What is not as it was when the layer was made: paths within it. Blocks.
+
+        Args:
+            layer: The layer.
+            thorough: Whether to read every file, and not only those that look changed.
+        """
+        try:
+            if not thorough and stamp_of(layer.path) == layer.stamp:
+                return []
+            manifest: Manifest = json.loads(self._manifest_path(layer.path.name).read_bytes())
+            return differences(layer.path, manifest, thorough=thorough)
+        except (FileNotFoundError, ValueError):
+            return ["its manifest"]
+        except OSError as error:
+            return [f"what cannot be read: {error}"]
+
+    def remove(self, layer: Layer) -> bool:
+        """Remove a layer, unless a sandbox has it; whether it is gone. Blocks."""
+        try:
+            descriptor = os.open(layer.path, trees.DIRECTORY)
+        except FileNotFoundError:
+            self._record_path(layer.path.name).unlink(missing_ok=True)
+            return True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # first the record, without which nobody finds it
+            self._record_path(layer.path.name).unlink(missing_ok=True)
+            self._manifest_path(layer.path.name).unlink(missing_ok=True)
+            trees.remove(str(layer.path))
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(descriptor)
+        return True
+
+    def remove_unfinished(self) -> None:
+        """Remove what processes have left that were killed while they made a layer. Blocks."""
+        for building in self.root.glob("building-*"):
+            if not is_running(int(building.name.split("-")[1])):
+                shutil.rmtree(building, ignore_errors=True)
+
+    async def _make(
+        self,
+        requested: Requested,
+        interpreter: Interpreter,
+        compile_modules: Compile,
+        tell: Callable[[str], None],
+    ) -> Layer:
+        building = self.root / f"building-{os.getpid()}-{secrets.token_hex(4)}"
+        building.mkdir(mode=0o700, parents=True)
+        try:
+            await install(requested, interpreter, building / PACKAGES, tell)
+            await asyncio.to_thread(_tidy, building)
+            tell("compiling the modules in the sandbox")
+            await compile_modules(building)
+            return await to_the_end(asyncio.to_thread(self._keep, building, interpreter))
+        finally:
+            await to_the_end(asyncio.to_thread(shutil.rmtree, building, ignore_errors=True))
+
+    def _keep(self, building: Path, interpreter: Interpreter) -> Layer:
+        packages = {
+            one.metadata["Name"]: one.version for one in distributions(path=[str(building / PACKAGES)])
+        }
+        _make_readable(building)
+        manifest = make_manifest(building)
+        name = digest_of(manifest)[:32]
+        layer = Layer(
+            path=self.root / "layers" / name,
+            packages=dict(sorted(packages.items())),
+            interpreter=str(interpreter),
+            size=sum(file.size for file in manifest.values()),
+            stamp=stamp_of(building),
+        )
+        with _locked(self.root / "lock"):
+            return self._put_in_place(building, layer, manifest)
+
+    def _put_in_place(self, building: Path, layer: Layer, manifest: Manifest) -> Layer:
+        name = layer.path.name
+        if (same := self._load(name)) is not None and not self.changes(same, thorough=True):
+            return same
+        layer.path.parent.mkdir(mode=0o700, exist_ok=True)
+        if not self.remove(layer):
+            raise SandboxError(
+                f"the packages in {layer.path} were changed, and other sandboxes use them: stop those first"
+            )
+        building.rename(layer.path)
+        _write(self._manifest_path(name), json.dumps(manifest))
+        _write(self._record_path(name), layer.model_dump_json())
+        return layer
+
+    def _requested(self, request: Path) -> Layer | None:
+        try:
+            return self._load(request.read_text())
+        except FileNotFoundError:
+            return None
+
+    def _load(self, name: str) -> Layer | None:
+        try:
+            layer = Layer.model_validate_json(self._record_path(name).read_bytes())
+        except (FileNotFoundError, ValidationError):
+            return None
+        path = self.root / "layers" / name
+        # the cache may have been moved, or tidied by hand
+        return layer.model_copy(update={"path": path}) if path.is_dir() else None
+
+    def _request_path(self, requested: Requested, interpreter: Interpreter) -> Path:
+        return self.root / "requests" / requested.digest(interpreter)
+
+    def _record_path(self, name: str) -> Path:
+        return self.root / "layers" / f"{name}.json"
+
+    def _manifest_path(self, name: str) -> Path:
+        return self.root / "manifests" / f"{name}.json"
+
+
+@contextmanager
+def _locked(file: Path) -> Generator[None]:
+    """Within it, no other process is within it. Blocks."""
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _tidy(building: Path) -> None:
+    """Remove what is about this machine, and add what lets Python find the packages."""
+    packages = building / PACKAGES
+    for entry in files_in(str(packages)):
+        if not entry.is_file(follow_symlinks=False):
+            raise SandboxError(f"the packages cannot be kept: {entry.path} is neither a file nor a directory")
+    # scripts name the Python of this machine
+    shutil.rmtree(packages / "bin", ignore_errors=True)
+    for name in _ABOUT_THE_HOST:
+        for file in packages.glob(f"*.dist-info/{name}"):
+            file.unlink()
+    start = building / PACKAGES_START
+    start.mkdir()
+    finder = resources.files(__name__.rpartition(".")[0]) / "inside" / "sitecustomize.py"
+    (start / "sitecustomize.py").write_text(finder.read_text())
+
+
+def _make_readable(building: Path) -> None:
+    """Let every user read it, as code in a sandbox may be any, and nobody write its files."""
+    for directory, _, files in os.walk(building):
+        os.chmod(directory, 0o755)
+        for name in files:
+            path = os.path.join(directory, name)
+            executable = os.stat(path).st_mode & stat.S_IXUSR
+            os.chmod(path, 0o555 if executable else 0o444)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file as a whole, or not at all."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    passing = path.with_name(f"{path.name}-{secrets.token_hex(4)}")
+    try:
+        passing.write_text(text)
+        passing.replace(path)
+    finally:
+        passing.unlink(missing_ok=True)

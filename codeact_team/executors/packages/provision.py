@@ -1,0 +1,263 @@
+"""Provides a sandbox with its layer of packages."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
+from functools import partial
+from importlib import resources
+from pathlib import Path
+
+from codeact_team.core.aio import Turns, to_the_end
+from codeact_team.errors import SandboxError
+from codeact_team.executors.packages.layers import Layer, Layers, files_in
+from codeact_team.executors.packages.requirements import (
+    MAX_DESCRIPTION_BYTES,
+    Interpreter,
+    Requested,
+    describing,
+    read_description,
+)
+from codeact_team.sandbox.base import Process, Sandbox
+from codeact_team.sandbox.temporary import TemporaryDirectory
+
+_MAX_COMPILED_BYTES = 256 * 1024 * 1024
+_LENGTH = 4
+
+
+async def compile_modules(sandbox: Sandbox, directory: Path, cache_tag: str) -> None:
+    """Put the compiled form of each module where Python looks for it.
+
+    Args:
+        sandbox: It runs.
+        directory: The packages: files and directories only.
+        cache_tag: The name of the sandbox's Python in names of files, such as ``cpython-311``.
+
+    Raises:
+        SandboxError: If the sandbox does not do what it is asked.
+    """
+    modules = [path for entry in files_in(str(directory)) if (path := Path(entry.path)).suffix == ".py"]
+    program = (resources.files(__name__.rpartition(".")[0]) / "inside" / "compile.py").read_text()
+    process = await sandbox.spawn([sandbox.python, "-I", "-S", "-W", "ignore", "-c", program])
+    sending = asyncio.ensure_future(_send(process, modules))
+    try:
+        answers = _Answers(process)
+        for module in modules:
+            length = int.from_bytes(await answers.read(_LENGTH), "big")
+            if compiled := await answers.read(length):
+                cache = module.parent / "__pycache__"
+                cache.mkdir(exist_ok=True)
+                (cache / f"{module.stem}.{cache_tag}.pyc").write_bytes(compiled)
+        await sending
+    finally:
+        sending.cancel()
+        await to_the_end(asyncio.wait({sending}))
+        await process.aclose()
+
+
+async def _send(process: Process, modules: Sequence[Path]) -> None:
+    for module in modules:
+        source = module.read_bytes()
+        await process.write(len(source).to_bytes(_LENGTH, "big") + source)
+    await process.close_stdin()
+
+
+class _Answers:
+    """What a process writes, by length."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._data = bytearray()
+
+    async def read(self, length: int) -> bytes:
+        while len(self._data) < length <= _MAX_COMPILED_BYTES:
+            piece = await self._process.read()
+            if not piece:
+                break
+            self._data += piece
+        if len(self._data) < length:
+            said = bytes(self._data[-300:]).decode(errors="replace").strip()
+            raise SandboxError(f"the sandbox's Python does not compile the packages, but says: {said!r}")
+        taken = bytes(self._data[:length])
+        del self._data[:length]
+        return taken
+
+
+logger = logging.getLogger(__name__)
+
+_NO_WORKSPACE = Path(os.devnull)
+"""Of a sandbox that is not started."""
+
+
+class Provision:
+    """Packages for the sandboxes of one executor.
+
+    Args:
+        requested: The packages.
+        make_sandbox: Makes a sandbox without packages, which may use the given directory as its workspace.
+        layers: Where they are kept.
+        writable: Directories that code can write to, in the sandbox that gets the packages.
+
+    Attributes:
+        layer: What was provided, until it is released.
+    """
+
+    def __init__(
+        self,
+        requested: Requested,
+        make_sandbox: Callable[[Path], Sandbox],
+        layers: Layers | None = None,
+        *,
+        writable: Sequence[Path] = (),
+    ) -> None:
+        self._requested = requested
+        self._make_sandbox = make_sandbox
+        self._layers = layers or Layers()
+        self._writable = writable
+        self._held = ExitStack()
+        self._interpreter: Interpreter | None = None
+        self._asking = Turns()
+        self._checking: asyncio.Future[list[str]] | None = None
+        self.layer: Layer | None = None
+
+    @property
+    def is_provided(self) -> bool:
+        """Whether the packages are there, if any are requested."""
+        return self.layer is not None or not self._requested
+
+    async def provide(self, tell: Callable[[str], None]) -> Path | None:
+        """The directory of the layer with the packages, which is made now if it is not there; ``None`` without packages.
+
+        Nobody removes it before :meth:`release`.
+
+        Args:
+            tell: Gets a line about what is done, now and then, where that takes its time.
+
+        Raises:
+            SandboxError: If the packages cannot be had, or the sandbox has no Python that they can be chosen for.
+        """
+        if not self.is_provided:
+            self._refuse_what_code_could_change()
+            interpreter = await self.interpreter()
+            compiling = partial(self._compile, interpreter.cache_tag)
+            while self.layer is None:
+                layer = await self._layers.provide(self._requested, interpreter, compiling, tell)
+                # somebody may just have removed it
+                with suppress(FileNotFoundError):
+                    self._held.enter_context(layer.held())
+                    self.layer = layer
+        return None if self.layer is None else self.layer.path
+
+    async def found(self) -> Layer | None:
+        """The layer with the packages, if it is there already; nothing is made.
+
+        Raises:
+            SandboxError: If the sandbox has no Python that packages can be chosen for.
+        """
+        return self._layers.find(self._requested, await self.interpreter())
+
+    async def interpreter(self) -> Interpreter:
+        """The sandbox's Python. It is asked once, by a sandbox that is thrown away, and remembered below the cache directory.
+
+        Raises:
+            SandboxError: If it has none, or none that says what it is.
+        """
+        async with self._asking:
+            if self._interpreter is None:
+                self._interpreter = await self._ask()
+            return self._interpreter
+
+    def _refuse_what_code_could_change(self) -> None:
+        root = self._layers.root.resolve()
+        for directory in self._writable:
+            path = directory.resolve()
+            if root.is_relative_to(path) or path.is_relative_to(root):
+                raise SandboxError(
+                    f"code could change the packages that all sandboxes share: they are kept in {root}, and it can write "
+                    f"to {path}. Give it another directory, or set XDG_CACHE_HOME to another one"
+                )
+
+    def begin_check(self) -> None:
+        """Begin to compare the layer with what was made, beside whatever is done next."""
+        if self.layer is not None and (self._checking is None or self._checking.done()):
+            looking = asyncio.to_thread(self._layers.changes, self.layer, thorough=False)
+            self._checking = asyncio.ensure_future(looking)
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether there is nothing to learn from :meth:`is_whole`."""
+        return self._checking is None
+
+    async def is_whole(self) -> bool:
+        """Whether the check that was begun, if any, finds the layer as it was made."""
+        if self._checking is not None:
+            if await asyncio.shield(self._checking):
+                return False
+            self._checking = None
+        return True
+
+    async def discard(self) -> None:
+        """Remove the layer, as it was changed; the next :meth:`provide` makes it anew."""
+        assert self.layer is not None, "it has been looked at"
+        layer = self.layer
+        logger.warning("the packages in %s were changed since they were made: they are made anew", layer.path)
+        await self.release()
+        await asyncio.to_thread(self._layers.remove, layer)
+
+    async def release(self) -> None:
+        """Let others remove the layer, and wait for the end of a check."""
+        checking, self._checking = self._checking, None
+        try:
+            if checking is not None:
+                await to_the_end(asyncio.wait({checking}))
+        finally:
+            self.layer = self._interpreter = None
+            self._held.close()
+
+    async def _ask(self) -> Interpreter:
+        unstarted = self._make_sandbox(_NO_WORKSPACE)
+        identity = hashlib.sha256((await unstarted.python_identity()).encode()).hexdigest()
+        if (known := self._layers.interpreter(identity)) is not None:
+            return known
+        async with self._throw_away_sandbox() as sandbox, sandbox:
+            interpreter = await interpreter_in(sandbox)
+        try:
+            self._layers.keep_interpreter(identity, interpreter)
+        except OSError as error:
+            logger.debug("what a Python says of itself cannot be kept: %s", error)
+        return interpreter
+
+    async def _compile(self, cache_tag: str, directory: Path) -> None:
+        async with self._throw_away_sandbox() as sandbox, sandbox:
+            await compile_modules(sandbox, directory, cache_tag)
+
+    @asynccontextmanager
+    async def _throw_away_sandbox(self) -> AsyncGenerator[Sandbox]:
+        directory = await asyncio.to_thread(TemporaryDirectory)
+        try:
+            yield self._make_sandbox(Path(directory.path))
+        finally:
+            await to_the_end(asyncio.to_thread(directory.remove))
+
+
+async def interpreter_in(sandbox: Sandbox) -> Interpreter:
+    """What the Python of a sandbox that runs says of itself.
+
+    Raises:
+        SandboxError: If there is none, or the sandbox is lost.
+    """
+    process = await sandbox.spawn([sandbox.python, *describing()])
+    said = b""
+    try:
+        while data := await process.read():
+            said = (said + data)[:MAX_DESCRIPTION_BYTES]
+        ending = await process.wait()
+    finally:
+        await process.aclose()
+    if ending.lost is not None:
+        raise SandboxError(f"the sandbox was lost while its Python was asked: {ending.lost}")
+    return read_description(said)

@@ -1,0 +1,1 @@
+"""Model clients, and answers of a model in a form that programs read."""

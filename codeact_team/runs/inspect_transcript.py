@@ -1,0 +1,491 @@
+"""A recorded run in Inspect's words. Needs ``inspect-ai``."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from autogen_core.models import RequestUsage
+from inspect_ai.event import (
+    ApprovalEvent,
+    InfoEvent,
+    InputEvent,
+    ModelEvent,
+    ScoreEvent,
+    SpanBeginEvent,
+    SpanEndEvent,
+    ToolEvent,
+)
+from inspect_ai.event import Event as InspectEvent
+from inspect_ai.model import (
+    ChatCompletionChoice,
+    ChatMessage,
+    ChatMessageAssistant,
+    ChatMessageSystem,
+    ChatMessageTool,
+    ChatMessageUser,
+    Content,
+    ContentImage,
+    ContentReasoning,
+    ContentText,
+    GenerateConfig,
+    ModelOutput,
+    ModelUsage,
+    StopReason,
+)
+from inspect_ai.scorer import CORRECT, INCORRECT, Score
+from inspect_ai.tool import ToolCall, ToolCallContent, ToolCallError, ToolInfo, ToolResult
+from pydantic import JsonValue, TypeAdapter, ValidationError
+
+from codeact_team.agents.observations import load_result
+from codeact_team.core.effects import Event
+from codeact_team.core.events import (
+    Approval,
+    AttemptBegan,
+    AttemptEnded,
+    BlockBegan,
+    BlockEnded,
+    BudgetSpent,
+    Code,
+    Decision,
+    HandedOff,
+    Judged,
+    ModelCallBegan,
+    ModelCallEnded,
+    Opened,
+    QuestionAnswered,
+    QuestionAsked,
+    RunBegan,
+    RunEnded,
+    SandboxLost,
+    ToolCallBegan,
+    ToolCallEnded,
+    TurnBegan,
+    TurnEnded,
+    dump,
+)
+from codeact_team.core.execution import Artifact, CallOutcome, SessionResult
+from codeact_team.runs.journal.recorded_run import RecordedEffect
+
+_ARGUMENTS = TypeAdapter(dict[str, Any])
+_STOP_REASONS: Mapping[str, StopReason] = {
+    "stop": "stop",
+    "length": "max_tokens",
+    "function_calls": "tool_calls",
+    "content_filter": "content_filter",
+}
+
+
+def messages_of(messages: Sequence[Mapping[str, Any]]) -> list[ChatMessage]:
+    """The messages that a model was given."""
+    return [one for message in messages for one in _messages(message)]
+
+
+def output_of(model: str, result: Mapping[str, Any]) -> ModelOutput:
+    """What a model answered, from the JSON of a ``CreateResult``."""
+    spent = result["usage"]
+    reason = _STOP_REASONS.get(result["finish_reason"], "unknown")
+    return ModelOutput(
+        model=model,
+        choices=[ChatCompletionChoice(message=_assistant(result, model), stop_reason=reason)],
+        usage=usage_of(spent["prompt_tokens"], spent["completion_tokens"]),
+    )
+
+
+def usage_of(given: int, written: int) -> ModelUsage:
+    """The tokens of a call."""
+    return ModelUsage(input_tokens=given, output_tokens=written, total_tokens=given + written)
+
+
+def tools_of(tools: JsonValue) -> list[ToolInfo]:
+    """The tools that a model could call; those whose schema Inspect does not know are left out."""
+    found: list[ToolInfo] = []
+    for tool in tools if isinstance(tools, list) else ():
+        try:
+            found.append(ToolInfo.model_validate(tool))
+        except ValidationError:
+            continue
+    return found
+
+
+def image_of(mime_type: str, base64: str) -> ContentImage:
+    """A picture."""
+    return ContentImage(image=f"data:{mime_type};base64,{base64}")
+
+
+def _messages(message: Mapping[str, Any]) -> list[ChatMessage]:
+    content: Any = message["content"]
+    match message["type"]:
+        case "SystemMessage":
+            return [ChatMessageSystem(content=content)]
+        case "UserMessage":
+            return [ChatMessageUser(content=_contents(content), metadata={"source": message["source"]})]
+        case "AssistantMessage":
+            return [_assistant(message, None)]
+        case _:
+            return [_tool_message(result) for result in content]
+
+
+def _assistant(message: Mapping[str, Any], model: str | None) -> ChatMessageAssistant:
+    content: Any = message["content"]
+    thought: str | None = message.get("thought")
+    parts: list[Content] = [ContentReasoning(reasoning=thought)] if thought else []
+    if isinstance(content, str):
+        return ChatMessageAssistant(
+            content=[*parts, ContentText(text=content)] if parts else content, model=model
+        )
+    calls = [_tool_call(call) for call in content]
+    return ChatMessageAssistant(content=parts or "", tool_calls=calls, model=model)
+
+
+def _contents(content: str | Sequence[Any]) -> str | list[Content]:
+    if isinstance(content, str):
+        return content
+    return [
+        ContentText(text=part) if isinstance(part, str) else image_of("image/png", part["data"])
+        for part in content
+    ]
+
+
+def _tool_call(call: Mapping[str, Any]) -> ToolCall:
+    try:
+        arguments, problem = _ARGUMENTS.validate_json(call["arguments"]), None
+    except ValidationError:
+        arguments, problem = {"arguments": call["arguments"]}, "its arguments are no JSON object"
+    return ToolCall(id=call["id"], function=call["name"], arguments=arguments, parse_error=problem)
+
+
+def _tool_message(result: Mapping[str, Any]) -> ChatMessageTool:
+    text: str = result["content"]
+    error = ToolCallError(type="unknown", message=text) if result.get("is_error") else None
+    return ChatMessageTool(
+        content=text, tool_call_id=result["call_id"], function=result.get("name"), error=error
+    )
+
+
+def code_arguments(blocks: Sequence[Code]) -> dict[str, JsonValue]:
+    """Code blocks, as the arguments of a tool that runs them."""
+    if len(blocks) == 1:
+        return {"language": blocks[0].language, "code": blocks[0].code}
+    return {"blocks": [{"language": block.language, "code": block.code} for block in blocks]}
+
+
+def code_view(title: str, blocks: Sequence[Code]) -> ToolCallContent:
+    """Code blocks as the viewer shows them."""
+    parts = [_fenced(block.code, _word(block.language)) for block in blocks]
+    return ToolCallContent(title=title, format="markdown", content="\n\n".join(parts))
+
+
+def _word(language: str) -> str:
+    return language if language.isalnum() else ""
+
+
+def _fenced(text: str, word: str = "") -> str:
+    """Text as a block of Markdown, from which it cannot break out."""
+    fence = max(["``", *re.findall("`+", text)], key=len) + "`"
+    return f"{fence}{word}\n{text}\n{fence}"
+
+
+def _as_text(value: JsonValue) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def result_text(asked: RecordedEffect | None) -> str:
+    """What a tool has returned, as the code or the model gets it, in words."""
+    match None if asked is None else asked.outcome:
+        case None:
+            return ""
+        case {"content": list() as pieces} | {"result": list() as pieces}:
+            return "\n".join(_piece(piece) for piece in pieces)
+        case other:
+            return _as_text(other)
+
+
+def _piece(piece: JsonValue) -> str:
+    match piece:
+        case {"artifact": {"mime_type": str() as kind}}:
+            return f"({kind})"
+        case {"content": value} | {"value": value}:
+            return _as_text(value)
+        case _:
+            return _as_text(piece)
+
+
+def block_result(event: BlockEnded, asked: RecordedEffect | None) -> ToolResult:
+    """What code blocks have written, and shown."""
+    if asked is None or asked.kind != "block" or asked.outcome is None:
+        return event.output
+    result = load_result(asked.outcome)
+    artifacts = result.artifacts if isinstance(result, SessionResult) else ()
+    shown = [found for artifact in artifacts if (found := _shown(artifact)) is not None]
+    # beside pictures, the viewer takes text for Markdown
+    return [ContentText(text=_fenced(event.output)), *shown] if shown else event.output
+
+
+def _shown(artifact: Artifact) -> ContentText | ContentImage | None:
+    kind = artifact.mime_type.partition(";")[0].strip().lower()
+    if kind.startswith("image/"):
+        return image_of(kind, base64.b64encode(artifact.data).decode())
+    if kind.startswith("text/") or kind.endswith(("json", "xml")):
+        return ContentText(text=_fenced(artifact.data.decode(errors="replace")))
+    return None
+
+
+def outcome_of(event: BlockEnded) -> dict[str, Any]:
+    """What else is known of code blocks that have ended."""
+    told = {
+        "exit_code": event.exit_code,
+        "outcome": None if event.outcome is None else event.outcome.value,
+        "limit": event.limit,
+        "state_lost": event.state_lost or None,
+        "artifacts": [f"{one.mime_type}, {one.size} bytes, {one.sha256}" for one in event.artifacts] or None,
+    }
+    return {key: value for key, value in told.items() if value is not None}
+
+
+CODE = "execute_code"
+"""What blocks of code are called, as a tool."""
+_ROUNDING = 1e-5
+"""Seconds that a journal's times may be off."""
+_KINDS: Mapping[str, type[Event]] = {
+    "model_call": ModelCallBegan,
+    "block": BlockBegan,
+    "part_block": BlockBegan,
+    "tool_call": ToolCallBegan,
+    "part_call": ToolCallBegan,
+}
+"""By the kind of an effect: what tells that it begins."""
+_UNFINISHED = "it had not ended when the run did"
+_KEPT_AS_THEY_ARE = (BudgetSpent, Decision, HandedOff, Opened, SandboxLost)
+_PROBLEMS: Mapping[CallOutcome, Any] = {
+    CallOutcome.TIMED_OUT: "timeout",
+    CallOutcome.DENIED: "approval",
+    CallOutcome.REFUSED: "parsing",
+    CallOutcome.CANCELLED: "cancelled",
+}
+
+
+_Began = ModelCallBegan | BlockBegan | ToolCallBegan | QuestionAsked
+
+
+class Transcript:
+    """A listener that makes the transcript of a run. It is for runs that are over, or for what there is of them yet.
+
+    Args:
+        name: What runs.
+        began: When the run began, in seconds since the epoch.
+        effects: What was asked in it.
+
+    Attributes:
+        events: What it has made, in the order in which things began.
+        usage: The tokens by model; answers from a cache cost none.
+    """
+
+    def __init__(self, name: str, began: float, effects: Iterable[RecordedEffect]) -> None:
+        self.events: list[InspectEvent] = []
+        self.usage: dict[str, ModelUsage] = {}
+        self._name = name
+        self._began = began
+        told = [effect for effect in effects if effect.kind in _KINDS]
+        self._asked = sorted(told, key=lambda effect: effect.n)
+        self._spans: dict[int, str] = {}
+        """The ids of the spans that are open, by their numbers, which a run that is resumed uses again."""
+        self._calls: dict[int, tuple[ModelEvent | ToolEvent | InputEvent, _Began]] = {}
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case RunBegan():
+                self._begin(event, event.span, self._name, "run")
+            case TurnBegan():
+                self._begin(event, event.span, event.agent, "agent")
+            case AttemptBegan():
+                self._begin(event, event.span, f"attempt {event.attempt}", "attempt")
+            case RunEnded() | TurnEnded() | AttemptEnded():
+                self._end(event, event.span)
+            case ModelCallBegan() | BlockBegan() | ToolCallBegan() | QuestionAsked():
+                self._begin_call(event)
+            case ModelCallEnded() | BlockEnded() | ToolCallEnded() | QuestionAnswered():
+                self._end_call(event)
+            case Approval() | Judged():
+                self._note(event)
+            case _ if isinstance(event, _KEPT_AS_THEY_ARE):
+                data = {key: value for key, value in dump(event).items() if key not in ("at", "parent")}
+                self.events.append(InfoEvent(source=event.type, data=data, **self._place(event)))
+            case _:
+                pass
+
+    def close(self) -> None:
+        """Mark what has not ended, and end what is open."""
+        for call, began in self._calls.values():
+            _fill(call, self._asked_by(began, math.inf))
+            if isinstance(call, ModelEvent):
+                call.error = _UNFINISHED
+            elif isinstance(call, ToolEvent):
+                call.error = ToolCallError("unknown", _UNFINISHED)
+        self._calls.clear()
+        for identity in reversed(self._spans.values()):
+            self.events.append(SpanEndEvent(id=identity, span_id=identity))
+        self._spans.clear()
+
+    def _place(self, event: Event) -> dict[str, Any]:
+        """When and where an event is."""
+        span = self._spans.get(event.parent or 0)
+        # what was told of the opening came before
+        since = max(0.0, event.at - self._began)
+        return {"timestamp": _time(event.at), "working_start": since, "span_id": span}
+
+    def _begin(self, event: Event, number: int, name: str, kind: str) -> None:
+        place = self._place(event)
+        identity = f"{number}-{len(self.events)}"
+        self._spans[number] = identity
+        place["span_id"], parent = identity, place["span_id"]
+        self.events.append(SpanBeginEvent(id=identity, parent_id=parent, type=kind, name=name, **place))
+
+    def _end(self, event: Event, number: int) -> None:
+        if (identity := self._spans.pop(number, None)) is not None:
+            place = self._place(event)
+            place["span_id"] = identity
+            self.events.append(SpanEndEvent(id=identity, **place))
+
+    def _begin_call(self, event: _Began) -> None:
+        match event:
+            case ModelCallBegan():
+                self.usage.setdefault(event.model, ModelUsage())
+                call = _model_event(event, self._place(event))
+            case BlockBegan():
+                self._begin(event, event.span, CODE, "tool")
+                call = self._tool_event(event, CODE, code_arguments(event.blocks))
+                call.span_id, call.view = self._spans[event.span], code_view(CODE, event.blocks)
+            case ToolCallBegan():
+                call = self._tool_event(event, event.name, {"arguments": event.arguments})
+            case QuestionAsked():
+                call = InputEvent(input="", input_ansi="", message=event.text, **self._place(event))
+        self._calls[event.span] = call, event
+        self.events.append(call)
+
+    def _tool_event(
+        self, event: BlockBegan | ToolCallBegan, function: str, arguments: dict[str, JsonValue]
+    ) -> ToolEvent:
+        return ToolEvent(
+            id=f"call-{len(self.events)}",
+            function=function,
+            arguments=arguments,
+            metadata={"agent": event.agent},
+            **self._place(event),
+        )
+
+    def _end_call(self, event: ModelCallEnded | BlockEnded | ToolCallEnded | QuestionAnswered) -> None:
+        call, began = self._calls.pop(event.span, (None, None))
+        if began is None:
+            return
+        asked = self._asked_by(began, event.at)
+        _fill(call, asked)
+        match event, call:
+            case ModelCallEnded(), ModelEvent():
+                self._answered(call, asked, event)
+            case BlockEnded(), ToolEvent():
+                call.result = block_result(event, asked)
+                call.metadata = {"agent": event.agent, **outcome_of(event)}
+                if event.error is not None:
+                    call.error = ToolCallError("unknown", event.error)
+            case ToolCallEnded(), ToolEvent():
+                call.result = result_text(asked)
+                if event.outcome is not CallOutcome.OK:
+                    call.error = ToolCallError(_PROBLEMS.get(event.outcome, "unknown"), event.error)
+            case QuestionAnswered(), InputEvent():
+                call.input = call.input_ansi = event.text
+            case _:
+                return
+        if isinstance(call, ModelEvent | ToolEvent):
+            call.completed = _time(event.at)
+            call.working_time = (call.completed - call.timestamp).total_seconds()
+        if isinstance(event, BlockEnded):
+            self._end(event, event.span)
+
+    def _answered(self, call: ModelEvent, asked: RecordedEffect | None, event: ModelCallEnded) -> None:
+        call.error = event.error
+        call.cache = "read" if event.cached else None
+        if asked is not None and asked.outcome is not None:
+            call.output = output_of(event.model, cast("dict[str, Any]", asked.outcome))
+        if isinstance(spent := event.usage, RequestUsage) and not event.cached:
+            used = usage_of(spent.prompt_tokens, spent.completion_tokens)
+            self.usage[event.model] += used
+
+    def _note(self, event: Approval | Judged) -> None:
+        place = self._place(event)
+        if isinstance(event, Approval):
+            decided = ToolCall(id=f"approval-{len(self.events)}", function=event.name, arguments={})
+            self.events.append(
+                ApprovalEvent(
+                    message=f"{event.agent}: {event.what}",
+                    call=decided,
+                    approver=event.by,
+                    decision="approve" if event.allowed else "reject",
+                    explanation=event.reason or None,
+                    **place,
+                )
+            )
+            return
+        said = "\n".join([*event.problems, *filter(None, [event.next_step])])
+        score = Score(
+            value=CORRECT if event.accepted else INCORRECT,
+            answer=event.answer or None,
+            explanation=said or None,
+        )
+        self.events.append(ScoreEvent(score=score, intermediate=True, scorer=event.agent, **place))
+
+    def _asked_by(self, began: _Began, end: float) -> RecordedEffect | None:
+        """What was asked between the begin and the end of a call: nothing where it was refused before it was recorded."""
+        for number, effect in enumerate(self._asked):
+            if effect.began > end + _ROUNDING:
+                return None
+            by_the_agent = effect.by.rpartition("@")[0] == began.agent
+            if by_the_agent and effect.began >= began.at - _ROUNDING and _fits(effect, began):
+                return self._asked.pop(number)
+        return None
+
+
+def _model_event(event: ModelCallBegan, place: dict[str, Any]) -> ModelEvent:
+    return ModelEvent(
+        model=event.model,
+        role=event.agent or None,
+        input=[],
+        tools=[],
+        tool_choice="auto",
+        config=GenerateConfig(),
+        output=ModelOutput(model=event.model),
+        **place,
+    )
+
+
+def _fill(call: object, asked: RecordedEffect | None) -> None:
+    """Add what was asked to a call, where its events do not tell it whole."""
+    match call, None if asked is None else asked.request:
+        case ModelEvent(), {"messages": list() as messages} as request:
+            call.input = messages_of(cast("list[dict[str, Any]]", messages))
+            call.tools = tools_of(request.get("tools"))
+        case ToolEvent(), {"arguments": dict() as arguments}:
+            call.arguments = arguments
+        case _:
+            pass
+
+
+def _fits(effect: RecordedEffect, event: Event) -> bool:
+    if not isinstance(event, _KINDS[effect.kind]):
+        return False
+    match event, effect.request:
+        case ModelCallBegan(), {"model": model}:
+            return model == event.model
+        case ToolCallBegan(), {"tool": str() as name}:
+            return name[:100] == event.name[:100]
+        case _:
+            return isinstance(event, BlockBegan)
+
+
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

@@ -1,0 +1,446 @@
+"""Contents of a journal that are kept apart, and the room that a run may take."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import secrets
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from threading import Lock
+
+from pydantic import JsonValue
+
+from codeact_team.errors import JournalError
+from codeact_team.sandbox.system.holes import size_without_holes, write_with_holes
+from codeact_team.sandbox.system.named_paths import made_named
+from codeact_team.sandbox.system.regular_files import open_regular, read_regular
+
+MAX_PARTS = 1 << 20
+"""Values and keys; each takes about a hundred bytes, however short it is written."""
+
+
+def parse(data: bytes) -> JsonValue:
+    """The value that is written as JSON.
+
+    Raises:
+        ValueError: If it is no JSON, is nested too deeply, or has too many parts.
+    """
+    # a text is one part, whatever is in it
+    if not data.startswith(b'"') and parts_of(data) > MAX_PARTS:
+        raise ValueError(f"it has more than {MAX_PARTS:,} parts")
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def parts_of(data: bytes) -> int:
+    """At least as many as the values in a text of JSON."""
+    return sum(map(data.count, (b",", b"[", b"{", b":"))) + 1
+
+
+MIB = 1 << 20
+DEFAULT_MIB = 1024
+"""MiB that are kept of a run, unless it is said otherwise."""
+_FOR_FILES = 3 / 4
+"""The share that files and artifacts may use up: the rest is for what the run needs to go on."""
+
+
+class Room:
+    """Counts the bytes that are written of a run. Threads may share one.
+
+    Args:
+        mib: How many MiB there may be; ``None`` for any number.
+        directory: Where the run is kept: what is there already counts, too. Reading it blocks.
+    """
+
+    def __init__(self, mib: int | None, directory: Path) -> None:
+        self.mib = mib
+        self._most = float("inf") if mib is None else mib * MIB
+        self._used = 0 if mib is None else used_by(directory)
+        self._lock = Lock()
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether nothing more is to be written."""
+        return self._used >= self._most
+
+    def take(self, size: int) -> None:
+        """Count bytes that are written."""
+        with self._lock:
+            self._used += size
+
+    def has_for_file(self, size: int) -> bool:
+        """Whether there is room for so many bytes of a file or an artifact."""
+        return self._used + size <= self._most * _FOR_FILES
+
+
+def used_by(directory: Path) -> int:
+    """How many bytes of the disk a directory takes; 0 where there is none. Blocks.
+
+    Raises:
+        JournalError: If they cannot be counted.
+    """
+    used, pending = 0, [str(directory)]
+    try:
+        while pending:
+            with os.scandir(pending.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(entry.path)
+                    else:
+                        used += entry.stat(follow_symlinks=False).st_blocks * 512
+    except FileNotFoundError:
+        return used
+    except OSError as error:
+        raise JournalError(f"what is in {directory} cannot be counted: {error.strerror}") from error
+    return used
+
+
+REFERENCE = "$blob"
+_IN_BASE64: Mapping[str, tuple[Callable[[bytes], bytes], bytes]] = {
+    "$bytes": (base64.b64encode, b"+/"),
+    # as pydantic writes it
+    "$url-bytes": (base64.urlsafe_b64encode, b"-_"),
+}
+_LARGE = 1024
+"""Bytes of JSON above which a value is kept beside the line."""
+LIGHT = 64 * 1024
+"""Characters, keys and items of a value that takes no time worth a thread."""
+_MANY = 1000
+_DIGEST = 64
+LARGEST = 64 << 20
+"""Bytes of a blob that is read as a whole, and of all that a value is made of, as often as it is in it, unless less is wanted."""
+_PIECE = 1 << 20
+
+
+class TooMuchError(JournalError):
+    """A run names more than can be read of it."""
+
+
+class Blobs:
+    """The blobs of a run.
+
+    Args:
+        directory: Where they are; made when the first is kept.
+        room: How much may be kept; ``None`` for any size.
+        sync: Whether each is on the disk before :meth:`keep` returns.
+        is_hidden: Whether there is in some bytes what must not be written.
+        largest: Bytes of a value that is unpacked.
+        most: Bytes that may be read and unpacked, beyond those that all blobs have, as one can be named again and again; ``None`` for
+            any.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        room: Room | None = None,
+        *,
+        sync: bool = False,
+        is_hidden: Callable[[bytes], bool] = lambda data: False,
+        largest: int = LARGEST,
+        most: int | None = None,
+    ) -> None:
+        self._largest = largest
+        self._left = most
+        self._counts_disk = most is not None
+        self._directory = directory
+        self._room = room
+        self._sync = sync
+        self._is_hidden = is_hidden
+        self._known: set[str] = set()
+        self._safe: set[Path] = set()
+        """Directories whose own names are on the disk."""
+
+    def keep(self, data: bytes) -> str:
+        """Keep bytes, and return their digest. Blocks.
+
+        Raises:
+            JournalError: If they cannot be written.
+        """
+        digest = sha256(data).hexdigest()
+        if digest not in self._known:
+            self._add(digest, data)
+        return digest
+
+    def keep_if_room(self, data: bytes) -> str | None:
+        """Keep bytes of a file or an artifact, if there is room for them or they are kept already; ``None`` if not. Blocks.
+
+        Raises:
+            JournalError: As :meth:`keep`.
+        """
+        digest = sha256(data).hexdigest()
+        if digest not in self._known:
+            if self._room is not None and not self._room.has_for_file(size_without_holes(data)):
+                try:
+                    if not self._is_whole(digest, data):
+                        return None
+                except OSError as error:
+                    raise self._unwritten(digest, error) from error
+            self._add(digest, data)
+        return digest
+
+    def read(self, digest: str) -> bytes:
+        """The bytes with a digest. Blocks.
+
+        Raises:
+            JournalError: If they are not there, or are others.
+        """
+        path = self._path(digest)
+        # nothing more is read when it is used up
+        self._spend(0)
+        try:
+            data = read_regular(path, LARGEST)
+        except OSError as error:
+            raise JournalError(f"{path} cannot be read: {error.strerror}") from error
+        self._spend(len(data))
+        if sha256(data).hexdigest() != digest:
+            raise JournalError(f"{path} is not what was written: its digest differs")
+        return data
+
+    def file(self, digest: str, size: int) -> Path:
+        """The file that has the bytes with a digest. Blocks.
+
+        Args:
+            digest: Their digest.
+            size: How many they are.
+
+        Raises:
+            JournalError: As :meth:`read`.
+        """
+        path = self._path(digest)
+        try:
+            with open(open_regular(path), "rb") as file:
+                found = sha256()
+                # a sparse file of a terabyte takes no room on a disk
+                is_whole = os.fstat(file.fileno()).st_size == size
+                while is_whole and (piece := file.read(_PIECE)):
+                    found.update(piece)
+        except OSError as error:
+            raise JournalError(f"{path} cannot be read: {error.strerror}") from error
+        if not is_whole or found.hexdigest() != digest:
+            raise JournalError(f"{path} is not what was written: its digest differs")
+        return path
+
+    def pack(self, value: JsonValue) -> JsonValue:
+        """A value as a line has it: what is large in it, and what is large as a whole, by reference. Blocks."""
+        if not is_light(value, _LARGE):
+            return self._pack(value)
+        data = _json(value)
+        # where nothing is large, and no key begins with "$", which is nearly always, it stays as it is
+        return value if len(data) <= _LARGE and b'"$' not in data else self._pack(value)
+
+    def unpack(self, value: JsonValue) -> JsonValue:
+        """The value that was packed. Blocks.
+
+        Raises:
+            JournalError: As :meth:`read`, or if the value is too large: a few blobs can name each other again and again.
+            TooMuchError: If all values that were unpacked are.
+        """
+        unpacking = _Unpacking(self, self._largest)
+        try:
+            return unpacking.value(value)
+        except (RecursionError, ValueError) as error:
+            raise JournalError(f"{self._directory} has what codeact-team does not write: {error}") from error
+        finally:
+            self._spend(unpacking.bytes)
+
+    def _spend(self, size: int) -> None:
+        """Count bytes that were read, or that a value has."""
+        if self._left is None:
+            return
+        self._left -= size
+        if self._left < 0 and self._counts_disk:
+            self._counts_disk = False
+            self._left += 2 * used_by(self._directory)
+        if self._left < 0:
+            raise TooMuchError(f"{self._directory}: what the run names is too much to be read as a whole")
+
+    def _pack(self, value: JsonValue) -> JsonValue:
+        if isinstance(value, str) and len(value) > _LARGE and (found := _bytes_of(value)) is not None:
+            key, held = found
+            # in base64 nobody has looked for all spellings of a credential; as bytes they would be plain
+            if not self._is_hidden(held):
+                return {key: self.keep(held), "size": len(held)}
+        packed = self._pack_parts(value)
+        if not isinstance(packed, str | dict | list):
+            return packed
+        data = _json(packed)
+        return packed if len(data) <= _LARGE else {REFERENCE: self.keep(data), "size": len(data)}
+
+    def _pack_parts(self, value: JsonValue) -> JsonValue:
+        if isinstance(value, list):
+            return [self._pack(item) for item in value]
+        if isinstance(value, dict):
+            return {
+                f"${key}" if key.startswith("$") else key: self._pack(item) for key, item in value.items()
+            }
+        return value
+
+    def _add(self, digest: str, data: bytes) -> None:
+        try:
+            self._write(digest, data)
+        except OSError as error:
+            raise self._unwritten(digest, error) from error
+        self._known.add(digest)
+
+    def _unwritten(self, digest: str, error: OSError) -> JournalError:
+        return JournalError(
+            f"{self._path(digest)} cannot be written: {error.strerror}. The run stops here, and can be resumed"
+        )
+
+    def _is_whole(self, digest: str, data: bytes) -> bool:
+        """Whether the bytes are there; what a power cut has torn is written once more."""
+        path = self._path(digest)
+        return path.is_file() and path.stat().st_size == len(data)
+
+    def _path(self, digest: str) -> Path:
+        if len(digest) != _DIGEST or not digest.isalnum():
+            raise JournalError(f"{digest!r} is no digest: the journal is damaged, or not one of ours")
+        return self._directory / digest[:2] / digest[2:]
+
+    def _write(self, digest: str, data: bytes) -> None:
+        path = self._path(digest)
+        if not self._is_whole(digest, data):
+            with made_named(path.parent, 0o700) as directory:
+                self._put(directory, path.name, data)
+            if self._room is not None:
+                self._room.take(size_without_holes(data))
+        if self._sync:
+            sync(path)
+            sync(path.parent)
+            if path.parent not in self._safe:
+                sync(self._directory)
+                sync(self._directory.parent)
+                self._safe.add(path.parent)
+
+    def _put(self, directory: int, name: str, data: bytes) -> None:
+        """Write a file in an open directory, as a whole."""
+        passing = f"{name}-{secrets.token_hex(4)}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            descriptor = os.open(passing, flags, 0o600, dir_fd=directory)
+            try:
+                write_with_holes(descriptor, data)
+                if self._sync:
+                    # before it gets its name
+                    os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.rename(passing, name, src_dir_fd=directory, dst_dir_fd=directory)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(passing, dir_fd=directory)
+
+
+def is_light(value: JsonValue, most: int = LIGHT) -> bool:
+    """Whether a value has no more than so many characters, keys and items. Looks at no more than that."""
+    pending = [value]
+    while pending:
+        inner = pending.pop()
+        most -= 1
+        if isinstance(inner, str | list | dict):
+            most -= len(inner)
+            if most < 0:
+                return False
+        if isinstance(inner, list):
+            pending += inner
+        elif isinstance(inner, dict):
+            pending += inner.keys()
+            pending += inner.values()
+    return most >= 0
+
+
+class _Unpacking:
+    """Unpacks one value. Each blob is read once; what is in it counts as often as it is in the value.
+
+    Args:
+        blobs: Where blobs are.
+        largest: How many bytes the value may have.
+    """
+
+    def __init__(self, blobs: Blobs, largest: int) -> None:
+        self._blobs = blobs
+        self._largest = largest
+        self._known: dict[tuple[str, str], tuple[JsonValue, int, int]] = {}
+        """By key and digest: what a blob stands for, how many bytes of memory its texts take, and how many parts it has."""
+        self.bytes = self._parts = 0
+        """Of all that was unpacked so far."""
+
+    def value(self, value: JsonValue) -> JsonValue:
+        """A value without references.
+
+        Raises:
+            JournalError: If a blob cannot be read, or the value is too large.
+            ValueError: If a blob holds no JSON.
+        """
+        if isinstance(value, list):
+            return [self.value(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        for key in (REFERENCE, *_IN_BASE64):
+            if key in value:
+                return self._held(key, str(value[key]))
+        return {key[1:] if key.startswith("$") else key: self.value(item) for key, item in value.items()}
+
+    def _held(self, key: str, digest: str) -> JsonValue:
+        if (known := self._known.get((key, digest))) is not None:
+            found, size, parts = known
+            self._count(size, parts)
+            return found
+        size, parts = self.bytes, self._parts
+        data = self._blobs.read(digest)
+        if key == REFERENCE:
+            self._count(_memory_of(data), 1 if data.startswith(b'"') else parts_of(data))
+            found = self.value(parse(data))
+        else:
+            self._count(len(data) * 4 // 3, 1)
+            found = _IN_BASE64[key][0](data).decode()
+        self._known[key, digest] = found, self.bytes - size, self._parts - parts
+        return found
+
+    def _count(self, size: int, parts: int) -> None:
+        self.bytes += size
+        self._parts += parts
+        if self.bytes > self._largest or self._parts > MAX_PARTS:
+            raise JournalError(
+                f"what is recorded is too large to be read: a value has more than {self._largest >> 20} MiB, or {MAX_PARTS:,} parts"
+            )
+
+
+def _memory_of(data: bytes) -> int:
+    """Bytes that a text takes, one character of which may make all others larger."""
+    return sys.getsizeof(data.decode(errors="replace"))
+
+
+def _json(value: JsonValue) -> bytes:
+    # no other thread runs while a value is written: one that has many parts is written part by part
+    if isinstance(value, list) and len(value) > _MANY:
+        return b"[%b]" % b",".join(map(_json, value))
+    if isinstance(value, dict) and len(value) > _MANY:
+        return b"{%b}" % b",".join(b"%b:%b" % (_json(key), _json(item)) for key, item in value.items())
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="backslashreplace")
+
+
+def _bytes_of(text: str) -> tuple[str, bytes] | None:
+    """What a text is the base64 of, if it is that and nothing else would be written the same, and the key for it."""
+    for key, (encode, special) in _IN_BASE64.items():
+        with suppress(ValueError):
+            held = base64.b64decode(text, special, validate=True)
+            if encode(held).decode() == text:
+                return key, held
+    return None
+
+
+def sync(path: Path) -> None:
+    """Let a file, or the names in a directory, survive a power cut. Blocks."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

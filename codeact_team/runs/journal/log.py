@@ -1,0 +1,317 @@
+"""A file of JSON objects, one a line, that only grows. What is written survives the end of the process at any moment.
+
+Each line ends with a check sum of what is before it, ``"crc"``: CRC-32 in eight hexadecimal digits. Before that, it may have what
+authenticates it, ``"mac"``. Who reads a log need not trust it: lines and files that are longer than any of ours are damaged.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import zlib
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, cast
+
+from pydantic import JsonValue
+
+from codeact_team.errors import JournalError
+from codeact_team.runs.journal.blobs import Room, parse
+from codeact_team.runs.journal.seal import Chain
+from codeact_team.sandbox.system.file_locks import lock
+from codeact_team.sandbox.system.regular_files import open_regular
+
+Entry = dict[str, Any]
+_MARK = b',"crc":"'
+_TAIL = len(_MARK) + 8 + len(b'"}')
+_PIECE = 64 * 1024
+_LONGEST = 16 << 20
+"""Bytes of a line."""
+_LARGEST = 1 << 30
+"""Bytes of a log; a sparse file may have any number."""
+
+
+class Log:
+    """A log open for append, by one process at a time. A context manager.
+
+    What was torn off at its end, when a process ended in the middle of a line, is dropped with the first line that is written.
+
+    Args:
+        path: The file; made if it is not there.
+        room: Counts what is written.
+        sync: Whether each line is on the disk before :meth:`append` returns, and so survives a power cut.
+        chain: What authenticates the lines that are written, if anything does; that of a log with lines went on after the last.
+
+    Raises:
+        JournalError: If another process has it open, its last line is damaged, or it cannot be opened.
+    """
+
+    def __init__(
+        self, path: Path, room: Room | None = None, *, sync: bool = False, chain: Chain | None = None
+    ) -> None:
+        self._path = path
+        self._room = room
+        self._sync = sync
+        self.chain = chain
+        try:
+            self._descriptor = open_regular(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+        except OSError as error:
+            raise JournalError(f"the journal {path} cannot be opened: {error.strerror}") from error
+        try:
+            self._lock()
+            self._size = self._size_without_torn_end()
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def append(self, entry: Mapping[str, JsonValue]) -> int:
+        """Write a line, and return where it begins.
+
+        Raises:
+            JournalError: If it cannot be written, such as on a full disk; nothing of it is left then.
+        """
+        line = encode(entry, self.chain)
+        try:
+            if self._size + len(line) > _LARGEST:
+                raise OSError(None, f"it has {_LARGEST >> 30} GiB, and may not have more")
+            if os.fstat(self._descriptor).st_size > self._size:
+                os.ftruncate(self._descriptor, self._size)
+            written = os.write(self._descriptor, line)
+            if written < len(line):
+                os.ftruncate(self._descriptor, self._size)
+                raise OSError(None, "no space left on the device")
+            if self._sync:
+                os.fdatasync(self._descriptor)
+        except OSError as error:
+            raise JournalError(
+                f"the journal {self._path} cannot be written: {error.strerror}. The run stops here, and can be resumed"
+            ) from error
+        if self.chain is not None:
+            self.chain.accept(_body(line))
+        began, self._size = self._size, self._size + len(line)
+        if self._room is not None:
+            self._room.take(len(line))
+        return began
+
+    def close(self) -> None:
+        """Let others open it. Idempotent."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _lock(self) -> None:
+        if not lock(self._descriptor):
+            raise JournalError(f"another process writes the journal {self._path}: wait until it has ended")
+
+    def _size_without_torn_end(self) -> int:
+        try:
+            line, size = _last_line(self._descriptor)
+            is_damaged = bool(line) and decode(line) is None
+        except ValueError:
+            is_damaged, size = True, 0
+        if is_damaged:
+            raise JournalError(
+                f"the journal {self._path} is damaged at its end: it can be shown, but not gone on with"
+            )
+        return size
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def encode(entry: Mapping[str, JsonValue], chain: Chain | None = None) -> bytes:
+    """A line, with what authenticates it as the next one, if anything does, its check sum and its end."""
+    body = json.dumps(entry, ensure_ascii=False, separators=(",", ":")).encode(errors="backslashreplace")[:-1]
+    if chain is not None:
+        body = chain.signed(body)
+    return b'%b%b%08x"}\n' % (body, _MARK, zlib.crc32(body))
+
+
+def decode(line: bytes) -> Entry | None:
+    """What a line says without its check sum; ``None`` if it is not whole."""
+    body, tail = _body(line), line[-_TAIL - 1 :]
+    if tail != b'%b%08x"}\n' % (_MARK, zlib.crc32(body)):
+        return None
+    try:
+        entry = parse(body + b"}")
+    except ValueError:
+        return None
+    return cast(Entry, entry) if isinstance(entry, dict) else None
+
+
+def _body(line: bytes) -> bytes:
+    """What the check sum is of."""
+    return line[: -_TAIL - 1]
+
+
+def _last_line(descriptor: int, end: int | None = None) -> tuple[bytes, int]:
+    """The last whole line before a place, by default the end; empty where there is none; and where it ends.
+
+    Raises:
+        ValueError: If it is longer than any line.
+    """
+    whole = end = os.lseek(descriptor, 0, os.SEEK_END) if end is None else end
+    pieces: deque[bytes] = deque()
+    breaks = 0
+    # back to the end of the line before
+    while whole > 0 and breaks < 2:
+        if end - whole > 2 * _LONGEST:
+            raise ValueError("no line is so long")
+        start = max(0, whole - _PIECE)
+        pieces.appendleft(os.pread(descriptor, whole - start, start))
+        breaks += pieces[0].count(b"\n")
+        whole = start
+    kept, newline, torn = b"".join(pieces).rpartition(b"\n")
+    return kept.rpartition(b"\n")[2] + newline, end - len(torn)
+
+
+def read_backwards(path: Path) -> Generator[Entry]:
+    """The whole entries of a log from the last to the first, each read when it is asked for.
+
+    Raises:
+        JournalError: If it cannot be read, or is damaged there.
+    """
+    try:
+        descriptor = open_regular(path)
+        try:
+            line, end = _last_line(descriptor)
+            while line:
+                if (entry := decode(line)) is None:
+                    raise JournalError(f"the journal {path} is damaged at its end")
+                yield entry
+                line, end = _last_line(descriptor, end - len(line))
+        finally:
+            os.close(descriptor)
+    except ValueError as error:
+        raise JournalError(f"the journal {path} is damaged at its end: {error}") from error
+    except OSError as error:
+        raise JournalError(f"the journal {path} cannot be read: {error.strerror}") from error
+
+
+class LogReader:
+    """Reads a log from its beginning, and what is written later when it is asked again. A context manager.
+
+    Args:
+        path: The log.
+        chain: What authenticates its lines, if anything does.
+
+    Attributes:
+        offset: Where the entry that was read last begins.
+        chain: The same, after the entry that was read last; ``None`` where not all of them were authentic.
+
+    Raises:
+        JournalError: If it cannot be opened, or is larger than any of ours.
+    """
+
+    def __init__(self, path: Path, chain: Chain | None = None) -> None:
+        self._path = path
+        self._number = 0
+        self.offset = self._end = 0
+        self.chain = chain
+        try:
+            self._file = open(open_regular(path), "rb")
+        except OSError as error:
+            raise JournalError(f"the journal {path} cannot be read: {error.strerror}") from error
+        if os.fstat(self._file.fileno()).st_size > _LARGEST:
+            self._file.close()
+            raise JournalError(
+                f"the journal {path} was not written by codeact-team: it has more than {_LARGEST >> 30} GiB"
+            )
+
+    def go_to_last(self, key: str) -> None:
+        """Go on at the last entry that has a key, or at the first where none has. What is before it is not decoded.
+
+        Raises:
+            JournalError: If it cannot be read.
+        """
+        begins = re.compile(rb'\{"n":\d+,"at":[-+.e\d]+,"%b":' % key.encode())
+        number = end = 0
+        found = number, end
+        try:
+            self._file.seek(0)
+            while line := self._file.readline(_LONGEST):
+                if begins.match(line) and decode(line) is not None:
+                    found = number, end
+                number, end = number + 1, end + len(line)
+            self._number, self._end = found
+            self._file.seek(self._end)
+        except OSError as error:
+            raise JournalError(f"the journal {self._path} cannot be read: {error.strerror}") from error
+
+    def new(self) -> Iterator[Entry]:
+        """What is there and was not read before, entry by entry. What is torn off at the end is left for later.
+
+        Raises:
+            JournalError: If it cannot be read, or where it is damaged, after all that is whole before that.
+        """
+        try:
+            while (line := self._file.readline(_LONGEST)).endswith(b"\n") or len(line) == _LONGEST:
+                self._number += 1
+                if (entry := decode(line)) is None:
+                    raise JournalError(
+                        f"{self._path}:{self._number}: the journal is damaged here; what is before it is whole"
+                    )
+                if self.chain is not None and not self.chain.accept(_body(line)):
+                    self.chain = None
+                self.offset, self._end = self._end, self._end + len(line)
+                yield entry
+            self._file.seek(-len(line), os.SEEK_CUR)
+        except OSError as error:
+            raise JournalError(f"the journal {self._path} cannot be read: {error.strerror}") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+def entry_at(path: Path, offset: int) -> Entry:
+    """The entry that begins at a place in a log.
+
+    Raises:
+        JournalError: If there is none.
+    """
+    try:
+        with open(open_regular(path), "rb") as file:
+            file.seek(offset)
+            entry = decode(file.readline(_LONGEST))
+    except OSError as error:
+        raise JournalError(f"the journal {path} cannot be read: {error.strerror}") from error
+    if entry is None:
+        raise JournalError(f"the journal {path} was changed while it was read")
+    return entry
+
+
+@contextmanager
+def understood(path: Path) -> Generator[None]:
+    """Within it, entries of a log are read for what they say.
+
+    Raises:
+        JournalError: If they do not say it in the way that this version writes.
+    """
+    try:
+        yield
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise JournalError(
+            f"{path} has an entry that this version of codeact-team does not know: {error!r}"
+        ) from error
+
+
+def read_log(path: Path) -> Iterator[Entry]:
+    """What a log says, entry by entry, also while a process writes it. What is torn off at its end is left out.
+
+    Raises:
+        JournalError: If it cannot be read, or where it is damaged, after all that is whole before that.
+    """
+    with LogReader(path) as log:
+        yield from log.new()

@@ -1,0 +1,115 @@
+"""Parks a run whose questions nobody is there to answer: it ends, and its journal waits for the answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import count
+from typing import Any
+
+from codeact_team.agents.codeact.attempts import Attempt
+from codeact_team.core.component_effects import CodeRun
+from codeact_team.core.effects import Effect, Perform
+from codeact_team.core.events import OpenQuestion, RunParked
+from codeact_team.core.executor_interface import StreamingCodeExecutor
+from codeact_team.runs.journal.questions import asking
+from codeact_team.runs.journal.recorder import Recorder
+from codeact_team.tools.approvals import AskedQuestion
+from codeact_team.tools.autogen_parts import PersonInput
+
+_SETTLING = 1.0
+"""Seconds without a new effect after which a run is parked: calls that code makes side by side come one after the other, and
+between two effects an agent has none under way."""
+
+_path: ContextVar[tuple[int, ...]] = ContextVar("codeact_team_parking_path", default=())
+"""The effects under way here, from the outermost to the innermost."""
+
+
+class Parking:
+    """Parks a run when all that is under way in it waits for answers that nobody there can give.
+
+    Args:
+        recorder: Writes the run down.
+        park: Ends the run.
+    """
+
+    def __init__(self, recorder: Recorder, park: Callable[[RunParked], None]) -> None:
+        self._recorder = recorder
+        self._park = park
+        self._numbers = count()
+        self._under_way: dict[int, Effect[Any]] = {}
+        self._waiting: dict[tuple[int, ...], OpenQuestion] = {}
+        """By their paths, the questions that nobody could answer."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    @contextmanager
+    def watching(self, effect: Effect[Any]) -> Generator[None]:
+        """Within it, an effect is under way, whether it is answered from a journal or performed."""
+        path = (*_path.get(), next(self._numbers))
+        token = _path.set(path)
+        self._under_way[path[-1]] = effect
+        self._consider()
+        try:
+            yield
+        finally:
+            del self._under_way[path[-1]]
+            _path.reset(token)
+            self._consider()
+
+    async def stand(self, effect: Effect[Any], do: Perform) -> Any:
+        """A handler, inside of the one that records: let a question that nobody is there to answer wait for ever."""
+        if isinstance(effect, PersonInput):
+            try:
+                return await do()
+            except EOFError:
+                # nobody is at the keyboard
+                pass
+        else:
+            outcome = await do()
+            if outcome is not None or not (isinstance(effect, AskedQuestion) and effect.parks):
+                return outcome
+        self._waiting[_path.get()] = await self._question(effect)
+        self._consider()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            del self._waiting[_path.get()]
+            self._consider()
+
+    async def _question(self, effect: AskedQuestion | PersonInput) -> OpenQuestion:
+        n = asking()
+        assert n is not None, "it is recorded"
+        key = str((await self._recorder.questions.asked(effect))["key"])
+        above = [self._under_way[number] for number in _path.get()[:-1]]
+        if isinstance(effect, AskedQuestion) and effect.question.kind == "tool" and above:
+            # the call is not made before it is approved
+            above.pop()
+        is_lost = not all(map(_runs_again, above))
+        text = effect.to_text()
+        if isinstance(effect, PersonInput):
+            text = f"{effect.source} is asked: {text}"
+        return OpenQuestion(n, key, effect.source, effect.kind, text, is_lost)
+
+    def _consider(self) -> None:
+        """Park the run in a while, unless anything happens until then, if all that is under way waits."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._waiting and not self._under_way.keys() - {n for path in self._waiting for n in path}:
+            self._timer = asyncio.get_running_loop().call_later(_SETTLING, self._park_now)
+
+    def _park_now(self) -> None:
+        # before the run ends: code must not do anything more meanwhile
+        self._recorder.is_stopping = True
+        questions: Sequence[OpenQuestion] = sorted(self._waiting.values(), key=lambda question: question.n)
+        self._park(RunParked(record=str(self._recorder.directory.path), questions=questions))
+
+
+def _runs_again(effect: Effect[Any]) -> bool:
+    """Whether it is done once more when the run goes on, and so asks once more."""
+    executor = effect.part
+    return isinstance(effect, Attempt) or (
+        isinstance(effect, CodeRun) and isinstance(executor, StreamingCodeExecutor) and executor.is_contained
+    )

@@ -1,0 +1,308 @@
+"""The directory in which a run is kept: ``run.json``, ``config.yaml``, ``journal.jsonl`` and ``blobs/``. For its owner only."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from codeact_team.errors import JournalError
+from codeact_team.executors.files.directories import opened
+from codeact_team.runs.journal.blobs import parse, sync
+from codeact_team.runs.journal.seal import Chain, SealKey, user_key
+from codeact_team.sandbox.system.named_paths import made_named
+from codeact_team.sandbox.system.regular_files import read_regular
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1
+"""Of the directory and all that is in it."""
+_ABOUT = "run.json"
+_CONFIG = "config.yaml"
+_LINES = "journal.jsonl"
+_BLOBS = "blobs"
+_PASSING = ".new"
+_MOST = 4 << 20
+"""Bytes of what describes a run, and of its config."""
+_BEFORE = {_CONFIG, _LINES, _CONFIG + _PASSING, _ABOUT + _PASSING}
+"""What a process that was killed may have left before there was a run."""
+ADVICE = "Choose another directory by --run-dir, or run it with --no-record; in Python, by `record`"
+"""What to do where a run cannot be recorded."""
+
+
+class About(BaseModel):
+    """What is known of a run when it begins.
+
+    Attributes:
+        format: Of the directory.
+        id: Its name; the names of later runs come after it.
+        task: What to do; hostile data where somebody else wrote it. ``None`` where a program gives a team its tasks.
+        config: The name of the config.
+        working_directory: From which relative paths in the config lead.
+        began: When, in seconds since the epoch.
+        versions: Of this package, of AutoGen and of Python.
+        nonce: What the placeholders of credentials end with.
+        config_digest: The SHA-256 of the file with the config; ``None`` where an earlier version has begun the run.
+        seal: What shows who has written all this, and that it was not changed; ``None`` where nothing does.
+        sealed_by: The name of the key; empty for that of a user.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    format: int = FORMAT
+    id: str
+    task: str | None
+    config: str
+    working_directory: str
+    # a year that a calendar has
+    began: float = Field(default_factory=time.time, ge=0, le=1e11)
+    versions: dict[str, str]
+    nonce: str = Field(default_factory=lambda: secrets.token_hex(4))
+    config_digest: str | None = None
+    seal: str | None = None
+    sealed_by: str = ""
+
+    def sealed(self, key: SealKey) -> About:
+        """The same, with a seal."""
+        named = self.model_copy(update={"sealed_by": key.name})
+        return named.model_copy(update={"seal": key.seal(named._described())})
+
+    def is_sealed(self, key: SealKey) -> bool:
+        """Whether the seal is that of a key."""
+        return self.seal is not None and secrets.compare_digest(
+            self.seal.encode(errors="replace"), key.seal(self._described()).encode()
+        )
+
+    def _described(self) -> bytes:
+        return json.dumps(self.model_dump(mode="json", exclude={"seal"}), sort_keys=True).encode()
+
+
+class RunDirectory:
+    """Where the parts of a run are.
+
+    Args:
+        path: The directory.
+        key: What seals the run, and knows its seal; ``None`` for the key of this user, or what is derived of that.
+    """
+
+    def __init__(self, path: Path, key: SealKey | None = None) -> None:
+        self.path = path
+        self.blobs = path / _BLOBS
+        self.key = key
+
+    @property
+    def lines(self) -> Path:
+        """The journal."""
+        return self.path / _LINES
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is a run. Blocks."""
+        return (self.path / _ABOUT).is_file()
+
+    def make(self) -> None:
+        """Make the directory of a new run; one that is there already has to be empty. Blocks.
+
+        Raises:
+            JournalError: If it cannot be made.
+        """
+        runs = self.path.parent
+        with _refused(runs):
+            is_first = not runs.is_dir()
+            with made_named(runs, 0o700) as directory:
+                if is_first:
+                    _keep_out_of_git(directory)
+        with _refused(self.path), made_named(self.path, 0o700) as directory:
+            if {*os.listdir(directory)} - _BEFORE or _has_lines(directory):
+                raise JournalError(f"{self.path} is there already, and is not the directory of a run")
+            os.fchmod(directory, 0o700)
+
+    def describe(self, about: About, config: str) -> None:
+        """Say what runs: from then on, this is the directory of a run. Blocks.
+
+        Args:
+            about: What is known of it.
+            config: Its config, in YAML.
+
+        Raises:
+            JournalError: If that cannot be written, or there is a run.
+        """
+        if self.is_begun:
+            raise JournalError(f"{self.path} has got a run of another process just now")
+        about = about.model_copy(update={"config_digest": digest_of(config)})
+        try:
+            about = about.sealed(self.key or user_key())
+        except JournalError as error:
+            logger.warning("%s: to resume or replay this run, a person will have to confirm it", error)
+        with _refused(self.path):
+            self._write(_CONFIG, config)
+            self._write(_ABOUT, about.model_dump_json(indent=2) + "\n")
+
+    def chain(self) -> Chain | None:
+        """What authenticates the journal; ``None`` where the run was not described so by this user. Blocks.
+
+        Raises:
+            JournalError: If what describes it cannot be read.
+        """
+        about = self.about()
+        if about.seal is None or about.config_digest != digest_of(self.config()):
+            return None
+        try:
+            key = self.key or user_key()
+        except JournalError as error:
+            logger.warning("%s", error)
+            return None
+        if about.sealed_by != key.name:
+            key = key.derived(about.sealed_by)
+        return key.chain(about.seal) if about.is_sealed(key) else None
+
+    def sync(self) -> None:
+        """Let what describes the run, and the names of its directory and its journal, survive a power cut. Blocks.
+
+        Raises:
+            JournalError: If that fails.
+        """
+        with _refused(self.path):
+            for path in (self.path / _CONFIG, self.path / _ABOUT, self.path):
+                sync(path)
+            for directory in self.path.parents:
+                # those that were made for it are ours
+                with suppress(PermissionError):
+                    sync(directory)
+
+    def about(self) -> About:
+        """What was known of the run when it began. Blocks.
+
+        Raises:
+            JournalError: If this is not the directory of a run, or of another format.
+        """
+        file = self.path / _ABOUT
+        try:
+            data = parse(read_regular(file, _MOST))
+            if isinstance(data, dict) and data.get("format") not in (FORMAT, None):
+                raise JournalError(
+                    f"{self.path} has the format {data['format']!r}, and this version of codeact-team reads {FORMAT}: "
+                    "use the version that wrote it"
+                )
+            return About.model_validate(data)
+        except FileNotFoundError:
+            raise JournalError(f"{self.path} is not the directory of a run: it has no {_ABOUT}") from None
+        except OSError as error:
+            raise JournalError(f"{file} cannot be read: {error.strerror}") from error
+        except (ValueError, ValidationError) as error:
+            raise JournalError(f"{file} is damaged, or was not written by codeact-team") from error
+
+    def config(self) -> str:
+        """The config of the run, in YAML. Blocks.
+
+        Raises:
+            JournalError: If it cannot be read.
+        """
+        file = self.path / _CONFIG
+        try:
+            return read_regular(file, _MOST).decode()
+        except OSError as error:
+            raise JournalError(f"{file} cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise JournalError(f"{file} is damaged: {error}") from error
+
+    def _write(self, name: str, text: str) -> None:
+        data = text.encode(errors="backslashreplace")
+        if len(data) > _MOST:
+            raise JournalError(f"the run cannot be recorded: its {name} has more than {_MOST:,} bytes")
+        # whole or not at all, whenever the process is killed
+        passing = f"{name}{_PASSING}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        with opened(self.path) as directory:
+            with open(os.open(passing, flags, 0o600, dir_fd=directory), "wb") as file:
+                file.write(data)
+            os.rename(passing, name, src_dir_fd=directory, dst_dir_fd=directory)
+
+
+@contextmanager
+def _refused(where: Path) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise JournalError(f"the run cannot be recorded in {where}: {error.strerror}. {ADVICE}") from error
+
+
+def digest_of(config: str) -> str:
+    """What a config is known by."""
+    return sha256(config.encode(errors="backslashreplace")).hexdigest()
+
+
+def new_id() -> str:
+    """A name for a run that begins now; those of later runs come after it."""
+    now = time.time()
+    return (
+        f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}.{int(now % 1 * 1000):03}-{secrets.token_hex(2)}"
+    )
+
+
+def runs_in(directory: Path) -> Iterator[RunDirectory]:
+    """The runs that are kept in a directory, the last first; none where there is no such directory. Blocks.
+
+    Raises:
+        JournalError: If it cannot be read.
+    """
+    try:
+        with opened(directory) as descriptor:
+            names = sorted(os.listdir(descriptor), reverse=True)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise JournalError(f"the runs in {directory} cannot be listed: {error.strerror}") from error
+    for name in names:
+        run = RunDirectory(directory / name)
+        if run.is_begun:
+            yield run
+
+
+def find_run(name: str, directory: Path) -> RunDirectory:
+    """The run of a name: its id, the beginning of that, ``last``, or the path of its directory. Blocks.
+
+    Raises:
+        JournalError: If there is none, or more than one begins so.
+    """
+    if (given := RunDirectory(Path(name))).is_begun:
+        return given
+    runs = list(runs_in(directory))
+    if not runs:
+        raise JournalError(f"there is no run {name!r}: {directory} has none at all")
+    if name == "last":
+        return runs[0]
+    found = [run for run in runs if run.path.name.startswith(name)]
+    if len(found) > 1 and name not in (run.path.name for run in found):
+        named = ", ".join(run.path.name for run in found[:3])
+        raise JournalError(
+            f"{name!r} is the beginning of {len(found)} runs: {named}{', …' if found[3:] else ''}"
+        )
+    if not found:
+        raise JournalError(
+            f"there is no run {name!r} in {directory}; `codeact-team runs` lists those that are there"
+        )
+    return min(found, key=lambda run: len(run.path.name))
+
+
+def _has_lines(directory: int) -> bool:
+    try:
+        return os.stat(_LINES, dir_fd=directory, follow_symlinks=False).st_size > 0
+    except FileNotFoundError:
+        return False
+
+
+def _keep_out_of_git(runs: int) -> None:
+    # as caches of tools do it; a run may hold the person's data
+    with suppress(FileExistsError):
+        descriptor = os.open(".gitignore", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=runs)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write("*\n")

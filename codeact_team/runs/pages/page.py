@@ -1,0 +1,283 @@
+"""A run as a page for a browser: one file that runs nothing and asks nobody for anything."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from hashlib import sha256
+from importlib import resources
+from tempfile import TemporaryFile
+from typing import Any, TextIO
+
+from autogen_agentchat.messages import (
+    BaseAgentEvent,
+    BaseChatMessage,
+    CodeExecutionEvent,
+    ModelClientStreamingChunkEvent,
+    UserInputRequestedEvent,
+)
+from jinja2 import Template
+from markupsafe import Markup
+
+from codeact_team.agents.observations import ExecutionRecord
+from codeact_team.core.effects import Event, ListenerFailed
+from codeact_team.core.events import (
+    Approval,
+    ArtifactKept,
+    BlockBegan,
+    BlockEnded,
+    BudgetSpent,
+    CodeWritten,
+    Decision,
+    Judged,
+    MessageSent,
+    ModelCallBegan,
+    ModelCallEnded,
+    Opened,
+    QuestionAnswered,
+    QuestionAsked,
+    RunBegan,
+    RunParked,
+    Said,
+    SandboxLost,
+    SandboxPreparing,
+    SandboxStarted,
+    Thought,
+    ToolCallBegan,
+    ToolCallEnded,
+)
+from codeact_team.core.sandbox_description import without_note
+from codeact_team.runs.pages.markup import Bytes, environment, highlighting_styles, shown
+from codeact_team.runs.result import Costs, RunResult
+from codeact_team.runs.summary import PromotedListener
+
+_MAX_LENGTH = 50
+"""What is told in one section: a browser lays out those only that are seen."""
+_Began = ModelCallBegan | BlockBegan | ToolCallBegan | QuestionAsked
+
+
+class Story(PromotedListener):
+    """A listener that writes HTML. Nothing is held back that may become large.
+
+    Args:
+        file: What to write to.
+        items: The template with a macro for each kind of thing that is told.
+        artifact: Where the bytes of artifacts are.
+
+    Attributes:
+        result: Of the last run that has ended.
+    """
+
+    def __init__(self, file: TextIO, items: Template, artifact: Bytes) -> None:
+        super().__init__()
+        self._file = file
+        self._items: Any = items.module
+        self._artifact = artifact
+        self._speaker: str | None = None
+        """Whose section is open."""
+        self._length = 0
+        """How much is in it."""
+        self._under_way: dict[int, _Began] = {}
+        self._task: str | None = None
+        """The task, until its message has come."""
+        self._written = ""
+        """What a model wrote last."""
+        self._reason: str | None = None
+        """Why a model wants another attempt, until its proposal has come."""
+        self._executed: set[str] = set()
+        """Agents whose last execution is shown, and whose message on it has not come."""
+        self._kept: dict[str, str] = {}
+        """The names of artifacts that are files, by their digests."""
+        self._told: set[str | None] = set()
+        """Ids of the messages that need not be shown any more."""
+        self.result: RunResult | None = None
+
+    def hear(self, event: Event) -> None:
+        """Write an event."""
+        match event:
+            case RunBegan():
+                self._section(None)
+                self._task, self.result = event.task, None
+                self._file.write(self._items.task(event))
+            case ModelCallBegan() | ToolCallBegan() | QuestionAsked():
+                self._under_way[event.span] = event
+            case ModelCallEnded() | ToolCallEnded() | QuestionAnswered():
+                self._effect(event)
+            case BlockBegan() | BlockEnded():
+                self._block(event)
+            case MessageSent() | Said():
+                self._message(event.message)
+            case CodeWritten() | Decision() | Thought() | Judged():
+                self._model(event)
+            case RunResult():
+                self.close()
+                self.result = event
+                self._file.write(self._items.ending(event))
+            case _:
+                self._beside(event)
+
+    def close(self) -> None:
+        """Tell what has not ended, and end the last section."""
+        for began in self._under_way.values():
+            self._tell(began.agent, "unfinished", began)
+        self._under_way.clear()
+        self._section(None)
+
+    def _effect(self, event: ModelCallEnded | ToolCallEnded | QuestionAnswered) -> None:
+        began = self._under_way.pop(event.span, None)
+        if began is not None:
+            self._tell(event.agent, event.type, began, event)
+
+    def _block(self, event: BlockBegan | BlockEnded) -> None:
+        if isinstance(event, BlockBegan):
+            self._under_way[event.span] = event
+            is_above = all(block.code.strip() in self._written for block in event.blocks)
+            self._tell(event.agent, event.type, event, is_above=is_above)
+            return
+        self._under_way.pop(event.span, None)
+        self._told.add(event.message_id)
+        self._executed.add(event.agent)
+        self._tell(event.agent, event.type, event)
+        for artifact in event.artifacts:
+            data = self._artifact(artifact.sha256)
+            self._tell(
+                event.agent, "artifact", artifact, self._kept.get(artifact.sha256), shown(artifact, data)
+            )
+
+    def _model(self, event: CodeWritten | Decision | Thought | Judged) -> None:
+        match event:
+            case Decision():
+                self._reason = event.reason if event.retry else None
+            case CodeWritten() if not event.blocks and self._reason and event.text.endswith(self._reason):
+                # it says again what was decided
+                self._reason = None
+                self._told.add(event.message_id)
+                return
+            case CodeWritten():
+                self._written = event.text
+                self._told.add(event.message_id)
+            case Thought() | Judged():
+                self._told.add(event.message_id)
+        self._tell(event.agent, event.type, event)
+
+    def _beside(self, event: Event) -> None:
+        match event:
+            case ArtifactKept():
+                self._kept[event.artifact.sha256] = event.path or event.file
+            case Approval():
+                self._tell(event.agent, event.type, event)
+            case BudgetSpent(used_up=str()):
+                self._file.write(self._items.budget_spent(event))
+            case (
+                Opened()
+                | RunParked()
+                | SandboxPreparing()
+                | SandboxStarted()
+                | SandboxLost()
+                | ListenerFailed()
+            ):
+                self._file.write(getattr(self._items, event.type)(event))
+            case _:
+                pass
+
+    def _message(self, message: BaseAgentEvent | BaseChatMessage) -> None:
+        if isinstance(message, ModelClientStreamingChunkEvent | UserInputRequestedEvent):
+            return
+        if message.id in self._told:
+            return
+        self._told.add(message.id)
+        executed = message.source in self._executed
+        if isinstance(message, CodeExecutionEvent) and executed:
+            return
+        text = message.to_text()
+        if isinstance(message, BaseChatMessage):
+            self._executed.discard(message.source)
+            text = without_note(message).to_text()
+            record = ExecutionRecord.from_metadata(message.metadata)
+            if record is not None and record.remark is not None:
+                text = record.remark if executed else f"{record.output}\n{record.remark}"
+        if text == self._task:
+            self._task = None
+        elif text:
+            self._written = text
+            self._tell(message.source, "words", text)
+
+    def _tell(self, agent: str, kind: str, *told: object, **more: object) -> None:
+        if agent:
+            self._section(agent)
+        self._file.write(getattr(self._items, kind)(*told, **more))
+
+    def _section(self, speaker: str | None) -> None:
+        self._length += 1
+        if speaker == self._speaker and self._length < _MAX_LENGTH:
+            return
+        if self._speaker is not None:
+            self._file.write(self._items.turn_end())
+        if speaker is not None:
+            self._file.write(self._items.turn_begin(speaker))
+        self._speaker, self._length = speaker, 0
+
+
+_PIECE = 64 * 1024
+
+
+def write_page(
+    write: Callable[[str], object],
+    events: Iterable[Event],
+    artifact: Bytes,
+    *,
+    title: str,
+    state: str = "no end",
+    facts: Mapping[str, str] | None = None,
+) -> None:
+    """Write a page that runs no script and loads nothing, whatever is in the events.
+
+    Args:
+        write: Is given the page, piece by piece, to be written in UTF-8.
+        events: Of a run, in order; they are read once, and not kept.
+        artifact: Where the bytes of artifacts are.
+        title: Of the page, such as the task.
+        state: What is told of a run without an end.
+        facts: What else is known of the run.
+
+    Raises:
+        Exception: What reading ``events`` raises.
+    """
+    templates = environment()
+    costs = Costs()
+    with TemporaryFile("w+", encoding="utf-8") as body:
+        # what comes last in a run is first on its page
+        story = Story(body, templates.get_template("items.html"), artifact)
+        for event in events:
+            costs(event)
+            story(event)
+        story.close()
+        body.seek(0)
+        style = _style()
+        page = templates.get_template("page.html").generate(
+            title=title,
+            state=state,
+            facts=facts or {},
+            result=story.result,
+            costs=costs,
+            style=style,
+            style_hash=base64.b64encode(sha256(style.encode()).digest()).decode(),
+            body=_pieces(body),
+        )
+        for piece in page:
+            write(piece)
+
+
+def _pieces(file: TextIO) -> Iterator[Markup]:
+    while piece := file.read(_PIECE):
+        yield Markup(piece)
+
+
+def _style() -> Markup:
+    light, dark = highlighting_styles()
+    own = (
+        resources.files("codeact_team.runs.pages")
+        .joinpath("templates", "style.css")
+        .read_text(encoding="utf-8")
+    )
+    return Markup(f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n{own}")

@@ -1,0 +1,1 @@
+"""Where code runs: containers, confined processes, and what both ask of the kernel."""

@@ -1,0 +1,320 @@
+"""A sandbox, its limits, and a program that runs in it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from pydantic import BaseModel
+
+from codeact_team.core.aio import to_the_end
+
+
+class Cause(StrEnum):
+    """What a sandbox can limit."""
+
+    TIME = "time"
+    MEMORY = "memory"
+    PROCESSES = "number of processes"
+    NETWORK = "network"
+    READ_ONLY = "read-only file system"
+    DISK = "disk space"
+    FILES = "access to files"
+    UNSEEN = "files that it sees"
+
+
+Limits = Mapping[Cause, str]
+"""The limits in force: the config field that sets each, with its value, such as ``memory_mib: 1024``."""
+
+
+def above_default(config: BaseModel, *fields: str) -> list[str]:
+    """The limits among ``fields`` that are higher than their defaults, in words for a person."""
+    defaults = {field: type(config).model_fields[field].default for field in fields}
+    return [
+        f"{field}: {value} (default {default})"
+        for field, default in defaults.items()
+        if (value := getattr(config, field)) is None or value > default
+    ]
+
+
+# What C libraries, shells and interpreters say when the kernel refuses, in the order of how sure they are.
+_SYMPTOMS = {
+    Cause.READ_ONLY: r"Read-only file system|\bEROFS\b",
+    Cause.DISK: r"No space left on device|\bENOSPC\b|Disk quota exceeded|File too large|\bEFBIG\b",
+    Cause.NETWORK: (
+        r"Temporary failure (?:in name resolution|resolving)|UnknownHostException|Name or service not known"
+        r"|Network is unreachable|Could not resolve host|nodename nor servname provided|bad address '|\bEAI_AGAIN\b"
+        r"|\bENETUNREACH\b|[Ss]ocket(?s:.){0,200}(?:Permission denied|Operation not permitted)"
+    ),
+    Cause.PROCESSES: (
+        r"can't start new thread|[Cc]annot fork|can't fork|fork: (?:retry: )?Resource temporarily unavailable"
+        r"|BlockingIOError: \[Errno 11\]|pthread_create failed"
+    ),
+    Cause.MEMORY: (
+        r"\bMemoryError\b|[Cc]annot allocate memory|[Oo]ut of memory|OutOfMemoryError|\bENOMEM\b|std::bad_alloc"
+    ),
+    Cause.FILES: r"PermissionError: \[Errno (?:1|13)\]|Permission denied|Operation not permitted",
+    Cause.UNSEEN: r"No such file or directory: ['\"]/|\W/[^:\n]*: No such file or directory",
+}
+
+_SIGKILL_EXIT = 128 + 9
+_SIGXFSZ_EXIT = 128 + 25
+
+
+def diagnose(
+    limits: Limits,
+    *,
+    exit_code: int,
+    output: str,
+    timed_out: bool = False,
+    oom_kills: int | None = None,
+    fork_failures: int = 0,
+) -> str | None:
+    """The limit that a failed program ran into, in a sentence that says so where it is a guess.
+
+    Args:
+        limits: The limits in force.
+        exit_code: The program's exit code.
+        output: The end of what it wrote. Hostile data: it can make the answer wrong, nothing else.
+        timed_out: Whether the time limit stopped it.
+        oom_kills: Processes that the memory limit killed; ``None`` if not known.
+        fork_failures: New processes that the process limit refused.
+
+    Returns:
+        ``None`` where no limit is to blame.
+    """
+    if timed_out:
+        cause = Cause.TIME
+    elif exit_code == 0:
+        return None
+    elif oom_kills:
+        cause = Cause.MEMORY
+    elif symptoms := [
+        each for each, words in _SYMPTOMS.items() if each in limits and re.search(words, output)
+    ]:
+        cause = symptoms[0]
+    elif fork_failures:
+        cause = Cause.PROCESSES
+    elif exit_code == _SIGXFSZ_EXIT:
+        cause = Cause.DISK
+    elif exit_code == _SIGKILL_EXIT and oom_kills is None and Cause.MEMORY in limits:
+        # where nobody counts, it may have been the memory limit, or the code itself
+        return (
+            "What killed it is not known. It may have run into a limit of the sandbox: "
+            f"{Cause.MEMORY} ({limits[Cause.MEMORY]})."
+        )
+    else:
+        return None
+    return told(cause, limits[cause]) if cause in limits else None
+
+
+def told(cause: Cause, field: str) -> str:
+    """The sentence that names a limit, and the config field that sets it."""
+    # it may be nowhere else either
+    how = "It may have run" if cause is Cause.UNSEEN else "This ran"
+    return f"{how} into a limit of the sandbox: {cause} ({field})."
+
+
+logger = logging.getLogger("codeact_team.sandbox")
+
+STOPPED = "the executor was stopped"
+UNCLEARED = "it could not be cleared of all that ran in it"
+"""Why a sandbox is lost that its owner has ended."""
+
+STARTS_AT_ONCE = max(2, os.cpu_count() or 1)
+"""How many sandboxes, and how many interpreters, this process starts at a time: each has a limit on its time, which all
+together would exceed. Whoever waits for a place has not begun."""
+
+PACKAGES_START = "start"
+"""The directory in a layer of packages whose ``sitecustomize`` puts them on the path of every Python that starts."""
+
+
+def python_path(packages: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """The variable by which code finds a layer of packages.
+
+    Args:
+        packages: The layer, as the sandbox sees it.
+        environment: What the code has else.
+    """
+    start = f"{packages}/{PACKAGES_START}"
+    return {"PYTHONPATH": ":".join(filter(None, (start, environment.get("PYTHONPATH"))))}
+
+
+@cache
+def warn_once(text: str) -> None:
+    """Warn of something that does not change while this process runs."""
+    logger.warning("%s", text)
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a process ended."""
+
+    code: int
+    """Its exit code; 128 + n where signal n ended it."""
+    lost: str | None = None
+    """Why the sandbox itself is gone, or ``None`` where it goes on."""
+    oom_kills: int | None = None
+    """How many processes the memory limit has killed since the process started; ``None`` if not known."""
+    fork_failures: int = 0
+    """How often the process limit refused a new process since then, where that is known."""
+    processor_seconds: float | None = field(default=None, compare=False)
+    """Processor time that the program, or for a session everything in it, has used; ``None`` if not known."""
+
+
+class LoadedAhead(NamedTuple):
+    """A Python program of ours that a sandbox may have loaded before anybody asks for it.
+
+    Attributes:
+        loader: Source of a class ``Loaded``, of which one is made with ``data`` and ``names``, and whose ``run`` then runs
+            with ``_path``, which is the path of modules as the source has found it.
+        data: What it loads.
+        names: What of that.
+        arguments: What it runs with.
+    """
+
+    loader: str
+    data: bytes
+    names: str
+    arguments: Sequence[str]
+
+
+class Process(ABC):
+    """A program that runs inside a sandbox. stdout and stderr are one stream, in the order of writing."""
+
+    @abstractmethod
+    async def read(self) -> bytes:
+        """The next piece of output, as it comes; ``b""`` once the program, or its sandbox, has ended."""
+
+    @abstractmethod
+    async def write(self, data: bytes) -> None:
+        """Send ``data`` to the program's stdin. A program that does not want it any more is no error."""
+
+    @abstractmethod
+    async def close_stdin(self) -> None:
+        """Let the program read the end of its stdin."""
+
+    @abstractmethod
+    async def wait(self) -> Exit:
+        """How the program ended. To be called after :meth:`read` has returned ``b""``."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Release what the host holds for the process. Does not stop it: that is the sandbox's part."""
+
+
+class Sandbox(ABC):
+    """A place where hostile code runs. Not bound to an event loop; one process at a time.
+
+    ``interrupt`` and ``kill`` reach everything that runs inside, whatever it forked into.
+    """
+
+    @property
+    @abstractmethod
+    def running(self) -> bool:
+        """Whether a process can be spawned now; ``False`` before ``start`` and after its end, for whatever reason."""
+
+    @property
+    @abstractmethod
+    def limits(self) -> Limits:
+        """The limits in force, for telling which one a failing program ran into."""
+
+    @property
+    @abstractmethod
+    def private(self) -> str:
+        """A directory, as the sandbox sees it, to which nothing outside it can write."""
+
+    @property
+    def image(self) -> str | None:
+        """The digest of the image that it was made from, once it runs; ``None`` without one, or where nobody knows it."""
+        return None
+
+    @property
+    def python_version(self) -> str | None:
+        """The version of its Python; ``None`` where an image says which."""
+        return None
+
+    @property
+    def directories(self) -> Sequence[Path]:
+        """The directories of the host that programs write to, and for which the sandbox has no quota; once it runs."""
+        return ()
+
+    async def answers(self) -> bool:
+        """Whether it really does, where nothing runs inside; not to be awaited for ever."""
+        return self.running
+
+    async def start(self) -> None:
+        """Make the sandbox ready, unless it is; where that fails, nothing is left.
+
+        Raises:
+            SandboxError: If this machine cannot provide it. Never falls back to a weaker one.
+        """
+        if self.running:
+            return
+        await self.stop()
+        try:
+            await self._start()
+        except BaseException:
+            await to_the_end(self.stop())
+            raise
+
+    @abstractmethod
+    async def _start(self) -> None: ...
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """End everything inside and remove the sandbox. Idempotent."""
+
+    @abstractmethod
+    async def spawn(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, supervises: bool = False
+    ) -> Process:
+        """Start a program in the workspace, with the variables of ``env`` beside those of the sandbox.
+
+        One that ``supervises`` guards hostile ones that it starts: it is alone with its stream, and can see them all.
+        """
+
+    async def spawn_loaded(self) -> Process | None:
+        """Like :meth:`spawn`, with the program that is loaded ahead, which supervises; ``None`` if there is none now."""
+        return None
+
+    @property
+    def python_is_plain(self) -> bool:
+        """Whether nothing that a Python inside reads at its start is the code's: settings, packages, or files it can write."""
+        return False
+
+    @property
+    @abstractmethod
+    def python(self) -> str:
+        """The Python interpreter, as the sandbox sees it."""
+
+    @abstractmethod
+    async def python_identity(self) -> str:
+        """What stands for that interpreter: something else where it may be another one. Can be asked before a start.
+
+        Raises:
+            SandboxError: If there is none.
+        """
+
+    @abstractmethod
+    async def interrupt(self) -> None:
+        """Send SIGINT to everything inside."""
+
+    @abstractmethod
+    async def kill(self) -> None:
+        """End everything inside at once; the sandbox itself stays usable where it can."""
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()

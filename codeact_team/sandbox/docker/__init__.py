@@ -1,0 +1,1 @@
+"""Code in a hardened container. The only importer of a Docker client."""

@@ -1,0 +1,370 @@
+"""A container, and a program that runs in it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import platform
+import secrets
+import socket
+import time
+from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import closing, suppress
+from typing import Protocol
+
+from docker.errors import APIError, DockerException, NotFound
+from requests.exceptions import Timeout
+
+from codeact_team.errors import EngineError
+from codeact_team.sandbox.base import UNCLEARED, Exit, Process
+from codeact_team.sandbox.docker.engine import (
+    Client,
+    Demultiplexer,
+    MarkedStream,
+    ask,
+    open_stream,
+    translated,
+)
+from codeact_team.sandbox.readiness import Readiness, readable
+
+logger = logging.getLogger(__name__)
+
+LABEL = "codeact-team"
+"""The label of every container of ours. Its value names the host and the process that own the container."""
+NAMESPACE_LABEL = f"{LABEL}.pid-namespace"
+"""The label that names the namespace in which the process has this number."""
+CONFLICT = 409
+
+_CHUNK = 256 * 1024
+_MAX_UNASKED_CHUNKS = 16
+_FIRST_WORDS = 4096
+_KILL_TIMEOUT = 1.2
+"""Seconds that killed programs get to end; where they need longer, the container is stopped."""
+_INSPECTION_TIMEOUT = 0.5
+"""Seconds that the engine gets to say why they do not end."""
+_RUNNING_TIMEOUT = 10
+"""Seconds that the engine may take to answer a request that concerns a running container."""
+_REMOVAL_TIMEOUT = 30
+"""Seconds that the engine may take to remove a container."""
+_REMOVED_ALREADY_TIMEOUT = 5
+"""Seconds that it may take where it has begun to remove the container by itself."""
+
+
+def owner_label() -> str:
+    """The value of :data:`LABEL` on a container that this process makes."""
+    return f"{platform.node()}:{os.getpid()}"
+
+
+def labels() -> dict[str, str]:
+    """Mark a container that this process makes as ours."""
+    return {LABEL: owner_label(), NAMESPACE_LABEL: process_namespace()}
+
+
+def process_namespace() -> str:
+    """The namespace that the ids of this machine's processes belong to; nothing where there are none."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+class Container:
+    """A container whose first process, ``init.sh``, is attached to this one by ``stream``. It closes the client in the end."""
+
+    def __init__(self, client: Client, url: str, id: str, stream: socket.socket, *, keep: bool) -> None:
+        self.client = client
+        self.id = id
+        self._url = url
+        self._stream = stream
+        # whether it is left when it has ended
+        self._keep = keep
+        self._own: frozenset[str] = frozenset()
+        self.image: str | None = None
+        """The digest of its image, once it has settled; ``None`` where the engine does not say."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether the container runs. Discards what hostile code has sent this way, and no more of it than is bounded."""
+        try:
+            for _ in range(_MAX_UNASKED_CHUNKS):
+                if not self._stream.recv(_CHUNK):
+                    return False
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return True
+
+    async def first_line(self, word: str) -> tuple[str, str]:
+        """What its first process says behind ``word``, and what was written before that."""
+        frames, text = Demultiplexer(), b""
+        while data := await self._receive():
+            text = (text + frames.feed(data))[-_FIRST_WORDS:]
+            output, found, said = text.decode(errors="replace").rpartition(word)
+            if found and said.endswith("\n"):
+                return said.strip(), output.strip()
+        return "", text.decode(errors="replace").strip()
+
+    async def _receive(self) -> bytes:
+        # not by the event loop's own `sock_recv`, with which only one task may wait
+        while True:
+            try:
+                return self._stream.recv(_CHUNK)
+            except BlockingIOError:
+                await readable(self._stream.fileno())
+
+    async def settle(self) -> None:
+        """Note what it was made from, and which processes run before anything hostile does."""
+        self.client.timeout = _RUNNING_TIMEOUT
+        self.image = await ask(self._made_from)
+        self._own = await ask(self._processes)
+
+    def launch(self, command: Sequence[str], env: Mapping[str, str]) -> tuple[str, socket.socket]:
+        """Start a program: the engine's name for it, and its stream. Blocks."""
+        with translated(self._url):
+            created = self.client.exec_create(self.id, command, stdin=True, environment=dict(env))
+        path = f"/exec/{created['Id']}/start"
+        return created["Id"], open_stream(self.client, self._url, path, {"Detach": False, "Tty": False})
+
+    def signal(self, name: bytes) -> None:
+        """Let the first process send a signal to everything else."""
+        try:
+            self._stream.send(name + b"\n")
+        except OSError as error:
+            # the container has ended, and everything inside with it; or a block keeps its first process from reading,
+            # and whoever called sees that it goes on and stops the container
+            logger.debug("signal %r not sent: %s", name, error)
+
+    async def answers(self) -> bool:
+        """Whether its first process does what it is told. It may never say so; it is for the caller to wait no longer."""
+        try:
+            await self._order(b"0")
+        except OSError:
+            return False
+        return True
+
+    async def _order(self, signal: bytes) -> None:
+        """Let the first process send a signal to everything else, and wait until it has; OSError if it has ended."""
+        nonce = secrets.token_hex(16).encode()
+        self.signal(signal + b" " + nonce)
+        seen = b""
+        while nonce not in seen:
+            if not (data := await self._receive()):
+                raise ConnectionError("the container has ended")
+            seen = seen[-len(nonce) :] + data
+
+    async def kill(self) -> None:
+        """Have everything killed in it but its own processes: TimeoutError if it does not answer, OSError if it has ended."""
+        async with asyncio.timeout(_KILL_TIMEOUT):
+            # so that a late signal does not meet the next program
+            await self._order(b"KILL")
+
+    async def kill_rest(self) -> None:
+        """Like :meth:`kill`, and see it gone: TimeoutError if something goes on."""
+        async with asyncio.timeout(_KILL_TIMEOUT):
+            running = frozenset[str]()
+            # a block can forge the answer, but not what the engine sees; and each order has it reap what has ended
+            while running != self._own or not running:
+                await self.kill()
+                running = await ask(self._processes)
+
+    async def why_unresponsive(self) -> str:
+        """Why the container does not do what it is told."""
+
+        def inspect() -> str:
+            with translated(self._url):
+                state = self.client.inspect_container(self.id)["State"]
+            return "the container was paused" if state["Paused"] else UNCLEARED
+
+        try:
+            async with asyncio.timeout(_INSPECTION_TIMEOUT):
+                return await ask(inspect)
+        except (TimeoutError, EngineError):
+            return "the container engine does not answer"
+
+    def detach(self) -> None:
+        """Let go of the first process: by that alone the container ends, unless it is to outlive this process."""
+        self._stream.close()
+
+    def remove(self) -> None:
+        """End it, and remove it unless it is to be kept. Blocks. A failure is logged."""
+        remove(self.client, self._url, self.id, keep=self._keep)
+
+    def discard(self) -> None:
+        """Remove it even where it was to be kept, since nobody knows of it. Blocks. A failure is logged."""
+        self.detach()
+        remove(self.client, self._url, self.id, keep=False)
+
+    def _made_from(self) -> str | None:
+        try:
+            with translated(self._url):
+                return str(self.client.inspect_container(self.id)["Image"])
+        except (EngineError, KeyError) as error:
+            logger.debug("the image is not known: %s", error)
+            return None
+
+    def _processes(self) -> frozenset[str]:
+        """The processes inside, as the engine sees them; none where it cannot tell. Blocks."""
+        try:
+            with translated(self._url):
+                found = self.client.top(self.id, ps_args="-eo pid")
+        except EngineError as error:
+            logger.debug("processes not known: %s", error)
+            return frozenset()
+        return frozenset(row[0] for row in found["Processes"])
+
+
+def remove(client: Client, url: str, container: str, *, keep: bool) -> None:
+    """End a container, remove it unless it is to be kept, and close the client. Blocks. A failure is logged."""
+    client.timeout = _REMOVAL_TIMEOUT
+    try:
+        with closing(client), translated(url), suppress(NotFound):
+            _end(client, container, keep=keep)
+    except EngineError as error:
+        logger.warning("container %s may be left: %s; `codeact-team doctor --clean`", container, error)
+
+
+def _end(client: Client, container: str, *, keep: bool) -> None:
+    try:
+        if keep:
+            client.kill(container)
+        else:
+            client.remove_container(container, force=True, v=True)
+    except APIError as error:
+        if error.status_code != CONFLICT:
+            raise
+        if not keep:
+            # the engine is at it already; it may be done before this asks, and then some engines never answer
+            with suppress(Timeout):
+                client.wait(container, timeout=_REMOVED_ALREADY_TIMEOUT, condition="removed")
+
+
+_KILLED = 137
+_SETTLING_TIME = 0.1
+"""Seconds by which the engine may report a container's end later than the end of what runs inside."""
+_INSPECTION_TIME = 1.0
+"""Seconds that the engine gets to tell how a program has ended."""
+_GONE = "the container ended: it was killed or removed, or ran out of memory as a whole"
+
+
+class EndRest(Protocol):
+    """Ends everything that still runs in a container; ``is_left`` if something is known to."""
+
+    def __call__(self, *, is_left: bool) -> Awaitable[None]: ...
+
+
+class DockerProcess(Process):
+    """A program started in a running container, over the engine's attached stream.
+
+    The shell around it writes ``mark`` when it has ended; without a mark, there is no such shell.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        container: str,
+        exec_id: str,
+        stream: socket.socket,
+        mark: bytes | None,
+        end_rest: EndRest,
+    ) -> None:
+        self._client = client
+        self._container = container
+        self._exec_id = exec_id
+        self._socket = stream
+        self._readiness = Readiness(stream.fileno())
+        self._frames = Demultiplexer()
+        self._output = None if mark is None else MarkedStream(mark)
+        self._end_rest = end_rest
+        self._cut = False
+        self.lost: str | None = None
+        """Why the sandbox is gone, where that is known here."""
+
+    def cut(self) -> None:
+        """Let whoever reads or writes know that there is no more, whatever the engine says."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    async def read(self) -> bytes:
+        marked = self._output
+        while not (self._cut or (marked is not None and marked.ended)):
+            try:
+                data = self._socket.recv(_CHUNK)
+            except BlockingIOError:
+                await self._readiness.wait()
+                continue
+            except ConnectionError:
+                data = b""
+            if not data:
+                self._readiness.close()
+                self._cut = True
+                return b"" if marked is None else marked.finish()
+            output = self._frames.feed(data)
+            if output := output if marked is None else marked.feed(output):
+                return output
+        return b""
+
+    async def write(self, data: bytes) -> None:
+        try:
+            with suppress(BlockingIOError):
+                data = data[self._socket.send(data) :]
+            if data:
+                await asyncio.get_running_loop().sock_sendall(self._socket, data)
+        except ConnectionError as error:
+            logger.debug("stdin not taken: %s", error)
+
+    async def close_stdin(self) -> None:
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            logger.debug("stdin not closed: %s", error)
+
+    async def wait(self) -> Exit:
+        match None if self._output is None else self._output.numbers:
+            case (code, oom_kills, fork_failures, microseconds, left):
+                ending = Exit(
+                    code & 0xFF,
+                    oom_kills=max(0, oom_kills),
+                    fork_failures=max(0, fork_failures),
+                    processor_seconds=None if microseconds < 0 else microseconds / 1_000_000,
+                )
+            case _:
+                ending = await self._find_ending()
+                left = 1
+        if ending.lost is None:
+            # it could disturb, or forge, what the next program writes; what the shell says, the program may have said
+            await self._end_rest(is_left=left > 0)
+        return ending
+
+    async def _find_ending(self) -> Exit:
+        if self.lost is not None:
+            return Exit(_KILLED, lost=self.lost)
+        try:
+            async with asyncio.timeout(_INSPECTION_TIME):
+                return await ask(self._inspect)
+        except TimeoutError:
+            return Exit(_KILLED, lost="the container engine does not answer any more")
+
+    def _inspect(self) -> Exit:
+        """How a program ended whose shell was killed, too. Blocks."""
+        time.sleep(_SETTLING_TIME)
+        try:
+            state = self._client.inspect_container(self._container)["State"]
+            if not state["Running"]:
+                reason = "the container ran out of memory as a whole" if state.get("OOMKilled") else _GONE
+                return Exit(_KILLED, lost=reason)
+            code = self._client.exec_inspect(self._exec_id)["ExitCode"]
+        except NotFound:
+            return Exit(_KILLED, lost=_GONE)
+        except (DockerException, OSError) as error:
+            return Exit(_KILLED, lost=f"the container engine does not answer any more: {error}")
+        finally:
+            # the sandbox may have closed it before; this opened it again
+            self._client.close()
+        # the memory limit takes the largest, never this small shell
+        return Exit(_KILLED if code is None else code & 0xFF, oom_kills=0)
+
+    async def aclose(self) -> None:
+        self._readiness.close()
+        self._socket.close()

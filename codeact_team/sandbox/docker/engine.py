@@ -1,0 +1,376 @@
+"""The container engine: its address, its streams, its images, and its errors in words."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import io
+import json
+import logging
+import os
+import re
+import socket
+import struct
+import threading
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from contextlib import ExitStack, closing, contextmanager
+from email.message import Message
+from functools import partial
+from typing import Any, TypeAlias, TypeVar, cast
+from urllib.parse import unquote, urlsplit
+
+import docker
+import requests
+from docker.context import ContextAPI
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound, StreamParseError
+from docker.tls import TLSConfig
+from urllib3.exceptions import HTTPError
+
+from codeact_team.core.visibility import without_user_info
+from codeact_team.errors import EngineError
+
+_HEADER = struct.Struct(">BxxxL")
+"""The stream, and the length of the payload that follows."""
+_NUMBER = re.compile(rb"-?[0-9]+")
+
+
+class Demultiplexer:
+    """Takes the engine's frames apart, and holds back no more than an incomplete header, whatever length one claims."""
+
+    def __init__(self) -> None:
+        self._header = b""
+        self._payload_left = 0
+
+    def feed(self, data: bytes) -> bytes:
+        """The payload in ``data``, of all streams together."""
+        payload: list[bytes] = []
+        view = memoryview(data)
+        while view:
+            if not self._payload_left:
+                missing = _HEADER.size - len(self._header)
+                self._header += view[:missing]
+                view = view[missing:]
+                if len(self._header) < _HEADER.size:
+                    break
+                _, self._payload_left = _HEADER.unpack(self._header)
+                self._header = b""
+                continue
+            piece = view[: self._payload_left]
+            self._payload_left -= len(piece)
+            payload.append(bytes(piece))
+            view = view[len(piece) :]
+        return b"".join(payload)
+
+
+class MarkedStream:
+    """Splits a program's output from the line that ends it: a mark that the program does not know, and numbers.
+
+    A program that finds out its own mark can lie about its own end; every program has its own mark.
+    """
+
+    _LONGEST_LINE = 64
+
+    def __init__(self, mark: bytes) -> None:
+        self._mark = mark
+        self._is_marked = False
+        self._held = b""
+        """What may be the beginning of the mark, or behind the mark the beginning of the line."""
+        self.numbers: tuple[int, ...] | None = None
+        """The numbers after the mark once the line is complete, and ``None`` before."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the line that ends the output is complete."""
+        return self.numbers is not None
+
+    def feed(self, data: bytes) -> bytes:
+        """The part of the output so far that cannot belong to the mark any more."""
+        data, output = self._held + data, b""
+        if not self._is_marked:
+            output, mark, data = data.partition(self._mark)
+            if not mark:
+                end = len(output) - self._overlap(output)
+                self._held = output[end:]
+                return output[:end]
+            self._is_marked = True
+        self._held, newline, _ = data[: self._LONGEST_LINE].partition(b"\n")
+        if self.numbers is None and (newline or len(self._held) == self._LONGEST_LINE):
+            fields = self._held.split()
+            self.numbers = tuple(map(int, fields)) if all(map(_NUMBER.fullmatch, fields)) else ()
+        return output
+
+    def finish(self) -> bytes:
+        """What was held back, once it is known that no mark will come."""
+        held, self._held = self._held, b""
+        return b"" if self._is_marked else held
+
+    def _overlap(self, data: bytes) -> int:
+        """How many bytes at the end of ``data`` could be the beginning of the mark."""
+        lengths = range(min(len(self._mark) - 1, len(data)), 0, -1)
+        return next((length for length in lengths if data.endswith(self._mark[:length])), 0)
+
+
+Client: TypeAlias = Any
+"""A ``docker.APIClient``, whose own annotations are partial."""
+
+T = TypeVar("T")
+
+REQUEST_TIMEOUT = 60
+"""Seconds that the engine may take to answer a request; creating a container on a busy machine takes several."""
+GREETING_TIMEOUT = 10
+"""Seconds that it may take to say which version it is, which costs it nothing."""
+_UNDO_GRACE = 3.0
+"""Seconds that a cancelled caller waits for the removal of what it has asked for."""
+# what requests raises is an OSError
+_RAISED = (DockerException, StreamParseError, OSError, http.client.HTTPException, HTTPError, ValueError)
+
+
+def engine_url() -> str:
+    """The address of the engine that the ``docker`` command would use.
+
+    ``DOCKER_HOST`` decides, then ``DOCKER_CONTEXT``, then the current Docker context.
+
+    Raises:
+        EngineError: If that is no address, or that engine needs TLS or SSH, which cannot carry a raw stream here.
+    """
+    if host := os.environ.get("DOCKER_HOST", ""):
+        tls = bool(os.environ.get("DOCKER_TLS_VERIFY"))
+    else:
+        host, tls = _context_endpoint(os.environ.get("DOCKER_CONTEXT"))
+    if host.startswith("http+unix://"):
+        host = "unix://" + host.removeprefix("http+unix://")
+    scheme = host.partition("://")[0] if "://" in host else ""
+    tls = scheme == "https" or (tls and scheme != "unix")
+    if tls or scheme in ("ssh", "npipe"):
+        raise EngineError(
+            f"the container engine at {without_user_info(host)} is reached over {'TLS' if tls else scheme}, which is "
+            "not supported yet: use a unix socket or plain tcp:// on a trusted network, by DOCKER_HOST or `docker "
+            "context use`"
+        )
+    if scheme not in ("unix", "tcp", "http"):
+        raise EngineError(
+            f"{without_user_info(host)!r} is not an engine's address: set DOCKER_HOST to something like "
+            "unix:///var/run/docker.sock or tcp://localhost:2375"
+        )
+    return host
+
+
+def _context_endpoint(name: str | None) -> tuple[str, bool]:
+    """The address that a Docker context names, and whether it needs TLS."""
+    try:
+        context = ContextAPI.get_context(name)
+    # docker raises a bare Exception, or a KeyError, on a file that it does not understand
+    except Exception as error:
+        raise EngineError(
+            f"the Docker context cannot be read: {error}; `docker context ls` shows it"
+        ) from error
+    # docker's own stubs do not say so, but a context may be missing, and one without an endpoint has no host
+    if cast(object, context) is None:
+        raise EngineError(
+            f"there is no Docker context {name or 'of the current name'!r}: `docker context ls`"
+        )
+    return str(context.Host or "unix:///var/run/docker.sock"), isinstance(context.TLSConfig, TLSConfig)
+
+
+def connect(url: str) -> Client:
+    """A client of the engine at ``url``, which the caller closes. Blocks; an EngineError where none answers."""
+    with translated(url):
+        client = docker.APIClient(base_url=url, version=_newest_version(url), timeout=REQUEST_TIMEOUT)
+    # the raw streams do not go through a proxy, so the requests do not either
+    client.trust_env = False
+    return client
+
+
+def at_engine(work: Callable[[Client, str], T]) -> T:
+    """What ``work`` returns for a client of the current engine and the engine's address. Blocks."""
+    url = engine_url()
+    with closing(connect(url)) as client:
+        return work(client, url)
+
+
+def _newest_version(url: str) -> str:
+    """The newest version of the API that the engine speaks."""
+    # docker's own way to it has the engine start programs, and leaves a socket open where nobody answers
+    with _dial(url, GREETING_TIMEOUT) as stream:
+        version = _request(stream, "GET /_ping HTTP/1.1\r\nHost: docker\r\n\r\n").get("Api-Version", "")
+    if not re.fullmatch(r"\d+\.\d+", version):
+        raise ConnectionError("the answer is not an engine's")
+    return version
+
+
+async def ask(work: Callable[[], T], *, undo: Callable[[T], object] | None = None) -> T:
+    """Do something that blocks, such as a request to the engine, in a thread.
+
+    Whoever is cancelled does not wait for an engine that hangs: the thread ends by the time-outs of its requests. Where
+    it succeeds all the same, ``undo`` gets the result, in a thread, too; the cancellation waits a while for that.
+    """
+    loop = asyncio.get_running_loop()
+    answer: Future[T] = Future()
+    ended = loop.run_in_executor(None, _do, answer, work, undo)
+    try:
+        return await asyncio.shield(asyncio.wrap_future(answer))
+    except asyncio.CancelledError:
+        if not answer.cancel() and undo is not None and answer.exception() is None:
+            # it has come all the same
+            ended = loop.run_in_executor(None, undo, answer.result())
+        if undo is not None:
+            await asyncio.wait({ended}, timeout=_UNDO_GRACE)
+        raise
+
+
+def in_thread(work: Callable[[], T]) -> Future[T]:
+    """Begin something that blocks; its result can be awaited from any event loop."""
+    answer: Future[T] = Future()
+    asyncio.get_running_loop().run_in_executor(None, _do, answer, work, None)
+    return answer
+
+
+def _do(answer: Future[T], work: Callable[[], T], undo: Callable[[T], object] | None) -> None:
+    """Do the work, and undo it if the answer has been cancelled meanwhile."""
+    try:
+        result = work()
+    except BaseException as error:
+        if answer.set_running_or_notify_cancel():
+            answer.set_exception(error)
+        return
+    if answer.set_running_or_notify_cancel():
+        answer.set_result(result)
+    elif undo is not None:
+        undo(result)
+
+
+def open_stream(client: Client, url: str, path: str, body: Any = None) -> socket.socket:
+    """Post ``body`` to start an exec, or to attach, and take over the connection as a non-blocking socket. Blocks.
+
+    docker's own way to such a socket reads ahead of the answer's header, and leaves two owners of one descriptor.
+    """
+    content = b"" if body is None else json.dumps(body).encode()
+    request = (
+        f"POST /v{client.api_version}{path} HTTP/1.1\r\nHost: docker\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    )
+    with translated(url), ExitStack() as failed:
+        stream = failed.enter_context(_dial(url, client.timeout))
+        _request(stream, request, content)
+        stream.setblocking(False)
+        failed.pop_all()
+    return stream
+
+
+def _dial(url: str, timeout: float) -> socket.socket:
+    parts = urlsplit(url)
+    if parts.scheme != "unix":
+        return socket.create_connection((parts.hostname or "localhost", parts.port or 2375), timeout=timeout)
+    with ExitStack() as failed:
+        stream = failed.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        stream.settimeout(timeout)
+        stream.connect(unquote(parts.netloc + parts.path))
+        failed.pop_all()
+    return stream
+
+
+def _request(stream: socket.socket, head: str, content: bytes = b"") -> Message:
+    """Send a request, and read the answer's header and not one byte more: what follows belongs to the stream."""
+    stream.sendall(head.encode() + content)
+    header = b""
+    while not header.endswith(b"\r\n\r\n"):
+        byte = stream.recv(1)
+        if not byte or len(header) > 65536:
+            raise ConnectionError("the engine closed the connection")
+        header += byte
+    try:
+        status = int(header.split(None, 2)[1])
+    except (IndexError, ValueError) as error:
+        raise ConnectionError("the answer is not an engine's") from error
+    fields = http.client.parse_headers(io.BytesIO(header.partition(b"\r\n")[2]))
+    if status not in (http.client.SWITCHING_PROTOCOLS, http.client.OK):
+        answer = stream.recv(int(fields.get("Content-Length") or 65536))
+        raise APIError(f"{status}", explanation=answer.decode(errors="replace"))
+    return fields
+
+
+@contextmanager
+def translated(subject: str) -> Generator[None]:
+    """Turn whatever the Docker client raises, of an engine's address or an image, into an :class:`EngineError`."""
+    try:
+        yield
+    except _RAISED as error:
+        text = str(error.explanation or error) if isinstance(error, APIError) else str(error)
+        reason = " ".join(without_user_info(text).split())[:500]
+        if isinstance(error, ImageNotFound):
+            message = (
+                f"the image {subject!r} is not on this engine and could not be pulled: `docker pull` or build it, or "
+                f"name another image ({reason})"
+            )
+        elif isinstance(error, APIError):
+            message = f"the container engine refused: {reason}"
+        elif isinstance(error, DockerException) and type(error) is not DockerException:
+            message = f"the container engine cannot be asked for this: {reason}"
+        else:
+            place = f" at {without_user_info(subject)}" if "://" in subject else ""
+            message = f"{_unanswered(error, place)} ({reason})"
+        raise EngineError(message) from error
+
+
+def _unanswered(error: Exception, place: str) -> str:
+    """Why an engine has not answered, and what to do."""
+    if isinstance(error, PermissionError):
+        return (
+            f"this user may not use the container engine{place}: add them to the group that owns its socket (`sudo "
+            "usermod -aG docker $USER`, then log in again), or point DOCKER_HOST at an engine of their own"
+        )
+    if isinstance(error, TimeoutError | requests.exceptions.ReadTimeout):
+        return (
+            f"the container engine{place} did not answer in time: it hangs or has too much to do; see whether `docker "
+            "info` answers, and restart the engine if not"
+        )
+    return (
+        f"no container engine answers{place}: start Docker (`systemctl start docker`, Docker Desktop, or `dockerd`), or "
+        "point DOCKER_HOST at a running one; `codeact-team doctor` shows what works here"
+    )
+
+
+logger = logging.getLogger(__name__)
+
+
+async def ensure_image(client: Client, image: str, pull: str) -> None:
+    """Make sure the engine has ``image``, or raise an EngineError. A cancellation ends the pull."""
+    cancelled = threading.Event()
+    try:
+        await ask(partial(_ensure, client, image, pull, cancelled))
+    except asyncio.CancelledError:
+        cancelled.set()
+        raise
+
+
+def image_id(client: Client, image: str) -> str:
+    """What stands for the image's content. Blocks.
+
+    Raises:
+        EngineError: If the engine has not the image.
+    """
+    with translated(image):
+        return str(client.inspect_image(image)["Id"])
+
+
+def _ensure(client: Client, image: str, pull: str, cancelled: threading.Event) -> None:
+    if pull != "always":
+        try:
+            with translated(image):
+                client.inspect_image(image)
+            return
+        except EngineError as error:
+            if pull == "never" or not isinstance(error.__cause__, ImageNotFound):
+                raise
+    logger.info("pulling the image %s", image)
+    with translated(image):
+        try:
+            for event in client.pull(image, stream=True, decode=True):
+                if cancelled.is_set():
+                    return
+                if "error" in event:
+                    raise ImageNotFound(str(event["error"]))
+        except (APIError, NotFound) as error:
+            # a registry out of reach, a missing name and a missing tag all ask the same of the user
+            raise ImageNotFound(str(error), explanation=error.explanation) from error

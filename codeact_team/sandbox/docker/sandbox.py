@@ -1,0 +1,326 @@
+"""A hardened container as a sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from importlib import resources
+from pathlib import Path
+
+from codeact_team.core.aio import Turns
+from codeact_team.errors import EngineError, SandboxError
+from codeact_team.sandbox.base import (
+    STARTS_AT_ONCE,
+    STOPPED,
+    Limits,
+    Process,
+    Sandbox,
+    python_path,
+    warn_once,
+)
+from codeact_team.sandbox.docker.config import DockerSandboxConfig
+from codeact_team.sandbox.docker.container import Container, DockerProcess
+from codeact_team.sandbox.docker.creation import PACKAGES, WORKSPACE, Binding, is_missing, launch
+from codeact_team.sandbox.docker.engine import (
+    Client,
+    ask,
+    connect,
+    engine_url,
+    ensure_image,
+    image_id,
+    in_thread,
+)
+from codeact_team.sandbox.docker.orphans import remove_unstarted
+from codeact_team.sandbox.docker.volumes import filled_volume
+from codeact_team.sandbox.system.limits import CODE_DESCRIPTORS
+from codeact_team.sandbox.system.named_paths import known_directory, open_named
+from codeact_team.sandbox.system.trees import DIRECTORY
+
+logger = logging.getLogger(__name__)
+
+_EXEC = (resources.files(__name__.rpartition(".")[0]) / "exec.sh").read_text()
+_FIRST_LINE_TIMEOUT = 60
+"""Seconds that a container without a command of its user's gets to say that it is up."""
+_REMOVAL_GRACE = 1.0
+"""Seconds of its removal for which those who use a container wait for its end to show by itself."""
+
+_READY, _UNGUARDED = "ready", "ready unguarded"
+"""What the first process says when it is up."""
+
+_starts = Turns(STARTS_AT_ONCE)
+
+
+class DockerSandbox(Sandbox):
+    """A container without network, capabilities and privileges, in which programs are started one by one.
+
+    Its first process is a shell of ours that passes on signals and lives as long as the host process does. What a
+    program leaves running ends with it.
+
+    Args:
+        config: The container's settings.
+        work_dir: Directory of the host to bind as the workspace; ``None`` for a workspace inside the container.
+        bind_dir: The same directory as the engine names it, where that differs.
+        must_share: Whether it is an error that the engine does not see ``work_dir``, or the user cannot write there. If
+            not, the workspace is then inside the container.
+        packages: A layer of Python packages that the code may read; see :mod:`codeact_team.executors.packages`.
+    """
+
+    def __init__(
+        self,
+        config: DockerSandboxConfig,
+        *,
+        work_dir: Path | None = None,
+        bind_dir: Path | None = None,
+        must_share: bool = True,
+        packages: Path | None = None,
+    ) -> None:
+        self._config = config
+        self._packages: Path | str | None = packages
+        self._work_dir = work_dir
+        self._bind_dir = bind_dir
+        self._must_share = must_share
+        self._container: Container | None = None
+        self._process: DockerProcess | None = None
+        self._removals: list[Future[None]] = []
+        self.shared = work_dir is not None
+        """Whether the workspace is a directory of the host."""
+
+    @property
+    def private(self) -> str:
+        # in memory, whatever is mounted; code rather fills /tmp
+        return "/dev/shm"
+
+    @property
+    def image(self) -> str | None:
+        return None if self._container is None else self._container.image
+
+    @property
+    def limits(self) -> Limits:
+        return self._config.limits
+
+    @property
+    def directories(self) -> Sequence[Path]:
+        return () if self._work_dir is None or not self.shared else (self._work_dir,)
+
+    @property
+    def python(self) -> str:
+        return "python3"
+
+    @property
+    def running(self) -> bool:
+        return self._container is not None and self._container.alive
+
+    async def answers(self) -> bool:
+        container = self._container
+        return container is not None and await container.answers()
+
+    async def stop(self) -> None:
+        await self._give_up(self._container, STOPPED)
+        for removal in self._removals:
+            await asyncio.shield(asyncio.wrap_future(removal))
+        self._removals = []
+
+    async def _give_up(self, container: Container | None, reason: str | None) -> None:
+        """Begin to remove the container, if it is still the present one; whoever waits for something in it goes on.
+
+        They do even if the engine hangs. The removal goes on to its end, also after a cancellation. The reason is told
+        of the program that runs there; it is ``None`` where the engine knows it.
+        """
+        if container is None or container is not self._container:
+            return
+        process, self._container, self._process = self._process, None, None
+        removal = in_thread(container.remove)
+        self._removals = [*(removal for removal in self._removals if not removal.done()), removal]
+        if process is not None and reason is not None:
+            # what a paused program says when its container goes on, to be removed, would hide the reason
+            process.lost = reason
+            process.cut()
+        try:
+            await asyncio.wait({asyncio.wrap_future(removal)}, timeout=_REMOVAL_GRACE)
+        finally:
+            if process is not None:
+                process.cut()
+            container.detach()
+
+    async def spawn(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, supervises: bool = False
+    ) -> Process:
+        container = self._container
+        if container is None:
+            raise EngineError("the container is not running: it was stopped, or has never been started")
+        # of the shell around a program, others could take over the stream
+        mark = None if supervises else secrets.token_hex(16).encode()
+        command = ["/bin/sh", "-c", 'exec "$@"', "exec", *argv]
+        if mark is not None:
+            command[2:4] = [_EXEC, "exec", str(CODE_DESCRIPTORS)]
+        # a program that nobody takes up ends as soon as it reads the end of its input
+        variables = dict(env or {})
+        if self._packages is not None:
+            variables |= python_path(PACKAGES, self._config.environment | variables)
+        exec_id, stream = await ask(
+            partial(container.launch, command, variables), undo=lambda late: late[1].close()
+        )
+        process = DockerProcess(container.client, container.id, exec_id, stream, mark, self._end_rest)
+        self._process = process
+        if mark is not None:
+            try:
+                await process.write(mark + b"\n")
+            except BaseException:
+                await process.aclose()
+                raise
+        return process
+
+    async def spawn_beside(self, argv: Sequence[str]) -> Process:
+        """Start a program of ours beside what runs. Nobody waits for how it ends: ``wait`` is not for it."""
+        container = self._container
+        if container is None:
+            raise EngineError("the container is not running: it was stopped, or has never been started")
+        launch = partial(container.launch, argv, {})
+        exec_id, stream = await ask(launch, undo=lambda late: late[1].close())
+        return DockerProcess(container.client, container.id, exec_id, stream, None, self._end_rest)
+
+    async def python_identity(self) -> str:
+        client = await ask(partial(connect, engine_url()), undo=lambda late: late.close())
+        try:
+            await ensure_image(client, self._config.image, self._config.pull)
+            image = await ask(partial(image_id, client, self._config.image))
+        finally:
+            client.close()
+        # by these, it may find another Python than the image's own, or other packages
+        config = self._config
+        return f"{image} {config.environment} {config.extra_volumes} {config.init_command}"
+
+    async def interrupt(self) -> None:
+        if self._container is not None:
+            self._container.signal(b"INT")
+
+    async def kill(self) -> None:
+        await self._end_rest(is_left=True)
+
+    async def _end_rest(self, *, is_left: bool) -> None:
+        """Kill everything that runs there, and see it gone if something is known to be left."""
+        container = self._container
+        if container is None:
+            return
+        try:
+            await (container.kill_rest() if is_left else container.kill())
+        except TimeoutError:
+            logger.warning("what runs in the container does not end by SIGKILL: stopping the container")
+            await self._give_up(container, await container.why_unresponsive())
+        except OSError:
+            # it has ended
+            await self._give_up(container, None)
+
+    async def _start(self) -> None:
+        work_dir = self._work_dir if self.shared else None
+        said, output = await self._launch(work_dir)
+        if said in ("unshared", "unwritable") and work_dir is not None and not self._must_share:
+            logger.warning("%s is %s for the container: the workspace is inside it", work_dir, said)
+            await self.stop()
+            self.shared = False
+            said, output = await self._launch(None)
+        if self._container is None or said not in (_READY, _UNGUARDED):
+            raise EngineError(self._explain(said, output))
+        if said == _UNGUARDED:
+            warn_once(
+                "code can read and change the container's first process, and so what runs there later: the kernel, or the"
+                " `runtime` that stands in for it, does not keep it from that"
+            )
+        await self._container.settle()
+
+    async def _launch(self, work_dir: Path | None) -> tuple[str, str]:
+        """Make the container; return what its first process says of it, and what was written before that."""
+        url = engine_url()
+        client = await ask(partial(_connect, url), undo=lambda late: late.close())
+        try:
+            await ensure_image(client, self._config.image, self._config.pull)
+            with _bound(work_dir, self._bind_dir) as binding:
+                return await self._first_words(client, url, binding)
+        finally:
+            if self._container is None:
+                client.close()
+
+    async def _first_words(self, client: Client, url: str, binding: Binding | None) -> tuple[str, str]:
+        word = secrets.token_hex(8)
+        try:
+            async with _starts:
+                self._container = container = await ask(
+                    partial(launch, client, url, self._config, binding, self._packages, word),
+                    undo=Container.discard,
+                )
+            async with asyncio.timeout(None if self._config.init_command else _FIRST_LINE_TIMEOUT):
+                return await container.first_line(word)
+        except TimeoutError:
+            return "", f"it said nothing for {_FIRST_LINE_TIMEOUT} s"
+        except EngineError as error:
+            if binding is not None and is_missing(binding.source, error):
+                return "unshared", ""
+            layer = self._packages
+            if not isinstance(layer, Path) or not is_missing(layer, error):
+                raise
+        # the engine is elsewhere
+        self._packages = await ask(partial(filled_volume, client, url, self._config.image, layer))
+        return await self._first_words(client, url, binding)
+
+    def _explain(self, said: str, output: str) -> str:
+        if said == "unshared":
+            return (
+                f"the container engine does not see the directory {self._work_dir} of this machine: set "
+                "`workspace: container`, or `bind_dir` to the engine's name for that directory"
+            )
+        if said == "unwritable":
+            return (
+                f"the code's user cannot write to {self._work_dir or WORKSPACE}: make it writable, or set `user` to "
+                "its owner"
+            )
+        if said == "set-id":
+            return (
+                f"the code would run as root's user in {self._work_dir}, which others of this machine can enter, and the "
+                "container does not refuse set-id modes, by which a file left there gives them root's rights: close the "
+                "directory (`chmod 700`), choose a work_dir of another user, or run it where seccomp filters system "
+                "calls (an engine or a `runtime` may not)"
+            )
+        output = output[-1000:] or "it wrote nothing"
+        if said.startswith("init-failed "):
+            return f"init_command exited with {said.split()[1]}: {output}"
+        return f"the container of {self._config.image!r} ended at its start: {output}"
+
+
+def _connect(url: str) -> Client:
+    client = connect(url)
+    try:
+        remove_unstarted(client, url)
+    except BaseException:
+        client.close()
+        raise
+    return client
+
+
+@contextmanager
+def _bound(work_dir: Path | None, source: Path | None) -> Generator[Binding | None]:
+    """Within it there is a file in the directory by which a container can tell that it has the same."""
+    if work_dir is None:
+        yield None
+        return
+    probe = f".codeact-probe-{secrets.token_hex(8)}"
+    with ExitStack() as stack:
+        try:
+            # neither this nor the file is reached through a link that earlier code may have planted; the engine may follow
+            # one, and the container then does not see the file
+            directory = open_named(work_dir, DIRECTORY)
+            stack.callback(os.close, directory)
+            found, status = known_directory(directory).path, os.fstat(directory)
+            os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644, dir_fd=directory))
+        except OSError as error:
+            raise SandboxError(f"the work_dir {work_dir} cannot be written: {error.strerror}") from error
+        try:
+            yield Binding(found, f"{status.st_uid}:{status.st_gid}", source or found, probe)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(probe, dir_fd=directory)

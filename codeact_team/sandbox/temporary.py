@@ -1,0 +1,140 @@
+"""Temporary directories of this package, and those that are left because their process was killed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+
+from codeact_team.sandbox.system import trees
+
+NOBODY = 65534
+"""The user that root gives a directory to in which a container's code works."""
+
+_NAME = re.compile(r"codeact-team-\d+-[a-z0-9_]{8}")
+
+
+class TemporaryDirectory:
+    """A new directory, held by a lock that the kernel releases however this process ends.
+
+    It can be a context manager, whose end removes it.
+
+    Args:
+        place: The directory that gets it; ``None`` for the usual one.
+    """
+
+    def __init__(self, place: Path | None = None) -> None:
+        self.path, self._descriptor = _make_held(place)
+
+    def __enter__(self) -> Path:
+        return Path(self.path)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """Remove it with all that is in it, or raise an OSError; it may be gone already. Blocks."""
+        try:
+            with suppress(FileNotFoundError):
+                trees.remove(self.path)
+        finally:
+            os.close(self._descriptor)
+
+
+def places() -> list[Path]:
+    """The directories that get temporary ones: the usual one, and those that stand in where code may write to that."""
+    found = (Path(tempfile.gettempdir()), Path("/var/tmp"), Path(os.path.expanduser("~")))
+    return list(dict.fromkeys(map(Path.resolve, found)))
+
+
+def orphaned_directories() -> list[Path]:
+    """The temporary directories of this package whose process has ended, and that this user can remove."""
+    return sorted(path for place in places() for path in _orphaned_in(place))
+
+
+def remove_orphaned(directory: Path) -> None:
+    """Remove one of :func:`orphaned_directories`, or raise an OSError; it may be gone already. Blocks."""
+    with suppress(FileNotFoundError), _taken_over(directory) as is_ours:
+        if is_ours:
+            trees.remove(str(directory))
+
+
+def lock(descriptor: int) -> bool:
+    """Lock what is open, unless another process holds it. Returns whether it is locked."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def is_the_one(descriptor: int, path: str) -> bool:
+    """Whether what is open is what has this path."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False))
+    except FileNotFoundError:
+        return False
+
+
+def _make_held(place: Path | None) -> tuple[str, int]:
+    while True:
+        path = os.path.realpath(tempfile.mkdtemp(prefix=f"codeact-team-{os.getpid()}-", dir=place))
+        # until it is held, another process may take it for an orphan
+        with suppress(FileNotFoundError):
+            descriptor = os.open(path, trees.DIRECTORY)
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            if is_the_one(descriptor, path):
+                return path, descriptor
+            os.close(descriptor)
+
+
+def _orphaned_in(place: Path) -> list[Path]:
+    try:
+        with os.scandir(place) as entries:
+            return [Path(entry.path) for entry in entries if _is_orphaned(entry)]
+    except OSError:
+        # there is none, or it is not for this user
+        return []
+
+
+def _is_orphaned(entry: os.DirEntry[str]) -> bool:
+    if _NAME.fullmatch(entry.name) is None or not entry.is_dir(follow_symlinks=False):
+        return False
+    try:
+        # others' directories are not ours to judge
+        if entry.stat(follow_symlinks=False).st_uid not in _owners():
+            return False
+        with _taken_over(Path(entry.path)) as is_ours:
+            return is_ours
+    except OSError:
+        # another one has just removed it
+        return False
+
+
+def _owners() -> set[int]:
+    return {0, NOBODY} if os.geteuid() == 0 else {os.geteuid()}
+
+
+@contextmanager
+def _taken_over(directory: Path) -> Generator[bool]:
+    """Whether no process holds a directory. None can within this, so nobody begins to use it meanwhile.
+
+    The number in its name says nothing: it may be that of another process by now, or of one in another namespace.
+    """
+    try:
+        descriptor = os.open(directory, trees.DIRECTORY)
+    except PermissionError:
+        # code has left it so that not even its owner can open it
+        os.chmod(directory, 0o700, follow_symlinks=False)
+        descriptor = os.open(directory, trees.DIRECTORY)
+    try:
+        yield lock(descriptor)
+    finally:
+        os.close(descriptor)

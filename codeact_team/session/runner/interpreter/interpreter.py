@@ -1,0 +1,246 @@
+"""The program that runs blocks of Python code in one namespace, and reports on each. A child of the supervisor."""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import os
+import sys
+from contextlib import nullcontext, suppress
+from functools import partial
+from os import getpid
+from types import ModuleType
+
+from codeact_team.session.protocol import RUN_HEAD, Kind
+from codeact_team.session.runner.interpreter import artifact_capture
+from codeact_team.session.runner.interpreter.blocks import Blocks
+from codeact_team.session.runner.interpreter.bound_names import Names
+from codeact_team.session.runner.interpreter.channel import Channel, decode, encode, room
+from codeact_team.session.runner.interpreter.final_answer import Answer
+from codeact_team.session.runner.interpreter.interrupts import Interrupts
+from codeact_team.session.runner.interpreter.library_modules import LibraryFinder
+from codeact_team.session.runner.interpreter.sources import Sources
+from codeact_team.session.runner.interpreter.stack_frames import interruptible
+from codeact_team.session.runner.interpreter.streams import Streams
+from codeact_team.session.runner.interpreter.tracebacks import formatted, one_line
+from codeact_team.session.runner.user_site import prepare_user_site, written_by_code_last
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import CodeType
+    from typing import Any
+
+    from codeact_team.session.runner.interpreter.forking import Forks
+    from codeact_team.session.runner.interpreter.tools_module import Tools
+
+_FAILED = 1
+_INTERRUPTED = 130
+
+_PACKAGE = __name__.rpartition(".")[0]
+_TOOLS, _FORKING = f"{_PACKAGE}.tools_module", f"{_PACKAGE}.forking"
+"""Loaded when they are needed."""
+
+_display = sys.displayhook
+
+
+class Interpreter:
+    """Runs the blocks that come through ``channel``, one after the other.
+
+    Args:
+        channel: Where commands come from.
+        control: The number of the socket by which forks get their descriptors.
+        load: Imports a module of the runner.
+    """
+
+    def __init__(self, channel: Channel, control: int, load: Callable[[str], Any]) -> None:
+        self._channel = channel
+        self._control = control
+        os.set_inheritable(control, False)
+        self._load = load
+        self._tools: Tools | None = None
+        self._forks: Forks | None = None
+        self._seeded = False
+        self._pid = getpid()
+        module = ModuleType("__main__")
+        sys.modules["__main__"] = module
+        self._namespace: dict[str, Any] = module.__dict__
+        self._namespace["__builtins__"] = builtins
+        self._streams = Streams()
+        self._sources = Sources()
+        self._interrupts = Interrupts()
+        self._blocks = Blocks(self._namespace, self._interrupts)
+        self._answer = Answer()
+        self._parts: Sequence[CodeType] = ()
+        self._names: Names | None = None
+        self._shown: object = None
+        self._denied = False
+        sys.displayhook = self._displayhook
+        self._figures = artifact_capture.ShownFigures()
+        # nothing of what there is now will ever be garbage
+        gc.freeze()
+
+    def serve(self) -> None:
+        """Run what comes, until nothing more will, or the code has closed what this needs."""
+        while (command := self._channel.receive()) is not None:
+            kind, token, payload = command
+            if self._forks is not None:
+                self._forks.reap()
+            if kind is Kind.TOOLS:
+                self._declare(decode(payload.decode())["tools"])
+                continue
+            if kind in (Kind.FORK, Kind.SEAL):
+                self._fork_or_seal(kind, token, decode(payload.decode()))
+                continue
+            if kind is Kind.MOVE:
+                self._load(_FORKING).move(**decode(payload.decode()))
+                continue
+            _, number = RUN_HEAD.unpack_from(payload)
+            name = f"<block {number}>"
+            code = payload[RUN_HEAD.size :].decode()
+            # what a setup has seeded stays so in the interpreters that are forked from this one
+            self._seeded = self._seeded or (kind is Kind.SETUP and "seed" in code)
+            with written_by_code_last() if kind is Kind.SETUP else nullcontext():
+                report = self._run(code, name, token)
+            self._channel.send(Kind.REPORT, token, report)
+            # now nobody waits for it
+            self._sources.settle(name, self._parts)
+            self._streams.restore()
+
+    def _declare(self, tools: list[dict[str, Any]]) -> None:
+        if self._tools is None:
+            if not tools:
+                return
+            made: type[Tools] = self._load(_TOOLS).Tools
+            self._tools = made(self._channel, self._interrupts, self._namespace)
+        self._tools.declare(tools)
+
+    def _fork_or_seal(self, kind: Kind, token: bytes, request: dict[str, Any]) -> None:
+        if self._forks is None:
+            made: type[Forks] = self._load(_FORKING).Forks
+            self._forks = made(self._channel, self._streams, self._control, self._blocks.close_loop)
+        calls = None if self._tools is None else self._tools.calls
+        own_threads = 0 if calls is None else calls.threads
+        if kind is Kind.SEAL:
+            is_fork = False
+            refused = self._forks.seal(request, own_threads=own_threads, keeps_random_numbers=self._seeded)
+        else:
+            is_fork, refused = self._forks.fork(request, own_threads=own_threads)
+        if not is_fork:
+            self._channel.send(Kind.FORKED, token, _encoded({"refused": refused}))
+            return
+        self._pid = getpid()
+        if calls is not None:
+            calls.begin_process()
+        self._forks.announce()
+
+    def _run(self, code: str, name: str, token: bytes) -> bytes:
+        self._answer.begin()
+        self._parts, self._names, self._denied = (), None, False
+        self._figures.drawn.clear()
+        if self._tools is not None:
+            self._tools.calls.begin(token)
+        self._interrupts.arm()
+        try:
+            exit_code, interrupted = self._guarded(self._execute, code, name)
+            if getpid() != self._pid:
+                # a child that the code has forked, and that came to the end of the block, too
+                os._exit(exit_code)
+            if not interrupted and (self._shown is not None or "matplotlib.pyplot" in sys.modules):
+                _, interrupted = self._guarded(self._send_artifacts, token)
+        except KeyboardInterrupt:
+            # came while a failure was being told
+            exit_code, interrupted = _INTERRUPTED, True
+        self._interrupts.disarm()
+        if interrupted:
+            exit_code = _INTERRUPTED
+            self._interrupts.stop_threads()
+        if self._tools is not None:
+            self._tools.calls.end()
+        self._shown = None
+        return self._report(exit_code, interrupted)
+
+    def _guarded(self, work: Callable[..., None], *arguments: Any) -> tuple[int, bool]:
+        """The exit code of ``work``, and whether it was interrupted."""
+        try:
+            work(*arguments)
+        except SystemExit as error:
+            exit_code, text = _exit_status(error)
+            interrupted = False
+        except BaseException as error:
+            # not isinstance(), which may ask the error itself
+            interrupted = issubclass(type(error), KeyboardInterrupt) and self._interrupts.came
+            self._denied = self._tools is not None and self._tools.is_denial(error)
+            exit_code, text = _INTERRUPTED if interrupted else _FAILED, formatted(error)
+        else:
+            return 0, False
+        self._streams.write_error(text)
+        return exit_code, interrupted
+
+    @interruptible
+    def _execute(self, code: str, name: str) -> None:
+        self._sources.add(name, code)
+        self._parts = self._blocks.compile(code, name)
+        self._names = Names(self._namespace, self._parts)
+        try:
+            self._blocks.run(self._parts)
+        finally:
+            self._streams.flush()
+
+    @interruptible
+    def _displayhook(self, value: object) -> None:
+        self._shown = value
+        _display(value)
+
+    def _send_artifacts(self, token: bytes) -> None:
+        send = partial(self._channel.send, Kind.ARTIFACT, token)
+        artifact_capture.Artifacts(send, self._streams.write_error, self._figures).collect(self._shown)
+
+    def _report(self, exit_code: int, interrupted: bool) -> bytes:
+        names, omitted = self._names.describe() if self._names else ([], 0)
+        denied = self._denied and not interrupted
+        code = exit_code.to_bytes(1, "big")
+        if not names and self._answer.text is None and not denied:
+            return code
+        report = {"names": names, "omitted_names": omitted, "denied": denied}
+        if len(data := code + _encoded(report | self._answer.report())) > room(Kind.REPORT):
+            self._answer.shorten()
+            data = code + _encoded(report | self._answer.report())
+        return data
+
+
+def _encoded(report: dict[str, Any]) -> bytes:
+    # what cannot be encoded would make the whole report unreadable
+    return encode(report).encode("utf-8", "replace")
+
+
+def _exit_status(error: SystemExit) -> tuple[int, str]:
+    """The exit code that ``error`` asks for, and what is to be written to standard error."""
+    try:
+        code = error.code
+        if code is None:
+            return 0, ""
+        if isinstance(code, int):
+            return int.__and__(code, 0xFF), ""
+        return _FAILED, f"{code}\n"
+    except BaseException as second:
+        # also an interrupt of a __str__ that does not end
+        return _FAILED, formatted(second)
+
+
+def main(sources: object, load: Callable[[str], Any], arguments: list[str]) -> None:
+    """Run blocks until the supervisor closes the pipe, then exit, with ``EX_SOFTWARE`` if that cannot be done."""
+    status = 0
+    try:
+        *pipes, control = map(int, arguments)
+        LibraryFinder().install()
+        channel = Channel(*pipes)
+        prepare_user_site()
+        Interpreter(channel, control, load).serve()
+    except BaseException as error:
+        status = os.EX_SOFTWARE
+        with suppress(OSError):
+            text = f"the interpreter cannot go on: {one_line(error)}\n"
+            os.write(2, text.encode("utf-8", "backslashreplace"))
+    # whatever threads the code has left: nobody waits for them
+    os._exit(status)

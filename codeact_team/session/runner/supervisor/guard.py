@@ -1,0 +1,165 @@
+"""Keeps the code from reading, tracing, signalling and imitating the process that supervises it.
+
+The code runs as the same user in the same sandbox, so the kernel has to tell them apart. Linux only; elsewhere nothing
+is guarded, and said so.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+import sys
+
+from codeact_team.sandbox.system import landlock
+from codeact_team.sandbox.system.filters import OF_ITSELF, Rule, assemble, install, install_program
+from codeact_team.sandbox.system.kernel import (
+    CAPABILITIES,
+    PR_GET_DUMPABLE,
+    PR_SET_DUMPABLE,
+    PR_SET_NO_NEW_PRIVS,
+    SIZE_OF_CAPABILITIES,
+    libc,
+    prctl,
+)
+
+_CAP_SYS_PTRACE = 1 << 19
+
+
+class Guard:
+    """Guards this process, from now on, against everything that it starts, and one other that it has started.
+
+    Against reading: this process is not dumpable, or else its children are in Landlock domains of their own. Against
+    signals: a system call filter, or else a Landlock scope, which also keeps one block from ending what another has left
+    running.
+
+    Attributes:
+        unguarded: What code could do to this process, or ``None``.
+        can_shield: Whether :meth:`shield` is possible.
+        ruleset: Of the Landlock domains that children enter; ``None`` if they enter none.
+    """
+
+    def __init__(self) -> None:
+        self.ruleset: int | None = None
+        self._shield: bytes | None = None
+        self.can_shield = False
+        if sys.platform != "linux":
+            self.unguarded: str | None = (
+                "code can read and signal its supervisor: only Linux can keep it from that"
+            )
+            return
+        prctl(PR_SET_NO_NEW_PRIVS, 1)
+        prctl(PR_SET_DUMPABLE, 0)
+        unreadable = prctl(PR_GET_DUMPABLE) == 0 and not _may_trace_anything()
+        unreachable = _filter_calls()
+        is_filtered = unreachable
+        if not (unreadable and unreachable):
+            abi = landlock.abi()
+            scope = landlock.SIGNALS if not unreachable and abi >= landlock.ABI_OF_SCOPES else 0
+            if abi >= landlock.ABI_OF_MOVES and (ruleset := _make_ruleset(scope)) is not None:
+                self.ruleset = ruleset
+                unreadable = unreadable or self._memory_is_closed()
+                unreachable = unreachable or scope != 0
+        self.can_shield = unreadable and is_filtered
+        deeds = [deed for deed, kept in (("read", unreadable), ("signal", unreachable)) if not kept]
+        self.unguarded = (
+            f"code can {' and '.join(deeds)} its supervisor: the kernel, or what surrounds the sandbox, offers no"
+            " way to keep it from that"
+            if deeds
+            else None
+        )
+
+    def _memory_is_closed(self) -> bool:
+        # by trial: what surrounds the sandbox may open files on behalf of those inside
+        me = os.getpid()
+        if (child := os.fork()) == 0:
+            try:
+                self.enter_child()
+                os.open(f"/proc/{me}/mem", os.O_RDONLY)
+            except PermissionError:
+                os._exit(0)
+            finally:
+                os._exit(1)
+        return os.waitpid(child, 0)[1] == 0
+
+    def enter_child(self) -> None:
+        """To be called in a child, before anything of the code's runs there, which must not happen if this raises."""
+        if self.ruleset is not None:
+            landlock.enter(self.ruleset)
+        if self._shield is not None:
+            install_program(self._shield)
+
+    def shield(self, process: int | None) -> bytes:
+        """Guard another process like this one, from now on: against what is started by :meth:`enter_child`.
+
+        Args:
+            process: It leads its group. ``None`` to guard none any more.
+
+        Returns:
+            The program of a system call filter, for it to install: against what it starts itself.
+        """
+        self._shield = None if process is None else assemble(_aimed_at(process))
+        return self._shield or b""
+
+
+def _may_trace_anything() -> bool:
+    sets = ctypes.create_string_buffer(SIZE_OF_CAPABILITIES)
+    if libc.capget(CAPABILITIES, sets) < 0:
+        return True
+    _, permitted, _ = struct.unpack_from("=III", sets)
+    return bool(permitted & _CAP_SYS_PTRACE)
+
+
+def _make_ruleset(scope: int) -> int | None:
+    # a domain that does not mention it refuses to move files from one directory to another
+    try:
+        ruleset = landlock.make_ruleset(landlock.MOVE, scopes=scope)
+    except OSError:
+        return None
+    # what surrounds the sandbox may not show the root, but it does show what can be written
+    if not _allow_moves_below(ruleset, "/"):
+        for directory in (os.getcwd(), os.environ.get("TMPDIR", "/tmp"), "/dev/shm"):
+            _allow_moves_below(ruleset, directory)
+    return ruleset
+
+
+def _allow_moves_below(ruleset: int, directory: str) -> bool:
+    try:
+        landlock.allow(ruleset, directory, landlock.MOVE)
+    except OSError:
+        return False
+    return True
+
+
+_FIRST, _F_SETSIG = 1, 10
+
+
+def _aimed_at(*processes: int) -> list[Rule]:
+    """What could be aimed at processes, at those that they lead as a group, or at whatever process."""
+    each = [(0, process) for process in processes]
+    first_or_second = [*each, *((1, process) for process in processes)]
+    everyone = (0, -1)
+    whom = {
+        "kill": [everyone, *each, *((0, -process) for process in processes)],
+        "tkill": each,
+        "tgkill": first_or_second,
+        "rt_sigqueueinfo": each,
+        "rt_tgsigqueueinfo": first_or_second,
+        "pidfd_open": each,
+        # SIGKILL could be what a file sends to its owner
+        "fcntl": [(1, _F_SETSIG)],
+    }
+    # its arguments do not tell whom it means: as if it did not exist
+    unseen = Rule("pidfd_send_signal", error=errno.ENOSYS)
+    own = [Rule(call, arguments) for call, arguments in OF_ITSELF.items()]
+    return [unseen, *own, *(Rule(call, either=arguments) for call, arguments in whom.items())]
+
+
+def _filter_calls() -> bool:
+    """Refuse system calls that are aimed at what is ours, here and in all that is started from here."""
+    try:
+        install(_aimed_at(os.getpid(), os.getpgrp(), _FIRST))
+    except OSError:
+        return False
+    return True

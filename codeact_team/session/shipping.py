@@ -1,0 +1,128 @@
+"""How the runner gets into a sandbox: as source, or as code where that is of the same Python, over the stream."""
+
+from __future__ import annotations
+
+import marshal
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from importlib import resources
+from importlib.machinery import SourceFileLoader
+from importlib.resources.abc import Traversable
+from importlib.util import find_spec
+from pathlib import Path
+from types import CodeType
+
+from codeact_team.sandbox.base import LoadedAhead
+
+_PACKAGE = __name__.rpartition(".")[0]
+_SYSTEM = "codeact_team.sandbox.system"
+_RUNNER = f"{_PACKAGE}.runner"
+_BOOTSTRAP = f"{_RUNNER}.bootstrap"
+_SUPERVISOR, _INTERPRETER = f"{_RUNNER}.supervisor.supervisor", f"{_RUNNER}.interpreter.interpreter"
+
+_PLAIN, _PLAIN_ARGUMENTS = f"{_SUPERVISOR},{_INTERPRETER}", ("plain",)
+"""What is loaded, and how it runs, where the first interpreter can be a fork."""
+
+_STANDARD = """
+__future__ _weakrefset base64 collections collections.abc contextlib copyreg ctypes ctypes._endian enum
+functools importlib json json.decoder json.encoder json.scanner keyword linecache operator re re._casefix re._compiler
+re._constants re._parser reprlib signal struct textwrap threading token tokenize traceback types typing warnings
+""".split()
+"""Modules of the standard library that the runner loads at its start: a confined Python opens files slowly."""
+
+_MARSHAL_VERSION = 2
+"""Which any Python reads."""
+
+_Source = tuple[str, bool, str | bytes]
+
+
+@cache
+def payload(*, plain: bool = False) -> bytes:
+    """Every module that runs inside, as ``runner/bootstrap.py`` reads it.
+
+    Args:
+        plain: As of :func:`command`.
+    """
+    root = resources.files(_PACKAGE)
+    files = {
+        f"{_PACKAGE}.protocol": root / "protocol.py",
+        **_modules(root / "runner", _RUNNER),
+        **_modules(resources.files(_SYSTEM), _SYSTEM),
+    }
+    packages = {name.rpartition(".")[0] for name in files}
+    # what these have is for the host
+    runner: dict[str, _Source] = {
+        name: (_origin(name), True, "") for name in ("codeact_team", _PACKAGE, _SYSTEM.rpartition(".")[0])
+    }
+    for name, file in files.items():
+        is_code = plain and name != _BOOTSTRAP
+        shipped = marshal.dumps(_code(name, file)) if is_code else file.read_text()
+        runner[name] = (_origin(name), name in packages, shipped)
+    standard = _standard() if plain else {}
+    return marshal.dumps((runner, standard), _MARSHAL_VERSION)
+
+
+def _modules(directory: Traversable, package: str) -> dict[str, Traversable]:
+    files: dict[str, Traversable] = {}
+    for entry in directory.iterdir():
+        if entry.is_dir():
+            files |= _modules(entry, f"{package}.{entry.name}")
+        elif entry.name == "__init__.py":
+            files[package] = entry
+        elif entry.name.endswith(".py"):
+            files[f"{package}.{entry.name.removesuffix('.py')}"] = entry
+    return files
+
+
+def _origin(name: str) -> str:
+    return f"<{name}>"
+
+
+def _code(name: str, file: Traversable) -> CodeType:
+    """The code of a module, which tells nothing of where it is on the host."""
+    # Python may have kept it, and to compile it takes longer than all else at a start
+    code = SourceFileLoader(name, str(file)).get_code(name) if isinstance(file, Path) else None
+    return _moved(code or compile(file.read_text(), "", "exec", dont_inherit=True), _origin(name))
+
+
+def _moved(code: CodeType, origin: str) -> CodeType:
+    constants = (_moved(each, origin) if isinstance(each, CodeType) else each for each in code.co_consts)
+    return code.replace(co_filename=origin, co_consts=(*constants,))
+
+
+def _standard() -> dict[str, _Source]:
+    found: dict[str, _Source] = {}
+    for name in _STANDARD:
+        # other versions have others
+        with suppress(ImportError):
+            spec = find_spec(name)
+            if spec is not None and isinstance(spec.loader, SourceFileLoader) and spec.origin is not None:
+                code = marshal.dumps(spec.loader.get_code(name))
+                found[name] = (spec.origin, spec.submodule_search_locations is not None, code)
+    return found
+
+
+@cache
+def loaded_ahead() -> LoadedAhead:
+    """The supervisor, for a sandbox whose Python is plain; see :func:`command`."""
+    return LoadedAhead(_bootstrap(), payload(plain=True), _PLAIN, _PLAIN_ARGUMENTS)
+
+
+def _bootstrap() -> str:
+    return (resources.files(_PACKAGE) / "runner" / "bootstrap.py").read_text()
+
+
+def command(python: str, *, plain: bool = False) -> Sequence[str]:
+    """How to start the supervisor; its first input is the :func:`payload`.
+
+    Args:
+        python: The interpreter, as the sandbox sees it.
+        plain: Whether it is this one, with its environment as the code's own is to be, and nothing of the code's; so that the
+            first of those can be a fork of it.
+    """
+    source = (_bootstrap(), "0", str(len(payload(plain=plain))))
+    if plain:
+        return [python, "-u", "-c", *source, _PLAIN, *_PLAIN_ARGUMENTS]
+    # isolated, without site: nothing that code may have left in the sandbox is run
+    return [python, "-I", "-S", "-u", "-c", *source, _SUPERVISOR]

@@ -1,0 +1,314 @@
+"""The calls of host tools that one block makes: taken in as they come, run side by side, answered in any order."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from base64 import b64encode
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+
+from codeact_team.core.execution import Artifact, CallAnswer, CallOutcome, HostTools
+from codeact_team.errors import SettingError
+from codeact_team.session.protocol import (
+    FROM_HOST,
+    KIB,
+    MAX_ANSWER_BYTES,
+    MAX_CALL_BYTES_AT_ONCE,
+    MAX_CALLS_AT_ONCE,
+    MIB,
+    Kind,
+    ProtocolError,
+    frame,
+)
+
+logger = logging.getLogger(__name__)
+
+_ID = re.compile(rb'\{\s*"id"\s*:\s*([0-9]{1,15})\s*[,}]')
+"""How a call begins. Read without the rest, which may be anything; and not kept as a value before its turn."""
+_BATCH = 64 * KIB
+"""How much of small answers goes with one message."""
+_MAX_WORDS = 500
+
+_CANCELLED = CallAnswer(CallOutcome.CANCELLED, error="the call was cancelled")
+_NOT_OFFERED = CallAnswer(CallOutcome.REFUSED, error="no tools are offered here")
+_BROKEN = CallAnswer(CallOutcome.FAILED, error="the call failed on the host")
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_encode_ascii = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class _Request(BaseModel):
+    """What is called, and how; see ``Kind.CALL``."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    name: str = Field(max_length=200)
+    arguments: dict[str, JsonValue]
+
+
+class ToolCalls:
+    """The calls of one block, in the event loop that reads its stream.
+
+    Costs nothing as long as none is made. Whoever makes one must see that :meth:`aclose` is awaited.
+
+    Args:
+        tools: What may be called; ``None`` for nothing.
+        send: Sends frames to the supervisor, each whole.
+        pause: See :meth:`codeact_team.core.execution.HostTools.call`.
+    """
+
+    def __init__(
+        self,
+        tools: HostTools | None,
+        send: Callable[[bytes], Awaitable[None]],
+        pause: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._tools = tools
+        self._send = send
+        self._pause = pause
+        self._unanswered: dict[int, int] = {}
+        """The size of each call, by its id, until its answer is on the way."""
+        self._unanswered_bytes = 0
+        # several threads send: the withdrawal may come before the call
+        self._withdrawable = MAX_CALLS_AT_ONCE
+        self._waiting: dict[int, bytes] = {}
+        self._running: dict[int, asyncio.Task[None]] = {}
+        self._begun: set[int] = set()
+        """Those of the running whose task has begun."""
+        self._answers: deque[tuple[int, bytes]] = deque()
+        self._answer_bytes = 0
+        self._sender: asyncio.Task[None] | None = None
+        self._ending = False
+        self._ended = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to wait for."""
+        return not self._unanswered and self._sender is None
+
+    def take(self, payload: bytes) -> None:
+        """Begin a call, or let it wait for its turn.
+
+        Raises:
+            ProtocolError: If it cannot be answered, its id is in use, or too much is unanswered.
+        """
+        number = _id_of(payload)
+        if (
+            number in self._unanswered
+            or len(self._unanswered) >= MAX_CALLS_AT_ONCE
+            or self._unanswered_bytes > MAX_CALL_BYTES_AT_ONCE
+        ):
+            raise ProtocolError("calls that no honest interpreter makes")
+        self._withdrawable += 1
+        self._unanswered[number] = size = len(payload)
+        self._unanswered_bytes += size
+        if self._tools is None:
+            self._answer(number, _NOT_OFFERED)
+        elif self._ending:
+            self._answer(number, _CANCELLED)
+        else:
+            self._waiting[number] = payload
+            self._begin(self._tools)
+
+    def withdraw(self, payload: bytes) -> None:
+        """Cancel a call, if it is not answered by now.
+
+        Raises:
+            ProtocolError: If it does not say which, or there are more of these than of calls: nothing else would hold
+                them back, and the event loop would get no time.
+        """
+        number = _id_of(payload)
+        if not self._withdrawable:
+            raise ProtocolError("more calls are withdrawn than made")
+        self._withdrawable -= 1
+        if self._waiting.pop(number, None) is not None:
+            self._answer(number, _CANCELLED)
+        elif number in self._running:
+            self._cancel(number)
+
+    def end(self) -> None:
+        """Cancel all calls, and those that still come. They are answered: the code may wait for them."""
+        self._ending = True
+        waiting, self._waiting = self._waiting, {}
+        for number in waiting:
+            self._answer(number, _CANCELLED)
+        for number in self._running:
+            self._cancel(number)
+
+    async def aclose(self) -> None:
+        """End all calls, unanswered, as the block has ended, and wait for them."""
+        self._ended = True
+        self.end()
+        self._answers.clear()
+        if self._running:
+            await asyncio.wait(self._running.values())
+
+    async def sent(self) -> None:
+        """Wait until what is being sent is. To be called after :meth:`aclose`."""
+        if self._sender is not None:
+            await asyncio.wait({self._sender})
+
+    async def hang_up(self) -> None:
+        """Send no more, not even the rest of a frame: nobody will read it."""
+        self._ended = True
+        self._answers.clear()
+        if self._sender is not None:
+            self._sender.cancel()
+            await asyncio.wait({self._sender})
+
+    def _begin(self, tools: HostTools) -> None:
+        # also an answer that is not read takes memory
+        while (
+            self._waiting
+            and len(self._running) < tools.max_parallel
+            and self._answer_bytes <= MAX_ANSWER_BYTES
+        ):
+            number = next(iter(self._waiting))
+            call = self._run(tools, number, self._waiting.pop(number))
+            self._running[number] = asyncio.create_task(call)
+
+    async def _run(self, tools: HostTools, number: int, payload: bytes) -> None:
+        self._begun.add(number)
+        try:
+            answer = await self._call(tools, payload)
+        except asyncio.CancelledError:
+            answer = _CANCELLED
+        except Exception:
+            logger.exception("the call of a tool raised")
+            answer = _BROKEN
+        self._begun.remove(number)
+        del self._running[number]
+        if self._waiting:
+            self._begin(tools)
+        if self._running or self._sender is not None:
+            self._answer(number, answer)
+        elif self._queue(number, answer):
+            # there is no other answer that could go with it
+            self._sender = asyncio.current_task()
+            await self._send_answers()
+
+    async def _call(self, tools: HostTools, payload: bytes) -> CallAnswer:
+        try:
+            request = _Request.model_validate_json(payload)
+        except ValidationError as error:
+            return CallAnswer(CallOutcome.REFUSED, error=f"the call cannot be read: {_first_of(error)}")
+        return await tools.call(request.name, request.arguments, pause=self._pause)
+
+    def _cancel(self, number: int) -> None:
+        task = self._running[number]
+        # once: a second one would cut short what the tool does about the first
+        if self._tools is not None and not task.cancelling():
+            task.cancel()
+            if number not in self._begun:
+                # it will never run
+                task.add_done_callback(partial(self._never_begun, self._tools, number))
+
+    def _never_begun(self, tools: HostTools, number: int, _: object) -> None:
+        del self._running[number]
+        self._answer(number, _CANCELLED)
+        self._begin(tools)
+
+    def _answer(self, number: int, answer: CallAnswer) -> None:
+        if self._queue(number, answer) and self._sender is None:
+            # what else is answered in this turn of the loop goes with it
+            self._sender = asyncio.ensure_future(self._send_answers())
+
+    def _queue(self, number: int, answer: CallAnswer) -> bool:
+        """Let an answer be the next to be sent; whether answers are still sent at all."""
+        if not self._ended:
+            data = frame(Kind.ANSWER, _encoded(number, answer))
+            self._answers.append((number, data))
+            self._answer_bytes += len(data)
+        return not self._ended
+
+    async def _send_answers(self) -> None:
+        while self._answers:
+            await self._send(self._batch())
+            if self._tools is not None:
+                self._begin(self._tools)
+        self._sender = None
+
+    def _batch(self) -> bytes:
+        batch: list[bytes] = []
+        size = 0
+        while self._answers and (not batch or size + len(self._answers[0][1]) <= _BATCH):
+            number, data = self._answers.popleft()
+            batch.append(data)
+            size += len(data)
+            # from now on the interpreter may have it, and make another call
+            self._unanswered_bytes -= self._unanswered.pop(number)
+        self._answer_bytes -= size
+        return b"".join(batch)
+
+
+def introduction(declarations: Sequence[Mapping[str, JsonValue]]) -> bytes:
+    """What tells the code which tools there are: the frame for the supervisor.
+
+    Raises:
+        SettingError: If there is more to tell than a frame can hold.
+    """
+    told = json.dumps({"tools": [dict(one) for one in declarations]}).encode()
+    if len(told) > (limit := FROM_HOST[Kind.TOOLS]):
+        raise SettingError(
+            f"the names, descriptions and schemas of the tools have {len(told) / MIB:.1f} MiB together; they may have "
+            f"{limit // MIB} MiB: offer fewer"
+        )
+    return frame(Kind.TOOLS, told)
+
+
+def _id_of(payload: bytes) -> int:
+    if (found := _ID.match(payload)) is None:
+        raise ProtocolError("a call says which it is")
+    return int(found[1])
+
+
+def _first_of(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    return ": ".join((*map(str, first["loc"]), first["msg"]))[:_MAX_WORDS]
+
+
+def _encoded(number: int, answer: CallAnswer) -> bytes:
+    """The payload of the answer, or of one that says why there is none."""
+    if (size := sum(map(_least_size, answer.content))) <= MAX_ANSWER_BYTES:
+        try:
+            data = _payload(number, answer)
+        except Exception:
+            logger.exception("the answer of a tool cannot be encoded")
+            return _payload(number, _BROKEN)
+        if (size := len(data)) <= MAX_ANSWER_BYTES:
+            return data
+    too_large = f"its result has {size / MIB:.1f} MiB; it may have {MAX_ANSWER_BYTES // MIB} MiB"
+    return _payload(number, CallAnswer(CallOutcome.FAILED, error=too_large))
+
+
+def _least_size(piece: JsonValue | Artifact) -> int:
+    """How many bytes it will have at least, where that can be told without a copy."""
+    if isinstance(piece, Artifact):
+        return len(piece.data) * 4 // 3
+    return len(piece) if isinstance(piece, str) else 0
+
+
+def _payload(number: int, answer: CallAnswer) -> bytes:
+    said: dict[str, JsonValue] = {"id": number}
+    if answer.outcome is CallOutcome.OK:
+        said["content"] = [_piece(piece) for piece in answer.content]
+    else:
+        said |= {"error": answer.error, "outcome": answer.outcome}
+    try:
+        return _encode(said).encode()
+    except UnicodeEncodeError:
+        # half a character
+        return _encode_ascii(said).encode()
+
+
+def _piece(piece: JsonValue | Artifact) -> JsonValue:
+    if isinstance(piece, Artifact):
+        return {"mime_type": piece.mime_type, "data": b64encode(piece.data).decode()}
+    return {"value": piece}

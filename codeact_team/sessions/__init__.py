@@ -1,5 +1,0 @@
-"""A living Python interpreter inside a sandbox: the protocol, the program inside, and the host's half.
-
-:mod:`~codeact_team.sessions.protocol` and :mod:`~codeact_team.sessions.runner` also run inside the sandbox: they are
-for CPython 3.10 and need nothing but the standard library.
-"""

@@ -1,0 +1,436 @@
+"""Rules that decide which code and which calls of tools may run, and what a person is asked."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Annotated, Literal, NamedTuple, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    StringConstraints,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from codeact_team.core.visibility import (
+    EDGE,
+    all_visible,
+    cut,
+    edged,
+    exact,
+    excerpt,
+    foreign_encoding,
+    unseen_place,
+)
+
+_SHELLS = frozenset({"sh", "shell", "bash", "pwsh", "powershell", "ps1"})
+_READ_DIFFERENTLY = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+"""Control characters, which interpreters take for an end, a line break, an indentation or nothing, each in its own way; and
+halves of a pair, in whose place something else is stored."""
+_SPOILED_CONTINUATION = re.compile(r"\\[ \t]+$", re.MULTILINE)
+
+
+def is_python(language: str) -> bool:
+    """Whether the code of a block is Python for certain."""
+    return language.lower() == "python"
+
+
+def misleading(code: str, language: str) -> str:
+    """Tell why code would not run as it is shown, in words for the model; empty if it would.
+
+    Args:
+        code: The block, to be shown with all that is unseen in it.
+        language: Its label.
+    """
+    if language.lower() not in _SHELLS and (encoding := foreign_encoding(code)) is not None:
+        return (
+            f"a comment says that it is written in {encoding[:40]!r}, but it is UTF-8: leave that comment out"
+        )
+    if is_python(language):
+        code = code.replace("\r\n", "\n")
+    found = _READ_DIFFERENTLY.search(code)
+    return "" if found is None else _at(code, found.start())
+
+
+def misleading_as_it_is(code: str, language: str) -> str:
+    """Do what :func:`misleading` does for code that is shown with nothing made visible in it."""
+    if reason := misleading(code, language):
+        return reason
+    if (place := unseen_place(code)) is not None:
+        return _at(code, place)
+    if (found := _SPOILED_CONTINUATION.search(code)) is not None:
+        line = code.count("\n", 0, found.start()) + 1
+        return f"in line {line}, blanks follow the backslash at the end, which nobody can see: remove them"
+    return ""
+
+
+def _at(code: str, place: int) -> str:
+    line = code.count("\n", 0, place) + 1
+    name = unicodedata.name(code[place], "a control character")
+    return f"line {line} holds U+{ord(code[place]):04X} ({name}), by which it reads as something else than it is: write it as an escape"
+
+
+Kind = Literal["code", "tool"]
+
+MAX_NAME_CHARS = 100
+_MAX_REASON_CHARS = 1_000
+MAX_SHOWN_CHARS = 100_000
+"""Characters of code, or of all arguments, that a person is asked to read; more of them cannot be approved."""
+_TOO_LONG = f"it is longer than the {MAX_SHOWN_CHARS:,} characters that are shown to a person"
+_WIDTH = 80
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is to be approved.
+
+    What comes from the code is hostile: show it by the properties that make it fit for a person's eyes.
+
+    Attributes:
+        source: The agent whose code it is.
+        kind: Whether it is code that is to run, or a tool that code calls.
+        name: The tool, as code calls it below ``tools``, or the language of the code.
+        arguments: Of the tool, unabridged.
+        code: The whole block, unabridged.
+        reason: Why a person is asked, if the rule says so.
+    """
+
+    source: str
+    kind: Kind
+    name: str
+    arguments: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+    code: str = ""
+    reason: str = ""
+
+    @property
+    def headline(self) -> str:
+        """What is wanted, in a few words."""
+        return f"{one_line(self.source, MAX_NAME_CHARS)} wants to {self.deed}"
+
+    @property
+    def deed(self) -> str:
+        """What would be done, without who does it."""
+        name = one_line(self.name, MAX_NAME_CHARS)
+        return f"run {name} code" if self.kind == "code" else f"call {name}"
+
+    @property
+    def grant(self) -> str:
+        """What an answer for good would allow."""
+        if self.kind == "code":
+            return "all code"
+        return f"{one_line(self.name, MAX_NAME_CHARS)} with any arguments"
+
+    @property
+    def details(self) -> str:
+        """The code, or the arguments line by line; whole, with nothing unseen in it, unless there is an obstacle."""
+        if self.kind == "tool":
+            return "\n".join(line for line, _ in self._shown_arguments()) or "(no arguments)"
+        code = self.code.rstrip("\n")
+        if is_python(self.name):
+            # such a line ends in the same way for Python
+            code = code.replace("\r\n", "\n")
+        return exact(excerpt(code, chars=MAX_SHOWN_CHARS, lines=MAX_SHOWN_CHARS))
+
+    @property
+    def obstacle(self) -> str:
+        """Why nobody can approve this, in words for the model; empty if it can be shown whole, and as it would run."""
+        if len(self.name) > MAX_NAME_CHARS:
+            return f"its name is longer than the {MAX_NAME_CHARS} characters that are shown to a person"
+        if self.kind == "code":
+            if len(self.code) > MAX_SHOWN_CHARS:
+                return f"{_TOO_LONG}: write shorter code"
+            return misleading(self.code, self.name)
+        if not all(is_whole for _, is_whole in self._shown_arguments()):
+            return f"{_TOO_LONG}, or nested too deeply: pass less at a time"
+        return ""
+
+    @property
+    def shown_reason(self) -> str:
+        """Why a person is asked, on one line; it may be empty."""
+        return one_line(self.reason, _MAX_REASON_CHARS)
+
+    def to_text(self, *, width: int = _WIDTH) -> str:
+        """Write the question on several lines, on which what is foreign keeps its edge if the screen is not narrower."""
+        parts = [f"{self.headline}:", edged(self.details, width)]
+        if self.reason:
+            parts.append(f"You are asked because: {self.shown_reason}")
+        return "\n".join(parts)
+
+    def _shown_arguments(self) -> Iterator[tuple[str, bool]]:
+        """The arguments as they are shown, and whether each is whole."""
+        room = MAX_SHOWN_CHARS
+        for number, (name, value) in enumerate(self.arguments.items()):
+            shown_name = name if name.isidentifier() and name.isascii() else json.dumps(name)
+            if (room := room - len(shown_name)) < 0:
+                yield f"[... {len(self.arguments) - number:,} more arguments are not shown ...]", False
+                return
+            shown = _shown_value(value, room)
+            yield (
+                f"{shown_name}:{shown or ' (nested too deeply, or too large, to be shown)'}",
+                shown is not None,
+            )
+            room -= len(shown or "")
+
+
+def as_json(value: JsonValue) -> str | None:
+    """Write a value as compact JSON with sorted keys and plain whole numbers, so that equal values have equal texts.
+
+    ``None`` if it is nested too deeply, or holds a number of too many digits.
+    """
+    try:
+        plain = with_leaves(value, _whole_number)
+        return json.dumps(plain, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    except (RecursionError, ValueError):
+        return None
+
+
+def with_leaves(value: JsonValue, change: Callable[[JsonValue], JsonValue]) -> JsonValue:
+    """Change each text, number and the like in a value.
+
+    Raises:
+        RecursionError: If it is nested too deeply.
+    """
+    if isinstance(value, list):
+        return [with_leaves(item, change) for item in value]
+    if isinstance(value, dict):
+        return {key: with_leaves(item, change) for key, item in value.items()}
+    return change(value)
+
+
+def _whole_number(value: JsonValue) -> JsonValue:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def one_line(text: str, chars: int) -> str:
+    """Return the beginning of a text on one line, with nothing unseen in it."""
+    return cut(all_visible(text.strip()[: chars + 1]), chars).replace("\n", " ").replace("\t", " ")
+
+
+def _shown_value(value: JsonValue, room: int) -> str | None:
+    """Write a value for a person; ``None`` if it takes more than ``room`` characters, or cannot be written."""
+    if isinstance(value, str) and len(value) > room:
+        return None
+    if isinstance(value, str) and "\n" in value:
+        return "".join(f"\n    {EDGE}{line}" for line in exact(value).split("\n"))
+    pieces: list[str] = []
+    try:
+        # piece by piece: deep levels are indented, which can make much of little
+        for piece in json.JSONEncoder(ensure_ascii=False, indent=2).iterencode(value):
+            pieces.append(piece)
+            if (room := room - len(piece)) < 0:
+                return None
+    except (RecursionError, ValueError):
+        return None
+    return " " + all_visible("".join(pieces)).replace("\n", "\n    ")
+
+
+LONGEST_MATCHED = 100_000
+"""Characters that a glob is matched with. A match takes time in proportion to them, and the event loop waits."""
+
+_SITE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
+_ENCODED_DOT = re.compile("%2e", re.IGNORECASE)
+
+
+def matches(glob: str, text: str | None) -> bool | None:
+    """Tell whether the whole text fits; ``None`` if it is too long to tell, or there is none."""
+    if not glob.strip("*"):
+        return True
+    if text is None or len(text) > LONGEST_MATCHED:
+        return None
+    return fnmatchcase(text, glob)
+
+
+def matches_value(glob: str, value: JsonValue, *, allowing: bool) -> bool | None:
+    """Tell whether a value fits, in whatever way it is written.
+
+    What restricts has to notice a value in any notation. What allows must not be misled by one: a glob with a slash sees
+    the path without detours only, any other has to fit with them and without.
+
+    Returns:
+        ``None`` if the value is too long to tell, or nested too deeply.
+    """
+    if not glob.strip("*"):
+        return True
+    if isinstance(value, float) and value.is_integer():
+        return _any([matches(glob, as_json(value)), matches(glob, json.dumps(value))])
+    direct = matches(glob.removeprefix("./"), _text(without_detours(value)))
+    if allowing and "/" in glob:
+        return direct
+    both = [direct, matches(glob, _text(value))]
+    return _all(both) if allowing else _any(both)
+
+
+def without_detours(value: JsonValue) -> JsonValue:
+    """Resolve ``.``, ``..`` and doubled slashes in the paths and URLs of a value."""
+    try:
+        return with_leaves(value, lambda leaf: _straight(leaf) if isinstance(leaf, str) else leaf)
+    except RecursionError:
+        # as JSON it is too deep as well
+        return value
+
+
+def _straight(text: str) -> str:
+    site = _SITE.match(text)
+    head, path, tail = "", text, ""
+    if site is not None:
+        head, rest = site[0], text[site.end() :]
+        path = re.split("[?#]", rest, maxsplit=1)[0]
+        tail = rest[len(path) :]
+        path = _ENCODED_DOT.sub(".", path)
+    if "/" not in path:
+        return text
+    root = "/" if path.startswith("/") else ""
+    steps: list[str] = []
+    for step in path.split("/"):
+        if step == ".." and (steps and steps[-1] != ".."):
+            steps.pop()
+        elif step not in ("", ".") and not (step == ".." and root):
+            steps.append(step)
+    # a folder's path may end with a slash, and then still does
+    end = "/" if steps and path.endswith(("/", "/.", "/..")) else ""
+    return f"{head}{root}{'/'.join(steps) or ('' if root else '.')}{end}{tail}"
+
+
+def _text(value: JsonValue) -> str | None:
+    return value if isinstance(value, str) else as_json(value)
+
+
+def _any(matched: Sequence[bool | None]) -> bool | None:
+    return True if True in matched else None if None in matched else False
+
+
+def _all(matched: Sequence[bool | None]) -> bool | None:
+    return False if False in matched else None if None in matched else True
+
+
+NO_RULE = "no rule"
+
+Glob = Annotated[str, StringConstraints(min_length=1)]
+
+
+class ApprovalRule(BaseModel):
+    """What to do with some code, or with some calls of tools. Of several rules, the first that fits decides.
+
+    Where no rule fits, code runs and tools are called; a closing rule with `tool: "*"` and `decision: ask` makes a
+    person decide on all other calls. In globs, `*` stands for any text, `?` for one character and `[abc]` for one of
+    several, so write `[[]` for a bracket; capitals and small letters differ, and the whole text has to fit.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    tool: Glob | None = None
+    """For calls of tools whose name fits this glob, such as `orders.*`: the name below `tools` by which code calls
+    it."""
+    code: Glob | None = None
+    """For blocks of code that fit this glob as a whole, such as `*import socket*`. The same can be written in many
+    ways, so this does not keep code from anything: the sandbox does."""
+    arguments: dict[str, Glob] = Field(default_factory=dict)
+    """Globs for arguments of the tool, by name; all have to fit. They see the value that the tool will get: text as it
+    is, other values as compact JSON with sorted keys, whole numbers as `100` and `100.0`. In paths and URLs they see
+    where these lead: `/data/*` does not allow `/data/../etc/passwd`, and `/etc/*` denies it. An argument that is not
+    passed does not fit, so deny the rest rather than single values. What is longer than 100,000 characters is matched
+    by `*` only; where another glob would have to be matched with it, it is denied."""
+    decision: Literal["allow", "deny", "ask"]
+    """Whether to allow it, to deny it, or to ask a person."""
+    reason: str = ""
+    """Why: the model reads it if this is denied, the person who is asked sees it."""
+    at_most: int | None = Field(default=None, ge=1, strict=True)
+    """How often this rule may allow something before the agent is reset. After that it does not fit any more, and what
+    no later rule decides is denied."""
+
+    @model_validator(mode="after")
+    def _is_for_one_kind(self) -> Self:
+        if (self.tool is None) == (self.code is None):
+            raise ValueError("a rule has either 'tool' or 'code'")
+        return self
+
+    @field_validator("arguments")
+    @classmethod
+    def _is_for_a_tool(cls, arguments: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        if arguments and info.data.get("code") is not None:
+            raise ValueError("goes with 'tool' only, as code has no arguments")
+        return arguments
+
+    @field_validator("at_most")
+    @classmethod
+    def _is_for_allowing(cls, at_most: int | None, info: ValidationInfo) -> int | None:
+        if at_most is not None and info.data.get("decision") in ("deny", "ask"):
+            raise ValueError("goes with 'decision: allow' only")
+        return at_most
+
+    def fits(self, question: Question) -> bool | None:
+        """Tell whether the rule is for this; ``None`` if something is too long to be matched."""
+        if self.code is not None:
+            return question.kind == "code" and matches(self.code, question.code)
+        if question.kind != "tool" or not self.arguments.keys() <= question.arguments.keys():
+            return False
+        if not matches(self.tool or "", question.name):
+            return False
+        can_tell = True
+        for name, glob in self.arguments.items():
+            matched = matches_value(glob, question.arguments[name], allowing=self.decision == "allow")
+            if matched is False:
+                return False
+            can_tell = can_tell and matched is not None
+        return True if can_tell else None
+
+
+class Ruling(NamedTuple):
+    """What the rules say."""
+
+    decision: Literal["allow", "deny", "ask"]
+    by: str
+    """Who says so."""
+    reason: str = ""
+    """Why; it may be empty where nothing is denied."""
+
+
+class Chain:
+    """Rules, of which the first that fits decides, and how often each has allowed something."""
+
+    def __init__(self, rules: Sequence[ApprovalRule]) -> None:
+        self.rules = tuple(rules)
+        self._used = Counter[int]()
+
+    def reset(self) -> None:
+        """Forget how often something was allowed."""
+        self._used.clear()
+
+    def decide(self, question: Question) -> Ruling:
+        """Apply the rules; count it where one of them allows something."""
+        used_up: Ruling | None = None
+        for number, rule in enumerate(self.rules, start=1):
+            fits, by = rule.fits(question), f"rule {number}"
+            if fits is None:
+                return Ruling("deny", by, _too_long(by))
+            if not fits:
+                continue
+            if rule.at_most is not None and self._used[number] >= rule.at_most:
+                used_up = used_up or Ruling("deny", by, _used_up(rule.at_most, by))
+                continue
+            if rule.decision == "allow":
+                self._used[number] += 1
+            reason = rule.reason or (f"{by} denies it" if rule.decision == "deny" else "")
+            return Ruling(rule.decision, by, reason)
+        return used_up or Ruling("allow", NO_RULE)
+
+
+def _too_long(by: str) -> str:
+    return (
+        f"it cannot be checked against {by}, which looks at a text of at most {LONGEST_MATCHED:,} characters: this one "
+        "is longer, or nested too deeply"
+    )
+
+
+def _used_up(at_most: int, by: str) -> str:
+    return f"{by} allows this {at_most} time{'' if at_most == 1 else 's'}, which are used up"

@@ -1,0 +1,427 @@
+"""Asks whoever decides, and remembers what was decided."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import shutil
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+from autogen_core import CancellationToken
+from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter
+
+from codeact_team.core.aio import Turns, is_being_cancelled
+from codeact_team.core.effects import Effect, current_door, error_text, perform, tell
+from codeact_team.core.events import Approval, QuestionAnswered, QuestionAsked
+from codeact_team.tools.approval_rules import (
+    MAX_NAME_CHARS,
+    NO_RULE,
+    ApprovalRule,
+    Chain,
+    Kind,
+    Question,
+    Ruling,
+    as_json,
+    one_line,
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What somebody answered.
+
+    Attributes:
+        allowed: Whether it may be done.
+        reason: Why, in words for the model; it may be empty.
+        always: Whether the same kind of thing is allowed from now on until the agent is reset: this tool with any
+            arguments, or all code. What a rule denies stays denied.
+    """
+
+    allowed: bool
+    reason: str = ""
+    always: bool = False
+
+
+Handler = Callable[[Question], Awaitable[Answer]]
+"""Answers questions. An agent asks one at a time, but several agents may ask at once."""
+
+_current: ContextVar[Handler | None] = ContextVar("codeact_team_approval_handler", default=None)
+
+
+@contextmanager
+def asking(handler: Handler) -> Generator[None]:
+    """Let ``handler`` be asked by every agent that is run meanwhile and has none of its own."""
+    token = _current.set(handler)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def current_handler() -> Handler | None:
+    """Return whoever is asked in this context, if anybody."""
+    return _current.get()
+
+
+_ATTEMPTS = 3
+
+
+def ask_with(input_func: Callable[..., str | Awaitable[str]]) -> Handler:
+    """Make a handler of a function that takes a prompt and returns what was entered.
+
+    Args:
+        input_func: ``input``, a function like it, or an async one, which may take a cancellation token as well. One
+            that is not async runs in a thread, and cannot be stopped: after a cancellation it still waits for its line.
+    """
+    turns = Turns()
+
+    async def ask(question: Question) -> Answer:
+        prompt = (
+            f"{question.to_text(width=shutil.get_terminal_size().columns)}\n"
+            f"Allow? y (yes), n (no; a reason may follow), a (always: {question.grant}): "
+        )
+        async with turns:
+            for _ in range(_ATTEMPTS):
+                answer = read_answer(await enter(input_func, prompt))
+                if answer is not None:
+                    return answer
+                prompt = "Please answer y, n or a: "
+        return Answer(False, "the answer was neither yes nor no")
+
+    return ask
+
+
+def read_answer(text: str) -> Answer | None:
+    """Tell what an answer in words means; ``None`` if that is not clear."""
+    word, rest = [*text.split(maxsplit=1), "", ""][:2]
+    match word.lower():
+        case "n" | "no":
+            return Answer(False, rest.strip())
+        case "y" | "yes" if not rest:
+            return Answer(True)
+        case "a" | "always" if not rest:
+            return Answer(True, always=True)
+        case _:
+            return None
+
+
+async def enter(
+    function: Callable[..., Any], prompt: str, cancellation_token: CancellationToken | None = None
+) -> str:
+    """Call an input function, as :func:`ask_with` takes it; the token is passed on, and cancelled if the caller is."""
+    token = cancellation_token or CancellationToken()
+    arguments = (prompt, token) if _takes_token(function) else (prompt,)
+    try:
+        if _is_async(function):
+            return await function(*arguments)
+        entered: Any = await asyncio.to_thread(function, *arguments)
+        # a lambda around an async function, among others
+        return await entered if inspect.isawaitable(entered) else entered
+    except asyncio.CancelledError:
+        token.cancel()
+        raise
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+def _takes_token(function: Callable[..., Any]) -> bool:
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except ValueError:
+        # a function that is written in C may not tell
+        return False
+    if len(parameters) < 2:
+        return False
+    second = parameters[1]
+    # AutoGen passes it by position, to async functions only
+    return second.name == "cancellation_token" or (
+        _is_async(function) and second.kind is not inspect.Parameter.KEYWORD_ONLY
+    )
+
+
+HANDLER = "handler"
+
+MAX_RECORDS = 500
+"""How many records are kept of what a handler answered, and how many of all else: code that is allowed a thousand calls
+does not drive out what a person was asked."""
+_MAX_ARGUMENTS_CHARS = 500
+_MAX_REASON_CHARS = 1_000
+
+
+class ApprovalRecord(BaseModel):
+    """A decision on a block of code, or on the call of a tool."""
+
+    model_config = ConfigDict(frozen=True)
+
+    what: Kind
+    """Whether it is on code, or on the call of a tool."""
+    name: str
+    """The tool, or the language of the code."""
+    arguments: str = ""
+    """The tool's arguments as JSON, cut if they are long."""
+    decision: Literal["allow", "deny"]
+    """What was decided."""
+    by: str
+    """Who decided: `rule 2` (counted from 1), `handler`, `standing grant`, `no rule`, `no one to ask` or `cannot be
+    shown` (to a person, whole and as it would run)."""
+    reason: str = ""
+    """Why."""
+    seconds: float = 0.0
+    """Seconds that were spent waiting for an answer."""
+
+    @property
+    def allowed(self) -> bool:
+        """Whether it may be done."""
+        return self.decision == "allow"
+
+
+class Records:
+    """The decisions of a turn, up to a limit, and how many there were beyond it."""
+
+    def __init__(self) -> None:
+        self.kept: list[ApprovalRecord] = []
+        self.left_out = 0
+        self._counts = Counter[bool]()
+
+    def add(self, record: ApprovalRecord) -> None:
+        """Keep a record if there is room."""
+        is_answer = record.by == HANDLER
+        if self._counts[is_answer] >= MAX_RECORDS:
+            self.left_out += 1
+            return
+        self._counts[is_answer] += 1
+        self.kept.append(record)
+
+
+def record_of(question: Question, ruling: Ruling, *, seconds: float = 0.0) -> ApprovalRecord:
+    """Record a final decision."""
+    arguments = ""
+    # what no rule is about is not kept, and has to cost nothing
+    if question.kind == "tool" and ruling.by != NO_RULE:
+        text = as_json(dict(question.arguments))
+        arguments = "(too large)" if text is None else one_line(text, _MAX_ARGUMENTS_CHARS)
+    return ApprovalRecord(
+        what=question.kind,
+        name=one_line(question.name, MAX_NAME_CHARS),
+        arguments=arguments,
+        decision="allow" if ruling.decision == "allow" else "deny",
+        by=ruling.by,
+        reason=one_line(ruling.reason, _MAX_REASON_CHARS),
+        seconds=seconds,
+    )
+
+
+NOBODY_THERE = (
+    "nobody is there to ask for approval: run this on a terminal, give the agent an approval_handler, or run it within "
+    "codeact_team.tools.approvals.asking(handler)"
+)
+
+
+class AskedQuestion(Effect[Answer | None]):
+    """A person is asked whether code may run, or a tool may be called; the outcome is ``None`` where nobody is there.
+
+    Args:
+        question: What is asked.
+        parks: Whether the run is to wait for the answer where nobody is there.
+    """
+
+    kind = "approval"
+    form = TypeAdapter[Answer | None](Answer | None)
+
+    def __init__(self, question: Question, *, parks: bool = False) -> None:
+        self.parks = parks
+        self.source = question.source
+        self.question = question
+
+    def request(self) -> JsonValue:
+        return {"approval": asdict(self.question)}
+
+    def to_text(self) -> str:
+        """What is asked, fit to be shown."""
+        return self.question.to_text()
+
+    def began(self, span: int) -> QuestionAsked:
+        return QuestionAsked(span=span, agent=self.source, text=self.to_text())
+
+    def ended(self, span: int, outcome: Answer | None, error: BaseException | None) -> QuestionAnswered:
+        event = QuestionAnswered(span=span, agent=self.source)
+        if outcome is not None:
+            said = ("always" if outcome.always else "yes") if outcome.allowed else "no"
+            event.text = f"{said}: {outcome.reason}" if outcome.reason else said
+        else:
+            event.error = error_text(error) or NOBODY_THERE
+        return event
+
+
+logger = logging.getLogger(__name__)
+
+Pause = Callable[[], AbstractContextManager[None]]
+
+_GRANT = "standing grant"
+_is_decided: ContextVar[bool] = ContextVar("codeact_team_approval_is_decided", default=False)
+"""Whether a person has decided on this very call already, and is asked to find out how."""
+_NOT_SHOWN = "cannot be shown"
+_NOBODY = Ruling("deny", "no one to ask", NOBODY_THERE)
+_NOT_PARKED = _NOBODY._replace(reason=f"{NOBODY_THERE}. Nor can this run be parked, as it is not recorded")
+
+
+@contextmanager
+def decided() -> Generator[None]:
+    """Within it, a person has decided on the very thing that is asked: no grant for all of its kind counts more."""
+    token = _is_decided.set(True)
+    try:
+        yield
+    finally:
+        _is_decided.reset(token)
+
+
+class Approvals:
+    """Decides on an agent's code and on its calls of tools; remembers what was granted until it is reset.
+
+    Where a rule says so, the handler is asked, by default whoever :func:`~codeact_team.tools.approvals.asking` names.
+
+    Args:
+        rules: The first that fits decides.
+        handler: Who is asked.
+        source: The agent.
+        parks: Whether a run that is recorded is to wait for the answer where nobody is there; otherwise it is denied.
+    """
+
+    def __init__(
+        self, rules: Sequence[ApprovalRule], handler: Handler | None, source: str, *, parks: bool = False
+    ) -> None:
+        self._parks = parks
+        self._chain = Chain(rules)
+        self._handler = handler
+        self._source = source
+        self._door = current_door()
+        self._granted: set[tuple[str, str]] = set()
+        self._turns = Turns()
+        self._records = Records()
+
+    def __bool__(self) -> bool:
+        """Whether there are any rules."""
+        return bool(self._chain.rules)
+
+    @property
+    def records(self) -> Sequence[ApprovalRecord]:
+        """The decisions since they were last taken; where no rule fits, there is nothing to tell."""
+        return tuple(self._records.kept)
+
+    @property
+    def left_out(self) -> int:
+        """How many decisions more there were since then than are recorded."""
+        return self._records.left_out
+
+    def take_records(self) -> list[ApprovalRecord]:
+        """Return the decisions since this was last called."""
+        taken, self._records = self._records.kept, Records()
+        return taken
+
+    def reset(self) -> None:
+        """Forget what was granted, counted and recorded."""
+        self._chain.reset()
+        # an answer that is still to come grants nothing for the time after
+        self._granted = set()
+        self._records = Records()
+
+    async def code(
+        self, code: str, *, language: str = "python", pause: Pause = nullcontext
+    ) -> ApprovalRecord:
+        """Decide whether a block of code may run; ``pause`` is entered while an answer is waited for."""
+        return await self._settle(Question(self._source, "code", language, code=code), pause)
+
+    async def call(
+        self, name: str, arguments: Mapping[str, JsonValue], *, pause: Pause = nullcontext
+    ) -> ApprovalRecord:
+        """Decide whether a tool may be called with these arguments; ``pause`` is entered while an answer is waited for."""
+        return await self._settle(Question(self._source, "tool", name, arguments), pause)
+
+    def count_call(self, name: str, arguments: Mapping[str, JsonValue]) -> None:
+        """Count a call that was decided on before the run was interrupted, where a rule allows a number of them."""
+        self._decide(Question(self._source, "tool", name, arguments))
+
+    async def _settle(self, question: Question, pause: Pause) -> ApprovalRecord:
+        ruling, seconds = self._decide(question), 0.0
+        if ruling.decision == "ask":
+            began = time.monotonic()
+            ruling = await self._ask(question, pause)
+            seconds = time.monotonic() - began
+        record = record_of(question, ruling, seconds=seconds)
+        if ruling.by != NO_RULE:
+            self._records.add(record)
+            told = record.model_dump(exclude={"arguments", "decision"})
+            tell(Approval(agent=self._source, allowed=record.allowed, **told), self._door)
+        return record
+
+    def _decide(self, question: Question) -> Ruling:
+        ruling = self._chain.decide(question)
+        if ruling.decision == "ask" and _kind_of(question) in self._granted and not _is_decided.get():
+            return Ruling("allow", _GRANT, ruling.reason)
+        return ruling
+
+    async def _ask(self, question: Question, pause: Pause) -> Ruling:
+        with pause():
+            async with self._turn():
+                # what others were answered meanwhile may have settled this, too
+                ruling = self._decide(question)
+                if ruling.decision != "ask":
+                    return ruling
+                if obstacle := question.obstacle:
+                    return Ruling("deny", _NOT_SHOWN, f"no person can approve it: {obstacle}")
+                granted = self._granted
+                asked = AskedQuestion(replace(question, reason=ruling.reason), parks=self._parks)
+                answer = await perform(asked, partial(self._answer, asked.question), self._door)
+                if answer is None:
+                    return _NOT_PARKED if self._parks else _NOBODY
+                if answer.allowed and answer.always:
+                    granted.add(_kind_of(question))
+        if answer.allowed:
+            return Ruling("allow", HANDLER, answer.reason)
+        return Ruling("deny", HANDLER, answer.reason or "whoever was asked said no")
+
+    def _turn(self) -> AbstractAsyncContextManager[object]:
+        # what waits for a person who is not there keeps nobody from asking, too
+        return self._turns if self._handler or current_handler() else nullcontext()
+
+    async def _answer(self, question: Question) -> Answer | None:
+        handler = self._handler or current_handler()
+        return None if handler is None else await _answer(handler, question)
+
+
+def _kind_of(question: Question) -> tuple[str, str]:
+    return question.kind, question.name if question.kind == "tool" else ""
+
+
+async def _answer(handler: Handler, question: Question) -> Answer:
+    try:
+        answer: object = await handler(question)
+    except asyncio.CancelledError:
+        if is_being_cancelled():
+            raise
+        return Answer(False, "the question was cancelled")
+    except Exception as error:
+        logger.exception("the approval handler failed, so what was asked is denied")
+        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return Answer(False, f"the approval handler failed: {text}")
+    return _checked(answer)
+
+
+def _checked(answer: object) -> Answer:
+    # a handler may be anybody's, and a text such as "no" is true
+    if isinstance(answer, Answer):
+        fields: tuple[object, ...] = (answer.allowed, answer.reason, answer.always)
+        if [type(field) for field in fields] == [bool, str, bool]:
+            return answer
+    logger.error("the approval handler returned %s, so what was asked is denied", type(answer).__name__)
+    return Answer(False, f"the approval handler returned {type(answer).__name__} instead of a proper Answer")

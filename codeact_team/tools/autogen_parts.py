@@ -1,0 +1,412 @@
+"""What AutoGen's own agents use, wrapped so that it passes the door.
+
+The wrappers are put around the parts of every config that is loaded, and by :func:`wrap` around those of Python. They
+are invisible in a dump. The agents of this package take them off tools, workbenches and executors, as they pass the door
+themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, TypeVar, cast
+
+from autogen_agentchat.agents import CodeExecutorAgent, UserProxyAgent
+from autogen_agentchat.base import ChatAgent, Team
+from autogen_agentchat.conditions import TimeoutTermination
+from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
+from autogen_core.memory import Memory, MemoryContent, MemoryQueryResult, UpdateContextResult
+from autogen_core.model_context import ChatCompletionContext, UnboundedChatCompletionContext
+from autogen_core.models import ChatCompletionClient, LLMMessage
+from autogen_core.tools import (
+    BaseTool,
+    FunctionTool,
+    StaticWorkbench,
+    StreamTool,
+    TextResultContent,
+    ToolResult,
+    ToolSchema,
+    Workbench,
+)
+from pydantic import BaseModel, JsonValue, TypeAdapter
+from pydantic_core import to_jsonable_python
+
+from codeact_team.core.aio import aclosing, streamed, until_cancelled
+from codeact_team.core.autogen_internals import (
+    approval_of,
+    components_in,
+    function_of,
+    is_of_mcp,
+    replace_input,
+)
+from codeact_team.core.component_effects import CodeRun, ToolListing
+from codeact_team.core.effects import Door, Effect, current_door, error_text, perform
+from codeact_team.core.events import QuestionAnswered, QuestionAsked, ToolCallBegan, ToolCallEnded
+from codeact_team.core.execution import CallOutcome
+from codeact_team.core.visibility import cut
+from codeact_team.core.wrapper import Wrapper
+from codeact_team.models.clients import WrappedClient
+from codeact_team.tools.approvals import enter
+
+T = TypeVar("T")
+
+_MAX_SHOWN = 300
+UNKNOWN = (
+    "The run was interrupted while this was under way, and it was not done again: whether it was done is not known. Find out "
+    "before you do it again."
+)
+
+
+class PartCall(Effect[T]):
+    """A tool is called."""
+
+    kind = "part_call"
+
+    def __init__(
+        self, part: object, name: str, arguments: Mapping[str, Any] | None, form: TypeAdapter[T]
+    ) -> None:
+        self.part = part
+        self.form = form
+        self._name = name
+        self._arguments = arguments or {}
+
+    def request(self) -> JsonValue:
+        return {"tool": self._name, "arguments": self._plain_arguments()}
+
+    def began(self, span: int) -> ToolCallBegan:
+        shown = cut(json.dumps(self._plain_arguments(), ensure_ascii=False), _MAX_SHOWN)
+        return ToolCallBegan(span=span, agent=self.source, name=self._name, arguments=shown)
+
+    def unknown(self) -> Any:
+        return ToolResult(name=self._name, result=[TextResultContent(content=UNKNOWN)], is_error=True)
+
+    def _plain_arguments(self) -> JsonValue:
+        return to_jsonable_python(dict(self._arguments), fallback=repr)
+
+    def ended(self, span: int, outcome: T | None, error: BaseException | None) -> ToolCallEnded:
+        event = ToolCallEnded(span=span, agent=self.source, name=self._name, outcome=CallOutcome.OK)
+        if isinstance(error, asyncio.CancelledError):
+            event.outcome = CallOutcome.CANCELLED
+        elif error is not None:
+            event.outcome, event.error = CallOutcome.FAILED, error_text(error) or ""
+        elif isinstance(outcome, ToolResult) and outcome.is_error:
+            event.outcome, event.error = CallOutcome.FAILED, cut(outcome.to_text(), _MAX_SHOWN)
+        return event
+
+
+class MemoryCall(PartCall[T]):
+    """A memory is asked, as if it was a tool."""
+
+    kind = "memory_call"
+
+    def unknown(self) -> None:
+        """There is nobody who could be told, and a memory may hold something twice."""
+
+
+class PartBlock(CodeRun[CodeResult]):
+    """Code blocks of an agent of AutoGen's run."""
+
+    kind = "part_block"
+    form = TypeAdapter(CodeResult)
+
+    def unknown(self) -> CodeResult:
+        return CodeResult(exit_code=1, output=UNKNOWN)
+
+
+class PersonInput(Effect[str]):
+    """A person is asked for input."""
+
+    kind = "person_input"
+    form = TypeAdapter(str)
+
+    def __init__(self, prompt: str) -> None:
+        self._prompt = prompt
+
+    def request(self) -> JsonValue:
+        return {"input": self._prompt}
+
+    def to_text(self) -> str:
+        """What is asked."""
+        return self._prompt
+
+    def began(self, span: int) -> QuestionAsked:
+        return QuestionAsked(span=span, agent=self.source, text=self.to_text())
+
+    def ended(self, span: int, outcome: str | None, error: BaseException | None) -> QuestionAnswered:
+        return QuestionAnswered(span=span, agent=self.source, text=outcome or "", error=error_text(error))
+
+
+_RESULT = TypeAdapter(ToolResult)
+_SCHEMAS: TypeAdapter[Any] = TypeAdapter(list[dict[str, Any]])
+"""AutoGen's class for them knows less than servers say."""
+_ANYTHING = TypeAdapter[Any](Any)
+_NOTHING = TypeAdapter(None)
+_MEMORIES = TypeAdapter(MemoryQueryResult)
+
+
+class _Answered(str):
+    """What a tool once returned, as text. It was not called again."""
+
+
+class WrappedTool(Wrapper):
+    """A tool whose calls pass the door."""
+
+    async def run_json(
+        self, args: Mapping[str, Any], cancellation_token: CancellationToken, call_id: str | None = None
+    ) -> Any:
+        do = partial(self.wrapped.run_json, args, cancellation_token, call_id)
+        return await perform(_ToolRun(self, args), do, self._door)
+
+    def return_value_as_string(self, value: Any) -> str:
+        return value if isinstance(value, _Answered) else self.wrapped.return_value_as_string(value)
+
+
+class _ToolRun(PartCall[Any]):
+    """The call of a single tool. It may return anything; only the text that a model gets is kept."""
+
+    def __init__(self, tool: WrappedTool, arguments: Mapping[str, Any]) -> None:
+        super().__init__(tool.wrapped, tool.name, arguments, _ANYTHING)
+        self._tool = tool
+
+    def dump(self, outcome: Any) -> JsonValue:
+        return self._tool.return_value_as_string(outcome)
+
+    def load(self, data: JsonValue) -> Any:
+        return _Answered(data)
+
+    def unknown(self) -> Any:
+        return _Answered(UNKNOWN)
+
+
+class WrappedStreamTool(WrappedTool):
+    """A tool that tells what it does meanwhile."""
+
+    def run_json_stream(
+        self, args: Mapping[str, Any], cancellation_token: CancellationToken, call_id: str | None = None
+    ) -> AsyncGenerator[Any, None]:
+        start = partial(self.wrapped.run_json_stream, args, cancellation_token, call_id)
+        return _stream(_ToolRun(self, args), start, self._door)
+
+
+class WrappedWorkbench(Wrapper):
+    """A workbench whose calls pass the door."""
+
+    async def list_tools(self) -> list[ToolSchema]:
+        if isinstance(self.wrapped, StaticWorkbench):
+            # they are in the config
+            return await self.wrapped.list_tools()
+        listing = ToolListing(self.wrapped, _SCHEMAS, [type(self.wrapped).__name__])
+        return await perform(listing, self.wrapped.list_tools, self._door)
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        cancellation_token: CancellationToken | None = None,
+        call_id: str | None = None,
+    ) -> ToolResult:
+        do = partial(self._call, name, arguments, cancellation_token, call_id)
+        return await perform(PartCall(self.wrapped, name, arguments, _RESULT), do, self._door)
+
+    async def _call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None,
+        token: CancellationToken | None,
+        call_id: str | None,
+    ) -> ToolResult:
+        if token is None or not is_of_mcp(self.wrapped):
+            return await self.wrapped.call_tool(name, arguments, token, call_id)
+        # whoever cancels the token would get the error of what cannot be cancelled
+        own = CancellationToken()
+        return await until_cancelled(self.wrapped.call_tool(name, arguments, own, call_id), token)
+
+    def call_tool_stream(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        cancellation_token: CancellationToken | None = None,
+        call_id: str | None = None,
+    ) -> AsyncGenerator[Any | ToolResult, None]:
+        start = partial(self.wrapped.call_tool_stream, name, arguments, cancellation_token, call_id)
+        return _stream(PartCall(self.wrapped, name, arguments, _RESULT), start, self._door)
+
+
+def _stream(
+    effect: Effect[Any], start: Callable[[], AsyncGenerator[Any, None]], door: Door | None
+) -> AsyncGenerator[Any, None]:
+    """Perform an effect whose outcome is the last item of a stream, and yield what comes before as it comes."""
+
+    async def work(emit: Callable[[Any], Awaitable[None]]) -> Any:
+        async def do() -> Any:
+            before: list[Any] = []
+            async with aclosing(start()) as items:
+                async for item in items:
+                    for one in before:
+                        await emit(one)
+                    before = [item]
+            (last,) = before
+            return last
+
+        return await perform(effect, do, door)
+
+    return streamed(work)
+
+
+class WrappedExecutor(Wrapper):
+    """An executor whose blocks pass the door."""
+
+    async def execute_code_blocks(
+        self, code_blocks: list[CodeBlock], cancellation_token: CancellationToken
+    ) -> CodeResult:
+        do = partial(self.wrapped.execute_code_blocks, code_blocks, cancellation_token)
+
+        async def again(blocks: list[CodeBlock]) -> CodeResult:
+            return await self.wrapped.execute_code_blocks(blocks, cancellation_token)
+
+        return await perform(PartBlock(self.wrapped, code_blocks, again), do, self._door)
+
+
+class _Recalled(BaseModel):
+    """What a memory has added to a conversation."""
+
+    memories: MemoryQueryResult
+    messages: list[LLMMessage]
+
+
+_RECALLED = TypeAdapter(_Recalled)
+
+
+class WrappedMemory(Wrapper):
+    """A memory whose questions pass the door."""
+
+    async def update_context(self, model_context: ChatCompletionContext) -> UpdateContextResult:
+        said = await model_context.get_messages()
+
+        async def do() -> _Recalled:
+            # a copy, so that what is added is known, and can be added again
+            copy = UnboundedChatCompletionContext(list(said))
+            updated = await self.wrapped.update_context(copy)
+            return _Recalled(memories=updated.memories, messages=(await copy.get_messages())[len(said) :])
+
+        recalled = await self._perform("update_context", {"messages": said}, do, _RECALLED)
+        for message in recalled.messages:
+            await model_context.add_message(message)
+        return UpdateContextResult(memories=recalled.memories)
+
+    async def query(
+        self, query: str | MemoryContent, cancellation_token: CancellationToken | None = None, **kwargs: Any
+    ) -> MemoryQueryResult:
+        do = partial(self.wrapped.query, query, cancellation_token, **kwargs)
+        return await self._perform("query", {"query": query, **kwargs}, do, _MEMORIES)
+
+    async def add(self, content: MemoryContent, cancellation_token: CancellationToken | None = None) -> None:
+        do = partial(self.wrapped.add, content, cancellation_token)
+        await self._perform("add", {"content": content}, do, _NOTHING)
+
+    async def clear(self) -> None:
+        await self._perform("clear", {}, self.wrapped.clear, _NOTHING)
+
+    async def _perform(
+        self, what: str, arguments: Mapping[str, Any], do: Callable[[], Awaitable[T]], form: TypeAdapter[T]
+    ) -> T:
+        name = f"{type(self.wrapped).__name__}.{what}"
+        return await perform(MemoryCall(self.wrapped, name, arguments, form), do, self._door)
+
+
+class WrappedInput:
+    """An input function whose questions pass the door. An asynchronous one takes a cancellation token, too."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.wrapped = function
+        self._door = current_door()
+
+    async def ask(self, prompt: str, cancellation_token: CancellationToken | None) -> str:
+        """Ask the person: AutoGen takes an asynchronous function, and no object that can be called."""
+        do = partial(enter, self.wrapped, prompt, cancellation_token)
+        asking = perform(PersonInput(prompt), do, self._door)
+        return await (asking if cancellation_token is None else until_cancelled(asking, cancellation_token))
+
+
+_OURS = f"{__name__.partition('.')[0]}."
+_WRAPPERS: Mapping[type, Callable[[Any], Any]] = {
+    ChatCompletionClient: WrappedClient,
+    StreamTool: WrappedStreamTool,
+    BaseTool: WrappedTool,
+    Workbench: WrappedWorkbench,
+    CodeExecutor: WrappedExecutor,
+    Memory: WrappedMemory,
+}
+_EFFECTFUL = tuple(_WRAPPERS)
+
+
+def wrap(part: T) -> T:
+    """Wrap a part of an agent of AutoGen's, so that what it does passes the door.
+
+    For teams that are built in Python; the parts of a config are wrapped when it is loaded, and the agents of this
+    package wrap what they are given themselves. Whoever made a part still stops or closes it.
+
+    Args:
+        part: A model client, tool, workbench, executor or memory; or a ``UserProxyAgent``, whose input function is
+            replaced. What is wrapped already, and anything else, stays as it is.
+    """
+    if isinstance(part, Wrapper):
+        return part
+    if isinstance(part, UserProxyAgent) and not _is_wrapped_input(part):
+        replace_input(part, WrappedInput(part.input_func).ask)
+    for kind, wrapper in _WRAPPERS.items():
+        if isinstance(part, kind):
+            return wrapper(part)
+    return part
+
+
+def unwrap(part: T) -> T:
+    """Take the wrapper off, for an agent that passes the door itself. Anything else stays as it is."""
+    return cast("T", part.wrapped) if isinstance(part, Wrapper) else part
+
+
+def _is_wrapped_input(agent: UserProxyAgent) -> bool:
+    return isinstance(getattr(agent.input_func, "__self__", None), WrappedInput)
+
+
+def past_the_door(root: object) -> list[str]:
+    """Name the parts of a team that act past the door. With any of them, a run can be neither resumed nor replayed.
+
+    Args:
+        root: A team or an agent.
+
+    Returns:
+        For each such part its class and, if it has one, its name.
+    """
+    found: list[Any] = list(components_in(root))
+    # what is in a wrapper, or in an agent of this package, is asked through it
+    outer = [part for part in found if type(part).__module__.startswith(_OURS)]
+    asked = {id(inner) for inner in components_in(outer) if isinstance(inner, _EFFECTFUL)}
+    past = [part for part in found if id(part) not in asked and _goes_past(part)]
+    return sorted({" ".join([type(part).__name__, *_name_of(part)]) for part in past})
+
+
+def _goes_past(part: object) -> bool:
+    if isinstance(part, StaticWorkbench):
+        # its tools may be wrapped
+        return False
+    if isinstance(part, FunctionTool):
+        # a handoff of AutoGen's only returns what it is told to
+        return not function_of(part).__module__.startswith("autogen_agentchat.")
+    if isinstance(part, _EFFECTFUL):
+        # an agent as a tool: what that agent does passes the door
+        return not any(isinstance(found, ChatAgent | Team) for found in components_in(part))
+    if isinstance(part, UserProxyAgent):
+        return not _is_wrapped_input(part)
+    if isinstance(part, CodeExecutorAgent):
+        return approval_of(part) is not None
+    foreign = not type(part).__module__.startswith(("autogen_agentchat.", _OURS))
+    return isinstance(part, TimeoutTermination) or (foreign and isinstance(part, ChatAgent | Team))
+
+
+def _name_of(part: object) -> Iterator[str]:
+    if isinstance(name := getattr(part, "name", None), str):
+        yield repr(name)

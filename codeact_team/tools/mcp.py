@@ -1,0 +1,467 @@
+"""MCP servers as sources of tools: their connection, their answers, and their secrets kept out of errors."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import logging
+from collections.abc import Awaitable, Coroutine, Iterator, Sequence
+from contextlib import suppress
+from pathlib import PurePath
+from typing import Any, TypeVar, cast
+from urllib.parse import SplitResult, parse_qsl, urlsplit
+
+import anyio
+from autogen_core import CancellationToken
+from autogen_ext.tools.mcp import McpServerParams, McpWorkbench, StdioServerParams, create_mcp_server_session
+from mcp import ClientSession, McpError, types
+from pydantic import BaseModel, JsonValue
+
+from codeact_team.core.aio import to_the_end
+from codeact_team.core.autogen_internals import actor_of, next_request_number, overrides_of, sampling_of
+from codeact_team.core.execution import Artifact
+from codeact_team.errors import WorkbenchError
+from codeact_team.tools.argument_checking import Schema, as_schema, describe_error, leaves
+from codeact_team.tools.sources import (
+    ListedTool,
+    Listing,
+    Piece,
+    ToolFailed,
+    ToolSource,
+    error_text,
+    mime_type,
+    pieces_of_result,
+)
+
+T = TypeVar("T")
+Answer = TypeVar("Answer", bound=BaseModel)
+
+LOST = (anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.EndOfStream, ConnectionError)
+"""What a request raises whose connection is gone."""
+
+logger = logging.getLogger(__name__)
+
+_MAX_PAGES = 200
+_CLOSE_SECONDS = 5
+"""How long a server may take to be closed before the connection is cut."""
+_FAREWELL_SECONDS = 0.2
+"""How long a server may take to hear that nobody waits for an answer any more."""
+
+
+class Connection:
+    """A connection to one server, which is opened and closed here.
+
+    Its session is entered and left in one task, as MCP's client demands. Requests may come from any task of the same
+    event loop, and that is how calls run side by side. They raise whatever MCP's client raises.
+    """
+
+    def __init__(self, workbench: McpWorkbench) -> None:
+        self._workbench = workbench
+        self._requests: set[asyncio.Future[Any]] = set()
+        self._owner: asyncio.Task[None] | None = None
+        self._session: ClientSession | None = None
+        self._closing = asyncio.Event()
+        self.server_name = ""
+        """What the server calls itself."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was opened and not closed; its server may have died."""
+        return self._session is not None
+
+    async def open(self) -> None:
+        """Connect, and wait until the server has answered. After an error nothing is left running."""
+        params = self._workbench.server_params
+        # for a program, the time-out of each request is limit enough
+        seconds = None if isinstance(params, StdioServerParams) else params.timeout
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._owner = asyncio.ensure_future(self._own(ready))
+        try:
+            async with asyncio.timeout(seconds):
+                await asyncio.wait({self._owner, ready}, return_when=asyncio.FIRST_COMPLETED)
+        except BaseException:
+            await to_the_end(_cancel({self._owner}))
+            raise
+        if not ready.done():
+            self._owner.result()
+
+    async def _own(self, ready: asyncio.Future[None]) -> None:
+        try:
+            async with create_mcp_server_session(
+                self._workbench.server_params, sampling_callback=sampling_of(self._workbench)
+            ) as session:
+                self.server_name = (await session.initialize()).serverInfo.name
+                self._session = session
+                ready.set_result(None)
+                try:
+                    await self._closing.wait()
+                finally:
+                    self._session = None
+                    # a session that ends does not tell those who wait for an answer
+                    for request in self._requests:
+                        request.cancel()
+        except Exception as error:
+            if not ready.done():
+                raise
+            logger.info("the connection to an MCP server has ended with an error: %s", type(error).__name__)
+
+    async def close(self) -> None:
+        """Stop what was started here. Idempotent."""
+        if (owner := self._owner) is None:
+            return
+        await self._finish_requests()
+        self._closing.set()
+        await asyncio.wait({owner}, timeout=_CLOSE_SECONDS)
+        await _cancel({owner})
+        self._owner = None
+
+    async def list_tools(self) -> list[types.Tool]:
+        """The server's tools, of all pages."""
+        tools: list[types.Tool] = []
+        cursor: str | None = None
+        for _ in range(_MAX_PAGES):
+            page = None if cursor is None else types.PaginatedRequestParams(cursor=cursor)
+            result = await self._request(types.ListToolsRequest(params=page), types.ListToolsResult)
+            tools += result.tools
+            if (cursor := result.nextCursor) is None:
+                return tools
+        raise ValueError(f"it lists its tools on more than {_MAX_PAGES} pages")
+
+    async def call_tool(self, name: str, arguments: dict[str, JsonValue]) -> types.CallToolResult:
+        """Call a tool. If the caller is cancelled, the server is told."""
+        # not by session.call_tool: that checks the answer with regular expressions of the server, in this process
+        params = types.CallToolRequestParams(name=name, arguments=cast("dict[str, object]", arguments))
+        return await self._request(types.CallToolRequest(params=params), types.CallToolResult)
+
+    async def _request(
+        self, request: types.ListToolsRequest | types.CallToolRequest, answer: type[Answer]
+    ) -> Answer:
+        if (session := self._session) is None:
+            raise ConnectionError("there is no connection")
+        number: int | None = None
+
+        async def ask() -> Answer:
+            nonlocal number
+            # the one that the request gets, as nothing runs in between
+            number = next_request_number(session)
+            return await session.send_request(types.ClientRequest(request), answer)
+
+        asking = self._begin(ask())
+        try:
+            await asyncio.wait({asking})
+        except asyncio.CancelledError:
+            if number is not None and not asking.done():
+                self._begin(_call_off(session, number))
+            asking.cancel()
+            raise
+        if asking.cancelled():
+            raise ConnectionError("the connection has ended")
+        return asking.result()
+
+    def _begin(self, request: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start what ends with the connection at the latest."""
+        task = asyncio.ensure_future(request)
+        self._requests.add(task)
+        task.add_done_callback(self._forget)
+        return task
+
+    def _forget(self, task: asyncio.Future[Any]) -> None:
+        self._requests.discard(task)
+        if not task.cancelled():
+            # it may be that nobody else looks at it
+            task.exception()
+
+    async def _finish_requests(self) -> None:
+        if self._requests:
+            await asyncio.wait(self._requests, timeout=_FAREWELL_SECONDS)
+        await _cancel(self._requests)
+
+
+async def _call_off(session: ClientSession, number: int) -> None:
+    """Tell the server that nobody waits for an answer any more."""
+    params = types.CancelledNotificationParams(requestId=number)
+    cancelled = types.ClientNotification(types.CancelledNotification(params=params))
+    # a server that is gone, or does not listen, need not know
+    with suppress(McpError, *LOST):
+        # servers made with MCP's own library end if they hear of it before they have taken the request up
+        await session.send_ping()
+        await session.send_notification(cancelled)
+
+
+class WorkbenchConnection(Connection):
+    """The connection that a workbench has itself: one that somebody runs already, or that has its own way of calling.
+
+    AutoGen lists only the first page of tools, and does not tell a server that a call was cancelled.
+    """
+
+    _ours = False
+
+    @property
+    def is_open(self) -> bool:
+        return actor_of(self._workbench) is not None
+
+    async def open(self) -> None:
+        if self.is_open:
+            return
+        self._ours = True
+        await self._workbench.start()
+        try:
+            await self.list_tools()
+        except BaseException:
+            await to_the_end(self.close())
+            raise
+
+    async def close(self) -> None:
+        await self._finish_requests()
+        if self._ours and self.is_open:
+            self._ours = False
+            await self._workbench.stop()
+
+    async def list_tools(self) -> list[types.Tool]:
+        listed: types.ListToolsResult = await self._ask("list_tools")
+        if (greeting := self._workbench.initialize_result) is not None:
+            self.server_name = greeting.serverInfo.name
+        return listed.tools
+
+    async def call_tool(self, name: str, arguments: dict[str, JsonValue]) -> types.CallToolResult:
+        return await self._ask("call_tool", {"name": name, "kargs": arguments})
+
+    async def _ask(self, what: str, arguments: dict[str, Any] | None = None) -> Any:
+        if (actor := actor_of(self._workbench)) is None:
+            raise ConnectionError("there is no connection")
+
+        async def ask() -> Any:
+            try:
+                answering: Awaitable[Any] = await actor.call(what, cast("Any", arguments))
+            except RuntimeError as error:
+                raise ConnectionError("the connection has ended") from error
+            return await answering
+
+        # to be cancelled while it is about to answer would crash AutoGen's actor
+        return await asyncio.shield(self._begin(ask()))
+
+
+async def _cancel(tasks: set[asyncio.Future[Any]] | set[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(set(tasks))
+
+
+_MASK = "***"
+_MIN_SECRET = 4
+_MAX_SEGMENT = 20
+_MAX_LABEL = 120
+
+
+def label_of(params: McpServerParams) -> str:
+    """The command or the URL, as far as no secret can be in it."""
+    if isinstance(params, StdioServerParams):
+        return " ".join([PurePath(params.command).name, *_plain_arguments(params)])[:_MAX_LABEL]
+    url = urlsplit(params.url)
+    host = url.netloc.rpartition("@")[2]
+    return f"{url.scheme}://{host}{'/'.join(_plain_path(url))}"[:_MAX_LABEL]
+
+
+def redact(text: str, params: McpServerParams) -> str:
+    """``text`` without what the parameters say that :func:`label_of` does not."""
+    for secret in sorted(set(_secrets(params)), key=len, reverse=True):
+        text = text.replace(secret, _MASK)
+    return text
+
+
+def _plain_arguments(params: StdioServerParams) -> list[str]:
+    plain: list[str] = []
+    for argument in params.args:
+        # from the first option on, anything may be the value of one
+        if argument.startswith("-") or "=" in argument or "://" in argument:
+            break
+        plain.append(argument)
+    return plain
+
+
+def _plain_path(url: SplitResult) -> list[str]:
+    # some services put the key there
+    return [part if len(part) <= _MAX_SEGMENT else _MASK for part in url.path.split("/")]
+
+
+def _secrets(params: McpServerParams) -> Iterator[str]:
+    if isinstance(params, StdioServerParams):
+        values = [*(params.env or {}).values(), *params.args[len(_plain_arguments(params)) :]]
+        # of `--key=value` the value
+        values += [value.partition("=")[2] for value in values]
+        values += [part for value in values if "://" in value for part in _secret_parts(value)]
+    else:
+        values = [*map(str, (params.headers or {}).values()), *_secret_parts(params.url)]
+    # of "Bearer token" the token
+    words = [word for value in values for word in value.split()]
+    return (secret for secret in (*values, *words) if len(secret) >= _MIN_SECRET)
+
+
+def _secret_parts(text: str) -> list[str]:
+    """What a label of this URL leaves out."""
+    url = urlsplit(text)
+    parts = [url.query, url.fragment, url.username or "", url.password or ""]
+    parts += [value for _, value in parse_qsl(url.query)]
+    return parts + [part for part in url.path.split("/") if len(part) > _MAX_SEGMENT]
+
+
+_WRAPPER = "result"
+
+
+def returned_schema(output: Schema | None) -> Schema | None:
+    """The schema of the value that code gets, by the output schema of a tool."""
+    if output is None or not is_wrapped(output):
+        return output
+    # what the value's schema refers to stays at the root
+    value = as_schema(as_schema(output["properties"])[_WRAPPER])
+    return {**{key: output[key] for key in ("$defs", "definitions") if key in output}, **value}
+
+
+def is_wrapped(output: Schema) -> bool:
+    """Whether this is how MCP's own library wraps a value that is no object."""
+    return output.get("type") == "object" and list(as_schema(output.get("properties"))) == [_WRAPPER]
+
+
+def pieces_of_mcp(result: types.CallToolResult, output: Schema | None) -> Sequence[Piece]:
+    """What a tool with this output schema answered, unless that is not what it says it is."""
+    structured = cast("dict[str, JsonValue] | None", result.structuredContent)
+    if structured is None:
+        return [_piece(content) for content in result.content]
+    value: JsonValue = structured
+    if output is not None and is_wrapped(output) and list(structured) == [_WRAPPER]:
+        value = structured[_WRAPPER]
+    # the same as text comes for clients that know no structured content
+    return [
+        value,
+        *(_piece(content) for content in result.content if not isinstance(content, types.TextContent)),
+    ]
+
+
+def text_of(result: types.CallToolResult) -> str:
+    """The text of an error."""
+    return "\n".join(content.text for content in result.content if isinstance(content, types.TextContent))
+
+
+def _piece(content: types.ContentBlock) -> Piece:
+    if isinstance(content, types.TextContent):
+        return content.text
+    if isinstance(content, types.ImageContent | types.AudioContent):
+        return _artifact(content.mimeType, content.data)
+    if isinstance(content, types.EmbeddedResource):
+        resource = content.resource
+        if isinstance(resource, types.BlobResourceContents):
+            return _artifact(resource.mimeType, resource.blob)
+        return _plain(resource)
+    return _plain(content)
+
+
+def _plain(model: BaseModel) -> JsonValue:
+    return model.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _artifact(kind: str | None, data: str) -> Artifact:
+    try:
+        return Artifact(mime_type(kind), base64.b64decode(data, validate=True))
+    except binascii.Error as error:
+        raise ToolFailed(f"the server sent media that is no base64 ({error})") from None
+
+
+_TIMED_OUT = 408
+
+
+class McpServer(ToolSource):
+    """The tools of one server.
+
+    One that somebody else has started is used as it is, and not stopped. One that was started here, and has died, is
+    started anew by :meth:`start`.
+    """
+
+    wire_is_json = True
+
+    def __init__(self, workbench: McpWorkbench) -> None:
+        self.label = f"MCP server {label_of(workbench.server_params)!r}"
+        self._workbench = workbench
+        self._calls_itself = type(workbench).call_tool is not McpWorkbench.call_tool
+        self._connection = Connection(workbench)
+        self._lost = False
+
+    async def start(self) -> None:
+        if self._connection.is_open and not self._lost:
+            return
+        await self.stop()
+        theirs = self._calls_itself or actor_of(self._workbench) is not None
+        self._connection = (WorkbenchConnection if theirs else Connection)(self._workbench)
+        self._lost = False
+        try:
+            await self._connection.open()
+            return
+        except Exception as error:  # whatever the client of a server raises
+            reason = self._reason(error)
+        # without the original: it may hold what the label leaves out
+        raise WorkbenchError(f"{self.label} does not start: {reason}")
+
+    async def stop(self) -> None:
+        await to_the_end(self._connection.close())
+
+    async def list_tools(self) -> Listing:
+        try:
+            tools = await self._connection.list_tools()
+        except Exception as error:  # whatever the client of a server raises
+            reason = self._reason(error)
+        else:
+            return Listing([self._listed(tool) for tool in tools], self._connection.server_name)
+        raise WorkbenchError(f"{self.label} does not list its tools: {reason}")
+
+    async def call(
+        self, tool: ListedTool, arguments: dict[str, JsonValue], cancellation_token: CancellationToken
+    ) -> Sequence[Piece]:
+        if self._calls_itself:
+            # somebody's own way of calling
+            answer = await self._workbench.call_tool(tool.name, arguments, cancellation_token)
+            try:
+                return pieces_of_result(answer)
+            except ToolFailed as failure:
+                raise ToolFailed(redact(str(failure), self._workbench.server_params)) from None
+        overrides = overrides_of(self._workbench)
+        name = next((name for name, new in overrides.items() if new.name == tool.name), tool.name)
+        try:
+            result = await self._connection.call_tool(name, arguments)
+        except Exception as error:  # whatever the client of a server raises
+            reason = self._reason(error)
+        else:
+            if result.isError:
+                raise ToolFailed(redact(error_text(text_of(result)), self._workbench.server_params))
+            return pieces_of_mcp(result, tool.output)
+        raise ToolFailed(reason)
+
+    def _listed(self, tool: types.Tool) -> ListedTool:
+        name, description = tool.name, tool.description or tool.title or ""
+        override = overrides_of(self._workbench).get(name)
+        if override is not None:
+            name = override.name or name
+            description = description if override.description is None else override.description
+        output = tool.outputSchema
+        return ListedTool(name, description, tool.inputSchema, returned_schema(output), output=output)
+
+    def _reason(self, error: Exception) -> str:
+        """What has gone wrong, without secrets; and take note if the server is gone."""
+        params = self._workbench.server_params
+        is_program = isinstance(params, StdioServerParams)
+        limits = "read_timeout_seconds" if is_program else "timeout, sse_read_timeout"
+        said: list[str] = []
+        for leaf in leaves(error):
+            code = leaf.error.code if isinstance(leaf, McpError) else 0
+            if isinstance(leaf, LOST) or code == types.CONNECTION_CLOSED:
+                self._lost = True
+                said.append("the server has ended, or closed the connection")
+            elif isinstance(leaf, TimeoutError) or code == _TIMED_OUT:
+                said.append(f"no answer in time ({limits} of its parameters)")
+            elif isinstance(leaf, OSError) and is_program:
+                said.append(f"the command cannot be run: {leaf.strerror}; is it installed, and on the PATH?")
+            elif isinstance(leaf, McpError):
+                said.append(leaf.error.message)
+            else:
+                said.append(describe_error(leaf))
+        return error_text(redact("; ".join(dict.fromkeys(said)), params))

@@ -1,1 +1,0 @@
-"""Tools of MCP servers. Needs the extra ``mcp``."""

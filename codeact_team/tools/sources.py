@@ -1,0 +1,453 @@
+"""Where tools come from, and what they return: functions, AutoGen's tools and workbenches."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import json
+import logging
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
+from typing import Any, cast
+
+from autogen_agentchat.base import TaskResult
+from autogen_core import EVENT_LOGGER_NAME, CancellationToken, ComponentModel, Image, trace_tool_span
+from autogen_core.logging import ToolCallEvent
+from autogen_core.tools import BaseTool, FunctionTool, ImageResultContent, ToolResult, Workbench
+from PIL.Image import Image as Picture
+from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from codeact_team.core.autogen_internals import function_of
+from codeact_team.core.execution import Artifact
+from codeact_team.core.providers import resolve_function
+from codeact_team.core.visibility import cut
+from codeact_team.errors import CodeActTeamError, SettingError, WorkbenchError
+from codeact_team.tools.argument_checking import MAX_ERROR, NO_SCHEMA, Schema, clean, describe_error
+
+Piece = JsonValue | Artifact
+"""A part of a result."""
+
+MEDIA_TYPES = (Artifact, bytes, bytearray, memoryview, Image, Picture)
+"""JSON has no such values, but a tool may return them, by themselves or in a list."""
+
+ANY_BYTES = "application/octet-stream"
+_MIME_TYPE = re.compile(r"[a-zA-Z0-9][\w.+-]{0,60}/[a-zA-Z0-9][\w.+-]{0,100}", re.ASCII)
+
+
+class ToolFailed(Exception):
+    """A tool has failed. The text is for whoever wrote the call."""
+
+
+def pieces_of(value: object) -> Sequence[Piece]:
+    """Turn what a function returned into what the code gets, unless it has no such form.
+
+    Models, dataclasses, enums, dates and the like become what they are in JSON; numbers that JSON lacks, such as
+    ``nan``, stay what they are, and bytes within other values become base64.
+    """
+    items = cast("Sequence[object]", value) if isinstance(value, list | tuple) else ()
+    return [_piece(item) for item in (items if any(map(_is_media, items)) else [cast("object", value)])]
+
+
+def pieces_of_result(result: ToolResult) -> Sequence[Piece]:
+    """Turn what a workbench answered into what the code gets, unless that is an error."""
+    if result.is_error:
+        raise ToolFailed(error_text(result.to_text(replace_image="[a picture]")))
+    return [
+        _artifact(part.content) if isinstance(part, ImageResultContent) else part.content
+        for part in result.result
+    ]
+
+
+def error_text(text: str) -> str:
+    """Bound the text of a tool's error."""
+    return clean(text, MAX_ERROR) or "the tool failed and does not say why"
+
+
+def mime_type(text: str | None) -> str:
+    """Return ``text`` if it can be a MIME type, and the type of any bytes if not."""
+    return text.lower() if text and _MIME_TYPE.fullmatch(text) else ANY_BYTES
+
+
+def _piece(value: object) -> Piece:
+    return _artifact(value) if _is_media(value) else _as_json(value)
+
+
+def _is_media(value: object) -> bool:
+    return isinstance(value, MEDIA_TYPES)
+
+
+def _artifact(value: object) -> Artifact:
+    if isinstance(value, Artifact):
+        return value
+    if isinstance(value, Image | Picture):
+        return Artifact("image/png", _as_png(value.image if isinstance(value, Image) else value))
+    return Artifact(ANY_BYTES, bytes(cast("bytes", value)))
+
+
+def _as_png(picture: Picture) -> bytes:
+    file = BytesIO()
+    fits = picture.mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16")
+    (picture if fits else picture.convert("RGB")).save(file, "PNG")
+    return file.getvalue()
+
+
+def _as_json(value: object) -> JsonValue:
+    try:
+        plain: JsonValue = to_jsonable_python(value, bytes_mode="base64")
+        # a number may be too long for JSON, and a value nested too deeply
+        json.dumps(plain)
+    except (PydanticSerializationError, ValueError, RecursionError) as error:
+        reason = cut(str(error), 300)
+        raise ToolFailed(
+            f"the tool returned a {type(value).__name__} that has no form in JSON ({reason}); it should return plain "
+            "values, or media by themselves or in a list"
+        ) from error
+    return plain
+
+
+@dataclass(frozen=True)
+class ListedTool:
+    """A tool as its source lists it; what is known of what it returns may be nothing."""
+
+    name: str
+    description: str
+    schema: Schema
+    """Of its arguments, unchecked."""
+    returns: Schema | None = None
+    returns_media: bool = False
+    output: Schema | None = None
+    """Of what a server answers with, as it says so."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a source lists.
+
+    Attributes:
+        tools: The tools that there are.
+        server: The name of the server, whose tools have a namespace of their own; ``None`` for all others.
+    """
+
+    tools: Sequence[ListedTool]
+    server: str | None = None
+
+
+class ToolSource(ABC):
+    """Tools that are started, listed and stopped together."""
+
+    wire_is_json: bool = False
+    """Whether arguments travel to another program as JSON, which has to be strict then."""
+
+    label: str
+    """What it is, for an error."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Start it, unless it runs. After a ``WorkbenchError`` nothing is left running."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Stop it, if it was started here."""
+
+    @abstractmethod
+    async def list_tools(self) -> Listing:
+        """The tools there are now, or a ``WorkbenchError``."""
+
+    def understood(self, tool: ListedTool, arguments: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+        """The arguments as a tool gets them, as far as that is known, unless they do not fit: that is a ``ToolFailed``."""
+        return arguments
+
+    @abstractmethod
+    async def call(
+        self, tool: ListedTool, arguments: dict[str, JsonValue], cancellation_token: CancellationToken
+    ) -> Sequence[Piece]:
+        """Call a tool. A ``ToolFailed`` says why it fails; it may raise anything else, too."""
+
+    def error(self, message: str) -> CodeActTeamError:
+        """An error about one of its tools."""
+        return WorkbenchError(f"{self.label}: {message}")
+
+
+class AnyWorkbench(ToolSource):
+    """A workbench of which nothing more is known. It is started and stopped here."""
+
+    def __init__(self, workbench: Workbench) -> None:
+        self._workbench = workbench
+        self._started = False
+        self.label = f"workbench {type(workbench).__name__}"
+
+    async def start(self) -> None:
+        if self._started:
+            return
+        try:
+            await self._workbench.start()
+        except Exception as error:  # whatever a workbench raises
+            raise WorkbenchError(f"{self.label} does not start: {describe_error(error)}") from error
+        self._started = True
+
+    async def stop(self) -> None:
+        if self._started:
+            self._started = False
+            await self._workbench.stop()
+
+    async def list_tools(self) -> Listing:
+        try:
+            tools = [
+                ListedTool(
+                    name=schema["name"],
+                    description=schema.get("description", ""),
+                    schema=cast("Schema", schema.get("parameters", NO_SCHEMA)),
+                )
+                for schema in await self._workbench.list_tools()
+            ]
+        except Exception as error:  # whatever a workbench raises
+            raise WorkbenchError(f"{self.label} does not list its tools: {describe_error(error)}") from error
+        return Listing(tools)
+
+    async def call(
+        self, tool: ListedTool, arguments: dict[str, JsonValue], cancellation_token: CancellationToken
+    ) -> Sequence[Piece]:
+        return pieces_of_result(await self._workbench.call_tool(tool.name, arguments, cancellation_token))
+
+
+Tool = BaseTool[Any, Any] | Callable[..., Any] | str
+"""A tool as it may be given."""
+
+_VARIADIC = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+
+
+@dataclass(frozen=True)
+class GivenTool:
+    """A tool, and how it was given: by its import path, as a live function, or as it is."""
+
+    tool: BaseTool[Any, Any]
+    path: str | None = None
+    is_live: bool = False
+
+    def dump(self) -> ComponentModel | str:
+        """Dump the tool for a config.
+
+        A ``FunctionTool`` is dumped as AutoGen does it, with its source; loading that must be allowed. A ``SettingError``
+        says that a tool has no form there.
+        """
+        if self.path is not None:
+            return self.path
+        advice = "put it into a module, and give its import path, `module:function`"
+        if self.is_live:
+            raise SettingError(f"tools: {self.tool.name!r} is a live function and cannot be dumped: {advice}")
+        try:
+            return self.tool.dump_component()
+        except Exception as error:  # whatever a tool does about a form it does not have
+            raise SettingError(
+                f"tools: {self.tool.name!r} ({type(self.tool).__name__}) cannot be dumped "
+                f"({type(error).__name__}: {error}): {advice}"
+            ) from error
+
+
+def read_tool(tool: Tool) -> GivenTool:
+    """Make a tool of what is given; raise a ``SettingError`` if it is none, or a ``ConfigError`` about its import path."""
+    if isinstance(tool, FunctionTool) and type(tool).run is FunctionTool.run:
+        # it would fail at the first call
+        _check_parameters(tool.name, function_of(tool))
+    if isinstance(tool, BaseTool):
+        return GivenTool(cast("BaseTool[Any, Any]", tool))
+    if isinstance(tool, str):
+        return GivenTool(_function_tool(resolve_function(tool)), path=tool)
+    return GivenTool(_function_tool(tool), is_live=True)
+
+
+def _function_tool(function: Callable[..., Any]) -> FunctionTool:
+    definition = _definition_of(function)
+    name = _check_kind(definition)
+    _check_parameters(name, function)
+    try:
+        return FunctionTool(function, description=inspect.getdoc(definition) or "")
+    except (ValueError, TypeError, NameError, RuntimeError) as error:
+        raise SettingError(
+            f"tools: {name} cannot be a tool: {error}; annotate parameters with types that JSON can have, and say what "
+            "they are with Annotated[type, 'what it is']"
+        ) from error
+
+
+def _definition_of(function: Any) -> Callable[..., Any]:
+    """Return the function behind a partial one, or the function itself."""
+    return cast("partial[Any]", function).func if isinstance(function, partial) else function
+
+
+def _check_kind(function: Callable[..., Any]) -> str:
+    """Check that AutoGen can make a tool of ``function``; return its name."""
+    if not inspect.isfunction(function) and not inspect.ismethod(function):
+        raise SettingError(
+            f"tools: {function!r} is no function; what can be given is a function written with 'def', a partial of one, "
+            "or a BaseTool"
+        )
+    if function.__name__ == "<lambda>":
+        raise SettingError("tools: a lambda has no name; write it with 'def'")
+    return function.__qualname__.replace("<locals>.", "")
+
+
+def _check_parameters(name: str, function: Callable[..., Any]) -> None:
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in _VARIADIC:
+            shown = f"{_VARIADIC[parameter.kind]}{parameter.name}"
+            raise SettingError(
+                f"tools: {name} takes {shown}; write its parameters out, as each has to be described"
+            )
+        if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+            raise SettingError(f"tools: {name} takes {parameter.name!r} by position only; remove the '/'")
+        if parameter.annotation is inspect.Parameter.empty:
+            raise SettingError(
+                f"tools: parameter {parameter.name!r} of {name} has no annotation; write one, such as "
+                f"'{parameter.name}: str'"
+            )
+
+
+MAX_THREADS = 64
+"""How many functions that are no coroutines run at the same time. Further calls wait."""
+
+_MAX_LOGGED = 2000
+_TOKEN = "cancellation_token"
+_RUN_JSON: Any = BaseTool[Any, Any].run_json
+
+event_logger = logging.getLogger(EVENT_LOGGER_NAME)
+
+
+class PythonTools(ToolSource):
+    """Tools that return values, where AutoGen's own workbench would make text of them.
+
+    Functions that are no coroutines run in threads, which cannot be stopped: a call that is cancelled leaves its
+    function running, unless that looks at its ``cancellation_token``. A tool without a schema is refused.
+    """
+
+    label = "tools"
+
+    def __init__(self, tools: Sequence[BaseTool[Any, Any]]) -> None:
+        self._tools = {tool.name: tool for tool in tools}
+        self._threads: ThreadPoolExecutor | None = None
+        self.listed = [_listed(tool) for tool in tools]
+        """The tools, which never change."""
+
+    async def start(self) -> None:
+        pass
+
+    async def stop(self) -> None:
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    async def list_tools(self) -> Listing:
+        return Listing(self.listed)
+
+    def understood(self, tool: ListedTool, arguments: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+        given = self._tools[tool.name]
+        if type(given).run_json is not _RUN_JSON:
+            return arguments
+        read = _read_arguments(given, arguments)
+        return {**arguments, **read.model_dump(mode="json", by_alias=True, warnings=False, fallback=repr)}
+
+    async def call(
+        self, tool: ListedTool, arguments: dict[str, JsonValue], cancellation_token: CancellationToken
+    ) -> Sequence[Piece]:
+        given = self._tools[tool.name]
+        if type(given).run_json is not _RUN_JSON:
+            return pieces_of(await given.run_json(arguments, cancellation_token))
+        # what AutoGen's does, without turning the value to text, which fails for a model with a date
+        with trace_tool_span(tool_name=tool.name, tool_description=given.description):
+            value = await self._run(given, _read_arguments(given, arguments), cancellation_token)
+            if isinstance(value, TaskResult):
+                # of an agent or a team: what a model gets of it, and not all of its messages
+                value = given.return_value_as_string(value)
+            pieces = pieces_of(value)
+        if event_logger.isEnabledFor(logging.INFO):
+            shown = cut(json.dumps(pieces, default=repr), _MAX_LOGGED)
+            event_logger.info(ToolCallEvent(tool_name=tool.name, arguments=arguments, result=shown))
+        return pieces
+
+    async def _run(
+        self, tool: BaseTool[Any, Any], arguments: BaseModel, cancellation_token: CancellationToken
+    ) -> Any:
+        if not isinstance(tool, FunctionTool) or type(tool).run is not FunctionTool.run:
+            return await tool.run(arguments, cancellation_token)
+        # not AutoGen's own threads, which are as few as the loop's
+        function = function_of(tool)
+        if inspect.iscoroutinefunction(function):
+            return await tool.run(arguments, cancellation_token)
+        given = {name: getattr(arguments, name) for name in type(arguments).model_fields}
+        if _TOKEN in inspect.signature(function).parameters:
+            given[_TOKEN] = cancellation_token
+        if inspect.isasyncgenfunction(function):
+            return [item async for item in function(**given)]
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="codeact-team-tool")
+        context = contextvars.copy_context()
+        return await asyncio.get_running_loop().run_in_executor(
+            self._threads, lambda: context.run(_call, partial(function, **given))
+        )
+
+    def error(self, message: str) -> CodeActTeamError:
+        return SettingError(f"{self.label}: {message}")
+
+
+def _call(function: partial[Any]) -> Any:
+    try:
+        returned = function()
+        # here, for its body may take its time
+        return list(cast("Iterable[Any]", returned)) if inspect.isgenerator(returned) else returned
+    except StopIteration as error:
+        # a future cannot hold one, and would never be done
+        raise RuntimeError(f"StopIteration: {error}") from error
+    except SystemExit as error:
+        raise RuntimeError(f"the tool tried to exit ({error})") from error
+
+
+def _read_arguments(tool: BaseTool[Any, Any], arguments: Mapping[str, Any]) -> BaseModel:
+    try:
+        return tool.args_type().model_validate(arguments)
+    except ValidationError as error:
+        said = (
+            f"{'.'.join(map(str, item['loc'])) or 'arguments'}: {item['msg']}"
+            for item in error.errors(include_url=False, include_context=False, include_input=False)[:3]
+        )
+        raise ToolFailed("; ".join(said)) from None
+
+
+def _listed(tool: BaseTool[Any, Any]) -> ListedTool:
+    try:
+        schema = _arguments_of(tool)
+    except Exception as error:  # whatever a tool, or pydantic, raises about types that have no schema
+        raise SettingError(
+            f"tools: {tool.name!r} has parameters of types that have no JSON schema: {cut(str(error), 500)}"
+        ) from error
+    # not always a type, whatever AutoGen says
+    returned: Any = cast("Any", tool.return_type())
+    if returned is TaskResult:
+        # which code gets as text
+        returned = str
+    returns_media = isinstance(returned, type) and issubclass(returned, MEDIA_TYPES)
+    returns = None if returns_media else _schema_of_returned(cast("Any", returned))
+    return ListedTool(tool.name, tool.description, schema, returns, returns_media)
+
+
+def _arguments_of(tool: BaseTool[Any, Any]) -> Schema:
+    if type(tool).schema is not BaseTool.schema:
+        return cast("Schema", tool.schema.get("parameters", NO_SCHEMA))
+    # AutoGen's own puts definitions in the place of references, which it cannot where a type holds itself
+    return {"additionalProperties": False, **tool.args_type().model_json_schema()}
+
+
+def _schema_of_returned(returned: object) -> Schema | None:
+    # AutoGen passes on what a signature says that says nothing
+    if isinstance(returned, type) and returned.__name__ == "_empty":
+        return None
+    try:
+        return TypeAdapter(cast("Any", returned)).json_schema(mode="serialization")
+    except PydanticUserError:
+        return None
