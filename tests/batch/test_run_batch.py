@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from batch.batches import coder, doubling, numbers, of_type, results, said
-from support.openai_server import AnyReply, HttpError, ScriptedServer, Text
+from support.openai_server import AnyReply, Body, HttpError, ScriptedServer, Slow, Text
 from support.small_disk import leave_free, small_disk
 from support.waiting import until
 
@@ -364,6 +364,25 @@ async def test_a_checker_that_takes_long_does_not_keep_a_batch_from_stopping(tmp
             coder(server.base_url), [{**task, "checker": "assert answer"}], out=tmp_path, workers=1
         )
     assert (again.outcomes, again.wrong) == ({"accepted": 1}, 0)
+
+
+async def test_calls_of_models_that_a_stop_has_cut_off_are_made_anew(tmp_path: Path) -> None:
+    seconds = [60.0]
+
+    def reply(body: Body) -> AnyReply:
+        return Slow(seconds[0], doubling(body))
+
+    async with ScriptedServer(reply) as server:
+        batch = Batch(coder(server.base_url), numbers(3), out=tmp_path, workers=1)
+        running = asyncio.create_task(batch.run())
+        await until(lambda: len(server.requests) == 3)
+        assert batch.stop(signal.SIGTERM)
+        assert ((await running).left, results(tmp_path)) == (3, [])
+        seconds[0] = 0
+        again = await run_batch(coder(server.base_url), numbers(3), out=tmp_path, workers=1)
+        # two calls for each, and the first of each was made twice
+        assert len(server.requests) == 9
+    assert (again.outcomes, again.wrong, again.exit_code) == ({"accepted": 3}, 0, 0)
 
 
 async def test_files_for_which_there_is_no_room_are_copied_by_the_same_batch_later(tmp_path: Path) -> None:
