@@ -114,7 +114,7 @@ fence_lines = st.sampled_from(
 )
 
 
-LABELLED_IN_BARE = re.compile(r"```[ \t]*\n[> \t]*```ours")
+LABELLED_IN_BARE = re.compile(r"(```|~~~)[ \t]*\n[> \t]*\1ours")
 
 
 @given(st.lists(fence_lines, max_size=20))
