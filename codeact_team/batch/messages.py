@@ -1,4 +1,12 @@
-"""Messages between a batch and its workers, with the files that they carry."""
+"""Messages between a batch and its workers, with the files that they carry.
+
+A run travels in pieces of a few kilobytes, as plain data. Where it arrives it is put together aside, and takes its
+place as a whole. Names of files come from hostile code: nothing is written but below the directory of its run, and no link is
+followed.
+
+To the worker go ``begin``, ``run`` with a ``lease``, ``answer`` and ``stop``; from it come ``ready`` or ``unfit``, ``ask``,
+``told`` and ``done``. ``carried`` goes both ways, with the pieces of a run.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Components in a document: what they are, who takes part, and what they were loaded from."""
+"""Components in a document: what they are, who takes part, and what they were loaded from.
+
+Components keep values, not where these came from. So each component of a loaded document is known, as long as it
+lives, with the references of that document; nothing else is remembered.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,17 @@
-"""Values from elsewhere: the environment, the command line, a task's fields."""
+"""Values from elsewhere: the environment, the command line, a task's fields.
+
+References to the environment: ``${NAME}`` and ``${NAME:-default}``. ``$${`` stands for a literal ``${``. What a reference
+resolves to is not searched for further ones, nor is data that is put into a text. What each text was made from stays with the
+document, so that a dump writes the reference and never the value.
+
+Fields: ``{field}`` in an override stands for data, such as what a task of a batch says. Data is put in after YAML was parsed,
+and after references to the environment were resolved: nothing in it is read as either. So whatever a field says, it sets its
+value and nothing else.
+
+Overrides: ``config.participants.executor.config.max_retries_on_error=3`` changes one value. A step of the path is a key, an
+index of a list, or the name of a component in a list (its ``config.name``). The value is YAML: a scalar, or a list or mapping
+in flow style; an empty one is null. Whether it fits is for the schema to say.
+"""
 
 from __future__ import annotations
 

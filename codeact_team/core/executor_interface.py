@@ -1,4 +1,8 @@
-"""What an executor offers beyond AutoGen's ``CodeExecutor``, and what is told of its workspace."""
+"""What an executor offers beyond AutoGen's ``CodeExecutor``, and what is told of its workspace.
+
+Agents accept any AutoGen executor. One that is a :class:`StreamingCodeExecutor` also streams its output, says which languages
+it runs, and tells more about a result than an exit code.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,10 @@
 
 Fences follow CommonMark, followed by a bounded repair of what models really write; blocks between tags
 such as ``<execute>`` are read as well.
+
+A Markdown parser is not used: markdown-it-py, fast on prose, takes seconds for a megabyte of list items, and it cannot be told
+to read on behind a fence that stands in a docstring. Only lines with a fence or a tag matter here, so the reader jumps from one
+to the next.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Which components a config may name: the allow-list, and how a provider is found."""
+"""Which components a config may name: the allow-list, and how a provider is found.
+
+A path is checked before anything is imported, and what it resolves to is checked again: another path to the same class does
+not evade a refusal, and a path through an allowed module does not reach what is defined elsewhere.
+"""
 
 from __future__ import annotations
 

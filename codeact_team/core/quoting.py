@@ -1,4 +1,8 @@
-"""Text in which no code may be found, and a model's thoughts, which are no part of its reply."""
+"""Text in which no code may be found, and a model's thoughts, which are no part of its reply.
+
+A server that knows the model's family gives the thoughts apart from the words. Others leave them in the text,
+between tags. Some leave out the opening tag, because their prompt has ended with it.
+"""
 
 from __future__ import annotations
 

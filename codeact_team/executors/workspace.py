@@ -1,4 +1,8 @@
-"""The directory of the host that is a sandbox's workspace, and how much it may grow."""
+"""The directory of the host that is a sandbox's workspace, and how much it may grow.
+
+The kernel has no quota for a directory. Files are counted when the sandbox starts, and again whenever code has run
+for a while.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Structured answers of a model, in whatever way it can give them."""
+"""Structured answers of a model, in whatever way it can give them.
+
+A client is asked in the strictest way it supports: structured output, then JSON mode, then a plain request. A server that
+refuses a way is asked the next one, and that is remembered for the client. What comes back is read leniently, and an object
+that the model may only quote is not its answer. A model whose answer cannot be used is asked once more. An answer that still
+cannot be used is a result, with the reason in words; only a failing environment raises.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What comes of a run: its ending, its costs, and its failures in words."""
+"""What comes of a run: its ending, its costs, and its failures in words.
+
+Model clients of several providers name their errors as OpenAI's does, and give them its attributes.
+"""
 
 from __future__ import annotations
 

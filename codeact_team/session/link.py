@@ -1,4 +1,8 @@
-"""The host's end of the stream to a session: frames in both directions, and who waits for which."""
+"""The host's end of the stream to a session: frames in both directions, and who waits for which.
+
+Everything that comes from the sandbox is data that may be forged, too large or garbage; that ends the stream, and nothing
+else.
+"""
 
 from __future__ import annotations
 

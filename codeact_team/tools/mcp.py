@@ -1,4 +1,8 @@
-"""MCP servers as sources of tools: their connection, their answers, and their secrets kept out of errors."""
+"""MCP servers as sources of tools: their connection, their answers, and their secrets kept out of errors.
+
+``McpWorkbench`` of AutoGen 0.7 loses the definitions of a schema, output schemas, structured content, what is neither text
+nor a picture, and all but the first page of a list. So servers are asked in a session of our own.
+"""
 
 from __future__ import annotations
 

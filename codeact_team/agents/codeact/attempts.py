@@ -1,4 +1,13 @@
-"""Attempts side by side, in forks of one interpreter, and the choice between them."""
+"""Attempts side by side, in forks of one interpreter, and the choice between them.
+
+An attempt is a whole run of the agent: its model begins with the conversation as it is, and its code with the variables and
+the files. Each has the agent's limits for itself. When all have come to their end, the model is asked which answer is the
+best, as in a reflection, unless there is only one, or all are the same. The branch of that attempt takes the place of the
+session, its conversation that of the agent, and what it has said is yielded. The other branches end, and of the other
+attempts only the cost is left. Until then what cannot be undone is not done: only tools that may be called twice are called.
+
+What is asked in an attempt depends on nothing that happens in another one, so that a journal can answer each by itself.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Which packages are asked for, and for which Python."""
+"""Which packages are asked for, and for which Python.
+
+What a file is read as is what uv gets, and never the file itself: uv would build what a line such as ``-e ./project`` names,
+and so run its code on this machine, even where it is told to build nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Contents of a journal that are kept apart, and the room that a run may take."""
+"""Contents of a journal that are kept apart, and the room that a run may take.
+
+In a line, ``{"$blob": digest, "size": bytes}`` stands for the value that a blob holds as JSON, ``{"$bytes": ...}`` for a text
+in base64 whose bytes it holds, and ``{"$url-bytes": ...}`` for one in the base64 of URLs. A key of the run's own that begins
+with ``$`` gets another ``$`` before it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Creates and starts containers, so that none is left that nobody knows."""
+"""Creates and starts containers, so that none is left that nobody knows.
+
+Containers that are about to start are noted: where this process is killed before they do, the next run removes them. A
+container that is made ends with this process once it has started, and not before that.
+"""
 
 from __future__ import annotations
 
