@@ -303,6 +303,7 @@ async def test_the_limit_of_the_workspace_holds_for_copies_made_at_once(kind: Ki
     await executor.stop()
 
 
+@pytest.mark.long
 async def test_nothing_is_left_of_a_fork_for_which_the_disk_is_too_small(kind: Kind, tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "100m"):
         executor = kind.make(work_dir=tmp_path / "disk", workspace_mib=None)

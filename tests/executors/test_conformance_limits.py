@@ -182,6 +182,7 @@ async def test_what_a_block_has_left_running_ends_with_it(
     await assert_dead(work_dir)
 
 
+@pytest.mark.long
 @fresh_processes
 async def test_half_of_the_code_is_never_run(executor: SandboxedCodeExecutor, work_dir: Path) -> None:
     # a cancellation while the code is being sent, or before, or after that

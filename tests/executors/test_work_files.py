@@ -108,8 +108,9 @@ async def test_data_goes_in_and_what_was_made_or_changed_comes_out(
     assert data[0].read_text() == "a,b\n1,2\n"
 
 
+@pytest.mark.long
 @pytest.mark.docker
-@pytest.mark.parametrize("name", ["docker", pytest.param("docker-session", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", ["docker", "docker-session"])
 async def test_the_same_with_a_workspace_in_the_container(name: str, data: Sequence[Path], out: Path) -> None:
     kind = KINDS[name]
     before = kind.held()
@@ -250,6 +251,7 @@ async def test_what_has_changed_or_vanished_meanwhile_is_told_file_by_file(kind:
     assert sorted(os.listdir(out)) == ["d", "e"]
 
 
+@pytest.mark.long
 @confined
 async def test_a_copy_that_is_cancelled_ends(
     kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -90,6 +90,7 @@ async def threads_here() -> AsyncGenerator[None]:
         yield
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hostile", HOSTILE)
 async def test_the_loop_goes_on_while_a_long_list_is_read(hostile: str) -> None:
     make, size = HOSTILE[hostile]

@@ -245,6 +245,7 @@ async def unrecorded(_: object) -> Sequence[str]:
     return ()
 
 
+@pytest.mark.long
 async def test_long_names_do_not_keep_the_loop_waiting(tmp_path: Path) -> None:
     workspace = tmp_path / "workspace"
     executor = ConfinedCommandLineCodeExecutor(work_dir=workspace, confinement="best_effort")
