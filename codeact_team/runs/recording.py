@@ -355,6 +355,9 @@ _PIECE = 1 << 20
 _OVERLAP = 1024
 """Bytes that no placeholder is longer than."""
 
+_Parts = Sequence[tuple[tuple[str | int, ...], Any]]
+"""All that is in a config, each with where it is there."""
+
 
 @dataclass(frozen=True)
 class ForeignRun:
@@ -399,14 +402,15 @@ def shown_to(
     if config is not None and not is_text(config):
         # it would be taken for the name of a file
         raise JournalError(f"{readable(str(directory.path))} has no config that could run")
-    wanted = [] if config is None else list(_wanted(config))
+    parts = [] if config is None else list(walk(read_document(config).data))
+    wanted = list(_wanted(config or "", parts))
     if confirm is None:
         raise foreign_refused(directory.path, *_short(wanted))
     about = directory.about()
     named = _named_in(directory.path, named_by(about.nonce))
     names = [name for name in credentials_of_environment(os.environ) if name in named]
     referred = dict.fromkeys(_REFERENCE.findall(config or ""))
-    sent = _sent(config) if config is not None else dict[str, str]()
+    sent = _sent(parts)
     names += [name for name in {**referred, **sent} if name in os.environ and name not in names]
     if len(names) > _MOST_NAMES:
         raise JournalError(
@@ -465,11 +469,11 @@ def _named_in(top: Path, placeholder: re.Pattern[bytes]) -> set[str]:
     return found
 
 
-def _wanted(config: str) -> Iterator[str]:
+def _wanted(config: str, parts: _Parts) -> Iterator[str]:
     """What a config asks for, as far as that can be told without importing anything."""
     providers: dict[str, None] = {}
     told: dict[str, None] = {}
-    for path, value in walk(read_document(config).data):
+    for path, value in parts:
         if is_component(value):
             providers[str(value["provider"])] = None
         elif last_key(path) in _TELLING and value not in (None, [], {}, ""):
@@ -482,10 +486,10 @@ def _wanted(config: str) -> Iterator[str]:
         yield f"components: {', '.join(providers)}"
 
 
-def _sent(config: str) -> Mapping[str, str]:
+def _sent(parts: _Parts) -> Mapping[str, str]:
     """The variables that model clients read a key from by themselves, each with the server that a config has it sent to."""
     found: dict[str, str] = {}
-    for _, value in walk(read_document(config).data):
+    for _, value in parts:
         if is_component(value) and isinstance(settings := value.get("config"), dict):
             given = cast("Mapping[str, Any]", settings)
             server = next((_text(given[name]) for name in SERVER_FIELDS if given.get(name)), "")
