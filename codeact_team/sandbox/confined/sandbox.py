@@ -347,13 +347,14 @@ class ConfinedSandbox(Sandbox):
         if self._packages is not None:
             self._paths.append(str(self._packages))
         # code may put a link in its place from now on: the supervising process looks whether it has the same
-        self._workspace, identity = _opened(self._workspace)
+        found = _opened(self._workspace)
+        self._workspace = found.path
         self._private = TemporaryDirectory()
         return Control(
             {
                 "readable": self._paths,
                 "workspace": str(self._workspace),
-                "workspace_identity": identity,
+                "workspace_identity": found.identity,
                 "private": self._private.path,
                 "workspace_mib": self._workspace_mib,
                 **self._config.model_dump(include={"memory_mib", "pids", "cpus", "tmpfs_mib"}),
@@ -413,7 +414,6 @@ def _opened(workspace: Path) -> KnownDirectory:
         descriptor = open_named(workspace, DIRECTORY)
         try:
             found = known_directory(descriptor)
-            status = os.fstat(descriptor)
             can_write = os.access(".", os.W_OK, dir_fd=descriptor)
         finally:
             os.close(descriptor)
@@ -423,6 +423,7 @@ def _opened(workspace: Path) -> KnownDirectory:
         ) from error
     if not can_write:
         raise ConfinementError(f"The work_dir {str(workspace)!r} cannot be written.")
+    status = found.status
     if os.geteuid() == 0 and status.st_uid != 0 and ~status.st_mode & stat.S_IRWXO:
         raise ConfinementError(
             f"The work_dir {str(workspace)!r} belongs to user {status.st_uid}, as those do that are made for a container, "

@@ -315,7 +315,7 @@ def _bound(work_dir: Path | None, source: Path | None) -> Generator[Binding | No
             # one, and the container then does not see the file
             directory = open_named(work_dir, DIRECTORY)
             stack.callback(os.close, directory)
-            found, status = known_directory(directory).path, os.fstat(directory)
+            found, status = known_directory(directory)
             os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644, dir_fd=directory))
         except OSError as error:
             raise SandboxError(f"the work_dir {work_dir} cannot be written: {error.strerror}") from error

@@ -106,11 +106,16 @@ class KnownDirectory(NamedTuple):
 
     Attributes:
         path: Where it was then, without links.
-        identity: Its device and inode.
+        status: What it was then.
     """
 
     path: Path
-    identity: tuple[int, int]
+    status: os.stat_result
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Its device and inode."""
+        return self.status.st_dev, self.status.st_ino
 
 
 def known_directory(descriptor: int) -> KnownDirectory:
@@ -127,7 +132,7 @@ def known_directory(descriptor: int) -> KnownDirectory:
         path = os.fsdecode(fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(_LONGEST_PATH)).rstrip(b"\0"))
     else:
         path = os.readlink(f"/proc/self/fd/{descriptor}")
-    return KnownDirectory(Path(path), (status.st_dev, status.st_ino))
+    return KnownDirectory(Path(path), status)
 
 
 @contextmanager
