@@ -13,10 +13,10 @@ from typing import Any
 from pydantic import JsonValue
 
 from codeact_team.agents.observations import RESULT_KEY
-from codeact_team.config.document import without_secrets
 from codeact_team.core.effects import Event
 from codeact_team.core.events import VERSION, ArtifactReference, MessageSent, dump
 from codeact_team.core.execution import PICTURES_KEY, Artifact
+from codeact_team.core.redaction import without_secrets
 from codeact_team.runs.result import RunEnding, RunResult
 
 _SOURCE = "codeact-team"
