@@ -435,7 +435,7 @@ class Worker:
         """What a run has come to that somebody else has finished."""
         if not directory.is_begun:
             return None
-        last = RecordedRun(directory).last_event()
+        last = RecordedRun(directory).result()
         if not isinstance(last, RunResult) or last.ending not in (RunEnding.ACCEPTED, RunEnding.NOT_ACCEPTED):
             return None
         return None if last.files_due or (last.stop_reason or "").startswith(OUT_OF_BUDGET) else last

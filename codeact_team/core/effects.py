@@ -93,6 +93,7 @@ class Effect(ABC, Generic[T]):
     form: TypeAdapter[T]
     part: object = None
     span: int = 0
+    _end: tuple[Event, object, BaseException | None] | None = None
 
     @cached_property
     def source(self) -> str:
@@ -122,9 +123,20 @@ class Effect(ABC, Generic[T]):
     def began(self, span: int) -> Event:
         """What is told when it begins."""
 
+    def end(self, outcome: T | None, error: BaseException | None) -> Event:
+        """The event that is told when it has ended, the same one for the same outcome."""
+        if self._end is None or self._end[1] is not outcome or self._end[2] is not error:
+            self._end = self.ended(self.span, outcome, error), outcome, error
+        return self._end[0]
+
     @abstractmethod
     def ended(self, span: int, outcome: T | None, error: BaseException | None) -> Event:
         """What is told when it has ended, by an outcome or by an error."""
+
+
+def now() -> float:
+    """The time of an event, in seconds since the epoch, in whole microseconds."""
+    return round(time.time(), 6)
 
 
 def error_text(error: BaseException | None) -> str | None:
@@ -181,7 +193,7 @@ class Door:
 
     def tell(self, event: Event) -> None:
         """Tell every listener of an event, now. Raises nothing."""
-        event.at = time.time()
+        event.at = event.at or now()
         if event.parent is None:
             event.parent = _span.get()
         for listener, essential in list(self._listeners.items()):
@@ -219,7 +231,7 @@ class Door:
         """
         self.check()
         outcome, failure = None, None
-        with self.span(effect.began, lambda span: effect.ended(span, outcome, failure)) as effect.span:
+        with self.span(effect.began, lambda _: effect.end(outcome, failure)) as effect.span:
             try:
                 outcome = await self._stand(effect, do)
             except BaseException as error:

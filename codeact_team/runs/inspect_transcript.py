@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -249,16 +248,6 @@ def outcome_of(event: BlockEnded) -> dict[str, Any]:
 
 CODE = "execute_code"
 """What blocks of code are called, as a tool."""
-_ROUNDING = 1e-5
-"""Seconds that a journal's times may be off."""
-_KINDS: Mapping[str, type[Event]] = {
-    "model_call": ModelCallBegan,
-    "block": BlockBegan,
-    "part_block": BlockBegan,
-    "tool_call": ToolCallBegan,
-    "part_call": ToolCallBegan,
-}
-"""By the kind of an effect: what tells that it begins."""
 _UNFINISHED = "it had not ended when the run did"
 _KEPT_AS_THEY_ARE = (BudgetSpent, Decision, Opened, SandboxLost)
 _PROBLEMS: Mapping[CallOutcome, Any] = {
@@ -290,10 +279,9 @@ class Transcript:
         self.usage: dict[str, ModelUsage] = {}
         self._name = name
         self._began = began
-        told = [effect for effect in effects if effect.kind in _KINDS]
-        self._asked = sorted(told, key=lambda effect: effect.n)
+        self._asked = {effect.n: effect for effect in effects}
         self._spans: dict[int, str] = {}
-        """The ids of the spans that are open, by their numbers, which a run that is resumed uses again."""
+        """The ids of the spans that are open, by their numbers."""
         self._calls: dict[int, tuple[ModelEvent | ToolEvent | InputEvent, _Began]] = {}
 
     def __call__(self, event: Event) -> None:
@@ -321,7 +309,7 @@ class Transcript:
     def close(self) -> None:
         """Mark what has not ended, and end what is open."""
         for call, began in self._calls.values():
-            _fill(call, self._asked_by(began, math.inf))
+            _fill(call, self._asked.get(began.span))
             if isinstance(call, ModelEvent):
                 call.error = _UNFINISHED
             elif isinstance(call, ToolEvent):
@@ -340,7 +328,7 @@ class Transcript:
 
     def _begin(self, event: Event, number: int, name: str, kind: str) -> None:
         place = self._place(event)
-        identity = f"{number}-{len(self.events)}"
+        identity = str(number)
         self._spans[number] = identity
         place["span_id"], parent = identity, place["span_id"]
         self.events.append(SpanBeginEvent(id=identity, parent_id=parent, type=kind, name=name, **place))
@@ -382,7 +370,7 @@ class Transcript:
         call, began = self._calls.pop(event.span, (None, None))
         if began is None:
             return
-        asked = self._asked_by(began, event.at)
+        asked = self._asked.get(event.span)
         _fill(call, asked)
         match event, call:
             case ModelCallEnded(), ModelEvent():
@@ -438,16 +426,6 @@ class Transcript:
         )
         self.events.append(ScoreEvent(score=score, intermediate=True, scorer=event.agent, **place))
 
-    def _asked_by(self, began: _Began, end: float) -> RecordedEffect | None:
-        """What was asked between the begin and the end of a call: nothing where it was refused before it was recorded."""
-        for number, effect in enumerate(self._asked):
-            if effect.began > end + _ROUNDING:
-                return None
-            by_the_agent = effect.by.rpartition("@")[0] == began.agent
-            if by_the_agent and effect.began >= began.at - _ROUNDING and _fits(effect, began):
-                return self._asked.pop(number)
-        return None
-
 
 def _model_event(event: ModelCallBegan, place: dict[str, Any]) -> ModelEvent:
     return ModelEvent(
@@ -472,18 +450,6 @@ def _fill(call: object, asked: RecordedEffect | None) -> None:
             call.arguments = arguments
         case _:
             pass
-
-
-def _fits(effect: RecordedEffect, event: Event) -> bool:
-    if not isinstance(event, _KINDS[effect.kind]):
-        return False
-    match event, effect.request:
-        case ModelCallBegan(), {"model": model}:
-            return model == event.model
-        case ToolCallBegan(), {"tool": str() as name}:
-            return name[:100] == event.name[:100]
-        case _:
-            return isinstance(event, BlockBegan)
 
 
 def _time(seconds: float) -> datetime:

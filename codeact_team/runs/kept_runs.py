@@ -76,7 +76,7 @@ class KeptRun:
         is_running = run.is_running
         try:
             there = directory.lines.exists()
-            last, task = (run.last_event(), run.task or "") if there else (None, about.task or "")
+            last, task = (run.result(), run.task or "") if there else (None, about.task or "")
         except JournalError as error:
             return cls(directory, RunState.DAMAGED, about, about.task or "", problem=str(error))
         result = last if isinstance(last, RunResult) else None

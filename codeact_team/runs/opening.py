@@ -115,7 +115,7 @@ async def _recorded(
                 recorded = _RecordedTeam(team, door, recording, executors, summary.take)
                 end = recorded.end
                 recorded.require_the_door()
-                recording.begin(config, None, executors, what_is_open(executors), recorded.park)
+                recording.begin(config, None, executors, what_is_open(executors), recorded.park, door.numbers)
             yield cast("Team", recorded)
         door.check()
     except BaseException as error:

@@ -22,7 +22,7 @@ from codeact_team.config.for_every import ForEvery
 from codeact_team.config.loading import CheckedConfig
 from codeact_team.config.models import SERVER_FIELDS, keys_for_a_server
 from codeact_team.core.aio import to_the_end
-from codeact_team.core.effects import Effect, Event, Perform, tell
+from codeact_team.core.effects import Effect, Event, Numbers, Perform, tell
 from codeact_team.core.events import Opened, RunParked
 from codeact_team.core.executor_interface import ChangedFile, StreamingCodeExecutor
 from codeact_team.core.redaction import credentials_of_environment, names_in_placeholders
@@ -114,7 +114,7 @@ class Recording:
             return None
         if current_handler() is not None:
             return None
-        last = RecordedRun(self._runs).last_event()
+        last = RecordedRun(self._runs).result()
         if not isinstance(last, RunResult) or last.ending is not RunEnding.PARKED:
             return None
         past = Past(self._runs)
@@ -132,6 +132,7 @@ class Recording:
         executors: Sequence[StreamingCodeExecutor],
         opened: Opened,
         park: Callable[[RunParked], None],
+        numbers: Numbers,
     ) -> None:
         """Record from now on, if anything is to be recorded. Blocks.
 
@@ -141,6 +142,7 @@ class Recording:
             executors: Where code runs; none of them may reach the directory.
             opened: What was told before.
             park: Ends the run where it waits for a person who is not there.
+            numbers: Those of its effects.
 
         Raises:
             JournalError: If it cannot be recorded.
@@ -155,7 +157,7 @@ class Recording:
         _refuse_what_reaches_the_key(executors)
         credentials = credentials_of(config.document, os.environ)
         if directory.is_begun:
-            recorder = self._go_on(directory, config, credentials, task, executors)
+            recorder = self._go_on(directory, config, credentials, task, executors, numbers)
         else:
             about = About(
                 id=directory.path.name,
@@ -169,6 +171,7 @@ class Recording:
                 about,
                 config.written,
                 credentials,
+                numbers,
                 key=directory.key,
                 mib=self._mib,
                 sync=self._sync,
@@ -183,9 +186,10 @@ class Recording:
         credentials: Mapping[str, str],
         task: str | None,
         executors: Sequence[StreamingCodeExecutor],
+        numbers: Numbers,
     ) -> Recorder:
         recorder, past = Recorder.reopen(
-            directory, credentials, shown=self._shown, mib=self._mib, sync=self._sync
+            directory, credentials, numbers, shown=self._shown, mib=self._mib, sync=self._sync
         )
         try:
             # nothing is written to a run that is refused, not even that it was
@@ -199,7 +203,7 @@ class Recording:
             recorder.close()
             raise
         self._recorder, self._resumption, self.copies = recorder, resumption, past.copies
-        if task is None and recorder.questions.shown(directory.config()) != config.written:
+        if task is None and recorder.redactor.restore(directory.config()) != config.written:
             logger.warning(
                 "the config has changed since this run began: what is asked otherwise is done anew"
             )

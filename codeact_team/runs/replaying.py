@@ -25,9 +25,7 @@ from codeact_team.core.events import ChangedRequest, Replayed
 from codeact_team.core.providers import Policy
 from codeact_team.core.redaction import Redactor, credentials_of_environment
 from codeact_team.errors import JournalError
-from codeact_team.runs.journal.blobs import Blobs
 from codeact_team.runs.journal.past import Past
-from codeact_team.runs.journal.questions import Questions
 from codeact_team.runs.journal.recorded_run import RecordedRun
 from codeact_team.runs.journal.replay import Replay
 from codeact_team.runs.journal.restoration import difference
@@ -169,11 +167,11 @@ class ReplayedRun:
         )
 
     def _ended_as(self, ending: RunEnding) -> bool:
-        last = self._run.last_event()
+        last = self._run.result()
         return isinstance(last, RunResult) and last.ending is ending
 
     def _other_end(self, result: RunResult) -> str | None:
-        last = self._run.last_event()
+        last = self._run.result()
         if not isinstance(last, RunResult) or last.ending in (RunEnding.FAILED, RunEnding.STOPPED):
             return None
         if last.ending is not result.ending:
@@ -226,7 +224,6 @@ def replayed(
         replaying = Replaying()
         runner = TeamRunner(moved, record=replaying)
         all_secrets = Redactor(credentials_of(checked.document, os.environ), about.nonce, shown)
-        questions = Questions(all_secrets, Blobs(place / "blobs"))
         past = Past(directory)
         if past.chain is None and shown is None:
             raise foreign_refused(directory.path)
@@ -237,7 +234,7 @@ def replayed(
             )
         replay = Replay(
             past,
-            questions,
+            all_secrets,
             names,
             runner.break_off,
             until=until,

@@ -58,7 +58,7 @@ def resumed(
         )
     if run.is_running:
         raise JournalError(f"the run {about.id} has not ended: another process works on it")
-    last = run.last_event()
+    last = run.result()
     is_accepted = isinstance(last, RunResult) and last.ending is RunEnding.ACCEPTED
     # else all is answered from the journal, and what nobody has got yet is delivered
     if is_accepted and run.is_delivered and not again:

@@ -370,7 +370,9 @@ class TeamRunner:
             self._park(waits)
             await asyncio.get_running_loop().create_future()
         async with self._loaded(config):
-            self._recording.begin(config, wanted, executors_of(self._scope), self._opened, self._park)
+            self._recording.begin(
+                config, wanted, executors_of(self._scope), self._opened, self._park, self._door.numbers
+            )
             return await self._stream(wanted, seconds)
 
     async def _stream(

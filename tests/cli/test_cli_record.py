@@ -38,7 +38,7 @@ def test_a_run_is_kept_below_the_working_directory_with_all_that_happened(tmp_pa
         f".codeact-team/runs/{run.about.id}"
     ]
     assert sum(isinstance(event, ModelCallEnded) for event in events) == 2
-    last = run.last_event()
+    last = run.result()
     assert isinstance(last, RunResult)
     assert last.ending is RunEnding.ACCEPTED
     effects = [effect for effect in run.effects() if effect.kind != "time_reading"]

@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -98,18 +98,31 @@ def told_as_unknown(folder: Path) -> int:
 
 def _outcomes_of_calls(folder: Path) -> Iterator[Any]:
     for each in RecordedRun(last_run(folder)).effects():
-        if each.kind in CALLS:
+        if each.kind in CALLS and not each.is_repeated:
             yield each.outcome
+
+
+def begun_and_ended(entries: Sequence[dict[str, Any]], kind: str) -> tuple[int, int]:
+    """Which entries, counted from 1, are the begin and the end of the first effect of a kind."""
+    begun = next(n for n, entry in enumerate(entries, 1) if entry.get("ask", {}).get("kind") == kind)
+    span = entries[begun - 1]["span"]
+    return begun, next(n for n, entry in enumerate(entries, 1) if "end" in entry and entry["span"] == span)
+
+
+def ends_of_blocks(entries: Sequence[dict[str, Any]]) -> list[int]:
+    """Which entries, counted from 1, are the ends of blocks."""
+    return [n for n, entry in enumerate(entries, 1) if "ran" in entry.get("end", {})]
 
 
 def under_way(folder: Path) -> int:
     """How many calls of tools have no end in the journal."""
     asked: set[int] = set()
     for entry in read_log(last_run(folder).lines):
-        if entry.get("ask", {}).get("kind") in CALLS:
-            asked.add(entry["n"])
-        if not entry.get("cancelled"):
-            asked.discard(entry.get("answered", entry.get("failed", 0)))
+        if (ask := entry.get("ask", {})).get("kind") in CALLS:
+            asked.discard(ask.get("same", {}).get("span"))
+            asked.add(entry["span"])
+        if (end := entry.get("end")) is not None and not end.get("cancelled"):
+            asked.discard(entry["span"])
     return len(asked)
 
 

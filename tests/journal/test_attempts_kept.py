@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from killing import alone, check, last_run, resume, run, start
+from killing import alone, begun_and_ended, check, last_run, resume, run, start
 from stories import ATTEMPTS, Story, coder, python, said_before, text_of
 from support.openai_server import AnyReply, Body, Json, ScriptedServer, Text
 
@@ -36,8 +36,8 @@ def events_of(folder: Path, kind: str) -> list[Any]:
     for entry in read_log(last_run(folder).lines):
         if "resumed" in entry:
             told.clear()
-        if entry.get("event", {}).get("type") == kind:
-            told.append(entry["event"])
+        if entry.get("type") == kind:
+            told.append(entry)
     return told
 
 
@@ -46,8 +46,7 @@ def test_after_one_is_chosen_only_its_code_runs_again(tmp_path: Path) -> None:
     with ScriptedServer.in_thread(ATTEMPTS.reply) as server:
         alone(tmp_path / "alone", server, ATTEMPTS)
         entries = list(read_log(last_run(tmp_path / "alone").lines))
-        promotion = next(each["n"] for each in entries if each.get("ask", {}).get("kind") == "promotion")
-        answered = next(each["n"] for each in entries if each.get("answered") == promotion)
+        _, answered = begun_and_ended(entries, "promotion")
         folder = tmp_path / "killed"
         folder.mkdir()
         start(folder, server, ATTEMPTS, answered)
@@ -61,7 +60,7 @@ def test_before_that_the_code_of_each_attempt_runs_again_in_its_branch(tmp_path:
     with ScriptedServer.in_thread(ATTEMPTS.reply) as server:
         alone(tmp_path / "alone", server, ATTEMPTS)
         entries = list(read_log(last_run(tmp_path / "alone").lines))
-        promotion = next(each["n"] for each in entries if each.get("ask", {}).get("kind") == "promotion")
+        promotion, _ = begun_and_ended(entries, "promotion")
         folder = tmp_path / "killed"
         folder.mkdir()
         start(folder, server, ATTEMPTS, promotion)

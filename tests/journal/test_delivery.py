@@ -56,9 +56,7 @@ def test_a_run_that_is_killed_between_its_end_and_its_delivery_is_delivered_by_r
         alone.mkdir()
         killed.mkdir()
         assert start(alone, server, STORY, 0)[0] == 0
-        entries = {
-            entry.get("event", {}).get("type"): entry["n"] for entry in read_log(last_run(alone).lines)
-        }
+        entries = {entry.get("type"): n for n, entry in enumerate(read_log(last_run(alone).lines), 1)}
         nth = entries[kind] if kind in entries else entries["result"] + 1
         code, stdout, _ = start(killed, server, STORY, nth, "before" if kind == "delivered" else "after")
         asked = len(server.requests)

@@ -76,7 +76,7 @@ def test_a_line_that_is_not_whole_yet_is_read_later(tmp_path: Path):
         file.write(whole[:5])
         assert list(log.new()) == []
         file.write(whole[5:])
-        assert first["event"]["reason"] == "first"
+        assert first["reason"] == "first"
         assert list(log.new()) == [{"n": 2}]
     writer.close()
 
@@ -110,7 +110,7 @@ async def test_where_nothing_can_be_watched_it_says_what_to_do(
 def test_events_before_the_run_was_resumed_are_not_even_read(tmp_path: Path) -> None:
     writer = recorder(tmp_path, "run", said("first"))
     writer.write(resumed={})
-    writer(said('{"n":1,"at":1,"resumed":'))
+    writer(said('{"at":1,"resumed":'))
     writer.write(resumed={})
     for text in ("second", "third"):
         writer(said(text))

@@ -29,6 +29,8 @@ MIB = 1 << 20
 MEASURED = Path(__file__).parent.parent / "support" / "measured_program.py"
 CONFIG = "provider: autogen_agentchat.agents.UserProxyAgent\nconfig: {name: you}\n"
 
+CALL: dict[str, JsonValue] = {"type": "model_call_began", "at": 1, "span": 1, "agent": "a", "model": "m"}
+
 
 def described(run: Path, config: str = CONFIG) -> None:
     run.mkdir(parents=True)
@@ -56,9 +58,9 @@ def doubling(run: Path) -> None:
         named = blob(run, json.dumps([named, named]).encode())
     ask: JsonValue = {"by": "a@b", "kind": "model_call", "key": "k", "request": named}
     (run / "journal.jsonl").write_bytes(
-        encode({"n": 1, "at": 1, "ask": ask})
-        + encode({"n": 2, "at": 1, "event": named})
-        + encode({"n": 3, "at": 1, "event": named})
+        encode({**CALL, "ask": ask})
+        + encode({"type": "run_began", "at": 1, "span": 2, "task": named})
+        + encode({"type": "run_began", "at": 1, "span": 3, "task": named})
     )
 
 
@@ -68,13 +70,13 @@ def sparse_blob(run: Path) -> None:
     os.truncate(run / "blobs" / digest[:2] / digest[2:], 200_000 * MIB)
     ask: JsonValue = {"by": "a@b", "kind": "model_call", "key": "k", "request": named}
     (run / "journal.jsonl").write_bytes(
-        encode({"n": 1, "at": 1, "ask": ask}) + encode({"n": 2, "at": 1, "event": named})
+        encode({**CALL, "ask": ask}) + encode({"type": "run_began", "at": 1, "span": 2, "task": named})
     )
 
 
 def small_lists(run: Path) -> None:
     named = blob(run, b"[" + b"[]," * (10 * MIB) + b"[]]")
-    (run / "journal.jsonl").write_bytes(encode({"n": 1, "at": 1, "event": named}))
+    (run / "journal.jsonl").write_bytes(encode({"type": "run_began", "at": 1, "span": 2, "task": named}))
 
 
 def sparse_journal(run: Path) -> None:
@@ -82,13 +84,13 @@ def sparse_journal(run: Path) -> None:
 
 
 def sparse_behind_a_line(run: Path) -> None:
-    (run / "journal.jsonl").write_bytes(encode({"n": 1, "at": 1, "resumed": {}}))
+    (run / "journal.jsonl").write_bytes(encode({"at": 1, "resumed": {}}))
     os.truncate(run / "journal.jsonl", 900 * MIB)
 
 
 def long_line(run: Path) -> None:
     with (run / "journal.jsonl").open("wb") as file:
-        file.write(b'{"n":1,"at":1,"event":"')
+        file.write(b'{"type":"run_began","at":1,"task":"')
         for _ in range(300):
             file.write(b"x" * MIB)
         file.write(b'"}\n')
@@ -96,37 +98,36 @@ def long_line(run: Path) -> None:
 
 def deep_line(run: Path) -> None:
     (run / "journal.jsonl").write_bytes(
-        encode({"n": 1, "at": 1}).replace(b'"at":1', b'"at":' + b"[" * MIB + b"]" * MIB)
+        encode({"type": "run_began", "at": 1}).replace(b'"at":1', b'"at":' + b"[" * MIB + b"]" * MIB)
     )
 
 
 def unknown_events(run: Path) -> None:
     with (run / "journal.jsonl").open("wb") as file:
         for n in range(1, 400_001):
-            file.write(encode({"n": n, "at": 1, "event": {"type": "of_another_version", "n": n}}))
+            file.write(encode({"at": 1, "type": "of_another_version", "n": n}))
 
 
 def valid_events(run: Path) -> None:
     began = dump(RunBegan(span=1, task="Look.", past_the_door=[], record=None))
     with (run / "journal.jsonl").open("wb") as file:
-        for n in range(1, 200_001):
-            file.write(encode({"n": n, "at": 1, "event": began}))
+        file.write(encode(began) * 200_000)
 
 
 def many_effects(run: Path) -> None:
     ask: JsonValue = {"by": "a@b", "kind": "model_call", "key": "k", "request": []}
     with (run / "journal.jsonl").open("wb") as file:
         for n in range(1, 200_001):
-            file.write(encode({"n": n, "at": 1, "ask": ask}))
+            file.write(encode({**CALL, "span": n, "ask": ask}))
 
 
 def large_text_in_many_lines(run: Path, mib: int = 12) -> None:
-    began = dump(RunBegan(span=1, task="x" * (mib * MIB), past_the_door=[], record=None))
-    named = blob(run, json.dumps(began).encode())
+    named = blob(run, json.dumps("x" * (mib * MIB)).encode())
     ask: JsonValue = {"by": "a@b", "kind": "model_call", "key": "k", "request": named}
-    lines = [encode({"n": 2 * n + 1, "at": 1, "event": named}) for n in range(100)]
-    lines += [encode({"n": 2 * n + 201, "at": 1, "ask": ask}) for n in range(100)]
-    lines += [encode({"n": n + 501, "at": 1, "answered": 2 * n + 201, "outcome": named}) for n in range(100)]
+    lines = [encode({"type": "run_began", "at": 1, "span": n, "task": named}) for n in range(100)]
+    lines += [encode({**CALL, "span": n, "ask": ask}) for n in range(100)]
+    end: JsonValue = {"outcome": named}
+    lines += [encode({**CALL, "type": "model_call_ended", "span": n, "end": end}) for n in range(100)]
     (run / "journal.jsonl").write_bytes(b"".join(lines))
 
 
@@ -139,7 +140,7 @@ def large_picture_in_many_lines(run: Path) -> None:
     digest = str(blob(run, data)["$blob"])
     picture = ArtifactReference(mime_type="image/png", size=len(data), sha256=digest)
     ended = BlockEnded(span=1, agent="a", exit_code=0, output="", artifacts=[picture])
-    lines = [encode({"n": n, "at": 1, "event": dump(ended)}) for n in range(1, 201)]
+    lines = [encode(dump(ended)) for _ in range(200)]
     (run / "journal.jsonl").write_bytes(b"".join(lines))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import stories
 from cli.command_line import in_this_process, lines
-from killing import check, is_kept, last_run, resume, start, told_as_unknown, under_way
+from killing import check, ends_of_blocks, is_kept, last_run, resume, start, told_as_unknown, under_way
 from stories import Story, python
 from support.openai_server import ScriptedServer
 from support.small_disk import leave_free, small_disk
@@ -41,7 +41,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder.mkdir()
     with ScriptedServer.in_thread(STORY.reply) as server:
         start(folder, server, STORY, 0)
-        blocks = [entry["n"] for entry in read_log(last_run(folder).lines) if "ran" in entry]
+        blocks = ends_of_blocks([*read_log(last_run(folder).lines)])
         shutil.rmtree(folder / "work")
         (folder / "effects.txt").unlink()
         start(folder, server, STORY, blocks[1] + 1)
@@ -58,7 +58,7 @@ def killed(tmp_path: Path, before: Path) -> Path:
 def damage_line(run: Path) -> None:
     journal = run / "journal.jsonl"
     whole = journal.read_bytes().splitlines(keepends=True)
-    whole[30] = whole[30].replace(b'"at"', b'"to"')
+    whole[20] = whole[20].replace(b'"at"', b'"to"')
     journal.write_bytes(b"".join(whole))
 
 
@@ -91,24 +91,24 @@ def change_config(old: str, new: str) -> Callable[[Path], None]:
 
 def of_another_version(run: Path) -> None:
     about = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps(about | {"format": 2}))
+    (run / "run.json").write_text(json.dumps(about | {"format": 1}))
 
 
-FOREIGN = b"".join(map(encode, [{"n": 1, "ask": 7}, {"n": 2, "answered": [1]}, {"event": {"type": "odd"}}]))
+FOREIGN = b"".join(map(encode, [{"ask": 7}, {"given": [1]}, {"type": "result", "at": 1}]))
 CHANGED = (
     "its config.yaml was changed since it began. Put that back; what may change, such as a limit, is given by"
 )
 OBSTACLES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a damaged line": (
         damage_line,
-        "journal.jsonl:31: the journal is damaged here; what is before it is whole",
+        "journal.jsonl:21: the journal is damaged here; what is before it is whole",
     ),
     "torn blobs": (
         each_blob(lambda path: os.truncate(path, 100)),
         "is not what was written: its digest differs",
     ),
     "no blobs": (each_blob(Path.unlink), "cannot be read: No such file or directory"),
-    "another version": (of_another_version, "has the format 2, and this version of codeact-team reads 1"),
+    "another version": (of_another_version, "has the format 1, and this version of codeact-team reads 2"),
     "a text": (
         in_place_of_journal(lambda path: path.write_text("Dear diary,\nwell.\n")),
         "is damaged at its end",

@@ -155,8 +155,8 @@ def test_a_call_waits_for_its_approval_until_another_day_in_another_place(tmp_pa
     asked_for = [
         each for each in RecordedRun(find_run("last", case.runs)).effects() if each.kind == "approval"
     ]
-    assert [(each.n, each.outcome, each.error) for each in asked_for] == [
-        (question["n"], {"allowed": True, "reason": "", "always": False}, None)
+    assert [(each.outcome, each.error, each.is_repeated) for each in asked_for] == [
+        ({"allowed": True, "reason": "", "always": False}, None, is_repeated) for is_repeated in (False, True)
     ]
     assert log.read_text() == "one\ntwo\n"
     assert (case.folder / "work" / "notes.txt").read_text() == "mine, too\n"
@@ -420,10 +420,7 @@ def test_a_call_that_may_have_been_made_is_asked_about_anew(tmp_path: Path) -> N
         known = len(entries(case))
         shutil.copytree(case.folder, tmp_path / "copy")
         assert case.resume("-q").returncode == PARKED
-        (call,) = [entry["n"] for entry in entries(case) if entry.get("ask", {}).get("kind") == "tool_call"][
-            :1
-        ]
-        made = next(entry["n"] for entry in entries(case) if entry.get("answered") == call)
+        made = [n for n, entry in enumerate(entries(case), 1) if entry.get("type") == "tool_call_ended"][1]
         shutil.rmtree(case.folder)
         (tmp_path / "copy").rename(case.folder)
 
@@ -458,7 +455,9 @@ def entries_while_parking(folder: Path, server: ScriptedServer) -> list[int]:
     case = Case(folder, server, ASK_FOR_REFUNDS)
     case.run("-q")
     (question,) = case.open()
-    return [entry["n"] for entry in entries(case) if entry["n"] >= question["n"]]
+    kept = entries(case)
+    asked = next(n for n, entry in enumerate(kept, 1) if "ask" in entry and entry["span"] == question["n"])
+    return [*range(asked, len(kept) + 1)]
 
 
 @pytest.mark.long

@@ -9,7 +9,17 @@ from random import Random
 
 import pytest
 import stories
-from killing import alone, check, kill_and_resume, last_run, resume, start, told_as_unknown
+from killing import (
+    alone,
+    begun_and_ended,
+    check,
+    ends_of_blocks,
+    kill_and_resume,
+    last_run,
+    resume,
+    start,
+    told_as_unknown,
+)
 from stories import SESSION, TEAM, Story
 from support.openai_server import ScriptedServer
 
@@ -103,8 +113,7 @@ def test_a_call_that_was_under_way_is_unknown_unless_it_may_be_made_twice(
         start(tmp_path / "alone", server, story, 0)
         run = last_run(tmp_path / "alone")
         entries = list(read_log(run.lines))
-        asked = next(entry["n"] for entry in entries if entry.get("ask", {}).get("kind") == "tool_call")
-        answered = next(entry["n"] for entry in entries if entry.get("answered") == asked)
+        _, answered = begun_and_ended(entries, "tool_call")
         killed = tmp_path / "killed"
         killed.mkdir()
         start(killed, server, story, answered, "before")
@@ -143,7 +152,7 @@ def test_files_that_somebody_has_added_since_stay(tmp_path: Path) -> None:
         start(tmp_path / "alone", server, SESSION, 0)
         run = last_run(tmp_path / "alone")
         # the first block has ended
-        killed = next(entry["n"] for entry in read_log(run.lines) if "ran" in entry) + 1
+        killed = ends_of_blocks([*read_log(run.lines)])[0] + 1
         folder = tmp_path / "killed"
         folder.mkdir()
         start(folder, server, SESSION, killed)

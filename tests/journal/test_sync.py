@@ -51,18 +51,18 @@ def test_each_entry_is_on_the_disk_with_all_that_it_names(
     disk = Disk(monkeypatch, tmp_path)
     recorder = Recorder.create(tmp_path / "made" / "runs", ABOUT, "provider: any\n", {}, sync=True)
     for n in range(3):
-        recorder.write(value=recorder.questions.packed(f"{n}" * 5000))
+        recorder.write(value=recorder.packed(f"{n}" * 5000))
         assert disk.lost() == []
     recorder.close()
 
 
 def test_a_run_that_goes_on_so_is_there_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder.create(tmp_path, ABOUT, "provider: any\n", {})
-    recorder.write(value=recorder.questions.packed("old" * 5000))
+    recorder.write(value=recorder.packed("old" * 5000))
     recorder.close()
     disk = Disk(monkeypatch, tmp_path)
     recorder, _ = Recorder.reopen(RunDirectory(tmp_path / "it"), {}, sync=True)
-    recorder.write(value=recorder.questions.packed("old" * 5000))
+    recorder.write(value=recorder.packed("old" * 5000))
     recorder.close()
     assert disk.lost() == []
 

@@ -10,6 +10,7 @@ from support.cost import SHORT, longest_turn
 from support.recorded import result
 
 from codeact_team.config.loading import read_config
+from codeact_team.core.effects import Numbers
 from codeact_team.core.events import Opened
 from codeact_team.runs.journal.log import read_log
 from codeact_team.runs.journal.run_directory import RunDirectory
@@ -34,7 +35,7 @@ async def test_the_loop_goes_on_while_the_last_entries_are_written(
     monkeypatch.setenv("LIVE_API_KEY", "s3cr3t-k")
     directory = RunDirectory(tmp_path / "run")
     recording = Recording(directory)
-    recording.begin(read_config(CONFIG), "Go.", [], Opened(), lambda _: None)
+    recording.begin(read_config(CONFIG), "Go.", [], Opened(), lambda _: None, Numbers())
     recording(result(answer="s3cr3t-k" * (1 << 19)))
     assert await longest_turn(recording.end()) < SHORT / 4
-    assert [entry["event"]["type"] for entry in read_log(directory.lines)] == ["opened", "result"]
+    assert [entry["type"] for entry in read_log(directory.lines)] == ["opened", "result"]

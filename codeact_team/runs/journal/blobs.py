@@ -1,8 +1,9 @@
 """Contents of a journal that are kept apart, and the room that a run may take.
 
 In a line, ``{"$blob": digest, "size": bytes}`` stands for the value that a blob holds as JSON, ``{"$bytes": ...}`` for a text
-in base64 whose bytes it holds, and ``{"$url-bytes": ...}`` for one in the base64 of URLs. A key of the run's own that begins
-with ``$`` gets another ``$`` before it.
+in base64 whose bytes it holds, and ``{"$url-bytes": ...}`` for one in the base64 of URLs. ``{"$see": [place, ...path]}`` stands
+for a text in an earlier line, and ``{"$since": place, "kept": number, "more": [...]}`` for messages of which an earlier request has
+the first. A key of the run's own that begins with ``$`` gets another ``$`` before it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
+from typing import Any, cast
 
 from pydantic import JsonValue
 
@@ -108,6 +110,12 @@ def used_by(directory: Path) -> int:
 
 
 REFERENCE = "$blob"
+SEE = "$see"
+"""Stands for a text that an earlier line has: its place in bytes, and the path there."""
+SINCE = "$since"
+"""Stands for messages of which an earlier request, at that place, has the first ones."""
+LONGEST_CHAIN = 32
+"""How many requests refer to the one before, until one has all of its messages again."""
 _IN_BASE64: Mapping[str, tuple[Callable[[bytes], bytes], bytes]] = {
     "$bytes": (base64.b64encode, b"+/"),
     # as pydantic writes it
@@ -124,6 +132,10 @@ LARGEST = 64 << 20
 _PIECE = 1 << 20
 
 
+class Reference(dict[str, JsonValue]):
+    """Stands for a value in a line: it is packed as it is."""
+
+
 class TooMuchError(JournalError):
     """A run names more than can be read of it."""
 
@@ -137,6 +149,7 @@ class Blobs:
         sync: Whether each is on the disk before :meth:`keep` returns.
         is_hidden: Whether there is in some bytes what must not be written.
         largest: Bytes of a value that is unpacked.
+        entry_at: Reads the line of the journal at a place.
         most: Bytes that may be read and unpacked, beyond those that all blobs have, as one can be named again and again; ``None`` for
             any.
     """
@@ -150,7 +163,9 @@ class Blobs:
         is_hidden: Callable[[bytes], bool] = lambda data: False,
         largest: int = LARGEST,
         most: int | None = None,
+        entry_at: Callable[[int], Mapping[str, Any]] = lambda place: {},
     ) -> None:
+        self.entry_at = entry_at
         self._largest = largest
         self._left = most
         self._counts_disk = most is not None
@@ -250,10 +265,23 @@ class Blobs:
         unpacking = _Unpacking(self, self._largest)
         try:
             return unpacking.value(value)
-        except (RecursionError, ValueError) as error:
+        except (LookupError, RecursionError, TypeError, ValueError) as error:
             raise JournalError(f"{self._directory} has what codeact-team does not write: {error}") from error
         finally:
             self._spend(unpacking.bytes)
+
+    def opened(self, value: JsonValue) -> JsonValue:
+        """A value that was packed, without what is large as a whole; its parts stay packed. Blocks.
+
+        Raises:
+            JournalError: As :meth:`read`, or if that is none of ours.
+        """
+        if not isinstance(value, dict) or REFERENCE not in value:
+            return value
+        try:
+            return parse(self.read(str(value[REFERENCE])))
+        except ValueError as error:
+            raise JournalError(f"{self._directory} has what codeact-team does not write: {error}") from error
 
     def _spend(self, size: int) -> None:
         """Count bytes that were read, or that a value has."""
@@ -279,6 +307,8 @@ class Blobs:
         return packed if len(data) <= _LARGE else {REFERENCE: self.keep(data), "size": len(data)}
 
     def _pack_parts(self, value: JsonValue) -> JsonValue:
+        if isinstance(value, Reference):
+            return value
         if isinstance(value, list):
             return [self._pack(item) for item in value]
         if isinstance(value, dict):
@@ -343,6 +373,11 @@ class Blobs:
                 os.unlink(passing, dir_fd=directory)
 
 
+def is_reference(packed: Mapping[str, JsonValue]) -> bool:
+    """Whether a packed mapping stands for a text that is kept elsewhere."""
+    return SEE in packed or not packed.keys().isdisjoint(_IN_BASE64)
+
+
 def is_light(value: JsonValue, most: int = LIGHT) -> bool:
     """Whether a value has no more than so many characters, keys and items. Looks at no more than that."""
     pending = [value]
@@ -391,6 +426,10 @@ class _Unpacking:
         for key in (REFERENCE, *_IN_BASE64):
             if key in value:
                 return self._held(key, str(value[key]))
+        if SEE in value:
+            return self._seen(value[SEE])
+        if SINCE in value:
+            return self._since(value)
         return {key[1:] if key.startswith("$") else key: self.value(item) for key, item in value.items()}
 
     def _held(self, key: str, digest: str) -> JsonValue:
@@ -409,6 +448,32 @@ class _Unpacking:
         self._known[key, digest] = found, self.bytes - size, self._parts - parts
         return found
 
+    def _seen(self, place: JsonValue) -> JsonValue:
+        start, *path = cast("list[Any]", place)
+        found: Any = self._blobs.entry_at(int(start))
+        for key in path:
+            found = self._blobs.opened(found[key])
+        if not isinstance(found, str):
+            raise ValueError("what is referred to is no text")
+        self._count(sys.getsizeof(found), 1)
+        return found
+
+    def _since(self, messages: dict[str, JsonValue]) -> JsonValue:
+        pieces: list[tuple[int, JsonValue]] = []
+        found: JsonValue = messages
+        while isinstance(found, dict) and SINCE in found:
+            if len(pieces) > LONGEST_CHAIN:
+                raise ValueError("a request refers to too many others")
+            pieces.append((_as_int(found["kept"]), found["more"]))
+            ask: Any = self._blobs.entry_at(_as_int(found[SINCE]))["ask"]
+            request: Any = self._blobs.opened(ask["request"])
+            found = self._blobs.opened(request["messages"])
+        whole: Any = self.value(found)
+        for kept, more in reversed(pieces):
+            added: Any = self.value(more)
+            whole = [*whole[:kept], *added]
+        return whole
+
     def _count(self, size: int, parts: int) -> None:
         self.bytes += size
         self._parts += parts
@@ -416,6 +481,12 @@ class _Unpacking:
             raise JournalError(
                 f"what is recorded is too large to be read: a value has more than {self._largest >> 20} MiB, or {MAX_PARTS:,} parts"
             )
+
+
+def _as_int(value: JsonValue) -> int:
+    if not isinstance(value, int):
+        raise ValueError("a reference has no place")
+    return value
 
 
 def _memory_of(data: bytes) -> int:

@@ -233,7 +233,7 @@ class LogReader:
         Raises:
             JournalError: If it cannot be read.
         """
-        begins = re.compile(rb'\{"n":\d+,"at":[-+.e\d]+,"%b":' % key.encode())
+        begins = re.compile(rb'\{"at":[-+.e\d]+,"%b":' % key.encode())
         number = end = 0
         found = number, end
         try:

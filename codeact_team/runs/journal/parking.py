@@ -14,8 +14,8 @@ from codeact_team.core.component_effects import CodeRun
 from codeact_team.core.effects import Effect, Perform
 from codeact_team.core.events import OpenQuestion, RunParked
 from codeact_team.core.executor_interface import StreamingCodeExecutor
-from codeact_team.runs.journal.questions import asking
 from codeact_team.runs.journal.recorder import Recorder
+from codeact_team.runs.journal.requests import asking, request_of
 from codeact_team.tools.approvals import AskedQuestion
 from codeact_team.tools.autogen_parts import PersonInput
 
@@ -81,7 +81,7 @@ class Parking:
     async def _question(self, effect: AskedQuestion | PersonInput) -> OpenQuestion:
         n = asking()
         assert n is not None, "it is recorded"
-        key = str((await self._recorder.questions.asked(effect))["key"])
+        key = (await request_of(effect, self._recorder.redactor)).key
         above = [self._under_way[number] for number in _path.get()[:-1]]
         if isinstance(effect, AskedQuestion) and effect.question.kind == "tool" and above:
             # the call is not made before it is approved

@@ -13,12 +13,13 @@ from pydantic import JsonValue
 
 from codeact_team.agents.codeact.attempts import Attempt, Fork, Promotion
 from codeact_team.agents.tool_calls import ToolCall
-from codeact_team.core.events import OpenQuestion, RunEnded, RunParked, RunResumed, SandboxLost, load
+from codeact_team.core.events import OpenQuestion, RunEnded, RunParked, RunResumed, SandboxLost
 from codeact_team.core.execution import Outcome
 from codeact_team.errors import JournalError
 from codeact_team.runs.journal.blobs import Blobs
+from codeact_team.runs.journal.lines import EventReader, repeated_of
 from codeact_team.runs.journal.log import Entry, LogReader, entry_at, understood
-from codeact_team.runs.journal.questions import owner_of
+from codeact_team.runs.journal.requests import Request
 from codeact_team.runs.journal.run_directory import RunDirectory
 from codeact_team.tools.approvals import AskedQuestion
 from codeact_team.tools.autogen_parts import PersonInput
@@ -150,7 +151,7 @@ class Past:
 
     Attributes:
         blobs: What is kept beside its journal.
-        last: The number of the last entry.
+        last: The highest number of an effect, a turn or a run.
         sandboxes: By the place of the executor in the config, and the attempt that has a branch there.
         workspaces: By its name, where in the journal its entries are, each with the number of the block that it belongs to.
         rebuilding: The names of workspaces that were on the way back when the run ended once more.
@@ -165,7 +166,7 @@ class Past:
 
     def __init__(self, directory: RunDirectory) -> None:
         self._lines = directory.lines
-        self.blobs = Blobs(directory.blobs)
+        self.blobs = Blobs(directory.blobs, entry_at=self._entry)
         self.last = 0
         self.sandboxes: dict[Branch, Sandbox] = defaultdict(Sandbox)
         self.workspaces: dict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -196,7 +197,7 @@ class Past:
         with LogReader(self._lines, directory.chain()) as log:
             for entry in log.new():
                 with understood(self._lines):
-                    self.last = entry["n"]
+                    self.last = max(self.last, entry.get("span", 0))
                     self._take(log.offset, entry)
             self.chain = log.chain
 
@@ -233,24 +234,24 @@ class Past:
             waiting = [each for each in waiting if each.within == within]
         return _first_of(waiting)
 
-    def next_settled(self, asked: Mapping[str, Any]) -> PastEffect | None:
+    def next_settled(self, request: Request) -> PastEffect | None:
         """Take what was asked then where this is asked now: the same if it was asked, or else what is next of this asker.
 
         Of what code asks for, only the same.
 
         Args:
-            asked: As an entry has it.
+            request: What is asked.
         """
-        of_asker = None if asked["kind"] == "tool_call" else self._by_asker.get(_asker_of(asked))
-        for waiting in (self._by_key.get(asked["key"]), of_asker):
+        of_asker = None if request.kind == "tool_call" else self._by_asker.get(_asker_of(request))
+        for waiting in (self._by_key.get(request.key), of_asker):
             while (effect := _first_of(waiting)) is not None:
                 if effect.is_settled:
                     return effect
         return None
 
-    def has_more(self, asked: Mapping[str, Any]) -> bool:
-        """Whether this asker has asked for more of this sort than what was taken. ``asked`` is as an entry has it."""
-        waiting = self._by_asker.get(_asker_of(asked), ())
+    def has_more(self, request: Request) -> bool:
+        """Whether this caller has asked for more of this kind than what was taken."""
+        waiting = self._by_asker.get(_asker_of(request), ())
         return any(effect.is_settled and not effect.is_taken for effect in waiting)
 
     @property
@@ -279,11 +280,13 @@ class Past:
 
     def outcome(self, effect: PastEffect) -> JsonValue:
         """What came of an effect that was answered."""
-        return self.blobs.unpack(self._entry(effect.ended)["outcome"])
+        entry = self._entry(effect.ended)
+        # what a person has answered later has no event
+        return self.blobs.unpack(entry.get("end", entry)["outcome"])
 
     def error(self, effect: PastEffect) -> JsonValue:
-        """What an effect that has failed has raised, as :meth:`Questions.error` takes it."""
-        return self.blobs.unpack(self._entry(effect.ended)["error"])
+        """What an effect that has failed has raised, as :func:`recorded_error` takes it."""
+        return self.blobs.unpack(self._entry(effect.ended)["end"]["error"])
 
     def request(self, effect: PastEffect) -> JsonValue:
         """What was asked."""
@@ -315,12 +318,12 @@ class Past:
     def _take(self, offset: int, entry: Entry) -> None:
         if (ask := entry.get("ask")) is not None:
             self._ask(offset, entry, ask)
-        elif (n := entry.get("answered")) is not None:
+        elif (end := entry.get("end")) is not None:
+            self._take_end(offset, entry, end)
+        elif "type" in entry:
+            self._take_event(entry)
+        elif (n := entry.get("given")) is not None:
             self._end(n, offset, State.ANSWERED, entry)
-        elif (n := entry.get("failed")) is not None:
-            self._end(n, offset, State.UNDER_WAY if entry.get("cancelled") else State.FAILED, entry)
-        elif (event := entry.get("event")) is not None:
-            self._take_event(event)
         elif (mib := entry.get("full")) is not None:
             self.full_mib = int(mib)
         elif (n := entry.get("used")) is not None:
@@ -334,14 +337,18 @@ class Past:
         else:
             self._take_files(offset, entry)
 
+    def _take_end(self, offset: int, entry: Entry, end: Mapping[str, Any]) -> None:
+        if "outcome" in end:
+            self._end(entry["span"], offset, State.ANSWERED, entry, end.get("ran"))
+        elif "error" in end:
+            state = State.UNDER_WAY if end.get("cancelled") else State.FAILED
+            self._end(entry["span"], offset, state, entry)
+
     def _take_event(self, event: Mapping[str, Any]) -> None:
-        if "type" not in event or event["type"] == RunParked.type:
-            # what is large as a whole does not tell what it is
-            event = cast("dict[str, Any]", self.blobs.unpack({**event}))
         if event["type"] == RunEnded.type:
             self._has_ended = True
         elif event["type"] == RunParked.type:
-            parked = load(event)
+            parked = EventReader(self.blobs).event(event)
             assert isinstance(parked, RunParked)
             self.open = {question.n: question for question in parked.questions}
         elif event["type"] == SandboxLost.type:
@@ -368,8 +375,11 @@ class Past:
             kept.append((files["block"], offset))
 
     def _ask(self, offset: int, entry: Entry, ask: Mapping[str, Any]) -> None:
-        n = entry["n"]
-        key, owner, within = ask["key"], owner_of(ask), ask.get("within")
+        n = entry["span"]
+        if (repeated := repeated_of(ask)) is not None:
+            self._effects[n] = self._effects[repeated.span]
+            return
+        key, owner, within = ask["key"], ask.get("block", ask.get("attempt")), ask.get("within")
         # the same few, again and again
         by, kind = sys.intern(ask["by"]), sys.intern(ask["kind"])
         attempt = ask.get("attempt")
@@ -380,7 +390,7 @@ class Past:
             call.waits_for = n
         if within == owner:
             # what is within another effect, such as a team that is a tool, is known when that is
-            self._by_asker[_asker_of(ask)].append(effect)
+            self._by_asker[by, kind, owner].append(effect)
         if (failed := self._failed.pop((by, attempt), None)) is not None:
             failed.went_on = True
         self._settle_cancelled(effect)
@@ -421,27 +431,28 @@ class Past:
         if call is not None and call.waits_for == question.n:
             call.waits_for = None
 
-    def _end(self, n: int, offset: int, state: State, entry: Entry) -> None:
+    def _end(
+        self, n: int, offset: int, state: State, entry: Entry, ran: Mapping[str, Any] | None = None
+    ) -> None:
         if (effect := self._effects.get(n)) is None:
             raise JournalError(
                 f"{self._lines}: the end of an effect that has not begun: the journal is damaged"
             )
-        ran = entry.get("ran")
         if ran is not None and Outcome(ran["outcome"]) is Outcome.CANCELLED:
             # as the run was stopped; unless its agent has gone on from there, it is as if it had been killed just then
-            state, self._cancelled[n] = State.UNDER_WAY, ran
+            state, self._cancelled[effect.n] = State.UNDER_WAY, ran
         effect.state, effect.ended, effect.seconds = state, offset, entry["at"] - effect.at
         if (key := entry.get("key")) is not None:
             self._take_answer(effect, key)
         elif state is not State.UNDER_WAY and effect.is_for_a_person:
             self._go_on(effect)
         if state is not State.UNDER_WAY:
-            self.under_way.pop(n, None)
+            self.under_way.pop(effect.n, None)
         if state is State.FAILED:
             self._failed[effect.by, effect.attempt] = effect
         if state is State.ANSWERED and effect.kind == Promotion.kind:
-            self._promote(effect, is_lost=entry["outcome"] is not None)
-        if ran is not None and n not in self._cancelled:
+            self._promote(effect, is_lost=entry["end"]["outcome"] is not None)
+        if ran is not None and effect.n not in self._cancelled:
             self._ran(effect, ran)
 
     def _promote(self, promotion: PastEffect, *, is_lost: bool) -> None:
@@ -487,8 +498,8 @@ class Past:
         sandbox.is_repeatable = sandbox.is_repeatable and outcome is Outcome.COMPLETED
 
 
-def _asker_of(asked: Mapping[str, Any]) -> Asker:
-    return asked["by"], asked["kind"], owner_of(asked)
+def _asker_of(request: Request) -> Asker:
+    return request.by, request.kind, request.owner
 
 
 def _first_of(waiting: list[PastEffect] | None) -> PastEffect | None:

@@ -18,11 +18,13 @@ from watchdog.events import FileModifiedEvent, FileSystemEvent, FileSystemEventH
 from watchdog.observers import Observer
 
 from codeact_team.core.effects import Event
-from codeact_team.core.events import RunBegan, SandboxStarted, load
+from codeact_team.core.events import RunBegan, SandboxStarted
 from codeact_team.errors import JournalError
 from codeact_team.runs.journal.blobs import LARGEST, Blobs, TooMuchError
-from codeact_team.runs.journal.log import Entry, LogReader, read_backwards, read_log, understood
+from codeact_team.runs.journal.lines import EventReader, repeated_of
+from codeact_team.runs.journal.log import Entry, LogReader, entry_at, read_backwards, read_log, understood
 from codeact_team.runs.journal.run_directory import About, RunDirectory
+from codeact_team.runs.result import RunResult
 from codeact_team.sandbox.system.file_locks import is_locked, wait_until_free
 from codeact_team.sandbox.system.regular_files import open_regular
 
@@ -89,7 +91,7 @@ def _wait(descriptor: int, *calls: Callable[[], object]) -> None:
 
 E = TypeVar("E", bound=Event)
 
-_AFTER_THE_END = {"key", "delivered"}
+_AFTER_THE_END = {"given", "delivered"}
 """What entries have that come after the end: answers to questions for which the run was parked, and that it was delivered."""
 _LARGEST_TOLD = 16 << 20
 """Bytes of an event that is told: it is shown as a whole."""
@@ -109,7 +111,8 @@ class RecordedEffect:
         request: What was asked.
         outcome: What came of it, as JSON; ``None`` where nothing did.
         error: Why nothing did, where that is known.
-        n: The number of its entry.
+        n: Its number.
+        is_repeated: Whether it is an effect that was recorded before the run was resumed, once more.
         within: That of the effect that it was a part of.
         began: When, in seconds since the epoch.
         ended: When it had ended; ``None`` where it has not.
@@ -124,6 +127,7 @@ class RecordedEffect:
     ended: float | None = None
     outcome: JsonValue = None
     error: str | None = None
+    is_repeated: bool = False
 
 
 class RecordedRun:
@@ -138,7 +142,8 @@ class RecordedRun:
         self._artifacts = self._blobs()
 
     def _blobs(self, largest: int = LARGEST) -> Blobs:
-        return Blobs(self.directory.blobs, largest=largest, most=_MOST_READ)
+        read = partial(entry_at, self.directory.lines)
+        return Blobs(self.directory.blobs, largest=largest, most=_MOST_READ, entry_at=read)
 
     @cached_property
     def about(self) -> About:
@@ -170,12 +175,10 @@ class RecordedRun:
         return self._all_events(SandboxStarted)
 
     def _all_events(self, kind: type[E]) -> Iterator[E]:
-        blobs = self._blobs()
+        reader = self._reader()
         for entry in read_log(self.directory.lines):
-            # what is large as a whole does not tell what it is
-            if (told := entry.get("event")) is not None and told.get("type") in (None, kind.type):
-                if isinstance(event := self._event(told, blobs), kind):
-                    yield event
+            if entry.get("type") == kind.type and isinstance(event := self._event(entry, reader), kind):
+                yield event
 
     @property
     def is_running(self) -> bool:
@@ -197,7 +200,7 @@ class RecordedRun:
                 not be read, such as what was beside it, or is of another version.
         """
         with self._since_resumed() as log:
-            yield from self._events(log)
+            yield from self._events(log, self._reader(_LARGEST_TOLD))
 
     async def follow(self) -> AsyncGenerator[Event]:
         """What has happened, and what happens from now on, until no process holds the run any more.
@@ -205,29 +208,33 @@ class RecordedRun:
         Raises:
             JournalError: As :meth:`events`.
         """
+        reader = self._reader(_LARGEST_TOLD)
         with self._since_resumed() as log:
             async with aclosing(growth(self.directory.lines)) as wake_ups:
                 async for _ in wake_ups:
-                    for event in self._events(log):
+                    for event in self._events(log, reader):
                         yield event
 
-    def last_event(self) -> Event | None:
-        """What was told last, without reading the rest; a :class:`codeact_team.runs.RunResult` where the run has ended.
+    def result(self) -> RunResult | None:
+        """What has come of the run, without reading the rest; ``None`` where it has not ended.
 
         Raises:
             JournalError: If the end of the journal is damaged.
         """
         with closing(read_backwards(self.directory.lines)) as entries:
             last = next((entry for entry in entries if not _AFTER_THE_END & entry.keys()), None)
-        told = None if last is None else last.get("event")
-        return None if told is None else self._event(told, self._blobs())
+        if last is None or last.get("type") != RunResult.type:
+            return None
+        result = self._event(last, self._reader())
+        assert isinstance(result, RunResult)
+        return result
 
     @property
     def is_delivered(self) -> bool:
         """Whether the person, or the program, has got what came of it last.
 
         Raises:
-            JournalError: As :meth:`last_event`.
+            JournalError: As :meth:`result`.
         """
         with closing(read_backwards(self.directory.lines)) as entries:
             last = next(entries, None)
@@ -239,23 +246,15 @@ class RecordedRun:
         Raises:
             JournalError: As :meth:`events`.
         """
-        under_way: dict[int, RecordedEffect] = {}
-        left_out, blobs = _LeftOut(), self._blobs()
+        effects = _Effects(self._blobs())
+        left_out = _LeftOut()
         for entry in read_log(self.directory.lines):
             ended = None
             with left_out.noted(), understood(self.directory.lines):
-                if (ask := entry.get("ask")) is not None:
-                    under_way[entry["n"]] = _effect(entry, ask, blobs)
-                elif (
-                    asked := under_way.pop(entry.get("answered", entry.get("failed", 0)), None)
-                ) is not None:
-                    ended = _ended(replace(asked, error=None), entry, blobs)
-                    if entry.get("cancelled"):
-                        # it may have been gone on with
-                        under_way[asked.n], ended = ended, None
+                ended = effects.take(entry)
             if ended is not None:
                 yield ended
-        yield from under_way.values()
+        yield from effects.under_way.values()
         left_out.tell()
 
     def artifact(self, digest: str) -> bytes | None:
@@ -272,44 +271,85 @@ class RecordedRun:
             log.go_to_last("resumed")
             yield log
 
-    def _events(self, log: LogReader) -> Iterator[Event]:
-        left_out, blobs = _LeftOut(), self._blobs(largest=_LARGEST_TOLD)
+    def _events(self, log: LogReader, reader: EventReader) -> Iterator[Event]:
+        left_out = _LeftOut()
         for entry in log.new():
             event = None
             with left_out.noted():
                 if (mib := entry.get("full")) is not None:
                     raise JournalError(f"the run had used up the {mib} MiB that were kept of it, and went on")
-                if (told := entry.get("event")) is not None:
-                    event = self._event(told, blobs)
+                if "type" in entry:
+                    event = self._event(entry, reader)
             if event is not None:
                 yield event
         left_out.tell()
 
-    def _event(self, told: JsonValue, blobs: Blobs) -> Event:
+    def _reader(self, largest: int = LARGEST) -> EventReader:
+        return EventReader(self._blobs(largest))
+
+    def _event(self, entry: Entry, reader: EventReader) -> Event:
         with understood(self.directory.lines):
-            data = blobs.unpack(told)
-            if not isinstance(data, dict):
-                raise ValueError("an event is an object")
-            return load(data)
+            return reader.event(entry)
 
 
-def _effect(entry: Entry, ask: Entry, blobs: Blobs) -> RecordedEffect:
-    request = blobs.unpack(ask["request"])
-    return RecordedEffect(
-        by=ask["by"],
-        kind=ask["kind"],
-        request=request,
-        n=entry["n"],
-        within=ask.get("within"),
-        began=entry["at"],
-    )
+class _Effects:
+    """Puts the lines of effects together."""
 
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs = blobs
+        self._known: dict[int, RecordedEffect] = {}
+        """All of them, by the numbers that they had first."""
+        self._first: dict[int, int] = {}
+        """By the numbers that effects have got when a run was resumed, those that they had first."""
+        self.under_way: dict[int, RecordedEffect] = {}
+        """Those that have not ended, by the numbers that they had first."""
 
-def _ended(effect: RecordedEffect, entry: Entry, blobs: Blobs) -> RecordedEffect:
-    if "answered" in entry:
-        return replace(effect, ended=entry["at"], outcome=blobs.unpack(entry["outcome"]))
-    error: Any = blobs.unpack(entry["error"])
-    return replace(effect, ended=entry["at"], error=f"{error['type']}: {error['text']}")
+    def take(self, entry: Entry) -> RecordedEffect | None:
+        """Take the next entry; the effect that has ended with it, if one has."""
+        if (ask := entry.get("ask")) is not None:
+            self._begin(entry, ask)
+            return None
+        end, span = entry.get("end", entry), int(entry.get("given", entry.get("span", 0)))
+        n = self._first.get(span, span)
+        if (asked := self.under_way.pop(n, None)) is None:
+            return None
+        if end.get("cancelled"):
+            # it may have been gone on with
+            self.under_way[n] = replace(asked, ended=entry["at"], error=self._error(end))
+            return None
+        if "outcome" in end:
+            outcome = self._blobs.unpack(end["outcome"])
+            ended = replace(asked, ended=entry["at"], outcome=outcome, error=None, is_repeated=False)
+        elif "error" in end:
+            ended = replace(asked, ended=entry["at"], error=self._error(end), is_repeated=False)
+        else:
+            ended = replace(asked, ended=entry["at"])
+        self._known[n] = ended
+        return ended
+
+    def _error(self, end: Entry) -> str | None:
+        if "error" not in end:
+            return None
+        error: Any = self._blobs.unpack(end["error"])
+        return f"{error['type']}: {error['text']}"
+
+    def _begin(self, entry: Entry, ask: Entry) -> None:
+        n = entry["span"]
+        if (repeated := repeated_of(ask)) is not None:
+            self._first[n] = repeated.span
+            before = self._known[repeated.span]
+            self.under_way[repeated.span] = replace(
+                before, n=n, began=entry["at"], ended=None, is_repeated=True
+            )
+            return
+        self._known[n] = self.under_way[n] = RecordedEffect(
+            by=ask["by"],
+            kind=ask["kind"],
+            request=self._blobs.unpack(ask["request"]),
+            n=n,
+            within=ask.get("within"),
+            began=entry["at"],
+        )
 
 
 class _LeftOut:

@@ -5,29 +5,37 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from pydantic import JsonValue
 
-from codeact_team.agents.codeact.attempts import Attempt
+from codeact_team.agents.observations import RESULT_KEY
 from codeact_team.core.aio import to_the_end
 from codeact_team.core.component_effects import CodeEffect, CodeRun
-from codeact_team.core.effects import Effect, Event, Perform
-from codeact_team.core.events import OpenQuestion, Output, Words, dump
+from codeact_team.core.effects import Effect, Event, Numbers, Perform, now
+from codeact_team.core.events import EffectBegan, EffectEnded, MessageSent, OpenQuestion, Output, Words
 from codeact_team.core.execution import Artifact, Outcome
 from codeact_team.core.executor_interface import RecordedFile, StreamingCodeExecutor
 from codeact_team.core.places import place_of
 from codeact_team.core.redaction import Redactor
 from codeact_team.errors import JournalError, SandboxError
-from codeact_team.runs.journal.blobs import Blobs, Room, is_light
+from codeact_team.runs.journal.blobs import SINCE, Blobs, Room, is_light
+from codeact_team.runs.journal.lines import (
+    Known,
+    Repetitions,
+    event_data,
+    known_from_begin,
+    known_from_outcome,
+    known_from_request,
+    shortened,
+)
 from codeact_team.runs.journal.log import Log
-from codeact_team.runs.journal.past import Past
-from codeact_team.runs.journal.questions import Owner, Questions, asking, inside
+from codeact_team.runs.journal.past import Past, PastEffect
+from codeact_team.runs.journal.requests import Request, inside, request_of
 from codeact_team.runs.journal.run_directory import About, RunDirectory
 from codeact_team.runs.journal.seal import SealKey
 
@@ -44,32 +52,25 @@ _FULL = (
 
 
 class Recorder:
-    """Writes the journal of a run. No other process does, until it is closed.
-
-    Each entry has its number ``n`` and the time ``at``, in seconds since the epoch, and one of:
-
-    - ``event``: what was told, as :func:`codeact_team.core.events.dump` has it. Pieces of what a model or code writes are left
-      out: the end of the call has all of it.
-    - ``ask``: an effect begins: who asks (``by``), what sort it is (``kind``), what is asked (``request``), a digest of these
-      three (``key``), and ``within`` which other effect, or which ``block`` or ``attempt``, by the number of its entry.
-    - ``answered``, the number of an ``ask``: what came of it (``outcome``).
-    - ``failed``, the number of an ``ask``: the ``error`` that it has raised, with its ``type``, and the ``status`` of a server;
-      ``cancelled`` where it is under way still, as far as a resumed run is concerned.
-    - ``files``: what a ``block`` has ``changed`` in a ``workspace``, and what is ``gone``.
-    - ``copies``: where files of the run are copied to now, or have been.
-    - ``delivered``: what came of the run, its answer and its files, is where it was wanted.
-    - ``full``, a number of MiB: they are used up, and nothing is written after that but the end of the run.
+    """Writes the journal of a run, as FORMAT.md describes it. No other process does, until it is closed.
 
     Args:
         directory: Where the run is kept.
-        redactor: Replaces credentials by placeholders.
+        redactor: Replaces what must not be written.
+        numbers: Where effects that have no number yet get one.
         mib: How many MiB of the run are kept; ``None`` for any number. When files and artifacts have used up three quarters
             of that, no more of them are kept; when all is used up, nothing more is written but how the run ends.
         sync: Whether each entry is on the disk before the run goes on.
     """
 
     def __init__(
-        self, directory: RunDirectory, redactor: Redactor, *, mib: int | None = None, sync: bool = False
+        self,
+        directory: RunDirectory,
+        redactor: Redactor,
+        numbers: Numbers | None = None,
+        *,
+        mib: int | None = None,
+        sync: bool = False,
     ) -> None:
         self.directory = directory
         self._room = Room(mib, directory.path)
@@ -78,8 +79,8 @@ class Recorder:
         self._notices: list[str] = []
         """What is to be said of that; a listener of warnings may not be called in a thread."""
         self.blobs = Blobs(directory.blobs, self._room, sync=sync, is_hidden=redactor.found_in)
-        self.questions = Questions(redactor, self.blobs)
-        self._redactor = redactor
+        self.redactor = redactor
+        self._numbers = numbers or Numbers()
         self._log = Log(directory.lines, self._room, sync=sync)
         self._failure: JournalError | None = None
         self._apart = ThreadPoolExecutor(1, "journal")
@@ -88,10 +89,13 @@ class Recorder:
         """The last entry that was written there."""
         self._lost: JournalError | None = None
         """Why one was not."""
-        self.last = 0
-        """The number of the last entry."""
         self._known = 0
-        """The number of the last one of the time before."""
+        """The number of the last effect before the run was resumed."""
+        self._begun: dict[int, Event] = {}
+        """By their numbers, the events of effects that have begun, until these are written with their requests."""
+        self._open: dict[int, dict[str, JsonValue]] = {}
+        """By their numbers, the events of effects that have begun, as JSON, until they have ended."""
+        self._repetitions = Repetitions()
         self._files: dict[str, Mapping[str, RecordedFile]] = {}
         """What was in each workspace when that was last recorded."""
         self._at_work: dict[int, tuple[str, Mapping[str, RecordedFile]]] = {}
@@ -106,6 +110,7 @@ class Recorder:
         about: About,
         config: str,
         credentials: Mapping[str, str],
+        numbers: Numbers | None = None,
         *,
         key: SealKey | None = None,
         mib: int | None = None,
@@ -118,6 +123,7 @@ class Recorder:
             about: What is known of the run.
             config: Its config, in YAML.
             credentials: What must not be written, each by its name.
+            numbers: As of the recorder.
             key: What seals it; by default the key of this user.
             mib: As of the recorder.
             sync: As of the recorder.
@@ -129,7 +135,7 @@ class Recorder:
         about = About.model_validate(redactor.redact(about.model_dump(mode="json")))
         directory = RunDirectory(runs / about.id, key)
         directory.make()
-        recorder = cls(directory, redactor, mib=mib, sync=sync)
+        recorder = cls(directory, redactor, numbers, mib=mib, sync=sync)
         try:
             # nobody else does so meanwhile, as the journal is held
             directory.describe(about, str(redactor.redact(config)))
@@ -142,15 +148,33 @@ class Recorder:
         return recorder
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, Words | Output):
-            return
-        self._write_apart({}, {"event": dump(event)}, is_end=event.type in _ENDS)
+        match event:
+            case Words() | Output():
+                pass
+            case EffectBegan():
+                self._begun[event.span] = event
+            case EffectEnded():
+                if (begun := self._begun.pop(event.span, None)) is not None:
+                    # it was answered, or refused, before it got here
+                    self._write_event(begun)
+                    self._write_event(event)
+            case _:
+                self._write_event(_without_result(event))
+
+    def _write_event(self, event: Event) -> None:
+        data = event_data(event)
+
+        def make() -> dict[str, JsonValue]:
+            return self.packed_fields(shortened(_redacted(data, self.redactor)))
+
+        self._write(make, is_light(data), is_event=True, is_end=event.type in _ENDS)
 
     @classmethod
     def reopen(
         cls,
         directory: RunDirectory,
         credentials: Mapping[str, str],
+        numbers: Numbers | None = None,
         *,
         shown: Collection[str] | None = None,
         mib: int | None = None,
@@ -161,6 +185,7 @@ class Recorder:
         Args:
             directory: Where the run is kept.
             credentials: As of :meth:`create`.
+            numbers: As of the recorder; those that the run has given are skipped.
             shown: The names of those that the run gets back; ``None`` for all.
             mib: As of the recorder.
             sync: As of the recorder.
@@ -169,7 +194,7 @@ class Recorder:
             JournalError: If another process writes it, or it is damaged.
         """
         redactor = Redactor(credentials, directory.about().nonce, shown)
-        recorder = cls(directory, redactor, mib=mib, sync=sync)
+        recorder = cls(directory, redactor, numbers, mib=mib, sync=sync)
         try:
             if sync:
                 directory.sync()
@@ -177,7 +202,8 @@ class Recorder:
         except BaseException:
             recorder.close()
             raise
-        recorder.last = recorder._known = past.last
+        recorder._known = past.last
+        recorder._numbers.skip(past.last)
         # what is written to the journal of somebody else's run is not made ours by that
         recorder._log.chain = past.chain
         return recorder, past
@@ -191,7 +217,8 @@ class Recorder:
         Raises:
             JournalError: If that cannot be written. The effect is not performed then, or its outcome is lost.
         """
-        return await self.perform(self.begin(await self.questions.asked(effect)), effect, do)
+        n = self.begin(effect, await request_of(effect, self.redactor))
+        return await self.perform(n, effect, do)
 
     def refuse_if_stopping(self) -> None:
         """Let nothing new be done while the run is being stopped.
@@ -202,17 +229,59 @@ class Recorder:
         if self.is_stopping:
             raise asyncio.CancelledError(_STOPPING)
 
-    def begin(self, asked: Mapping[str, JsonValue]) -> int:
-        """Note that it is asked; the number of the entry."""
-        within = asking()
-        return self.write(ask={**asked} if within is None else {**asked, "within": within})
+    def begin(self, effect: Effect[Any], request: Request, same: PastEffect | None = None) -> int:
+        """Note that an effect begins, and return its number.
+
+        Args:
+            effect: The effect.
+            request: What is asked.
+            same: The same effect, where the run has asked for it before it was resumed.
+        """
+        effect.span = effect.span or self._numbers.next()
+        event = self._begun.pop(effect.span, None)
+        if event is None:
+            event = effect.began(effect.span)
+            event.at = now()
+        data, caller = event_data(event), request.caller
+        ask: dict[str, JsonValue] = {"by": request.by, "kind": request.kind, "key": request.key}
+        if caller.within is not None:
+            ask["within"] = caller.within
+        if caller.owner is not None:
+            ask[caller.owner[0]] = caller.owner[1]
+        shared = False
+
+        def make() -> dict[str, JsonValue]:
+            nonlocal shared
+            began = self._open[effect.span] = _redacted(data, self.redactor)
+            if same is not None:
+                ask["same"] = {"span": same.n, "began": same.began, "ended": same.ended}
+            else:
+                before, kept = self._repetitions.conversation(request.by, request.value)
+                shared = kept > 0
+                ask["request"] = self._packed_request(request.value, before, kept)
+            return {**self.packed_fields(shortened(began, known_from_request(request.value))), "ask": ask}
+
+        def written(start: int) -> None:
+            if same is None:
+                self._repetitions.note_conversation(request.by, request.value, start, is_shared=shared)
+
+        self._write(make, is_light(request.value) and is_light(data), written=written)
+        return effect.span if same is None else same.n
+
+    def _packed_request(self, request: JsonValue, before: int, kept: int) -> JsonValue:
+        if not (kept and isinstance(request, dict) and isinstance(messages := request["messages"], list)):
+            return self.blobs.pack(request)
+        since: JsonValue = {SINCE: before, "kept": kept, "more": self.blobs.pack(messages[kept:])}
+        return {
+            name: since if name == "messages" else self.blobs.pack(value) for name, value in request.items()
+        }
 
     async def perform(self, n: int, effect: Effect[Any], do: Perform) -> Any:
-        """Perform the effect whose entry has the number ``n``, and note what came of it."""
+        """Perform an effect that has begun, and has the number ``n`` for what it asks; note what came of it."""
         executor = effect.part if isinstance(effect, CodeEffect) and not effect.is_apart else None
         await self.written()
         try:
-            with inside(n, owner_by(effect)):
+            with inside(n, effect):
                 if isinstance(executor, StreamingCodeExecutor):
                     await self._before(executor)
                     workspace = workspace_of(executor)
@@ -228,36 +297,73 @@ class Recorder:
                 if isinstance(error, asyncio.CancelledError) and isinstance(executor, StreamingCodeExecutor):
                     await self._after_interruption(executor, n)
             finally:
-                await self._fail(n, error, is_cancelled=self.is_stopping or _is_cancelled(error))
+                await self.fail(effect, error, is_cancelled=self.is_stopping or _is_cancelled(error))
             raise
         finally:
             if not self.is_stopping:
                 self._at_work.pop(n, None)
         if self.is_stopping and not isinstance(effect, CodeRun):
-            await self._fail(n, asyncio.CancelledError(_STOPPING), is_cancelled=True)
+            await self.fail(effect, asyncio.CancelledError(_STOPPING), is_cancelled=True)
         else:
-            await self.settle(n, effect, outcome)
+            await self.settle(effect, outcome)
         return outcome
 
-    async def settle(self, n: int, effect: Effect[Any], outcome: Any) -> None:
-        """Note what came of the effect whose entry has the number ``n``."""
-        ran: dict[str, JsonValue] = {}
+    async def settle(self, effect: Effect[Any], outcome: Any, *, is_known: bool = False) -> None:
+        """Note what came of an effect that has begun.
+
+        Args:
+            effect: The effect.
+            outcome: What came of it.
+            is_known: Whether the journal has that already, in the lines of the same effect.
+        """
+        end: dict[str, JsonValue] = {}
         artifacts: Sequence[Artifact] = ()
-        if isinstance(effect, CodeRun):
+        if isinstance(effect, CodeRun) and not is_known:
             artifacts = getattr(outcome, "artifacts", ())
             how = Outcome.CANCELLED if self.is_stopping else getattr(outcome, "outcome", Outcome.COMPLETED)
-            ran["ran"] = {"outcome": how, "state_lost": getattr(outcome, "state_lost", None)}
-        self._write_apart({"answered": n, **ran}, {"outcome": effect.dump(outcome)}, artifacts=artifacts)
-        await self.written()
+            end["ran"] = {"outcome": how, "state_lost": getattr(outcome, "state_lost", None)}
+        dumped = effect.dump(outcome)
 
-    async def _fail(self, n: int, error: BaseException, *, is_cancelled: bool) -> None:
-        cancelled: dict[str, JsonValue] = {"cancelled": True} if is_cancelled else {}
-        self._write_apart({"failed": n}, {"error": _told(error)}, cancelled)
+        def made() -> tuple[dict[str, JsonValue], Known]:
+            redacted = self.redactor.redact(dumped)
+            packed = {} if is_known else {"outcome": self._packed(redacted)}
+            return end | packed, known_from_outcome(redacted)
+
+        await self._end(effect, effect.end(outcome, None), made, is_light(dumped), artifacts)
+
+    async def fail(
+        self, effect: Effect[Any], error: BaseException, *, is_cancelled: bool = False, is_known: bool = False
+    ) -> None:
+        """Note the error of an effect that has begun; ``is_known`` as of :meth:`settle`."""
+        end: dict[str, JsonValue] = {} if is_known else {"error": self.packed(_told(error))}
+        if is_cancelled:
+            end["cancelled"] = True
+        await self._end(effect, effect.end(None, error), lambda: (end, {}), light=True)
+
+    async def _end(
+        self,
+        effect: Effect[Any],
+        event: Event,
+        made: Callable[[], tuple[dict[str, JsonValue], Known]],
+        light: bool,
+        artifacts: Sequence[Artifact] = (),
+    ) -> None:
+        event.at = now()
+        data = event_data(event)
+
+        def make() -> dict[str, JsonValue]:
+            began = self._open.pop(effect.span, {})
+            data["parent"] = began.get("parent")
+            end, known = made()
+            told = shortened(_redacted(data, self.redactor), known, known_from_begin(began))
+            return {**self.packed_fields(told), "end": end}
+
+        self._write(make, light, artifacts=artifacts)
         await self.written()
 
     def answer(self, question: OpenQuestion, outcome: JsonValue) -> None:
         """Note what was answered to a question of a run that has ended."""
-        self.write(answered=question.n, key=question.key, outcome=self.questions.packed(outcome))
+        self.write(given=question.n, key=question.key, outcome=self.packed(outcome))
 
     async def _before(self, executor: StreamingCodeExecutor) -> None:
         if workspace_of(executor) not in self._files:
@@ -296,7 +402,22 @@ class Recorder:
     ) -> dict[str, JsonValue]:
         changed = as_entry({path: file for path, file in now.items() if before.get(path) != file})
         gone: list[JsonValue] = [path for path in before if path not in now]
-        return {"changed": self.questions.packed(changed), "gone": self.questions.packed(gone)}
+        return {"changed": self.packed(changed), "gone": self.packed(gone)}
+
+    def packed(self, value: JsonValue) -> JsonValue:
+        """A value as an entry has it: with placeholders for credentials, and what is large beside the journal. Blocks.
+
+        Raises:
+            JournalError: If what is large cannot be written.
+        """
+        return self.blobs.pack(self.redactor.redact(value))
+
+    def packed_fields(self, values: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+        """Values that have placeholders already, each by itself."""
+        return {name: self._packed(value) for name, value in values.items()}
+
+    def _packed(self, value: JsonValue) -> JsonValue:
+        return self.blobs.pack(self._repetitions.shared(value))
 
     def know_files(self, executor: StreamingCodeExecutor, files: Mapping[str, RecordedFile]) -> None:
         """Take what is in a workspace for known: what is written down later is what has changed since."""
@@ -312,7 +433,7 @@ class Recorder:
 
     def _keep(self, data: bytes) -> str | None:
         """Keep the content of a file or an artifact, unless there is a credential in it, or no room for it."""
-        if self._redactor.found_in(data):
+        if self.redactor.found_in(data):
             return None
         digest = self.blobs.keep_if_room(data)
         if digest is None and not self._leaves_out_files:
@@ -335,11 +456,14 @@ class Recorder:
 
     async def note_copies(self, paths: Sequence[str]) -> None:
         """Write down where files of the run are copied to, so that those that it has no more can be removed in the end."""
-        self._write_apart({}, {"copies": [*paths]})
+        self._write(lambda: {"at": now(), "copies": self.packed([*paths])}, light=False)
         await self.written()
 
     def close(self) -> None:
         """Let others go on with the run, when all is written. Idempotent. Blocks."""
+        while self._begun and self._lost is None:
+            # nothing of them was recorded before the run ended
+            self._write_event(self._begun.pop(next(iter(self._begun))))
         self._apart.shutdown()
         self._log.close()
 
@@ -347,13 +471,14 @@ class Recorder:
         """Write nothing more of effects: what is made of an error of the journal did not come of them."""
         self._failure = self._failure or error
 
-    def write(self, **entry: JsonValue) -> int:
-        """Append an entry, and return its number. Behind large ones it is written when these are; see :meth:`written`.
+    def write(self, **entry: JsonValue) -> None:
+        """Append an entry that has no event. Behind large ones it is written when these are; see :meth:`written`.
 
         Raises:
             JournalError: If it cannot be written, or one before could not be.
         """
-        return self._write_apart(entry, {})
+        at = now()
+        self._write(lambda: {"at": at, **entry}, light=True)
 
     async def written(self) -> None:
         """Wait until all entries are written.
@@ -368,49 +493,49 @@ class Recorder:
         if self._lost is not None:
             raise self._lost
 
-    def _write_apart(
+    def _write(
         self,
-        entry: Mapping[str, JsonValue],
-        values: Mapping[str, JsonValue],
-        more: Mapping[str, JsonValue] = MappingProxyType({}),
+        make: Callable[[], dict[str, JsonValue]],
+        light: bool,
         *,
         artifacts: Sequence[Artifact] = (),
+        is_event: bool = False,
         is_end: bool = False,
-    ) -> int:
+        written: Callable[[int], None] = lambda _: None,
+    ) -> None:
         """Append an entry: at once, or in a thread if it is large, or others are written there.
 
         Args:
-            entry: What it begins with.
-            values: What is packed before it is written.
-            more: What it ends with.
+            make: Makes the entry.
+            light: Whether that takes no time worth a thread.
             artifacts: What is kept before it is written.
+            is_event: Whether it is an event alone, which is written also where the journal has failed an effect.
             is_end: Whether it tells how the run ends, and is written in any case.
+            written: Called with the place where it begins, in bytes.
         """
-        if (failure := self._lost or (None if "event" in values else self._failure)) is not None:
+        if (failure := self._lost or (None if is_event else self._failure)) is not None:
             raise failure
-        self.last += 1
-        head: dict[str, JsonValue] = {"n": self.last, "at": round(time.time(), 6), **entry}
 
         def write() -> None:
-            if not is_end and self._is_used_up(head):
+            if not is_end and self._is_used_up():
                 return
             for artifact in artifacts:
                 self._keep(artifact.data)
-            packed = {key: self.questions.packed(value) for key, value in values.items()}
-            self._log.append({**head, **packed, **more})
+            start = self._log.append(entry := make())
+            self._repetitions.note(start, entry)
+            written(start)
 
         is_idle = self._last is None or self._last.done()
-        if is_idle and not artifacts and all(map(is_light, values.values())):
+        if is_idle and not artifacts and light:
             write()
         else:
             self._last = self._apart.submit(self._write_unless_lost, write)
-        return self.last
 
-    def _is_used_up(self, entry: Mapping[str, JsonValue]) -> bool:
+    def _is_used_up(self) -> bool:
         """Whether the room is used up, which the journal says in place of the entry with which it is."""
         if not self._is_full and self._room.is_used_up:
             self._is_full = True
-            self._log.append({"n": entry["n"], "at": entry["at"], "full": self._room.mib})
+            self._log.append({"at": now(), "full": self._room.mib})
             self._notices.append(_FULL)
         return self._is_full
 
@@ -431,11 +556,16 @@ def as_entry(files: Mapping[str, RecordedFile]) -> dict[str, JsonValue]:
     }
 
 
-def owner_by(effect: Effect[Any]) -> Owner | None:
-    """What sort of owner of what is asked within it an effect is, if it is one."""
-    if isinstance(effect, CodeRun):
-        return "block"
-    return "attempt" if isinstance(effect, Attempt) else None
+def _redacted(data: dict[str, JsonValue], redactor: Redactor) -> dict[str, JsonValue]:
+    return cast("dict[str, JsonValue]", redactor.redact(data))
+
+
+def _without_result(event: Event) -> Event:
+    """An event without the result of a block, which the end of the block has."""
+    if not (isinstance(event, MessageSent) and RESULT_KEY in event.message.metadata):
+        return event
+    metadata = {key: value for key, value in event.message.metadata.items() if key != RESULT_KEY}
+    return replace(event, message=event.message.model_copy(update={"metadata": metadata}))
 
 
 def workspace_of(executor: StreamingCodeExecutor) -> str:

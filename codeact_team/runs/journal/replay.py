@@ -14,9 +14,10 @@ from codeact_team.core.component_effects import CodeEffect, CodeRun
 from codeact_team.core.effects import Effect, Perform
 from codeact_team.core.executor_interface import StreamingCodeExecutor
 from codeact_team.core.places import place_of
+from codeact_team.core.redaction import Redactor
 from codeact_team.errors import JournalError, RecordedError
 from codeact_team.runs.journal.past import Past, PastEffect, State
-from codeact_team.runs.journal.questions import Questions, asking, inside
+from codeact_team.runs.journal.requests import Request, asking, inside, recorded_error, request_of
 from codeact_team.runs.journal.restoration import difference, tell_unkept
 from codeact_team.runs.journal.resumption import RecordedOrder
 
@@ -26,7 +27,7 @@ class Replay:
 
     Args:
         past: What is known of the run then.
-        questions: Writes down what is asked now.
+        redactor: Replaces credentials by placeholders.
         workspaces: The directories that stand for those of then, each with the name that the journal has for it.
         end: Ends the run, for a reason.
         until: How many calls of code run; ``None`` for all.
@@ -44,7 +45,7 @@ class Replay:
     def __init__(
         self,
         past: Past,
-        questions: Questions,
+        redactor: Redactor,
         workspaces: Mapping[str, str],
         end: Callable[[str], None],
         *,
@@ -52,7 +53,7 @@ class Replay:
         beyond_workspace: bool = False,
     ) -> None:
         self._past = past
-        self._questions = questions
+        self._redactor = redactor
         self._workspaces = workspaces
         self._end = end
         self._until = until
@@ -73,13 +74,13 @@ class Replay:
             RecordedError: If it had failed then; or code asks for what it did not ask for then.
             JournalError: If the journal cannot be read, or code must not run again.
         """
-        asked = await self._questions.asked(effect)
+        request = await request_of(effect, self._redactor)
         if isinstance(effect, Attempt):
-            return await self._attempt(asked, do)
-        before = self._past.next_settled(asked)
+            return await self._attempt(effect, request, do)
+        before = self._past.next_settled(request)
         if before is None:
-            self._stray(asked)
-        if before.key != asked["key"]:
+            self._stray(request)
+        if before.key != request.key:
             self.changed[effect.source, effect.kind] += 1
         if isinstance(effect, CodeRun):
             return await self._run(effect, before, do)
@@ -87,15 +88,15 @@ class Replay:
             return await self._branch(effect, before, do)
         await self._order.turn(before.n)
         if before.state is State.FAILED:
-            raise self._questions.error(self._past.error(before))
+            raise recorded_error(self._past.error(before), self._redactor)
         self.answered += 1
         await effect.skip()
-        return effect.load(self._questions.shown(self._past.outcome(before)))
+        return effect.load(self._redactor.restore(self._past.outcome(before)))
 
-    def _stray(self, asked: Mapping[str, Any]) -> NoReturn:
-        agent, _, place = asked["by"].partition("@")
-        what = f"{agent or place} has asked for one {asked['kind'].replace('_', ' ')} more than is recorded"
-        if asked.get("block") is not None:
+    def _stray(self, request: Request) -> NoReturn:
+        agent, _, place = request.by.partition("@")
+        what = f"{agent or place} has asked for one {request.kind.replace('_', ' ')} more than is recorded"
+        if request.is_of_block:
             self._strayed = what
             raise RecordedError("when this code ran first, it did not ask for this")
         self.end_of_record = what
@@ -109,13 +110,16 @@ class Replay:
 
     async def _run(self, effect: CodeRun[Any], before: PastEffect, do: Perform) -> Any:
         await self._make_ready(effect.part)
-        with inside(before.n, "block"):
+        with inside(before.n, effect):
             now = await do()
         await self._order.turn(before.n)
         if before.state is State.FAILED:
-            recorded, told = now, f"then it could not run: {self._questions.error(self._past.error(before))}"
+            recorded, told = (
+                now,
+                f"then it could not run: {recorded_error(self._past.error(before), self._redactor)}",
+            )
         else:
-            recorded = effect.load(self._questions.shown(self._past.outcome(before)))
+            recorded = effect.load(self._redactor.restore(self._past.outcome(before)))
             told = self._difference(before, recorded, now)
         if told is not None:
             self.difference = told
@@ -125,12 +129,12 @@ class Replay:
             self._stop(f"code has run {_times(self.blocks)}")
         return recorded
 
-    async def _attempt(self, asked: Mapping[str, Any], do: Perform) -> Any:
+    async def _attempt(self, attempt: Attempt, request: Request, do: Perform) -> Any:
         """Make an attempt once more, whatever has become of it then."""
-        before = self._past.next(str(asked["key"]), asking())
+        before = self._past.next(request.key, asking())
         if before is None:
-            self._stray(asked)
-        with inside(before.n, "attempt"):
+            self._stray(request)
+        with inside(before.n, attempt):
             outcome = await do()
         await self._order.turn(before.n)
         return outcome

@@ -26,8 +26,8 @@ from codeact_team.core.executor_interface import Change, ChangedFile, StreamingC
 from codeact_team.core.places import place_of
 from codeact_team.errors import JournalError
 from codeact_team.runs.journal.past import Past, PastEffect, Sandbox
-from codeact_team.runs.journal.questions import inside
 from codeact_team.runs.journal.recorder import Recorder, as_entry, workspace_of
+from codeact_team.runs.journal.requests import inside_block
 from codeact_team.tools.autogen_parts import PartBlock
 
 _MAX_LINES = 40
@@ -325,11 +325,11 @@ class Restoration:
 
     async def _run_again(self, run: Run, block: PastEffect) -> str | None:
         """How what comes of a block differs from before, empty if it does not; ``None`` if it has strayed."""
-        request: Any = self._recorder.questions.shown(self._past.request(block))
+        request: Any = self._recorder.redactor.restore(self._past.request(block))
         again = Repetition()
         token = _repetition.set(again)
         try:
-            with inside(block.n, "block"):
+            with inside_block(block.n):
                 result = await run([CodeBlock(**each) for each in request["blocks"]])
         finally:
             _repetition.reset(token)
@@ -338,7 +338,7 @@ class Restoration:
         return difference(self._recorded(block), result) or ""
 
     def _recorded(self, block: PastEffect) -> CodeResult:
-        outcome = self._recorder.questions.shown(self._past.outcome(block))
+        outcome = self._recorder.redactor.restore(self._past.outcome(block))
         return load_result(outcome) if block.kind == Block.kind else PartBlock.form.validate_python(outcome)
 
     async def _refuse_conflicts(self, executor: StreamingCodeExecutor, workspace: str) -> None:

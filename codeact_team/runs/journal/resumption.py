@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -20,8 +20,15 @@ from codeact_team.core.executor_interface import ChangedFile, StreamingCodeExecu
 from codeact_team.core.places import place_of
 from codeact_team.errors import JournalError, RecordedError
 from codeact_team.runs.journal.past import Past, PastEffect, State
-from codeact_team.runs.journal.questions import asking, attempting, inside
 from codeact_team.runs.journal.recorder import Recorder
+from codeact_team.runs.journal.requests import (
+    Request,
+    asking,
+    attempting,
+    inside,
+    recorded_error,
+    request_of,
+)
 from codeact_team.runs.journal.restoration import END, Restoration, repetition
 from codeact_team.tools.approvals import decided
 
@@ -140,12 +147,13 @@ class Resumption:
         """
         if isinstance(effect, Attempt):
             return await self._attempt(effect, do)
-        asked = await self._recorder.questions.asked(effect)
+        request = await request_of(effect, self._recorder.redactor)
         if attempting() in self._is_over:
-            return await self._told_of_attempt(effect, str(asked["key"]))
-        before = self._next(str(asked["key"]), effect)
+            return await self._told_of_attempt(effect, request)
+        before = self._next(request.key, effect)
         if before is None:
-            return await self._do(asked, effect, do)
+            return await self._do(request, effect, do)
+        self._recorder.begin(effect, request, before)
         await self._order.turn(before.n)
         self._reached = max(self._reached, before.n)
         if before.state is State.ANSWERED:
@@ -153,7 +161,7 @@ class Resumption:
         is_contained = await _is_contained(effect)
         # code that its sandbox has failed, last of all, can run as if the run had been killed just then
         if before.state is State.FAILED and (before.went_on or not is_contained):
-            raise self._recorder.questions.error(self._past.error(before))
+            raise await self._failed(effect, before)
         if before.is_not_begun:
             with decided() if self._past.is_decided(before) else nullcontext():
                 return await self._recorder.perform(before.n, effect, do)
@@ -161,8 +169,14 @@ class Resumption:
             loss = await self._restore(effect, before.n)
             return await self._recorder.perform(before.n, effect, partial(_after, loss, do))
         outcome = effect.unknown()
-        await self._recorder.settle(before.n, effect, outcome)
+        await self._recorder.settle(effect, outcome)
         return outcome
+
+    async def _failed(self, effect: Effect[Any], before: PastEffect) -> RecordedError:
+        """The error that an effect has raised before."""
+        error = recorded_error(self._past.error(before), self._recorder.redactor)
+        await self._recorder.fail(effect, error, is_known=True)
+        return error
 
     def begin(self, executors: Sequence[StreamingCodeExecutor]) -> None:
         """Let executors know what their code had made or changed when the run ended. Blocks."""
@@ -176,15 +190,15 @@ class Resumption:
         """
         return await self._restoration.restore_files(executors, self._reached)
 
-    async def _do(self, asked: Mapping[str, Any], effect: Effect[Any], do: Perform) -> Any:
+    async def _do(self, request: Request, effect: Effect[Any], do: Perform) -> Any:
         """Do what was not asked before."""
         if (again := repetition()) is not None:
             again.has_strayed = True
             raise RecordedError("when this code ran first, it did not ask for this")
-        if asked.get("block") is None and effect.unknown() is not None and self._past.has_more(asked):
+        if not request.is_of_block and effect.unknown() is not None and self._past.has_more(request):
             raise JournalError(_OTHERWISE.format(effect.source))
         loss = await self._restore(effect, END)
-        n = self._recorder.begin(asked)
+        n = self._recorder.begin(effect, request)
         if isinstance(effect, Promotion):
             return await self._promote(n, effect, do)
         return await self._recorder.perform(n, effect, partial(_after, loss, do))
@@ -200,7 +214,7 @@ class Resumption:
         if before.is_given:
             # what waited for it is not known to be undone from now on
             self._recorder.write(used=before.n)
-        outcome = effect.load(self._recorder.questions.shown(self._past.outcome(before)))
+        outcome = effect.load(self._recorder.redactor.restore(self._past.outcome(before)))
         if isinstance(effect, Promotion) and effect.fork in self._forks:
             # its branch was made anew
             return await self._promote(before.n, effect, do)
@@ -210,8 +224,9 @@ class Resumption:
                 raise JournalError(
                     f"the run cannot go on: its session cannot be copied as it was before: {refusal}"
                 )
-            return outcome
-        await effect.skip()
+        else:
+            await effect.skip()
+        await self._recorder.settle(effect, outcome, is_known=True)
         return outcome
 
     async def _is_made_anew(self, fork: Fork, before: PastEffect) -> bool:
@@ -239,14 +254,11 @@ class Resumption:
 
     async def _attempt(self, attempt: Attempt, do: Perform) -> Any:
         """Make an attempt. What it has asked already is answered, whatever has become of it."""
-        asked = await self._recorder.questions.asked(attempt)
-        before = self._past.next(str(asked["key"]), asking())
-        if before is None:
-            if attempt.fork not in self._forks:
-                raise JournalError(_OTHERWISE.format(attempt.source))
-            n = self._recorder.begin(asked)
-        else:
-            n = before.n
+        request = await request_of(attempt, self._recorder.redactor)
+        before = self._past.next(request.key, asking())
+        if before is None and attempt.fork not in self._forks:
+            raise JournalError(_OTHERWISE.format(attempt.source))
+        n = self._recorder.begin(attempt, request, before)
         self._attempts[attempt.fork, attempt.number] = n
         if attempt.fork not in self._forks:
             self._is_over.add(n)
@@ -256,13 +268,14 @@ class Resumption:
             self._losses[n] = loss
         if before is None or before.state is not State.ANSWERED:
             return await self._recorder.perform(n, attempt, do)
-        with inside(n, "attempt"):
+        with inside(n, attempt):
             outcome = await do()
         await self._order.turn(n)
         self._reached = max(self._reached, n)
+        await self._recorder.settle(attempt, outcome, is_known=True)
         return outcome
 
-    async def _told_of_attempt(self, effect: Effect[Any], key: str) -> Any:
+    async def _told_of_attempt(self, effect: Effect[Any], request: Request) -> Any:
         """What came of something that was asked in an attempt that is over.
 
         Raises:
@@ -271,19 +284,24 @@ class Resumption:
             JournalError: If it was not asked.
         """
         last = None
-        while (found := self._past.next(key, asking())) is not None:
+        while (found := self._past.next(request.key, asking())) is not None:
             last = found
             if found.is_settled:
                 # else it was asked once more when the run went on
                 break
         if last is None:
             raise JournalError(_OTHERWISE.format(effect.source))
+        self._recorder.begin(effect, request, last)
         if last.state is State.ANSWERED:
             await effect.skip()
-            return effect.load(self._recorder.questions.shown(self._past.outcome(last)))
+            outcome = effect.load(self._recorder.redactor.restore(self._past.outcome(last)))
+            await self._recorder.settle(effect, outcome, is_known=True)
+            return outcome
         if last.state is State.FAILED:
-            raise self._recorder.questions.error(self._past.error(last))
-        raise asyncio.CancelledError
+            raise await self._failed(effect, last)
+        cancelled = asyncio.CancelledError()
+        await self._recorder.fail(effect, cancelled, is_cancelled=True, is_known=True)
+        raise cancelled
 
 
 async def _is_contained(effect: Effect[Any]) -> bool:

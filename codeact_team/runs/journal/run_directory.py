@@ -23,7 +23,7 @@ from codeact_team.sandbox.system.regular_files import read_regular
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 """Of the directory and all that is in it."""
 _ABOUT = "run.json"
 _CONFIG = "config.yaml"

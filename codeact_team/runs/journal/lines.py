@@ -1,0 +1,229 @@
+"""Events as lines of a journal.
+
+A line is what ``--json`` prints of the event, in short: a field is left out that is as it is by default, or as the request or
+the outcome of its effect has it, or as the event has it with which the effect began. Reading fills these in again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, fields
+from functools import cache
+from typing import Any, cast
+
+from pydantic import JsonValue
+
+from codeact_team.core.effects import Event
+from codeact_team.core.events import EffectBegan, EffectEnded, dump, load
+from codeact_team.runs.journal.blobs import LONGEST_CHAIN, SEE, Blobs, Reference, is_reference
+
+Known = Mapping[str, JsonValue]
+_ALWAYS = ("type", "at", "span")
+
+
+def shortened(event: Mapping[str, JsonValue], *known: Known) -> dict[str, JsonValue]:
+    """An event as JSON without what is known.
+
+    Args:
+        event: The event, as :func:`codeact_team.core.events.dump` has it.
+        known: Where else its fields are; the first that has one counts.
+    """
+    defaults = _defaults(Event.kinds[str(event["type"])])
+    return {
+        name: value
+        for name, value in event.items()
+        if name in _ALWAYS or not _is_same(value, _known_value(name, (*known, defaults)))
+    }
+
+
+def _is_same(one: JsonValue, other: JsonValue) -> bool:
+    """Whether values are the same; a key without a value is as none."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return all(_is_same(one.get(key), other.get(key)) for key in {*one, *other})
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    return type(one) is type(other) and one == other
+
+
+_UNKNOWN: Any = object()
+
+
+def _known_value(name: str, known: tuple[Known, ...]) -> JsonValue:
+    return next((one[name] for one in known if name in one), _UNKNOWN)
+
+
+@cache
+def _defaults(kind: type[Event]) -> Known:
+    return {field.name: _default(field) for field in fields(kind) if _has_default(field)}
+
+
+def _has_default(field: Field[Any]) -> bool:
+    return field.default is not MISSING or field.default_factory is not MISSING
+
+
+def _default(field: Field[Any]) -> JsonValue:
+    made = field.default_factory() if field.default_factory is not MISSING else field.default
+    return cast("JsonValue", [] if isinstance(made, tuple) else made)
+
+
+def known_from_request(request: JsonValue) -> Known:
+    """Fields of the event of a begin that its request may have."""
+    return request if isinstance(request, dict) else {}
+
+
+def known_from_outcome(outcome: JsonValue) -> Known:
+    """Fields of the event of an end that its outcome may have: a text is its ``text``, and what has a tag has them inside."""
+    if isinstance(outcome, str) or (isinstance(outcome, dict) and is_reference(outcome)):
+        return {"text": outcome}
+    if not isinstance(outcome, dict):
+        return {}
+    inner = next(iter(outcome.values()), None)
+    return inner if len(outcome) == 1 and isinstance(inner, dict) else outcome
+
+
+def known_from_begin(began: Known) -> Known:
+    """Fields of the event of an end that the one of its begin may have."""
+    return {name: value for name, value in began.items() if name not in _ALWAYS}
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """Where in the same journal the lines of an effect are that was recorded before the run was resumed.
+
+    Attributes:
+        span: The number that it had then.
+        began: Where its first line begins, in bytes.
+        ended: Where its last one does; -1 where there is none.
+    """
+
+    span: int
+    began: int
+    ended: int
+
+
+class EventReader:
+    """Reads events from the lines of a journal, in order.
+
+    Args:
+        blobs: What is beside the journal.
+    """
+
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs = blobs
+        self._open: dict[int, tuple[Known, Repeated | None]] = {}
+        """By their numbers, the events of effects that have begun, and where else these are recorded."""
+
+    def event(self, entry: Mapping[str, Any]) -> Event:
+        """The event of a line that has one.
+
+        Raises:
+            ValueError: If it is none of this version.
+        """
+        kind = Event.kinds.get(str(entry["type"]))
+        names = {field.name for field in fields(kind)} if kind is not None else set[str]()
+        known: tuple[Known, ...] = ()
+        if kind is not None and issubclass(kind, EffectBegan) and "ask" in entry:
+            known = (self._known_request(entry["ask"]),)
+        elif kind is not None and issubclass(kind, EffectEnded):
+            known = self._known_of_end(entry)
+        told = {name: value for name, value in entry.items() if name == "type" or name in names}
+        for name in names - told.keys():
+            if (value := _known_value(name, known)) is not _UNKNOWN:
+                told[name] = value
+        told = cast("dict[str, JsonValue]", self._blobs.unpack(told))
+        if kind is not None and issubclass(kind, EffectBegan):
+            self._open[entry["span"]] = told, repeated_of(entry.get("ask"))
+        return load(told)
+
+    def _known_request(self, ask: Mapping[str, Any]) -> Known:
+        if (repeated := repeated_of(ask)) is not None:
+            ask = self._blobs.entry_at(repeated.began)["ask"]
+        return known_from_request(self._blobs.opened(ask.get("request")))
+
+    def _known_of_end(self, entry: Mapping[str, Any]) -> tuple[Known, ...]:
+        began, repeated = self._open.pop(entry["span"], ({}, None))
+        if (end := entry.get("end")) is None:
+            return ()
+        if "outcome" not in end and "error" not in end and repeated is not None and repeated.ended >= 0:
+            end = self._blobs.entry_at(repeated.ended).get("end", {})
+        outcome = self._blobs.opened(end.get("outcome"))
+        if isinstance(outcome, dict) and len(outcome) == 1 and not is_reference(outcome):
+            [(tag, inner)] = outcome.items()
+            outcome = {tag: self._blobs.opened(inner)}
+        return known_from_outcome(outcome), known_from_begin(began)
+
+
+_SHORTEST = 100
+"""Characters of a text that is worth a reference."""
+_MOST_TEXTS = 500
+"""How many texts are known from the lines before."""
+
+
+class Repetitions:
+    """Writes what the lines before have already as references to them: texts, and the messages that a model was given before."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, list[JsonValue]] = {}
+        """Where each is: the place of its line in bytes, and the path there."""
+        self._conversations: dict[str, tuple[int, list[JsonValue], int]] = {}
+        """By who asks, the place of the last request, its messages, and how many requests it refers to."""
+
+    def conversation(self, by: str, request: JsonValue) -> tuple[int, int]:
+        """The place of an earlier request with whose messages this one begins, and with how many of them; 0 for none."""
+        messages = _messages_of(request)
+        start, before, depth = self._conversations.get(by, (0, [], 0))
+        pairs = enumerate(zip(messages, before, strict=False))
+        kept = next((n for n, (one, other) in pairs if one != other), min(len(messages), len(before)))
+        return (start, kept) if kept and depth < LONGEST_CHAIN else (0, 0)
+
+    def note_conversation(self, by: str, request: JsonValue, start: int, *, is_shared: bool) -> None:
+        """Note a request that was written at ``start``."""
+        if messages := _messages_of(request):
+            depth = self._conversations[by][2] + 1 if is_shared else 0
+            self._conversations[by] = start, messages, depth
+
+    def shared(self, value: JsonValue) -> JsonValue:
+        """A value with references, before it is packed."""
+        if isinstance(value, str):
+            place = self._texts.get(value)
+            return value if place is None else Reference({SEE: place})
+        if not self._texts:
+            return value
+        if isinstance(value, list):
+            return [self.shared(item) for item in value]
+        if isinstance(value, dict):
+            return {key: self.shared(item) for key, item in value.items()}
+        return value
+
+    def note(self, start: int, value: JsonValue, *path: str | int) -> None:
+        """Note the texts in a line that was written at ``start``."""
+        if isinstance(value, str):
+            if len(value) >= _SHORTEST:
+                self._texts.setdefault(value, [start, *path])
+                if len(self._texts) > _MOST_TEXTS:
+                    del self._texts[next(iter(self._texts))]
+        elif isinstance(value, list):
+            for number, item in enumerate(value):
+                self.note(start, item, *path, number)
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                self.note(start, item, *path, key)
+
+
+def _messages_of(request: JsonValue) -> list[JsonValue]:
+    messages = request.get("messages") if isinstance(request, dict) else None
+    return messages if isinstance(messages, list) else []
+
+
+def repeated_of(ask: Mapping[str, Any] | None) -> Repeated | None:
+    """Where else the effect of a line is recorded, if it is."""
+    same = None if ask is None else ask.get("same")
+    return None if same is None else Repeated(int(same["span"]), int(same["began"]), int(same["ended"]))
+
+
+def event_data(event: Event) -> dict[str, JsonValue]:
+    """An event as JSON, and a message in it without what it does not have."""
+    data = dump(event)
+    if isinstance(message := data.get("message"), dict):
+        data["message"] = {name: value for name, value in message.items() if value not in (None, {})}
+    return data

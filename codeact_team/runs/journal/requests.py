@@ -1,0 +1,130 @@
+"""Requests of a run: who asks for which effect, without credentials, and by a key under which a journal finds it again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Literal
+
+from pydantic import JsonValue
+
+from codeact_team.agents.codeact.attempts import Attempt
+from codeact_team.core.aio import to_the_end
+from codeact_team.core.component_effects import CodeRun
+from codeact_team.core.effects import Effect
+from codeact_team.core.places import place_of
+from codeact_team.core.redaction import Redactor
+from codeact_team.errors import RecordedError
+from codeact_team.runs.journal.blobs import is_light
+
+Owner = Literal["block", "attempt"]
+
+
+@dataclass(frozen=True)
+class Caller:
+    """What asks for effects at the moment.
+
+    Attributes:
+        within: The number of the innermost effect that is under way.
+        owner: The innermost block or attempt, and its number: it is done again by itself when a run is resumed, and then asks
+            again.
+    """
+
+    within: int | None = None
+    owner: tuple[Owner, int] | None = None
+
+
+_caller: ContextVar[Caller] = ContextVar("codeact_team_caller", default=Caller())  # noqa: B039
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request for an effect.
+
+    Attributes:
+        by: The name of the agent, ``@``, and the place in the config of the component that is asked.
+        kind: The kind of the effect.
+        value: What is asked, with placeholders for credentials.
+        caller: What asks.
+        key: A digest of all that; of the caller, only the owner counts.
+    """
+
+    by: str
+    kind: str
+    value: JsonValue
+    caller: Caller
+    key: str
+
+    @property
+    def owner(self) -> int | None:
+        """The number of the block or attempt that asks."""
+        return None if self.caller.owner is None else self.caller.owner[1]
+
+    @property
+    def is_of_block(self) -> bool:
+        """Whether code asks."""
+        return self.caller.owner is not None and self.caller.owner[0] == "block"
+
+
+async def request_of(effect: Effect[Any], redactor: Redactor) -> Request:
+    """The request for an effect, made by the current caller."""
+    by, caller, asked = f"{effect.source}@{place_of(effect.part)}", _caller.get(), effect.request()
+
+    def make() -> Request:
+        value = redactor.redact(asked)
+        owner = None if caller.owner is None else caller.owner[1]
+        named = json.dumps([by, effect.kind, value, owner], sort_keys=True)
+        key = sha256(named.encode(errors="backslashreplace")).hexdigest()[:32]
+        return Request(by, effect.kind, value, caller, key)
+
+    return make() if is_light(asked) else await to_the_end(asyncio.to_thread(make))
+
+
+def recorded_error(recorded: JsonValue, redactor: Redactor) -> RecordedError:
+    """An error from a journal, by the words that it had."""
+    said: Any = redactor.restore(recorded)
+    return RecordedError(said["text"], type_name=said["type"], status_code=said.get("status"))
+
+
+@contextmanager
+def inside(n: int, effect: Effect[Any]) -> Generator[None]:
+    """Within it, effects are asked for by this one, which has the number ``n`` in the journal."""
+    owner = _caller.get().owner
+    if isinstance(effect, CodeRun):
+        owner = "block", n
+    elif isinstance(effect, Attempt):
+        owner = "attempt", n
+    with _calling(Caller(n, owner)):
+        yield
+
+
+@contextmanager
+def inside_block(n: int) -> Generator[None]:
+    """Within it, effects are asked for by the block with the number ``n``, which runs again."""
+    with _calling(Caller(n, ("block", n))):
+        yield
+
+
+@contextmanager
+def _calling(caller: Caller) -> Generator[None]:
+    token = _caller.set(caller)
+    try:
+        yield
+    finally:
+        _caller.reset(token)
+
+
+def asking() -> int | None:
+    """The number of the innermost effect that is under way, if one is."""
+    return _caller.get().within
+
+
+def attempting() -> int | None:
+    """The number of the attempt that asks, if one does by itself and not by its code."""
+    owner = _caller.get().owner
+    return owner[1] if owner is not None and owner[0] == "attempt" else None
