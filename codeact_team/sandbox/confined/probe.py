@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 
 def main(outside: str, host: int) -> None:
-    """Try everything: ``outside`` is made by ``enforcement.something_outside``, ``host`` is the host's process id."""
+    """Try everything: ``outside`` is made by ``sandbox._probe_targets``, ``host`` is the host's process id."""
     secret = os.path.join(outside, "secret")
     attempts: dict[str, list[Callable[[], object]]] = {
         "reads": [

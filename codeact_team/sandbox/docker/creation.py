@@ -1,37 +1,134 @@
-"""Creates and starts containers, so that none is left that nobody knows.
-
-Containers that are about to start are noted: where this process is killed before they do, the next run removes them. A
-container that is made ends with this process once it has started, and not before that.
-"""
+"""Creates and starts containers, their system call profile, and the volumes for their packages."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import json
 import logging
 import os
 import re
 import secrets
+import socket
 import stat
+import tarfile
 import tempfile
+import threading
 import time
-from collections.abc import Generator, Mapping, Set
+from collections.abc import Generator, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from docker.errors import APIError
+from docker.errors import APIError, NotFound
 from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
 from codeact_team.errors import EngineError
+from codeact_team.sandbox.archives import END, file_member, head
 from codeact_team.sandbox.base import warn_once
 from codeact_team.sandbox.docker.config import DockerSandboxConfig, is_host_path
 from codeact_team.sandbox.docker.container import CONFLICT, LABEL, Container, labels, remove
 from codeact_team.sandbox.docker.engine import REQUEST_TIMEOUT, Client, connect, open_stream, translated
-from codeact_team.sandbox.docker.seccomp import profile
-from codeact_team.sandbox.system.limits import LOCKED_BYTES, OWN_DESCRIPTORS, PENDING_SIGNALS
+from codeact_team.sandbox.system.filters import COUNTED, MAKES_A_FILE, MODES, OF_ITSELF, OPENING, SET_ID
+from codeact_team.sandbox.system.kernel import LOCKED_BYTES, OWN_DESCRIPTORS, PENDING_SIGNALS
 from codeact_team.sandbox.temporary import is_the_one, lock
+
+_ARCHITECTURES = {"x86_64": "SCMP_ARCH_X86_64", "aarch64": "SCMP_ARCH_AARCH64"}
+
+_FILES = """
+access chdir chown close close_range copy_file_range dup dup2 dup3 faccessat faccessat2 fadvise64 fchdir fchown
+fchownat fcntl fdatasync fgetxattr flistxattr flock fremovexattr fsetxattr fstat fstatfs fsync ftruncate futimesat getcwd
+getdents getdents64 getxattr getxattrat ioctl lchown
+lgetxattr link linkat listxattr listxattrat llistxattr lremovexattr lseek lsetxattr lstat newfstatat pread64 preadv
+preadv2 pwrite64 pwritev pwritev2 read readahead readlink readlinkat readv removexattr removexattrat rename renameat
+renameat2 rmdir sendfile setxattr setxattrat splice stat statfs statx symlink symlinkat sync sync_file_range syncfs tee
+truncate umask unlink unlinkat utime utimensat utimes vmsplice write writev
+"""
+_MEMORY = """
+brk cachestat madvise map_shadow_stack memfd_create mincore mlock mlock2 mlockall mmap mprotect mremap mseal msync munlock
+munlockall munmap pkey_alloc pkey_free pkey_mprotect
+"""
+_PROCESSES = """
+arch_prctl capget capset execve execveat exit exit_group fork get_robust_list getcpu getegid geteuid getgid getgroups
+getpgid getpgrp getpid getppid getpriority getresgid getresuid getrlimit getrusage getsid gettid getuid ioprio_get
+landlock_add_rule landlock_create_ruleset landlock_restrict_self membarrier pidfd_open prctl
+rseq sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getattr sched_getparam
+sched_getscheduler sched_rr_get_interval sched_yield
+seccomp set_robust_list set_tid_address setfsgid setfsuid setgid setgroups setpgid setregid setresgid
+setresuid setreuid setrlimit setsid setuid sysinfo times uname vfork wait4 waitid
+"""
+_SIGNALS = """
+kill pause pidfd_send_signal restart_syscall rt_sigaction rt_sigpending rt_sigprocmask rt_sigqueueinfo rt_sigreturn
+rt_sigsuspend rt_sigtimedwait rt_tgsigqueueinfo sigaltstack signalfd signalfd4 tgkill tkill
+"""
+_TIME = """
+adjtimex alarm clock_adjtime clock_getres clock_gettime clock_nanosleep getitimer gettimeofday nanosleep setitimer time
+timer_create timer_delete timer_getoverrun timer_gettime timer_settime timerfd_create timerfd_gettime timerfd_settime
+"""
+_COMMUNICATION = """
+accept accept4 bind connect epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd eventfd2
+futex futex_requeue futex_wait futex_waitv futex_wake getpeername getrandom getsockname getsockopt listen mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend
+mq_unlink msgctl msgget msgrcv msgsnd pipe pipe2 poll ppoll pselect6 recvfrom recvmmsg recvmsg select semctl semget semop
+semtimedop sendmmsg sendmsg sendto setsockopt shmat shmctl shmdt shmget shutdown socketpair
+"""
+
+# namespaces, as clone(2) asks for them; clone3 has its flags where no filter sees them, and programs then try clone
+_CLONE_NEW = 0x7E020000
+_PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
+"""Linux, 32-bit Linux, either with an old kernel's number, and the question which one it is."""
+_FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
+_AF_NETLINK, _NETLINK_ROUTE = 16, 0
+
+
+@cache
+def profile(architecture: str) -> str | None:
+    """The profile as JSON; ``None`` where the calls' arguments are not known, for the engine's own to be used."""
+    if architecture not in _ARCHITECTURES:
+        return None
+    names = "".join((_FILES, _MEMORY, _PROCESSES, _SIGNALS, _TIME, _COMMUNICATION)).split()
+    calls = [
+        _allow(names),
+        _allow(["clone"], _masked(0, _CLONE_NEW)),
+        *(_allow(["personality"], _equal(0, value)) for value in _PERSONALITIES),
+        *(_allow(["socket"], _equal(0, family)) for family in _FAMILIES),
+        _allow(["socket"], _equal(0, _AF_NETLINK), _equal(2, _NETLINK_ROUTE)),
+        *(_allow([name], *(_low(*each) for each in own.items())) for name, own in OF_ITSELF.items()),
+        *(_allow([name], _masked(position, SET_ID)) for name, position in MODES.items()),
+        *(_allow([name], _masked(MODES[name] - 1, MAKES_A_FILE)) for name in OPENING),
+        _refuse(["clone3", "openat2"], errno.ENOSYS),
+        # takes any part of the host's disk at once; where it is not supported, the C library writes instead
+        _refuse(["fallocate"], errno.EOPNOTSUPP),
+        *(_refuse([name], error) for name, error in COUNTED.items()),
+    ]
+    architectures = [_ARCHITECTURES[architecture]]
+    rules = {"defaultAction": "SCMP_ACT_ERRNO", "architectures": architectures, "syscalls": calls}
+    return json.dumps(rules, separators=(",", ":"))
+
+
+def _allow(names: Sequence[str], *conditions: dict[str, Any]) -> dict[str, Any]:
+    return {"names": names, "action": "SCMP_ACT_ALLOW", "args": conditions}
+
+
+def _refuse(names: Sequence[str], error: int) -> dict[str, Any]:
+    return {"names": names, "action": "SCMP_ACT_ERRNO", "errnoRet": error}
+
+
+def _equal(position: int, value: int) -> dict[str, Any]:
+    return {"index": position, "value": value, "op": "SCMP_CMP_EQ"}
+
+
+def _masked(position: int, bits: int, value: int = 0) -> dict[str, Any]:
+    """Of these bits, those of ``value`` are set, and no other."""
+    return {"index": position, "value": bits, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ"}
+
+
+def _low(position: int, value: int) -> dict[str, Any]:
+    """What the kernel takes of an argument of 32 bits, whatever is in the others."""
+    return _masked(position, 0xFFFFFFFF, value)
+
 
 logger = logging.getLogger(__name__)
 
@@ -330,3 +427,79 @@ def _mounts(config: DockerSandboxConfig, binding: Binding | None) -> list[Mount]
         read_only = volume.get("mode", "rw") != "rw"
         mounts.append(Mount(target=volume["bind"], source=path, type=kind, read_only=read_only))
     return mounts
+
+
+_LABEL = "codeact-team.packages"
+_COMPLETE = ".complete"
+"""The last file that is put into a volume."""
+
+_filling = threading.Lock()
+
+
+def filled_volume(client: Client, url: str, image: str, layer: Path) -> str:
+    """The name of the volume with what is in a layer; filled by a stream, unless it is there already. Blocks.
+
+    Raises:
+        EngineError: If the engine refuses.
+    """
+    name = f"codeact-team-packages-{layer.name}"
+    with _filling, noted_start(url) as label, translated(url):
+        client.create_volume(name, labels={_LABEL: layer.name})
+        mounts = [Mount(PACKAGES, name, type="volume", no_copy=True)]
+        host_config = client.create_host_config(mounts=mounts, network_mode="none")
+        # never started: files can be put into a volume only where something has it
+        marks = {**labels(), **label}
+        container = client.create_container(image, ["true"], labels=marks, host_config=host_config)["Id"]
+        try:
+            if not _is_complete(client, container):
+                client.put_archive(container, PACKAGES, _archive(layer))
+        finally:
+            client.remove_container(container, force=True)
+    return name
+
+
+def remove_unused_volumes(client: Client, url: str) -> int:
+    """Remove the volumes that no container has, and tell how many. Blocks.
+
+    Raises:
+        EngineError: If the engine refuses.
+    """
+    removed = 0
+    with translated(url):
+        for volume in client.volumes(filters={"label": _LABEL})["Volumes"] or ():
+            try:
+                client.remove_volume(volume["Name"])
+                removed += 1
+            except APIError as error:
+                if error.status_code != CONFLICT:
+                    raise
+    return removed
+
+
+def _is_complete(client: Client, container: str) -> bool:
+    try:
+        pieces, _ = client.get_archive(container, f"{PACKAGES}/{_COMPLETE}")
+    except NotFound:
+        return False
+    # read to the end, so that the connection can be used again
+    return bool(b"".join(pieces))
+
+
+def _archive(layer: Path) -> Iterator[bytes]:
+    """A tar archive of a layer, as it is written."""
+    for directory, directories, files in os.walk(layer):
+        directories.sort()
+        for name in [*directories, *sorted(files)]:
+            path = os.path.join(directory, name)
+            member = tarfile.TarInfo(os.path.relpath(path, layer))
+            if name in directories:
+                member.type, member.mode = tarfile.DIRTYPE, 0o755
+                yield head(member)
+                continue
+            with open(path, "rb") as file:
+                status = os.fstat(file.fileno())
+                member.size, member.mode = status.st_size, status.st_mode & 0o777
+                member.mtime = int(status.st_mtime)
+                yield from file_member(member, file)
+    yield head(tarfile.TarInfo(_COMPLETE))
+    yield END

@@ -26,7 +26,14 @@ from codeact_team.sandbox.base import (
 )
 from codeact_team.sandbox.docker.config import DockerSandboxConfig
 from codeact_team.sandbox.docker.container import Container, DockerProcess
-from codeact_team.sandbox.docker.creation import PACKAGES, WORKSPACE, Binding, is_missing, launch
+from codeact_team.sandbox.docker.creation import (
+    PACKAGES,
+    WORKSPACE,
+    Binding,
+    filled_volume,
+    is_missing,
+    launch,
+)
 from codeact_team.sandbox.docker.engine import (
     Client,
     ask,
@@ -37,8 +44,7 @@ from codeact_team.sandbox.docker.engine import (
     in_thread,
 )
 from codeact_team.sandbox.docker.orphans import remove_unstarted
-from codeact_team.sandbox.docker.volumes import filled_volume
-from codeact_team.sandbox.system.limits import CODE_DESCRIPTORS
+from codeact_team.sandbox.system.kernel import CODE_DESCRIPTORS
 from codeact_team.sandbox.system.named_paths import known_directory, open_named
 from codeact_team.sandbox.system.trees import DIRECTORY
 
