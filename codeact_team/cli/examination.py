@@ -40,10 +40,14 @@ from codeact_team.sandbox.confined.config import ConfinedSandboxConfig
 from codeact_team.sandbox.confined.sandbox import REQUIRED, ConfinedSandbox, Enforced
 from codeact_team.sandbox.docker.config import DockerSandboxConfig
 from codeact_team.sandbox.docker.engine import Client, connect, engine_url, ensure_image, translated
-from codeact_team.sandbox.docker.orphans import list_orphans, remove_orphan
+from codeact_team.sandbox.docker.leftovers import list_orphans, remove_orphan
 from codeact_team.sandbox.docker.sandbox import DockerSandbox
-from codeact_team.sandbox.leftovers import remove_leftovers
-from codeact_team.sandbox.temporary import TemporaryDirectory, orphaned_directories, remove_orphaned
+from codeact_team.sandbox.temporary import (
+    TemporaryDirectory,
+    orphaned_directories,
+    remove_leftovers,
+    remove_orphaned,
+)
 
 
 class State(StrEnum):

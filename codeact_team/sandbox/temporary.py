@@ -1,31 +1,39 @@
-"""Temporary directories of this package, and those that are left because their process was killed."""
+"""Temporary directories of this package, and the removal of what killed processes have left on this machine."""
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
+import logging
 import os
 import re
 import tempfile
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
+from codeact_team.core.aio import to_the_end
+from codeact_team.errors import EngineError
 from codeact_team.sandbox.system import trees
 
+logger = logging.getLogger(__name__)
+
 NOBODY = 65534
-"""The user that root gives a directory to in which a container's code works."""
+"""The user to whom root gives a directory in which the code of a container works."""
 
 _NAME = re.compile(r"codeact-team-\d+-[a-z0-9_]{8}")
+_NOTE = re.compile(r"codeact-team-\d+-[0-9a-f]{16}\.start")
+"""The name of a note; see :mod:`codeact_team.sandbox.docker.leftovers`."""
 
 
 class TemporaryDirectory:
-    """A new directory, held by a lock that the kernel releases however this process ends.
+    """A new directory, held by a lock that the kernel releases when this process ends, for whatever reason.
 
-    It can be a context manager, whose end removes it.
+    As a context manager, it is removed at the end.
 
     Args:
-        place: The directory that gets it; ``None`` for the usual one.
+        place: The directory in which it is created; ``None`` for the usual one.
     """
 
     def __init__(self, place: Path | None = None) -> None:
@@ -40,7 +48,7 @@ class TemporaryDirectory:
         self.remove()
 
     def remove(self) -> None:
-        """Remove it with all that is in it, or raise an OSError; it may be gone already. Blocks."""
+        """Remove it with its content, unless it is gone already. Blocks. Raises an ``OSError``."""
         try:
             with suppress(FileNotFoundError):
                 trees.remove(self.path)
@@ -49,25 +57,25 @@ class TemporaryDirectory:
 
 
 def places() -> list[Path]:
-    """The directories that get temporary ones: the usual one, and those that stand in where code may write to that."""
+    """The directories for temporary ones: the usual one, and others for when code may write to that."""
     found = (Path(tempfile.gettempdir()), Path("/var/tmp"), Path(os.path.expanduser("~")))
     return list(dict.fromkeys(map(Path.resolve, found)))
 
 
 def orphaned_directories() -> list[Path]:
-    """The temporary directories of this package whose process has ended, and that this user can remove."""
+    """The temporary directories of this package whose process has ended and that this user can remove."""
     return sorted(path for place in places() for path in _orphaned_in(place))
 
 
 def remove_orphaned(directory: Path) -> None:
-    """Remove one of :func:`orphaned_directories`, or raise an OSError; it may be gone already. Blocks."""
+    """Remove one of :func:`orphaned_directories`, unless it is gone already. Blocks. Raises an ``OSError``."""
     with suppress(FileNotFoundError), _taken_over(directory) as is_ours:
         if is_ours:
             trees.remove(str(directory))
 
 
 def lock(descriptor: int) -> bool:
-    """Lock what is open, unless another process holds it. Returns whether it is locked."""
+    """Lock an open file or directory, unless another process holds it. Returns whether it is locked."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -76,7 +84,7 @@ def lock(descriptor: int) -> bool:
 
 
 def is_the_one(descriptor: int, path: str) -> bool:
-    """Whether what is open is what has this path."""
+    """Whether the open file or directory still has this path."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False))
     except FileNotFoundError:
@@ -100,7 +108,7 @@ def _orphaned_in(place: Path) -> list[Path]:
         with os.scandir(place) as entries:
             return [Path(entry.path) for entry in entries if _is_orphaned(entry)]
     except OSError:
-        # there is none, or it is not for this user
+        # it does not exist, or this user cannot read it
         return []
 
 
@@ -108,13 +116,13 @@ def _is_orphaned(entry: os.DirEntry[str]) -> bool:
     if _NAME.fullmatch(entry.name) is None or not entry.is_dir(follow_symlinks=False):
         return False
     try:
-        # others' directories are not ours to judge
+        # not of this user
         if entry.stat(follow_symlinks=False).st_uid not in _owners():
             return False
         with _taken_over(Path(entry.path)) as is_ours:
             return is_ours
     except OSError:
-        # another one has just removed it
+        # another process has just removed it
         return False
 
 
@@ -124,17 +132,53 @@ def _owners() -> set[int]:
 
 @contextmanager
 def _taken_over(directory: Path) -> Generator[bool]:
-    """Whether no process holds a directory. None can within this, so nobody begins to use it meanwhile.
+    """Hold a directory, unless another process does. The value says whether it is held, so that nobody else uses it.
 
-    The number in its name says nothing: it may be that of another process by now, or of one in another namespace.
+    The process id in its name is no sign: by now it may belong to another process, or it is from another namespace.
     """
     try:
         descriptor = os.open(directory, trees.DIRECTORY)
     except PermissionError:
-        # code has left it so that not even its owner can open it
+        # code has changed its mode so that not even its owner can open it
         os.chmod(directory, 0o700, follow_symlinks=False)
         descriptor = os.open(directory, trees.DIRECTORY)
     try:
         yield lock(descriptor)
     finally:
         os.close(descriptor)
+
+
+async def remove_leftovers() -> None:
+    """Remove temporary directories, and containers that never started, of processes that were killed. Logs failures.
+
+    A cancellation waits for the end, because a run may be shorter than this.
+    """
+    await to_the_end(asyncio.to_thread(_remove_all))
+
+
+def _remove_all() -> None:
+    # containers come before the directories that they use
+    notes = _left_notes()
+    if notes:
+        # the Docker client takes long to load, and a note is rare
+        from codeact_team.sandbox.docker.leftovers import remove_noted
+
+        _remove_each(notes, remove_noted)
+    _remove_each(orphaned_directories(), remove_orphaned)
+
+
+def _left_notes() -> list[Path]:
+    try:
+        with os.scandir(tempfile.gettempdir()) as entries:
+            return [Path(entry.path) for entry in entries if _NOTE.fullmatch(entry.name)]
+    except OSError as error:
+        logger.debug("notes of killed runs cannot be found: %s", error)
+        return []
+
+
+def _remove_each(paths: list[Path], remove: Callable[[Path], None]) -> None:
+    for path in paths:
+        try:
+            remove(path)
+        except (OSError, EngineError) as error:
+            logger.debug("%s, which a killed run has left, stays for now: %s", path, error)

@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
+from codeact_team.sandbox.confined.protocol import Confinement
 from codeact_team.sandbox.system.control_groups import GroupCounters
 
 CONTROLLERS = frozenset({"memory", "pids", "cpu"})
@@ -20,32 +21,28 @@ _NAME = "codeact-team-"
 _PERIOD = 100_000
 """Microseconds, the kernel's default."""
 _LEAST_QUOTA = 1000
+_MIB = 1 << 20
+_OWN_TASKS = 1
+"""The supervising process is in the group as well."""
 
 
-class GroupLimits(NamedTuple):
-    """What all processes of a group may use together."""
+def _limit_files(settings: Confinement, controller: str, version: int) -> Mapping[str, str]:
+    """The files that limit a group, with their values."""
+    if controller == "memory":
+        name = "memory.max" if version == 2 else "memory.limit_in_bytes"
+        return {name: str(settings.memory_mib * _MIB)}
+    if controller == "pids":
+        return {"pids.max": str(settings.pids + _OWN_TASKS)}
+    quota = str(max(_LEAST_QUOTA, int(settings.cpus * _PERIOD)))
+    if version == 2:
+        return {"cpu.max": f"{quota} {_PERIOD}"}
+    return {"cpu.cfs_period_us": str(_PERIOD), "cpu.cfs_quota_us": quota}
 
-    memory: int
-    """In bytes."""
-    tasks: int
-    """Processes and threads."""
-    cpus: float
 
-    def files(self, version: int) -> Mapping[str, Mapping[str, str]]:
-        """The values to write, by controller and file."""
-        memory, tasks = str(self.memory), str(self.tasks)
-        quota = str(max(_LEAST_QUOTA, int(self.cpus * _PERIOD)))
-        if version == 1:
-            cpu = {"cpu.cfs_period_us": str(_PERIOD), "cpu.cfs_quota_us": quota}
-            return {"memory": {"memory.limit_in_bytes": memory}, "pids": {"pids.max": tasks}, "cpu": cpu}
-        cpu = {"cpu.max": f"{quota} {_PERIOD}"}
-        return {"memory": {"memory.max": memory}, "pids": {"pids.max": tasks}, "cpu": cpu}
-
-    @property
-    def swap_files(self) -> Mapping[str, str]:
-        """The values that keep memory from being swapped out beyond the limit. Not every kernel has all these files."""
-        memory = str(self.memory)
-        return {"memory.swap.max": "0", "memory.memsw.limit_in_bytes": memory, "memory.swappiness": "0"}
+def _swap_files(settings: Confinement) -> Mapping[str, str]:
+    """The files that keep memory from being swapped out beyond the limit. Not every kernel has all of them."""
+    memory = str(settings.memory_mib * _MIB)
+    return {"memory.swap.max": "0", "memory.memsw.limit_in_bytes": memory, "memory.swappiness": "0"}
 
 
 class _Hierarchy(NamedTuple):
@@ -74,14 +71,14 @@ class _Group(NamedTuple):
 
 
 class ControlGroup:
-    """A group with limits, empty at first.
+    """A group with the limits of a sandbox, empty at first.
 
     Attributes:
         counters: Reads what the group has used.
         missing: For each controller that is not available, the reason.
     """
 
-    def __init__(self, limits: GroupLimits) -> None:
+    def __init__(self, settings: Confinement) -> None:
         self.missing = dict.fromkeys(sorted(CONTROLLERS), "this machine does not offer it")
         self.counters = GroupCounters()
         self._groups: list[_Group] = []
@@ -92,7 +89,7 @@ class ControlGroup:
                     self._groups.append(group := _make(hierarchy))
                     for controller in wanted:
                         with self._missing_if_it_fails({controller}):
-                            self._limit(group, controller, limits)
+                            self._limit(group, controller, settings)
 
     @contextmanager
     def _missing_if_it_fails(self, controllers: Iterable[str]) -> Generator[None]:
@@ -103,14 +100,14 @@ class ControlGroup:
                 self.missing[controller] = error.strerror or str(error)
                 self.counters.drop(controller)
 
-    def _limit(self, group: _Group, controller: str, limits: GroupLimits) -> None:
+    def _limit(self, group: _Group, controller: str, settings: Confinement) -> None:
         version = group.hierarchy.version
         if version == 2:
             _enable(group.hierarchy, controller)
-        for name, value in limits.files(version)[controller].items():
+        for name, value in _limit_files(settings, controller, version).items():
             _write(f"{group.directory}/{name}", value)
         if controller == "memory":
-            for name, value in limits.swap_files.items():
+            for name, value in _swap_files(settings).items():
                 with suppress(FileNotFoundError):
                     _write(f"{group.directory}/{name}", value)
         if controller == "cpu":

@@ -13,7 +13,6 @@ import signal
 import stat
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 from codeact_team.sandbox.confined.protocol import Confinement
 from codeact_team.sandbox.system import kernel
@@ -140,70 +139,46 @@ def allow_only(readable: Sequence[str], writable: Sequence[str]) -> None:
     os.close(ruleset)
 
 
-class MountView(NamedTuple):
-    """The files that a program sees, by absolute paths.
+def enter_mount_view(settings: Confinement, moved: Iterable[tuple[str, str]] = ()) -> None:
+    """Make a root for this process that contains only what its programs may see.
 
-    Attributes:
-        readable: Files and directories of this machine, read-only.
-        writable: A directory of this machine.
-        identity: Device and inode of that directory: something else may be in its place by now.
-        private: A directory that is replaced by an empty file system in memory, which counts as memory.
-        private_mib: The size of that, in MiB.
+    Needs its own namespaces of mounts and processes, and rights over them. The private directory is replaced by an empty file
+    system in memory, which counts as memory.
+
+    Args:
+        settings: How the code is confined.
+        moved: More directories, each with the place at which it is shown.
+
+    Raises:
+        OSError: If the kernel refuses it. This process may be of no more use then.
     """
-
-    readable: Sequence[str]
-    writable: str
-    identity: Sequence[int]
-    private: str
-    private_mib: int
-
-    @classmethod
-    def of(cls, settings: Confinement) -> MountView:
-        """The view of a sandbox."""
-        return cls(
-            settings.readable,
-            settings.workspace,
-            settings.workspace_identity,
-            settings.private,
-            settings.tmpfs_mib,
-        )
-
-    def enter(self, moved: Iterable[tuple[str, str]] = ()) -> None:
-        """Make this the root of this process. Needs its own namespaces of mounts and processes, and rights over them.
-
-        Args:
-            moved: More directories, each with the place at which it is shown.
-
-        Raises:
-            OSError: If the kernel refuses it. This process may be of no more use then.
-        """
-        checked(libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
-        writable = _tree(self.writable)
-        status = os.fstat(writable)
-        if [status.st_dev, status.st_ino] != [*self.identity]:
-            raise OSError(f"{self.writable} was replaced")
-        place = self.private
-        _mount_memory(place, _ROOT_MIB)
-        paths = _TracedPaths(path for path in self.readable if not _is_below(path, _PROC))
-        shown = paths.ends
-        for path in shown:
-            _show(_tree(path), f"{place}{path}")
-        for source, target in moved:
-            _show(_tree(source), f"{place}{target}")
-        for path, target in {**paths.links, **_LINKS}.items():
-            if not any(_is_below(path, above) for above in shown):
-                os.makedirs(os.path.dirname(f"{place}{path}"), exist_ok=True)
-                os.symlink(target, f"{place}{path}")
-        for path in (*paths.passed, self.writable, self.private, _PROC, SHARED_MEMORY):
-            os.makedirs(f"{place}{path}", exist_ok=True)
-        read_only = struct.pack("=QQQQ", _MOUNT_ATTR_RDONLY, 0, 0, 0)
-        arguments = (os.fsencode(place), _AT_RECURSIVE, read_only, len(read_only))
-        checked(syscall(_SYS_MOUNT_SETATTR, _AT_FDCWD, *arguments))
-        _attach(writable, f"{place}{self.writable}")
-        _mount_processes(f"{place}{_PROC}", empty=f"{place}{self.private}")
-        _mount_memory(f"{place}{SHARED_MEMORY}", _SHARED_MEMORY_MIB, _MS_NOEXEC)
-        _mount_memory(f"{place}{self.private}", self.private_mib)
-        _make_root(place)
+    checked(libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
+    writable = _tree(settings.workspace)
+    status = os.fstat(writable)
+    if [status.st_dev, status.st_ino] != [*settings.workspace_identity]:
+        raise OSError(f"{settings.workspace} was replaced")
+    place = settings.private
+    _mount_memory(place, _ROOT_MIB)
+    paths = _TracedPaths(path for path in settings.readable if not _is_below(path, _PROC))
+    shown = paths.ends
+    for path in shown:
+        _show(_tree(path), f"{place}{path}")
+    for source, target in moved:
+        _show(_tree(source), f"{place}{target}")
+    for path, target in {**paths.links, **_LINKS}.items():
+        if not any(_is_below(path, above) for above in shown):
+            os.makedirs(os.path.dirname(f"{place}{path}"), exist_ok=True)
+            os.symlink(target, f"{place}{path}")
+    for path in (*paths.passed, settings.workspace, settings.private, _PROC, SHARED_MEMORY):
+        os.makedirs(f"{place}{path}", exist_ok=True)
+    read_only = struct.pack("=QQQQ", _MOUNT_ATTR_RDONLY, 0, 0, 0)
+    arguments = (os.fsencode(place), _AT_RECURSIVE, read_only, len(read_only))
+    checked(syscall(_SYS_MOUNT_SETATTR, _AT_FDCWD, *arguments))
+    _attach(writable, f"{place}{settings.workspace}")
+    _mount_processes(f"{place}{_PROC}", empty=f"{place}{settings.private}")
+    _mount_memory(f"{place}{SHARED_MEMORY}", _SHARED_MEMORY_MIB, _MS_NOEXEC)
+    _mount_memory(f"{place}{settings.private}", settings.tmpfs_mib)
+    _make_root(place)
 
 
 class _TracedPaths:

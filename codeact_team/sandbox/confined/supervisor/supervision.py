@@ -28,7 +28,6 @@ from codeact_team.sandbox.confined.protocol import (
 )
 from codeact_team.sandbox.confined.supervisor import isolation, starting
 from codeact_team.sandbox.confined.supervisor.control_groups import CONTROLLERS
-from codeact_team.sandbox.confined.supervisor.isolation import MountView
 from codeact_team.sandbox.system import filters, kernel
 from codeact_team.sandbox.system.control_groups import GroupCounters
 from codeact_team.sandbox.system.kernel import (
@@ -213,7 +212,7 @@ def _harden(
         return Programs(start, OomScore(), GroupCounters()), {"sandlock": no_sandlock}
     proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     if capabilities.no_namespaces is None:
-        isolation.enter_namespaces(partial(MountView.of(settings).enter, group.mounts), birth)
+        isolation.enter_namespaces(partial(isolation.enter_mount_view, settings, group.mounts), birth)
         os.close(birth)
     else:
         _report_birth(birth)

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from codeact_team.sandbox.confined.protocol import Confinement, Message, MessageSocket
 from codeact_team.sandbox.confined.supervisor import isolation
-from codeact_team.sandbox.confined.supervisor.control_groups import ControlGroup, GroupLimits
-from codeact_team.sandbox.confined.supervisor.isolation import MountView
+from codeact_team.sandbox.confined.supervisor.control_groups import ControlGroup
 from codeact_team.sandbox.confined.supervisor.supervision import (
     BOUNDING,
     close_standard_streams,
@@ -32,10 +31,6 @@ from codeact_team.sandbox.system.process_tree import drain, notice_ended_childre
 
 if TYPE_CHECKING:
     from codeact_team.sandbox.confined.supervisor.fork_server import LoadedProgram, MainThread
-
-_MIB = 1 << 20
-_OWN_TASKS = 1
-"""The supervising process is in the control group as well."""
 
 
 class Capabilities(NamedTuple):
@@ -52,33 +47,6 @@ class Capabilities(NamedTuple):
     no_namespaces: str | None
     sandlock: Any
     program: LoadedProgram | None
-
-
-class _Machine:
-    """Finds out what can confine code on this machine, by trial.
-
-    Args:
-        load_sandlock: Returns the module, or why it cannot be used. Called only if the kernel alone is not enough.
-        program: The program that was loaded ahead, if any.
-    """
-
-    def __init__(self, load_sandlock: Callable[[], Any], program: LoadedProgram | None) -> None:
-        self._load_sandlock = cache(load_sandlock)
-        self._program = program
-        self._has_namespaces = False
-        """Whether namespaces have worked once."""
-
-    def capabilities(self, settings: Confinement, group: ControlGroup | None) -> Capabilities:
-        """What can confine a sandbox with these settings."""
-        no_namespaces = None
-        if group is not None and not self._has_namespaces:
-            set_up_mounts = MountView.of(settings).enter
-            no_namespaces = isolation.failure_of(partial(isolation.enter_namespaces, set_up_mounts))
-            self._has_namespaces = no_namespaces is None
-        is_bounded = group is not None and not BOUNDING & group.missing.keys()
-        if is_bounded and no_namespaces is None and kernel.landlock_abi() >= kernel.ABI_OF_SCOPES:
-            return Capabilities(group, None, None, self._program)
-        return Capabilities(group, no_namespaces, self._load_sandlock(), self._program)
 
 
 def _load_sandlock(directory: str | None = None) -> Any:
@@ -116,14 +84,32 @@ class _Supervising(NamedTuple):
 
 
 class _Template:
+    """Serves the host.
+
+    Args:
+        control: The socket to the host.
+        host: A descriptor that becomes readable when the host's process ends, if there can be one.
+        load_sandlock: Returns the module, or why it cannot be used. Called only if the kernel alone is not enough.
+        program: The program that was loaded ahead, if any.
+        main_thread: Forks on behalf of the thread that serves.
+    """
+
     def __init__(
-        self, control: socket.socket, host: int | None, machine: _Machine, main_thread: MainThread
+        self,
+        control: socket.socket,
+        host: int | None,
+        load_sandlock: Callable[[], Any],
+        program: LoadedProgram | None,
+        main_thread: MainThread,
     ) -> None:
         self._control = control
         self._messages = MessageSocket(control)
         self._host = host
-        self._machine = machine
+        self._load_sandlock = cache(load_sandlock)
+        self._program = program
         self._main_thread = main_thread
+        self._has_namespaces = False
+        """Whether namespaces have worked once."""
         self._ended, self._ending = notice_ended_children()
         self._supervising: dict[int, _Supervising] = {}
         """By the numbers that the host has given them."""
@@ -157,8 +143,7 @@ class _Template:
                 os.kill(self._supervising[value].pid, signal.SIGKILL)
 
     def _fork(self, number: int, settings: Confinement, control: socket.socket, until_clean: int) -> None:
-        limits = GroupLimits(settings.memory_mib * _MIB, settings.pids + _OWN_TASKS, settings.cpus)
-        group = _make_group(limits)
+        group = _make_group(settings)
         born, birth = os.pipe()
 
         def begin() -> bool:
@@ -173,7 +158,7 @@ class _Template:
             return True
 
         try:
-            capabilities = self._machine.capabilities(settings, group)
+            capabilities = self._capabilities(settings, group)
             self._main_thread.fork(begin)
         except OSError:
             _remove(group, settings.private)
@@ -190,6 +175,18 @@ class _Template:
             self._supervising[number] = supervising
         else:
             self._clean_up(supervising)
+
+    def _capabilities(self, settings: Confinement, group: ControlGroup | None) -> Capabilities:
+        """What can confine a sandbox with these settings, found by trial."""
+        no_namespaces = None
+        if group is not None and not self._has_namespaces:
+            set_up_mounts = partial(isolation.enter_mount_view, settings)
+            no_namespaces = isolation.failure_of(partial(isolation.enter_namespaces, set_up_mounts))
+            self._has_namespaces = no_namespaces is None
+        is_bounded = group is not None and not BOUNDING & group.missing.keys()
+        if is_bounded and no_namespaces is None and kernel.landlock_abi() >= kernel.ABI_OF_SCOPES:
+            return Capabilities(group, None, None, self._program)
+        return Capabilities(group, no_namespaces, self._load_sandlock(), self._program)
 
     def _leave(self) -> None:
         """Close, in a fork, what belongs to the template."""
@@ -225,8 +222,8 @@ class _Template:
         os.close(ended.until_clean)
 
 
-def _make_group(limits: GroupLimits) -> ControlGroup | None:
-    return ControlGroup(limits) if sys.platform == "linux" else None
+def _make_group(settings: Confinement) -> ControlGroup | None:
+    return ControlGroup(settings) if sys.platform == "linux" else None
 
 
 def _remove(group: ControlGroup | None, private: str) -> None:
@@ -254,5 +251,5 @@ def serve(main_thread: MainThread, program: LoadedProgram | None, arguments: Seq
     # a process that the host has forked may keep the other end of the socket open
     host = os.pidfd_open(os.getppid()) if sys.platform == "linux" else None
     kernel.share_memory_with_forks()
-    machine = _Machine(partial(_load_sandlock, *arguments), program)
-    main_thread.serve(_Template(control, host, machine, main_thread).serve)
+    template = _Template(control, host, partial(_load_sandlock, *arguments), program, main_thread)
+    main_thread.serve(template.serve)
