@@ -113,10 +113,10 @@ def diagnose(
         )
     else:
         return None
-    return told(cause, limits[cause]) if cause in limits else None
+    return limit_sentence(cause, limits[cause]) if cause in limits else None
 
 
-def told(cause: Cause, field: str) -> str:
+def limit_sentence(cause: Cause, field: str) -> str:
     """The sentence that names a limit and the config field that sets it."""
     # the file may not exist outside either
     how = "It may have run" if cause is Cause.UNSEEN else "This ran"

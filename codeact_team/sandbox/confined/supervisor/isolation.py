@@ -99,8 +99,8 @@ def failure_of(action: Callable[[], object]) -> str | None:
         finally:
             os._exit(0)
     os.close(writer)
-    with open(reader, "rb") as said:
-        reason = said.read().decode(errors="replace")
+    with open(reader, "rb") as report:
+        reason = report.read().decode(errors="replace")
     os.waitpid(child, 0)
     return reason or None
 
