@@ -42,12 +42,8 @@ from codeact_team.sandbox.docker.config import DockerSandboxConfig
 from codeact_team.sandbox.docker.engine import Client, connect, engine_url, ensure_image, translated
 from codeact_team.sandbox.docker.leftovers import list_orphans, remove_orphan
 from codeact_team.sandbox.docker.sandbox import DockerSandbox
-from codeact_team.sandbox.temporary import (
-    TemporaryDirectory,
-    orphaned_directories,
-    remove_leftovers,
-    remove_orphaned,
-)
+from codeact_team.sandbox.leftovers import remove_leftovers
+from codeact_team.sandbox.temporary import TemporaryDirectory, orphaned_directories, remove_orphaned
 
 
 class State(StrEnum):

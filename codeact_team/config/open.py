@@ -23,7 +23,7 @@ from codeact_team.errors import ConfigError
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.pool import SandboxPool
 from codeact_team.executors.stock import why_not_ahead
-from codeact_team.sandbox.temporary import remove_leftovers
+from codeact_team.sandbox.leftovers import remove_leftovers
 from codeact_team.telemetry.spans import traced
 
 logger = logging.getLogger(__name__)
