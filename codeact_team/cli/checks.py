@@ -24,8 +24,8 @@ from codeact_team.core.providers import Policy
 from codeact_team.errors import ConfigError, EngineError, SettingError
 from codeact_team.executors.packages.layers import Layer, Layers
 from codeact_team.runs.result import explain
+from codeact_team.sandbox.docker.creation import remove_unused_volumes
 from codeact_team.sandbox.docker.engine import at_engine
-from codeact_team.sandbox.docker.volumes import remove_unused_volumes
 
 
 def validate_command(

@@ -37,11 +37,10 @@ from codeact_team.executors.packages.requirements import Requested
 from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.sandbox.base import Sandbox
 from codeact_team.sandbox.confined.config import ConfinedSandboxConfig
-from codeact_team.sandbox.confined.enforcement import REQUIRED, Enforced
-from codeact_team.sandbox.confined.sandbox import ConfinedSandbox
+from codeact_team.sandbox.confined.sandbox import REQUIRED, ConfinedSandbox, Enforced
 from codeact_team.sandbox.docker.config import DockerSandboxConfig
 from codeact_team.sandbox.docker.engine import Client, connect, engine_url, ensure_image, translated
-from codeact_team.sandbox.docker.orphans import list_orphans, remove_orphan
+from codeact_team.sandbox.docker.leftovers import list_orphans, remove_orphan
 from codeact_team.sandbox.docker.sandbox import DockerSandbox
 from codeact_team.sandbox.leftovers import remove_leftovers
 from codeact_team.sandbox.temporary import TemporaryDirectory, orphaned_directories, remove_orphaned

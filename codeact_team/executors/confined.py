@@ -14,8 +14,7 @@ from codeact_team.executors.session import BranchingCodeExecutor, SessionConfig
 from codeact_team.executors.settings import ExecutorConfig, takes_settings
 from codeact_team.sandbox.base import LoadedAhead, Sandbox
 from codeact_team.sandbox.confined.config import ConfinedSandboxConfig, readable_paths
-from codeact_team.sandbox.confined.enforcement import Enforced
-from codeact_team.sandbox.confined.sandbox import ConfinedSandbox
+from codeact_team.sandbox.confined.sandbox import ConfinedSandbox, Enforced
 from codeact_team.session.shipping import loaded_ahead
 
 

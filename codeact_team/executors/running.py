@@ -18,7 +18,7 @@ from codeact_team.core.aio import Timer, to_the_end
 from codeact_team.core.execution import ExecutionResult, HostTools, Outcome, missing_module, remark
 from codeact_team.core.executor_interface import Emit
 from codeact_team.executors.place import Place
-from codeact_team.sandbox.base import Cause, Exit, Sandbox, diagnose, told
+from codeact_team.sandbox.base import Cause, Exit, Sandbox, diagnose, limit_sentence
 
 T = TypeVar("T")
 
@@ -398,7 +398,7 @@ def judge(
 
 def exceeded(field: str, outcome: Outcome = Outcome.COMPLETED) -> BlockResult:
     """The workspace has grown too much, by the limit that ``field`` sets."""
-    limit = told(Cause.DISK, field)
+    limit = limit_sentence(Cause.DISK, field)
     return BlockResult(DISK_EXIT_CODE, outcome, limit, f"{limit} Remove files that are not needed.")
 
 

@@ -32,9 +32,9 @@ from codeact_team.executors.running import (
 )
 from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.sandbox.base import STOPPED, Exit
+from codeact_team.session.connection import Report
 from codeact_team.session.host import Session, add_artifact
-from codeact_team.session.link import Report
-from codeact_team.session.protocol import KEPT_APART, MAX_BRANCHES, MAX_CODE_BYTES, MAX_FILE_BYTES, MIB
+from codeact_team.session.protocol import KEPT_APART, MAX_CODE_BYTES, MAX_FILE_BYTES, MAX_FORKS, MIB
 
 logger = logging.getLogger(__name__)
 
@@ -359,7 +359,7 @@ class BranchingCodeExecutor(InterpreterCodeExecutor):
             count: How often.
             replaced: The session whose place a copy takes.
         """
-        most = MAX_BRANCHES - 1
+        most = MAX_FORKS - 1
         # True is an integer, too
         if type(count) is not int or not 1 <= count <= most:
             raise SettingError(f"`count` is {count!r}: a session can be forked into 1 to {most} branches")
@@ -392,7 +392,7 @@ class BranchingCodeExecutor(InterpreterCodeExecutor):
                 await call.end()
         session = await self._running_session()
         # of what ends with the sandbox, nobody else removes the directory
-        self._place.workspace.remove_at_end(session.branches_in)
+        self._place.workspace.remove_at_end(session.forks_in)
         return session
 
 

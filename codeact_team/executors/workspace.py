@@ -23,7 +23,7 @@ from codeact_team.sandbox.system import trees
 from codeact_team.sandbox.system.named_paths import open_named, parent_of, resolved
 from codeact_team.sandbox.system.trees import DIRECTORY
 from codeact_team.sandbox.temporary import TemporaryDirectory
-from codeact_team.session.protocol import BRANCHES
+from codeact_team.session.protocol import FORKS_PREFIX
 
 logger = logging.getLogger(__name__)
 
@@ -241,9 +241,9 @@ class Growth:
             return None
         try:
             now, part, gone = self._counted(before), _Usage(), _Usage()
-            part.add(self._directories[0] / home, BRANCHES)
+            part.add(self._directories[0] / home, FORKS_PREFIX)
             if replaced is not None:
-                gone.add(self._directories[0] / replaced, BRANCHES)
+                gone.add(self._directories[0] / replaced, FORKS_PREFIX)
         except OSError as error:
             return self._uncountable(error)
         now.size += copies * part.size - gone.size_once

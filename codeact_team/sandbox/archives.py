@@ -1,4 +1,4 @@
-"""Tar archives that are written piece by piece, however large what is in them."""
+"""Tar archives that are written piece by piece, so that their size does not matter."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ END = bytes(2 * tarfile.BLOCKSIZE)
 
 
 def head(member: tarfile.TarInfo) -> bytes:
-    """What comes before the content of a member; all there is of a directory or a link."""
+    """The header of a member. A directory or a link has nothing else."""
     return member.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
 
 
 def file_member(member: tarfile.TarInfo, source: BinaryIO) -> Iterator[bytes]:
-    """A file in an archive, as large as the member says. Blocks.
+    """The header and content of a file, as large as the member says. Blocks.
 
     Raises:
-        OSError: If there is less of it.
+        OSError: If the file is shorter.
     """
     yield head(member)
     left = member.size

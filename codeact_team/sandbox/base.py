@@ -19,7 +19,7 @@ from codeact_team.core.aio import to_the_end
 
 
 class Cause(StrEnum):
-    """What a sandbox can limit."""
+    """A limit of a sandbox."""
 
     TIME = "time"
     MEMORY = "memory"
@@ -32,11 +32,11 @@ class Cause(StrEnum):
 
 
 Limits = Mapping[Cause, str]
-"""The limits in force: the config field that sets each, with its value, such as ``memory_mib: 1024``."""
+"""The limits in force, each with the config field that sets it, such as ``memory_mib: 1024``."""
 
 
 def above_default(config: BaseModel, *fields: str) -> list[str]:
-    """The limits among ``fields`` that are higher than their defaults, in words for a person."""
+    """The limits among ``fields`` that are higher than their defaults, as text for a person."""
     defaults = {field: type(config).model_fields[field].default for field in fields}
     return [
         f"{field}: {value} (default {default})"
@@ -45,7 +45,7 @@ def above_default(config: BaseModel, *fields: str) -> list[str]:
     ]
 
 
-# What C libraries, shells and interpreters say when the kernel refuses, in the order of how sure they are.
+# the messages of C libraries, shells and interpreters when the kernel refuses something, the surest first
 _SYMPTOMS = {
     Cause.READ_ONLY: r"Read-only file system|\bEROFS\b",
     Cause.DISK: r"No space left on device|\bENOSPC\b|Disk quota exceeded|File too large|\bEFBIG\b",
@@ -78,18 +78,18 @@ def diagnose(
     oom_kills: int | None = None,
     fork_failures: int = 0,
 ) -> str | None:
-    """The limit that a failed program ran into, in a sentence that says so where it is a guess.
+    """Name the limit that a failed program ran into, in a sentence, which says so if that is a guess.
 
     Args:
         limits: The limits in force.
         exit_code: The program's exit code.
-        output: The end of what it wrote. Hostile data: it can make the answer wrong, nothing else.
+        output: The end of its output. Hostile data, which can only make the answer wrong.
         timed_out: Whether the time limit stopped it.
-        oom_kills: Processes that the memory limit killed; ``None`` if not known.
-        fork_failures: New processes that the process limit refused.
+        oom_kills: How many processes the memory limit has killed; ``None`` if not known.
+        fork_failures: How many new processes the process limit has refused.
 
     Returns:
-        ``None`` where no limit is to blame.
+        The sentence; ``None`` if no limit is to blame.
     """
     if timed_out:
         cause = Cause.TIME
@@ -106,19 +106,19 @@ def diagnose(
     elif exit_code == _SIGXFSZ_EXIT:
         cause = Cause.DISK
     elif exit_code == _SIGKILL_EXIT and oom_kills is None and Cause.MEMORY in limits:
-        # where nobody counts, it may have been the memory limit, or the code itself
+        # nobody counts, so it may have been the memory limit, or the code itself
         return (
             "What killed it is not known. It may have run into a limit of the sandbox: "
             f"{Cause.MEMORY} ({limits[Cause.MEMORY]})."
         )
     else:
         return None
-    return told(cause, limits[cause]) if cause in limits else None
+    return limit_sentence(cause, limits[cause]) if cause in limits else None
 
 
-def told(cause: Cause, field: str) -> str:
-    """The sentence that names a limit, and the config field that sets it."""
-    # it may be nowhere else either
+def limit_sentence(cause: Cause, field: str) -> str:
+    """The sentence that names a limit and the config field that sets it."""
+    # the file may not exist outside either
     how = "It may have run" if cause is Cause.UNSEEN else "This ran"
     return f"{how} into a limit of the sandbox: {cause} ({field})."
 
@@ -127,14 +127,14 @@ logger = logging.getLogger("codeact_team.sandbox")
 
 STOPPED = "the executor was stopped"
 UNCLEARED = "it could not be cleared of all that ran in it"
-"""Why a sandbox is lost that its owner has ended."""
+"""Why a sandbox is lost that its owner had to end."""
 
 STARTS_AT_ONCE = max(2, os.cpu_count() or 1)
-"""How many sandboxes, and how many interpreters, this process starts at a time: each has a limit on its time, which all
-together would exceed. Whoever waits for a place has not begun."""
+"""How many sandboxes, and how many interpreters, this process starts at a time. Each start has a time limit, which all
+together would exceed; it does not run while a start waits for its turn."""
 
 PACKAGES_START = "start"
-"""The directory in a layer of packages whose ``sitecustomize`` puts them on the path of every Python that starts."""
+"""The directory in a layer of packages whose ``sitecustomize`` puts the packages on the path of every Python."""
 
 
 def python_path(packages: str, environment: Mapping[str, str]) -> dict[str, str]:
@@ -142,7 +142,7 @@ def python_path(packages: str, environment: Mapping[str, str]) -> dict[str, str]
 
     Args:
         packages: The layer, as the sandbox sees it.
-        environment: What the code has else.
+        environment: The other variables of the code.
     """
     start = f"{packages}/{PACKAGES_START}"
     return {"PYTHONPATH": ":".join(filter(None, (start, environment.get("PYTHONPATH"))))}
@@ -150,7 +150,7 @@ def python_path(packages: str, environment: Mapping[str, str]) -> dict[str, str]
 
 @cache
 def warn_once(text: str) -> None:
-    """Warn of something that does not change while this process runs."""
+    """Warn once of something that does not change while this process runs."""
     logger.warning("%s", text)
 
 
@@ -159,26 +159,26 @@ class Exit:
     """How a process ended."""
 
     code: int
-    """Its exit code; 128 + n where signal n ended it."""
+    """Its exit code; 128 + n if signal n has ended it."""
     lost: str | None = None
-    """Why the sandbox itself is gone, or ``None`` where it goes on."""
+    """Why the sandbox itself is lost, or ``None`` if it goes on."""
     oom_kills: int | None = None
     """How many processes the memory limit has killed since the process started; ``None`` if not known."""
     fork_failures: int = 0
-    """How often the process limit refused a new process since then, where that is known."""
+    """How many new processes the process limit has refused since then, as far as is known."""
     processor_seconds: float | None = field(default=None, compare=False)
-    """Processor time that the program, or for a session everything in it, has used; ``None`` if not known."""
+    """Processor time of the program, or of everything in a session; ``None`` if not known."""
 
 
 class LoadedAhead(NamedTuple):
-    """A Python program of ours that a sandbox may have loaded before anybody asks for it.
+    """A Python program of ours that a sandbox may load before anybody requests it.
 
     Attributes:
-        loader: Source of a class ``Loaded``, of which one is made with ``data`` and ``names``, and whose ``run`` then runs
-            with ``_path``, which is the path of modules as the source has found it.
-        data: What it loads.
-        names: What of that.
-        arguments: What it runs with.
+        loader: Source of a class ``Loaded``, which is called with ``data`` and ``names`` and has a method ``run``, and of
+            ``_path``, the path of modules as the source has found it.
+        data: The modules.
+        names: The modules to load.
+        arguments: The argument of ``run``.
     """
 
     loader: str
@@ -192,23 +192,23 @@ class Process(ABC):
 
     @abstractmethod
     async def read(self) -> bytes:
-        """The next piece of output, as it comes; ``b""`` once the program, or its sandbox, has ended."""
+        """Wait for the next piece of output; ``b""`` once the program, or its sandbox, has ended."""
 
     @abstractmethod
     async def write(self, data: bytes) -> None:
-        """Send ``data`` to the program's stdin. A program that does not want it any more is no error."""
+        """Send ``data`` to the program's stdin. It is no error if the program does not read it."""
 
     @abstractmethod
     async def close_stdin(self) -> None:
-        """Let the program read the end of its stdin."""
+        """Close the program's stdin."""
 
     @abstractmethod
     async def wait(self) -> Exit:
-        """How the program ended. To be called after :meth:`read` has returned ``b""``."""
+        """How the program has ended. Call it after :meth:`read` has returned ``b""``."""
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Release what the host holds for the process. Does not stop it: that is the sandbox's part."""
+        """Close what the host holds for the process. Does not stop the process: the sandbox does that."""
 
 
 class Sandbox(ABC):
@@ -220,39 +220,39 @@ class Sandbox(ABC):
     @property
     @abstractmethod
     def running(self) -> bool:
-        """Whether a process can be spawned now; ``False`` before ``start`` and after its end, for whatever reason."""
+        """Whether a process can be spawned now; ``False`` before ``start`` and after the end, whatever has ended it."""
 
     @property
     @abstractmethod
     def limits(self) -> Limits:
-        """The limits in force, for telling which one a failing program ran into."""
+        """The limits in force, to find out which one a failed program ran into."""
 
     @property
     @abstractmethod
     def private(self) -> str:
-        """A directory, as the sandbox sees it, to which nothing outside it can write."""
+        """A directory, as the sandbox sees it, that nothing outside can write."""
 
     @property
     def image(self) -> str | None:
-        """The digest of the image that it was made from, once it runs; ``None`` without one, or where nobody knows it."""
+        """The digest of its image, once it runs; ``None`` if it has no image, or nobody knows the digest."""
         return None
 
     @property
     def python_version(self) -> str | None:
-        """The version of its Python; ``None`` where an image says which."""
+        """The version of its Python; ``None`` if that depends on an image."""
         return None
 
     @property
     def directories(self) -> Sequence[Path]:
-        """The directories of the host that programs write to, and for which the sandbox has no quota; once it runs."""
+        """The directories of the host that programs can write, and for which it has no quota, once it runs."""
         return ()
 
     async def answers(self) -> bool:
-        """Whether it really does, where nothing runs inside; not to be awaited for ever."""
+        """Whether it really answers, while nothing runs inside. May never return, so limit the time."""
         return self.running
 
     async def start(self) -> None:
-        """Make the sandbox ready, unless it is; where that fails, nothing is left.
+        """Make the sandbox ready, unless it is. After a failure, nothing is left.
 
         Raises:
             SandboxError: If this machine cannot provide it. Never falls back to a weaker one.
@@ -279,16 +279,16 @@ class Sandbox(ABC):
     ) -> Process:
         """Start a program in the workspace, with the variables of ``env`` beside those of the sandbox.
 
-        One that ``supervises`` guards hostile ones that it starts: it is alone with its stream, and can see them all.
+        A program that ``supervises`` guards hostile ones that it starts: nothing shares its stream, and it can see them all.
         """
 
     async def spawn_loaded(self) -> Process | None:
-        """Like :meth:`spawn`, with the program that is loaded ahead, which supervises; ``None`` if there is none now."""
+        """Like :meth:`spawn`, with the program that was loaded ahead, which supervises; ``None`` if there is none now."""
         return None
 
     @property
     def python_is_plain(self) -> bool:
-        """Whether nothing that a Python inside reads at its start is the code's: settings, packages, or files it can write."""
+        """Whether a Python inside reads nothing at its start that the code could have written: settings, packages or files."""
         return False
 
     @property
@@ -298,10 +298,10 @@ class Sandbox(ABC):
 
     @abstractmethod
     async def python_identity(self) -> str:
-        """What stands for that interpreter: something else where it may be another one. Can be asked before a start.
+        """A text that changes if the interpreter may be another one. Available before a start.
 
         Raises:
-            SandboxError: If there is none.
+            SandboxError: If there is no interpreter.
         """
 
     @abstractmethod
@@ -310,7 +310,7 @@ class Sandbox(ABC):
 
     @abstractmethod
     async def kill(self) -> None:
-        """End everything inside at once; the sandbox itself stays usable where it can."""
+        """End everything inside at once; the sandbox itself stays usable if possible."""
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -1,4 +1,4 @@
-"""Waiting until a descriptor can be read or written, in whatever event loop somebody waits."""
+"""Waits until a descriptor can be read or written, in any event loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextvars import Context
 
 
 class _Arrival(asyncio.Future[None]):
-    """A future of one waiting task, which goes on at once when it is done and not in the loop's next turn."""
+    """A future of one waiting task, which continues at once when it is done, and not in the loop's next iteration."""
 
     _waiter: Callable[[asyncio.Future[None]], object] | None = None
     _context: Context | None = None
@@ -20,7 +20,7 @@ class _Arrival(asyncio.Future[None]):
         self._waiter, self._context = fn, context
 
     def arrive(self) -> None:
-        """Let the task go on; to be called by the loop itself, where no task runs."""
+        """Continue the task. Only the loop itself may call this, when no task runs."""
         if not self.done():
             self.set_result(None)
             if self._waiter is not None and self._context is not None:
@@ -34,10 +34,10 @@ class _Arrival(asyncio.Future[None]):
 
 
 class Readiness:
-    """Lets tasks wait until one of some descriptors can be read.
+    """Lets tasks wait until one of several descriptors can be read. The descriptors stay the caller's.
 
-    A loop that somebody has waited in goes on to watch the descriptors: to register them takes longer than a wait. It
-    stops when one of them can be read and nobody waits. The descriptors stay the caller's.
+    A loop in which a task has waited keeps watching the descriptors, because registering them takes longer than a wait. It
+    stops when one of them can be read and no task waits.
     """
 
     def __init__(self, *fds: int) -> None:
@@ -45,7 +45,7 @@ class Readiness:
         self._registrations: dict[asyncio.AbstractEventLoop, _Registration] = {}
 
     async def wait(self) -> None:
-        """Wait until one can be read, or is at its end."""
+        """Wait until one of them can be read, or is at its end."""
         loop = asyncio.get_running_loop()
         registration = self._registrations.get(loop) or self._register(loop)
         arrival = _Arrival(loop=loop)
@@ -56,7 +56,7 @@ class Readiness:
             registration.waiting.discard(arrival)
 
     def close(self) -> None:
-        """Let no loop watch them any more. From any thread."""
+        """Stop all loops from watching them. Any thread may call this."""
         while self._registrations:
             _, registration = self._registrations.popitem()
             registration.end()
@@ -76,10 +76,10 @@ class _Registration:
         self.waiting: set[_Arrival] = set()
         self._loop = loop
         self._on_end = on_end
-        # a loop knows one reader for each descriptor, and a number may be another file's by the time it forgets it
+        # a loop has one reader for each descriptor, and the number may belong to another file when the loop forgets it
         self._copies = [os.dup(fd) for fd in fds]
         for copy in self._copies:
-            # nothing of whoever waits first lives on with it
+            # otherwise the context of the first task that waits would live on with it
             Context().run(loop.add_reader, copy, self._wake)
 
     def end(self) -> None:
@@ -104,7 +104,7 @@ class _Registration:
             if is_open:
                 self._loop.remove_reader(copy)
             os.close(copy)
-        # whoever still waits sees for themselves that there is no more
+        # tasks that still wait find out themselves that there is no more
         for arrival in self.waiting if is_open else ():
             self._loop.call_soon(arrival.arrive)
 
@@ -129,7 +129,7 @@ async def writable(fd: int) -> None:
     """Wait once until ``fd`` can be written, or nobody reads it any more."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
-    # two tasks may wait for the same one
+    # two tasks may wait for the same descriptor
     copy = os.dup(fd)
     try:
         loop.add_writer(copy, ready.set)

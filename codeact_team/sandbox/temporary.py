@@ -14,18 +14,18 @@ from types import TracebackType
 from codeact_team.sandbox.system import trees
 
 NOBODY = 65534
-"""The user that root gives a directory to in which a container's code works."""
+"""The user to whom root gives a directory in which the code of a container works."""
 
 _NAME = re.compile(r"codeact-team-\d+-[a-z0-9_]{8}")
 
 
 class TemporaryDirectory:
-    """A new directory, held by a lock that the kernel releases however this process ends.
+    """A new directory, held by a lock that the kernel releases when this process ends, for whatever reason.
 
-    It can be a context manager, whose end removes it.
+    As a context manager, it is removed at the end.
 
     Args:
-        place: The directory that gets it; ``None`` for the usual one.
+        place: The directory in which it is created; ``None`` for the usual one.
     """
 
     def __init__(self, place: Path | None = None) -> None:
@@ -40,7 +40,7 @@ class TemporaryDirectory:
         self.remove()
 
     def remove(self) -> None:
-        """Remove it with all that is in it, or raise an OSError; it may be gone already. Blocks."""
+        """Remove it with its content, unless it is gone already. Blocks. Raises an ``OSError``."""
         try:
             with suppress(FileNotFoundError):
                 trees.remove(self.path)
@@ -49,25 +49,25 @@ class TemporaryDirectory:
 
 
 def places() -> list[Path]:
-    """The directories that get temporary ones: the usual one, and those that stand in where code may write to that."""
+    """The directories for temporary ones: the usual one, and others for when code may write to that."""
     found = (Path(tempfile.gettempdir()), Path("/var/tmp"), Path(os.path.expanduser("~")))
     return list(dict.fromkeys(map(Path.resolve, found)))
 
 
 def orphaned_directories() -> list[Path]:
-    """The temporary directories of this package whose process has ended, and that this user can remove."""
+    """The temporary directories of this package whose process has ended and that this user can remove."""
     return sorted(path for place in places() for path in _orphaned_in(place))
 
 
 def remove_orphaned(directory: Path) -> None:
-    """Remove one of :func:`orphaned_directories`, or raise an OSError; it may be gone already. Blocks."""
+    """Remove one of :func:`orphaned_directories`, unless it is gone already. Blocks. Raises an ``OSError``."""
     with suppress(FileNotFoundError), _taken_over(directory) as is_ours:
         if is_ours:
             trees.remove(str(directory))
 
 
 def lock(descriptor: int) -> bool:
-    """Lock what is open, unless another process holds it. Returns whether it is locked."""
+    """Lock an open file or directory, unless another process holds it. Returns whether it is locked."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -76,7 +76,7 @@ def lock(descriptor: int) -> bool:
 
 
 def is_the_one(descriptor: int, path: str) -> bool:
-    """Whether what is open is what has this path."""
+    """Whether the open file or directory still has this path."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False))
     except FileNotFoundError:
@@ -100,7 +100,7 @@ def _orphaned_in(place: Path) -> list[Path]:
         with os.scandir(place) as entries:
             return [Path(entry.path) for entry in entries if _is_orphaned(entry)]
     except OSError:
-        # there is none, or it is not for this user
+        # it does not exist, or this user cannot read it
         return []
 
 
@@ -108,13 +108,13 @@ def _is_orphaned(entry: os.DirEntry[str]) -> bool:
     if _NAME.fullmatch(entry.name) is None or not entry.is_dir(follow_symlinks=False):
         return False
     try:
-        # others' directories are not ours to judge
+        # not of this user
         if entry.stat(follow_symlinks=False).st_uid not in _owners():
             return False
         with _taken_over(Path(entry.path)) as is_ours:
             return is_ours
     except OSError:
-        # another one has just removed it
+        # another process has just removed it
         return False
 
 
@@ -124,14 +124,14 @@ def _owners() -> set[int]:
 
 @contextmanager
 def _taken_over(directory: Path) -> Generator[bool]:
-    """Whether no process holds a directory. None can within this, so nobody begins to use it meanwhile.
+    """Hold a directory, unless another process does. The value says whether it is held, so that nobody else uses it.
 
-    The number in its name says nothing: it may be that of another process by now, or of one in another namespace.
+    The process id in its name is no sign: by now it may belong to another process, or it is from another namespace.
     """
     try:
         descriptor = os.open(directory, trees.DIRECTORY)
     except PermissionError:
-        # code has left it so that not even its owner can open it
+        # code has changed its mode so that not even its owner can open it
         os.chmod(directory, 0o700, follow_symlinks=False)
         descriptor = os.open(directory, trees.DIRECTORY)
     try:

@@ -1,4 +1,4 @@
-"""A session as its executor sees it."""
+"""A session as its executor sees it: runs blocks, transfers files, and makes forks."""
 
 from __future__ import annotations
 
@@ -14,48 +14,41 @@ from codeact_team.core.aio import to_the_end
 from codeact_team.core.execution import Artifact, HostTools
 from codeact_team.errors import ForkError, SandboxError
 from codeact_team.sandbox.base import Exit, Sandbox
-from codeact_team.session.link import (
+from codeact_team.sandbox.system.framing import ProtocolError, frame
+from codeact_team.session.connection import (
     GARBLED,
-    Account,
     ArtifactHead,
+    BlockAccount,
     Failure,
+    FileListing,
     Forked,
     Greeting,
-    Line,
-    Link,
-    Listing,
+    SessionChannel,
+    SupervisorConnection,
 )
-from codeact_team.session.protocol import (
-    MAX_ARTIFACT_BYTES,
-    MAX_ARTIFACTS,
-    MAX_FILE_BYTES,
-    RUN_HEAD,
-    Kind,
-    ProtocolError,
-    frame,
-)
+from codeact_team.session.protocol import MAX_ARTIFACT_BYTES, MAX_ARTIFACTS, MAX_FILE_BYTES, RUN_HEAD, Kind
 from codeact_team.session.tool_calls import ToolCalls, introduction
 
 INTERRUPT_GRACE = 1.0
-"""Seconds between SIGINT, by which the variables live on, and the end of the interpreter. A long regular expression
-takes 0.3 to notice it."""
+"""Seconds between SIGINT, after which the variables survive, and the end of the interpreter. A long regular expression
+needs 0.3 to notice the signal."""
 KILL_GRACE = 1.0
-"""Seconds that the supervisor gets to end what runs, before the sandbox does it."""
+"""Seconds that the supervisor gets to end the block, before the sandbox does it."""
 
 
 async def escalate(sandbox: Sandbox, send: Callable[[bytes], Awaitable[None]]) -> None:
-    """End a block step by step, until this is cancelled because it has ended.
+    """End a block by stronger and stronger means, until this is cancelled because the block has ended.
 
     Args:
-        sandbox: Where it runs.
+        sandbox: The sandbox in which it runs.
         send: Sends a frame to the supervisor.
     """
     # a second interrupt, for code that swallows the first, as a destructor does
     interrupts = ((Kind.INTERRUPT, INTERRUPT_GRACE / 2),) * 2
-    for urge, grace in (*interrupts, (Kind.KILL, KILL_GRACE)):
+    for request, grace in (*interrupts, (Kind.KILL, KILL_GRACE)):
         with suppress(TimeoutError):
             async with asyncio.timeout(grace):
-                await send(frame(urge))
+                await send(frame(request))
                 await asyncio.sleep(grace)
     await sandbox.kill()
     await asyncio.sleep(KILL_GRACE)
@@ -63,11 +56,11 @@ async def escalate(sandbox: Sandbox, send: Callable[[bytes], Awaitable[None]]) -
 
 
 REQUEST_TIMEOUT = 60.0
-"""Seconds for a file to be put or got, and for a fresh interpreter."""
+"""Seconds for the transfer of a file, and for a new interpreter."""
 SETTLING_TIMEOUT = 2.0
-"""Seconds beyond a block's time for the answers to its calls to be taken, which is done at once."""
+"""Seconds beyond a block's time in which the interpreter has to read the answers to its calls, which takes it no time."""
 
-# as the supervisor names what an operating system can say of a file
+# by the names that the supervisor sends
 _FILE_ERRORS: dict[str, type[OSError]] = {
     error.__name__: error
     for error in (FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
@@ -78,18 +71,18 @@ _PYTHON = {"python": Kind.RUN, "setup": Kind.SETUP}
 
 
 class BlockControl(Protocol):
-    """What stops a block, and whether it has ended by itself."""
+    """Stops a block, and notes whether it has ended by itself."""
 
     stop: asyncio.Future[None]
     block_ended: bool
 
     @property
     def deadline(self) -> float:
-        """When its time is over, in seconds of the event loop's clock."""
+        """When its time is over, by the event loop's clock, in seconds."""
         ...
 
     def paused(self) -> AbstractContextManager[None]:
-        """Within it, its time does not run."""
+        """A context in which its time does not run."""
         ...
 
 
@@ -98,30 +91,31 @@ class Session:
 
     Args:
         sandbox: A running sandbox, in which nothing else runs.
-        line: For a branch: where its frames go.
+        channel: The channel of a fork; ``None`` for a new session.
 
     Attributes:
-        interpreter: The number of the present interpreter, as was heard last.
-        interpreter_loss: Why the one before is gone.
+        interpreter: The number of the present interpreter, as far as is known.
+        interpreter_loss: Why the one before was lost.
     """
 
-    def __init__(self, sandbox: Sandbox, line: Line | None = None) -> None:
+    def __init__(self, sandbox: Sandbox, channel: SessionChannel | None = None) -> None:
         self._sandbox = sandbox
-        self._link = Link(sandbox).new_line() if line is None else line
+        self._channel = SupervisorConnection(sandbox).new_channel() if channel is None else channel
+        self._connection = self._channel.connection
         self._blocks = 0
-        self._told: Sequence[Mapping[str, JsonValue]] | None = None
-        """The tools that the code was told of last."""
+        self._declared: Sequence[Mapping[str, JsonValue]] | None = None
+        """The tools that were declared to the code last."""
         self._control: BlockControl | None = None
-        """What stops the block that runs."""
+        """Stops the running block."""
         self._tools: HostTools | None = None
-        """What it may call."""
+        """The tools that the block may call."""
         self._artifacts: list[Artifact] = []
-        """What it has made."""
+        """The artifacts of the block."""
         self._calls: ToolCalls | None = None
-        """Its calls, once there are any."""
+        """The calls of the block, if there are any."""
         self._escalation: asyncio.Task[None] | None = None
-        """What makes it end, once it has to."""
-        self.interpreter = 0 if line is None else 1
+        """The task that ends the block, once it has to end."""
+        self.interpreter = 0 if channel is None else 1
         self.interpreter_loss = ""
 
     @property
@@ -131,21 +125,21 @@ class Session:
 
     @property
     def alive(self) -> bool:
-        """Whether it can be asked."""
-        return self._link.alive
+        """Whether it takes requests."""
+        return self._channel.alive
 
     @property
     def ending(self) -> Exit | None:
-        """How it ended, once it has; what has ended between two requests shows at the next one."""
-        return self._link.ending
+        """How it has ended, if it has. An end between two requests shows at the next one."""
+        return self._channel.ending
 
     async def start(self) -> str | None:
-        """Start the supervisor, and with it an interpreter; why code could tamper with the supervisor, if it could.
+        """Start the supervisor, and with it an interpreter. Returns how code could tamper with the supervisor, if it could.
 
         Raises:
-            SandboxError: If it cannot run in this sandbox, such as where Python is missing.
+            SandboxError: If it cannot run in this sandbox, for example because there is no Python.
         """
-        greeting = await self._link.open()
+        greeting = await self._connection.open()
         self.interpreter = greeting.interpreter
         return greeting.unguarded
 
@@ -156,28 +150,28 @@ class Session:
         control: BlockControl,
         emit: Callable[[bytes], Awaitable[None]],
         tools: HostTools | None = None,
-    ) -> tuple[Account | Exit, Sequence[Artifact]]:
+    ) -> tuple[BlockAccount | Exit, Sequence[Artifact]]:
         """Run a block.
 
-        When ``control.stop`` is done, or this is cancelled, or ``emit`` raises, the code is interrupted, and killed if
-        it does not end by that.
+        When ``control.stop`` is done, or this is cancelled, or ``emit`` raises, the code is interrupted, and killed if that
+        does not end it.
 
         Args:
-            language: ``python``, ``sh`` or ``bash``; or ``setup`` for Python code that is to be in each interpreter before all
-                others, which runs where it is not there yet.
+            language: ``python``, ``sh`` or ``bash``; or ``setup`` for Python code that each interpreter runs before all other
+                code, unless it has inherited its effects.
             code: The block.
-            control: What stops it.
-            emit: Gets its output as it comes.
-            tools: What Python code may call. All calls have ended when it has.
+            control: Stops it.
+            emit: Called with its output as it comes.
+            tools: The tools that Python code may call. All calls have ended when the block has.
 
         Returns:
-            How it ended, an :class:`Exit` where the session ended with it; and its artifacts.
+            How it has ended, an :class:`Exit` if the session ended with it; and its artifacts.
 
         Raises:
-            SettingError: If there is more to tell of the tools than a frame can hold.
+            SettingError: If the declarations of the tools do not fit into a frame.
         """
         self._blocks += 1
-        # half a character has no bytes
+        # a lone surrogate has no encoding
         data = code.encode(errors="replace")
         if (kind := _PYTHON.get(language)) is not None:
             request = frame(kind, RUN_HEAD.pack(self.interpreter, self._blocks), data)
@@ -188,7 +182,7 @@ class Session:
         self._control, self._artifacts = control, []
         control.stop.add_done_callback(self._stopped)
         try:
-            await self._link.send_whole(request)
+            await self._channel.send_whole(request)
             ended = await self._answer(emit)
         except BaseException:
             self._expire()
@@ -199,107 +193,107 @@ class Session:
             control.stop.remove_done_callback(self._stopped)
             if self._escalation is not None or (self._calls is not None and not self._calls.idle):
                 await to_the_end(self._end_block(control.deadline))
-            self._calls = self._link.on_end = None
-        if isinstance(ended, Account) and ended.output:
+            self._calls = self._channel.on_end = None
+        if isinstance(ended, BlockAccount) and ended.output:
             await emit(ended.output)
         return ended, self._artifacts
 
     async def answers(self, control: BlockControl) -> bool:
-        """Whether the interpreter answers that was heard of last; one that has taken its place does not count.
+        """Whether the interpreter that was known last answers; one that has replaced it does not count.
 
         Args:
-            control: What stops asking.
+            control: Stops waiting for an answer.
         """
         asked = self.interpreter
         ended, _ = await self.run("setup", "", control, _ignore)
-        # tracebacks name blocks by their numbers, and this was none
+        # tracebacks show the numbers of blocks, and this was none of the user's
         self._blocks -= 1
-        return isinstance(ended, Account) and ended.ran and self.interpreter == asked
+        return isinstance(ended, BlockAccount) and ended.ran and self.interpreter == asked
 
     async def demand_restart(self) -> None:
-        """Like :meth:`restart`, without waiting for it: what runs ends before whatever is asked for next."""
-        self._link.close_branches()
-        await self._link.send(frame(Kind.RESTART))
+        """Like :meth:`restart`, without waiting for it: everything ends before the next request."""
+        self._connection.close_forks()
+        await self._channel.send(frame(Kind.RESTART))
 
     async def restart(self) -> None:
-        """End everything that runs inside, and start a fresh interpreter.
+        """End everything that runs inside, and start a new interpreter.
 
         Raises:
-            SandboxError: If the session ended over it.
+            SandboxError: If the session ended meanwhile.
         """
-        self._link.close_branches()
+        self._connection.close_forks()
         await self._request(frame(Kind.RESTART), Kind.READY)
 
     @property
     def home(self) -> str:
-        """The directory in which its code begins, below the workspace; nothing for the workspace itself."""
-        number = self._link.number
-        return f"{self.branches_in}/{number}" if number else ""
+        """The directory in which the code starts, below the workspace; empty for the workspace itself."""
+        number = self._channel.number
+        return f"{self.forks_in}/{number}" if number else ""
 
     @property
-    def branches_in(self) -> str:
-        """The directory of the workspace in which its branches have theirs."""
-        return self._link.branches_in
+    def forks_in(self) -> str:
+        """The directory of the workspace that contains the directories of forks."""
+        return self._connection.forks_in
 
     async def fork(self, count: int) -> Sequence[Session]:
-        """Make branches: sessions with variables, files and shells as they are here now, in the same sandbox.
+        """Fork the session: each fork has its variables, files and shells as they are now, in the same sandbox.
 
         Raises:
-            ForkError: If the interpreter cannot be copied as it is: it says what stands in the way.
-            SandboxError: If the session ended over it.
+            ForkError: If the interpreter cannot be copied as it is. The message says why.
+            SandboxError: If the session ended meanwhile.
         """
-        branches: list[Session] = []
+        forks: list[Session] = []
         try:
-            # cancelled half-way, nobody would know of them
-            await to_the_end(self._fork(count, branches))
+            # a fork that is cancelled half-way would be unknown to everybody
+            await to_the_end(self._fork(count, forks))
         except BaseException:
-            for branch in branches:
-                await to_the_end(branch.aclose())
+            for fork in forks:
+                await to_the_end(fork.aclose())
             raise
-        return branches
+        return forks
 
-    async def _fork(self, count: int, branches: list[Session]) -> None:
-        lines = [self._link.branch() for _ in range(count)]
-        request = {"branches": [line.number for line in lines], "directory": self.branches_in}
+    async def _fork(self, count: int, forks: list[Session]) -> None:
+        channels = [self._connection.new_channel() for _ in range(count)]
+        request = {"forks": [channel.number for channel in channels], "directory": self.forks_in}
         try:
             _, answer = await self._exchange(frame(Kind.FORK, json.dumps(request).encode()), Kind.FORKED, "")
             refused = Forked.model_validate_json(answer).refused
         except BaseException as error:
-            for line in lines:
-                line.close()
+            for channel in channels:
+                channel.close()
             if not isinstance(error, ValidationError):
                 raise
-            await self._link.end(GARBLED)
+            await self._connection.end(GARBLED)
             raise SandboxError(f"the session was lost: {GARBLED}") from None
         if refused is not None:
-            for line in lines:
-                line.close()
+            for channel in channels:
+                channel.close()
             raise ForkError(f"this session cannot be forked now: {refused}")
-        for line in lines:
-            branch = Session(self._sandbox, line)
-            branch._told = self._told
-            branches.append(branch)
+        for channel in channels:
+            fork = Session(self._sandbox, channel)
+            fork._declared = self._declared
+            forks.append(fork)
 
-    async def promote(self, branch: Session) -> None:
-        """Go on where a branch has got to, which ends with that: its variables, files and shells take the place of these.
+    async def promote(self, fork: Session) -> None:
+        """Continue from a fork, which ends with that: its variables, files and shells replace those of this session.
 
         Raises:
-            SandboxError: If the branch or the session has ended.
+            SandboxError: If the fork or the session has ended.
         """
-        request = frame(Kind.PROMOTE, json.dumps({"branch": branch._link.number}).encode())
+        request = frame(Kind.PROMOTE, json.dumps({"fork": fork._channel.number}).encode())
         try:
             await self._request(request, Kind.READY, "nothing can go on from there")
         except OSError as error:
             raise SandboxError(str(error)) from None
-        branch._link.close()
-        self._told = branch._told
+        fork._channel.close()
+        self._declared = fork._declared
 
     async def put_file(self, path: str, data: bytes) -> None:
         """Write a file of the workspace.
 
         Raises:
-            OSError: If that cannot be done.
-            SandboxError: If the session ended over it.
+            OSError: If that fails.
+            SandboxError: If the session ended meanwhile.
         """
         line = json.dumps({"path": path}).encode() + b"\n"
         await self._request(frame(Kind.PUT, line, data), Kind.DONE, path)
@@ -308,8 +302,8 @@ class Session:
         """Read a file of the workspace.
 
         Raises:
-            OSError: If that cannot be done.
-            SandboxError: If the session ended over it.
+            OSError: If that fails.
+            SandboxError: If the session ended meanwhile.
         """
         request = frame(Kind.GET, json.dumps({"path": path}).encode())
         content, _ = await self._request(request, Kind.DONE, path)
@@ -319,44 +313,45 @@ class Session:
         """The files of the workspace, with their sizes in bytes.
 
         Raises:
-            SandboxError: If the session ended over it.
+            SandboxError: If the session ended meanwhile.
         """
         _, listing = await self._request(frame(Kind.LIST), Kind.DONE)
         try:
-            return dict(Listing.model_validate_json(listing).files)
+            return dict(FileListing.model_validate_json(listing).files)
         except ValidationError:
-            await to_the_end(self._link.end(GARBLED))
+            await to_the_end(self._connection.end(GARBLED))
             raise SandboxError(f"the session was lost: {GARBLED}") from None
 
     async def aclose(self) -> None:
-        """End it with all that runs inside; a branch alone."""
+        """End it with everything that runs inside; of a fork, only that fork."""
         if not self.alive:
             return
-        if not self._link.number:
-            await to_the_end(self._link.end("it was closed"))
+        if not self._channel.number:
+            await to_the_end(self._connection.end("it was closed"))
             return
         with suppress(SandboxError):
             await self._request(frame(Kind.END), Kind.DONE)
-        self._link.close()
+        self._channel.close()
 
     def _introduce(self, tools: HostTools | None) -> bytes:
-        """What tells the code of the tools, if that is not what it knows."""
+        """The frame that declares the tools to the code, unless it knows them."""
         declarations = None if tools is None else tools.declarations
-        if declarations is self._told:
+        if declarations is self._declared:
             return b""
-        told, self._told = introduction(declarations or ()), declarations
-        return told
+        request = introduction(declarations or ())
+        self._declared = declarations
+        return request
 
     def _stopped(self, stop: asyncio.Future[None]) -> None:
-        # the loop may tell of it only after the block has ended
+        # the loop may call this only after the block has ended
         if self._control is not None and self._control.stop is stop:
             self._expire()
 
     def _expire(self) -> None:
-        """Begin to end the block."""
+        """Start ending the block."""
         if self._escalation is None:
-            # first the interrupt, so that the code is not taken to have ended by itself
-            self._escalation = asyncio.ensure_future(escalate(self._sandbox, self._link.send))
+            # first the interrupt, so that the code does not count as ended by itself
+            self._escalation = asyncio.ensure_future(escalate(self._sandbox, self._channel.send))
             if self._calls is not None:
                 self._calls.end()
 
@@ -369,18 +364,18 @@ class Session:
             await self._settle(self._calls, deadline)
 
     async def _settle(self, calls: ToolCalls, deadline: float) -> None:
-        """Wait for the calls of a block that has ended, not much longer than the block might have taken itself."""
+        """Wait for the calls of a block that has ended, not much longer than the time that the block had left."""
         await calls.aclose()
         now = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout_at(min(now + REQUEST_TIMEOUT, max(now, deadline) + SETTLING_TIMEOUT)):
                 await calls.sent()
         except TimeoutError:
-            await self._link.end("it did not take the answer to a call")
+            await self._connection.end("it did not take the answer to a call")
 
-    async def _answer(self, emit: Callable[[bytes], Awaitable[None]]) -> Account | Exit:
-        """Take in what comes of the block that runs, until it ends."""
-        while (received := await self._link.receive()) is not None:
+    async def _answer(self, emit: Callable[[bytes], Awaitable[None]]) -> BlockAccount | Exit:
+        """Handle the frames of the running block, until it ends."""
+        while (received := await self._channel.receive()) is not None:
             kind, payload = received
             if kind == Kind.OUTPUT:
                 await emit(payload)
@@ -390,11 +385,11 @@ class Session:
                     return self._take_account(payload)
                 self._take(kind, payload)
             except (ProtocolError, ValidationError):
-                await self._link.end(GARBLED)
+                await self._connection.end(GARBLED)
         assert self.ending is not None, "without a frame, the session has ended"
         return self.ending
 
-    def _take(self, kind: Kind, payload: bytes) -> None:
+    def _take(self, kind: int, payload: bytes) -> None:
         if kind == Kind.ARTIFACT:
             head, _, data = payload.partition(b"\n")
             add_artifact(self._artifacts, Artifact(ArtifactHead.model_validate_json(head).mime_type, data))
@@ -403,17 +398,17 @@ class Session:
         elif kind == Kind.CANCEL:
             self._block_calls().withdraw(payload)
         elif kind != Kind.READY:
-            raise ProtocolError("nobody has asked for that")
+            raise ProtocolError("nobody has requested that")
 
-    def _take_account(self, payload: bytes) -> Account:
-        account = Account.read(payload)
+    def _take_account(self, payload: bytes) -> BlockAccount:
+        account = BlockAccount.read(payload)
         self.interpreter, self.interpreter_loss = account.present, account.loss
         if self._control is not None:
             self._control.block_ended = True
         return account
 
     def _is_old(self, payload: bytes) -> bool:
-        """Whether the interpreter that is ready is known."""
+        """Whether the interpreter that is ready was known before."""
         number = Greeting.model_validate_json(payload).interpreter
         is_old, self.interpreter = number <= self.interpreter, max(number, self.interpreter)
         return is_old
@@ -421,19 +416,19 @@ class Session:
     def _block_calls(self) -> ToolCalls:
         if self._calls is None:
             assert self._control is not None, "a block runs"
-            self._calls = ToolCalls(self._tools, self._link.send, self._control.paused)
-            self._link.on_end = self._calls.hang_up
+            self._calls = ToolCalls(self._tools, self._channel.send, self._control.paused)
+            self._channel.on_end = self._calls.hang_up
             if self._escalation is not None:
                 self._calls.end()
         return self._calls
 
     async def _request(self, request: bytes, answer: Kind, path: str = "") -> tuple[bytes, bytes]:
-        """Ask for something, and return the content of the file that comes, and the answer itself."""
+        """Send a request. Returns the content of the file that comes, and the payload of the answer."""
         asking = asyncio.ensure_future(self._exchange(request, answer, path))
         try:
             return await asyncio.shield(asking)
         except asyncio.CancelledError:
-            # the answer would meet the next request
+            # otherwise the next request would get this answer
             with suppress(OSError, SandboxError):
                 await to_the_end(asking)
             raise
@@ -442,11 +437,11 @@ class Session:
         content = bytearray()
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT):
-                await self._link.send(request)
-                while (received := await self._link.receive()) is not None:
+                await self._channel.send(request)
+                while (received := await self._channel.receive()) is not None:
                     match received:
                         case Kind.READY, payload if self._is_old(payload) or answer != Kind.READY:
-                            # of a restart that nobody has waited for
+                            # the answer to a restart that nobody has waited for
                             continue
                         case Kind.FILE, data if len(content) + len(data) <= MAX_FILE_BYTES:
                             content += data
@@ -456,11 +451,11 @@ class Session:
                         case kind, payload if kind == answer:
                             return bytes(content), payload
                         case _:
-                            await self._link.end(GARBLED)
+                            await self._connection.end(GARBLED)
         except ValidationError:
-            await self._link.end(GARBLED)
+            await self._connection.end(GARBLED)
         except TimeoutError:
-            await self._link.end(f"it did not answer within {REQUEST_TIMEOUT:g} s")
+            await self._connection.end(f"it did not answer within {REQUEST_TIMEOUT:g} s")
         assert self.ending is not None, "without a frame, the session has ended"
         raise SandboxError(f"the session was lost: {self.ending.lost}")
 
@@ -470,7 +465,7 @@ async def _ignore(_: object) -> None:
 
 
 def add_artifact(artifacts: list[Artifact], artifact: Artifact) -> None:
-    """Keep an artifact, unless there are too many by now."""
+    """Keep an artifact, unless there are too many already."""
     size = sum(len(one.data) for one in artifacts) + len(artifact.data)
     if len(artifacts) < MAX_ARTIFACTS and size <= MAX_ARTIFACT_BYTES:
         artifacts.append(artifact)

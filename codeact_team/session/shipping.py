@@ -1,4 +1,4 @@
-"""How the runner gets into a sandbox: as source, or as code where that is of the same Python, over the stream."""
+"""Ships the runner into a sandbox over the stream: as source, or as code if the Python is the same."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ _BOOTSTRAP = f"{_RUNNER}.bootstrap"
 _SUPERVISOR, _INTERPRETER = f"{_RUNNER}.supervisor.supervisor", f"{_RUNNER}.interpreter.interpreter"
 
 _PLAIN, _PLAIN_ARGUMENTS = f"{_SUPERVISOR},{_INTERPRETER}", ("plain",)
-"""What is loaded, and how it runs, where the first interpreter can be a fork."""
+"""The modules to load, and the arguments, if the first interpreter can be a fork of the supervisor."""
 
 _STANDARD = """
 __future__ _weakrefset base64 collections collections.abc contextlib copyreg ctypes ctypes._endian enum
 functools importlib json json.decoder json.encoder json.scanner keyword linecache operator re re._casefix re._compiler
 re._constants re._parser reprlib signal struct textwrap threading token tokenize traceback types typing warnings
 """.split()
-"""Modules of the standard library that the runner loads at its start: a confined Python opens files slowly."""
+"""Modules of the standard library that the runner loads at its start. They are shipped as well, because a confined Python
+opens files slowly."""
 
 _MARSHAL_VERSION = 2
-"""Which any Python reads."""
+"""A version that any Python reads."""
 
 _Source = tuple[str, bool, str | bytes]
 
 
 @cache
 def payload(*, plain: bool = False) -> bytes:
-    """Every module that runs inside, as ``runner/bootstrap.py`` reads it.
+    """All modules that run inside, in the form that ``runner/bootstrap.py`` reads.
 
     Args:
         plain: As of :func:`command`.
@@ -51,7 +52,7 @@ def payload(*, plain: bool = False) -> bytes:
         **_modules(resources.files(_SYSTEM), _SYSTEM),
     }
     packages = {name.rpartition(".")[0] for name in files}
-    # what these have is for the host
+    # their content is for the host only
     runner: dict[str, _Source] = {
         name: (_origin(name), True, "") for name in ("codeact_team", _PACKAGE, _SYSTEM.rpartition(".")[0])
     }
@@ -80,8 +81,8 @@ def _origin(name: str) -> str:
 
 
 def _code(name: str, file: Traversable) -> CodeType:
-    """The code of a module, which tells nothing of where it is on the host."""
-    # Python may have kept it, and to compile it takes longer than all else at a start
+    """The code of a module, without its path on the host."""
+    # Python may have cached it; compiling it takes longer than the rest of a start
     code = SourceFileLoader(name, str(file)).get_code(name) if isinstance(file, Path) else None
     return _moved(code or compile(file.read_text(), "", "exec", dont_inherit=True), _origin(name))
 
@@ -94,7 +95,7 @@ def _moved(code: CodeType, origin: str) -> CodeType:
 def _standard() -> dict[str, _Source]:
     found: dict[str, _Source] = {}
     for name in _STANDARD:
-        # other versions have others
+        # other versions have other modules
         with suppress(ImportError):
             spec = find_spec(name)
             if spec is not None and isinstance(spec.loader, SourceFileLoader) and spec.origin is not None:
@@ -105,7 +106,7 @@ def _standard() -> dict[str, _Source]:
 
 @cache
 def loaded_ahead() -> LoadedAhead:
-    """The supervisor, for a sandbox whose Python is plain; see :func:`command`."""
+    """The supervisor, for a sandbox whose Python is plain. See :func:`command`."""
     return LoadedAhead(_bootstrap(), payload(plain=True), _PLAIN, _PLAIN_ARGUMENTS)
 
 
@@ -118,11 +119,11 @@ def command(python: str, *, plain: bool = False) -> Sequence[str]:
 
     Args:
         python: The interpreter, as the sandbox sees it.
-        plain: Whether it is this one, with its environment as the code's own is to be, and nothing of the code's; so that the
-            first of those can be a fork of it.
+        plain: Whether it is the same as this one, with the environment of the code and nothing that code has written, so
+            that the first interpreter can be a fork of the supervisor.
     """
     source = (_bootstrap(), "0", str(len(payload(plain=plain))))
     if plain:
         return [python, "-u", "-c", *source, _PLAIN, *_PLAIN_ARGUMENTS]
-    # isolated, without site: nothing that code may have left in the sandbox is run
+    # isolated, without site, so that nothing runs that code may have left in the sandbox
     return [python, "-I", "-S", "-u", "-c", *source, _SUPERVISOR]

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from codeact_team.core.execution import Artifact, CallAnswer, CallOutcome, HostTools
 from codeact_team.errors import SettingError
+from codeact_team.sandbox.system.framing import ProtocolError, frame
 from codeact_team.session.protocol import (
     FROM_HOST,
     KIB,
@@ -24,8 +25,6 @@ from codeact_team.session.protocol import (
     MAX_CALLS_AT_ONCE,
     MIB,
     Kind,
-    ProtocolError,
-    frame,
 )
 
 logger = logging.getLogger(__name__)

@@ -24,9 +24,8 @@ from typing import Any
 
 from codeact_team.errors import ConfinementError
 from codeact_team.sandbox.confined.config import ConfinedSandboxConfig
-from codeact_team.sandbox.confined.enforcement import Enforced
-from codeact_team.sandbox.confined.sandbox import ConfinedSandbox
-from codeact_team.sandbox.confined.supervisor import hardening, view
+from codeact_team.sandbox.confined.sandbox import ConfinedSandbox, Enforced
+from codeact_team.sandbox.confined.supervisor import isolation
 from codeact_team.sandbox.system import filters
 
 ATTACKS = Path(__file__).with_name("confined_attacks.py").read_bytes()
@@ -40,14 +39,14 @@ def do_without(what: Sequence[str]) -> None:
     if "cgroups" in what:
         hide_control_groups()
     if "capabilities" in what:
-        hardening.drop_privileges()
+        isolation.drop_privileges()
     rules = [filters.Rule(call) for name, call in TAKEN_AWAY.items() if name in what]
     if rules:
         try:
             filters.install(rules)
         except PermissionError:
             # not root: only for who cannot gain privileges any more
-            hardening.drop_privileges()
+            isolation.drop_privileges()
             filters.install(rules)
     if "numbers" in what:
         # PER_LINUX32
@@ -86,7 +85,7 @@ def targets() -> Generator[tuple[str, int]]:
 
 def _is_shared(place: str) -> bool:
     # shared memory is the sandbox's own where it has namespaces
-    return os.path.realpath(place) != view.SHARED_MEMORY
+    return os.path.realpath(place) != isolation.SHARED_MEMORY
 
 
 async def attack(sandbox: ConfinedSandbox) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 from sandboxes import confined_host
 from sandboxes.confined_support import confined, skip_if_not_confined
 
-from codeact_team.sandbox.confined import template
+from codeact_team.sandbox.confined import control
 from codeact_team.sandbox.confined.sandbox import ConfinedSandbox
 
 Supervisors = Callable[[], list[int]]
@@ -28,6 +28,6 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Generator[ConfinedSandb
 @pytest.fixture
 def supervisors(monkeypatch: pytest.MonkeyPatch) -> Supervisors:
     """The template and the supervising processes of this test: what others have left in this process goes on beside them."""
-    monkeypatch.setattr(template, "_current", None)
+    monkeypatch.setattr(control, "_current", None)
     others = confined_host.supervisors()
     return lambda: [pid for pid in confined_host.supervisors() if pid not in others]

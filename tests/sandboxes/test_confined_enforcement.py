@@ -17,8 +17,7 @@ from sandboxes.confined_support import (
 )
 
 from codeact_team.sandbox.base import Cause, diagnose
-from codeact_team.sandbox.confined.enforcement import Enforced
-from codeact_team.sandbox.confined.sandbox import ConfinedSandbox
+from codeact_team.sandbox.confined.sandbox import ConfinedSandbox, Enforced
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="code is confined on Linux only")
 

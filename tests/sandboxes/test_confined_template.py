@@ -17,7 +17,8 @@ from support.waiting import until
 
 from codeact_team.errors import ConfinementError
 from codeact_team.sandbox.confined.config import ConfinedSandboxConfig
-from codeact_team.sandbox.confined.template import Control
+from codeact_team.sandbox.confined.control import SupervisingProcess
+from codeact_team.sandbox.confined.protocol import Confinement, Message
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="code is confined on Linux only")
 
@@ -82,17 +83,23 @@ async def test_a_supervising_process_that_is_killed_with_something_unread_is_kno
     (private := tmp_path / "private").mkdir()
     limits = ConfinedSandboxConfig().model_dump(include={"memory_mib", "pids", "cpus", "tmpfs_mib"})
     status = os.stat(tmp_path)
-    workspace = {"workspace": str(tmp_path), "workspace_identity": (status.st_dev, status.st_ino)}
-    files = {"readable": ["/usr"], **workspace, "private": str(private)}
-    control = Control({**files, "workspace_mib": None, **limits})
-    control.send({"do": "interrupt"})
+    settings = Confinement(
+        readable=["/usr"],
+        workspace=str(tmp_path),
+        workspace_identity=(status.st_dev, status.st_ino),
+        private=str(private),
+        workspace_mib=None,
+        **limits,
+    )
+    control = SupervisingProcess(settings)
+    control.send(Message.INTERRUPT)
     control.kill()
     assert not control.alive
 
     async def listen() -> None:
         # it may have been quick enough to answer once
-        await control.greet()
-        await control.greet()
+        await control.wait_until_ready()
+        await control.wait_until_ready()
 
     with pytest.raises(ConfinementError, match=r"ended at its start|process is gone"):
         await listen()

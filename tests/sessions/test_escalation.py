@@ -8,8 +8,9 @@ import pytest
 from support.liar import Liar
 from support.waiting import until
 
+from codeact_team.sandbox.system.framing import frame
 from codeact_team.session import host as escalation
-from codeact_team.session.protocol import Kind, frame
+from codeact_team.session.protocol import Kind
 
 
 async def test_a_block_that_goes_on_is_interrupted_once_more_before_it_is_killed(

@@ -20,9 +20,10 @@ from codeact_team.sandbox import system
 from codeact_team.sandbox.base import Process
 from codeact_team.sandbox.confined.config import ConfinedSandboxConfig
 from codeact_team.sandbox.confined.sandbox import ConfinedSandbox
+from codeact_team.sandbox.system.framing import FrameReader, frame
 from codeact_team.session import shipping
-from codeact_team.session.link import Account
-from codeact_team.session.protocol import FROM_SUPERVISOR, FrameReader, Kind, frame
+from codeact_team.session.connection import BlockAccount
+from codeact_team.session.protocol import FROM_SUPERVISOR, Kind
 
 ATTACKS = (Path(__file__).parent / "guard_attacks.py").read_text()
 
@@ -247,5 +248,5 @@ async def _conversation(process: Process, interrupt: bytes | None) -> tuple[dict
                     await process.write(frame(Kind.INTERRUPT))
             else:
                 assert kind == Kind.RESULT
-                return greeting, (output + Account.read(payload).output).decode()
+                return greeting, (output + BlockAccount.read(payload).output).decode()
     raise AssertionError("the supervisor has ended")

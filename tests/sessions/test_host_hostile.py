@@ -17,10 +17,11 @@ from support.liar import READY, RESULT, Liar, result
 from codeact_team.core.execution import Artifact, CallAnswer, HostTools
 from codeact_team.errors import SandboxError
 from codeact_team.sandbox.base import Exit
+from codeact_team.sandbox.system.framing import frame
 from codeact_team.session import host
+from codeact_team.session.connection import BlockAccount, Report
 from codeact_team.session.host import Session
-from codeact_team.session.link import Account, Report
-from codeact_team.session.protocol import FROM_SUPERVISOR, MAX_CALLS_AT_ONCE, MAX_FILE_BYTES, MIB, Kind, frame
+from codeact_team.session.protocol import FROM_SUPERVISOR, MAX_CALLS_AT_ONCE, MAX_FILE_BYTES, MIB, Kind
 
 GARBLED = "it sent something that could not be understood"
 
@@ -45,7 +46,7 @@ async def drop(_: object) -> None:
 
 async def ask(
     says: bytes, *, ends: bool = True, greets: bytes = READY, tools: HostTools | None = None
-) -> list[bytes | Artifact | Account | Exit]:
+) -> list[bytes | Artifact | BlockAccount | Exit]:
     """What the host makes of a block's answer. No task is left after it."""
     sandbox = Liar(says, ends=ends, greets=greets)
     session = Session(sandbox)
@@ -98,7 +99,7 @@ streams = st.lists(frames | st.binary(max_size=64), max_size=8).map(b"".join)
 @given(streams)
 def test_whatever_comes_is_an_ending(says: bytes) -> None:
     *others, ending = asyncio.run(ask(says, tools=Offered(x=echo)))
-    assert isinstance(ending, Account | Exit)
+    assert isinstance(ending, BlockAccount | Exit)
     assert all(isinstance(item, bytes | Artifact) for item in others)
 
 
@@ -162,7 +163,7 @@ async def test_frames_may_come_in_pieces_and_together() -> None:
     ]
     *output, ending = await ask(b"".join(answer))
     assert output == [b"one", b"two", b"end"]
-    assert isinstance(ending, Account)
+    assert isinstance(ending, BlockAccount)
     assert (ending.exit_code, ending.lost, ending.read_report()) == (None, None, Report(exit_code=0))
 
 
@@ -226,7 +227,7 @@ async def test_calls_that_cannot_be_answered_any_more_are_cancelled() -> None:
     assert tools.running == 0
     tools = Offered(x=forever)
     [ending] = await ask(b"".join(call(number) for number in range(30)) + RESULT, tools=tools)
-    assert isinstance(ending, Account)
+    assert isinstance(ending, BlockAccount)
     assert tools.running == 0
 
 
@@ -246,7 +247,7 @@ async def test_calls_where_nothing_is_offered_or_that_say_nonsense_harm_nobody()
             call(1) + call(2, rest=b"nonsense") + frame(Kind.CALL, b'{"id":3,"name":[]}') + RESULT,
             tools=tools,
         )
-        assert isinstance(ending, Account)
+        assert isinstance(ending, BlockAccount)
 
 
 async def test_an_answer_that_nobody_takes_ends_the_session_once_the_block_has_ended(
@@ -267,7 +268,7 @@ async def test_an_answer_that_nobody_takes_ends_the_session_once_the_block_has_e
     await answered.wait()
     await asyncio.sleep(0.05)
     await sandbox.say(RESULT)
-    assert isinstance((await reading)[0], Account)
+    assert isinstance((await reading)[0], BlockAccount)
     assert session.ending is not None
     assert session.ending.lost == "it did not take the answer to a call"
     await sandbox.stop()
@@ -316,6 +317,6 @@ def test_a_minute_of_garbage_is_a_minute_of_endings() -> None:
     chance, end, rounds = random.Random(seed), time.monotonic() + 60, 0
     while time.monotonic() < end:
         *_, ending = asyncio.run(ask(garbage(chance), tools=Offered(x=echo)))
-        assert isinstance(ending, Account | Exit), seed
+        assert isinstance(ending, BlockAccount | Exit), seed
         rounds += 1
     assert rounds > 100

@@ -7,7 +7,8 @@ from support.calling import answer, works
 from support.declarations import ECHO
 from support.interpreter import RunningInterpreter
 
-from codeact_team.session.protocol import TOKEN_BYTES, Kind, frame
+from codeact_team.sandbox.system.framing import frame
+from codeact_team.session.protocol import TOKEN_BYTES, Kind
 
 
 def prepared(interpreter: RunningInterpreter) -> RunningInterpreter:

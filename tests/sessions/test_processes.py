@@ -7,19 +7,18 @@ import sys
 
 STARVED = """
 import itertools, os, time
-from codeact_team.session.runner.supervisor.guard import Guard
-from codeact_team.session.runner.supervisor.process_family import Family
 from codeact_team.sandbox.system.kernel import adopt_orphans
-from codeact_team.sandbox.system.oom_score import OomScore
+from codeact_team.session.runner.supervisor.interpreter_process import Context, InterpreterProgram
+from codeact_team.session.runner.supervisor.streams import PollLoop
 
 adopt_orphans()
-family = Family(Guard(), OomScore())
+context = Context(PollLoop(), InterpreterProgram({}, can_be_forked=False))
 script = "sleep 600 & sleep 600 & sleep 600"
-family.start(["/bin/sh", "-c", script], environment=os.environb, output=os.open(os.devnull, os.O_WRONLY), inherited={})
+context.start(["/bin/sh", "-c", script], environment=os.environb, output=os.open(os.devnull, os.O_WRONLY), inherited={})
 # each look at the clock finds that other processes had the time in between
 clock = itertools.count(step=10.0)
 time.monotonic = lambda: next(clock)
-print(family.end_all())
+print(context.processes.end_all())
 """
 
 

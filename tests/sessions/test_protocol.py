@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codeact_team import session
-from codeact_team.session.protocol import FROM_SUPERVISOR, FrameReader, Kind, ProtocolError, frame
+from codeact_team.sandbox.system.framing import FrameReader, ProtocolError, frame
+from codeact_team.session.protocol import FROM_SUPERVISOR, Kind
 
 ROOT = Path(session.__file__).parent
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from support.supervisor import Supervised, supervised, wait_for
 
+from codeact_team.sandbox.system.framing import frame
 from codeact_team.session import shipping
-from codeact_team.session.protocol import Kind, frame
+from codeact_team.session.protocol import Kind
 
 
 def test_says_that_it_is_guarded_and_which_interpreter_is_the_first(fresh_supervisor: Supervised) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from support.supervisor import Supervised, in_docker, supervised
 
-from codeact_team.session.protocol import RUN_HEAD, Kind, frame
+from codeact_team.sandbox.system.framing import frame
+from codeact_team.session.protocol import RUN_HEAD, Kind
 
 pytestmark = pytest.mark.docker
 

@@ -17,6 +17,7 @@ from support.waiting import until
 
 from codeact_team.core.execution import Artifact, CallAnswer, CallOutcome, HostTools
 from codeact_team.errors import SettingError
+from codeact_team.sandbox.system.framing import FrameReader, ProtocolError
 from codeact_team.session.protocol import (
     FROM_HOST,
     MAX_ANSWER_BYTES,
@@ -24,9 +25,7 @@ from codeact_team.session.protocol import (
     MAX_CALL_BYTES_AT_ONCE,
     MAX_CALLS_AT_ONCE,
     MIB,
-    FrameReader,
     Kind,
-    ProtocolError,
 )
 from codeact_team.session.tool_calls import ToolCalls, introduction
 

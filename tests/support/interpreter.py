@@ -16,8 +16,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Self
 
+from codeact_team.sandbox.system.framing import FrameReader, frame
 from codeact_team.session import shipping
-from codeact_team.session.protocol import FROM_INTERPRETER, RUN_HEAD, TOKEN_BYTES, FrameReader, Kind, frame
+from codeact_team.session.protocol import FROM_INTERPRETER, RUN_HEAD, TOKEN_BYTES, Kind
 
 _TIMEOUT = 60.0
 """Seconds after which a test fails; nothing here takes a tenth of it."""
@@ -106,7 +107,7 @@ class RunningInterpreter:
             os.close(fd)
         control.close()
         self._frames = FrameReader(FROM_INTERPRETER)
-        self._frames_waiting: deque[tuple[Kind, bytes]] = deque()
+        self._frames_waiting: deque[tuple[int, bytes]] = deque()
         self.unanswered_calls: deque[Call] = deque()
         self.cancelled: list[int] = []
         self.blocks = 0
@@ -234,14 +235,14 @@ class RunningInterpreter:
         while view:
             view = view[os.write(self._answers, view) :]
 
-    def _take_call(self, kind: Kind, payload: bytes) -> None:
+    def _take_call(self, kind: int, payload: bytes) -> None:
         said = json.loads(payload)
         if kind == Kind.CANCEL:
             self.cancelled.append(said["id"])
         else:
             self.unanswered_calls.append(Call(said["id"], said["name"], said["arguments"], len(payload)))
 
-    def _next_frame(self) -> tuple[Kind, bytes]:
+    def _next_frame(self) -> tuple[int, bytes]:
         """The next frame, without its token.
 
         Raises:

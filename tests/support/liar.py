@@ -7,7 +7,8 @@ import socket
 from collections.abc import Mapping, Sequence
 
 from codeact_team.sandbox.base import Exit, Limits, Process, Sandbox
-from codeact_team.session.protocol import NONE, RESULT_HEAD, Kind, frame
+from codeact_team.sandbox.system.framing import frame
+from codeact_team.session.protocol import RESULT_HEAD, UNKNOWN, Kind
 from codeact_team.session.shipping import payload
 
 READY = frame(Kind.READY, b'{"interpreter": 1, "unguarded": null}')
@@ -15,7 +16,7 @@ READY = frame(Kind.READY, b'{"interpreter": 1, "unguarded": null}')
 
 def result(output: bytes = b"") -> bytes:
     """Says that the block has ended well."""
-    head = RESULT_HEAD.pack(1, 1, True, NONE, NONE, NONE, NONE, 0, len(output))
+    head = RESULT_HEAD.pack(1, 1, True, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, 0, len(output))
     return frame(Kind.RESULT, head, output, b"\0")
 
 

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from codeact_team.sandbox.system import trees
+from codeact_team.sandbox.system.framing import FrameReader, frame
 from codeact_team.session import shipping
-from codeact_team.session.link import Account, Greeting
-from codeact_team.session.protocol import FROM_SUPERVISOR, RUN_HEAD, FrameReader, Kind, frame
+from codeact_team.session.connection import BlockAccount, Greeting
+from codeact_team.session.protocol import FROM_SUPERVISOR, RUN_HEAD, Kind
 
 PATIENCE = 30.0
 """Seconds that an answer may take on a machine that is busy with other things."""
@@ -76,7 +77,7 @@ class Ended(Exception):
 class Result:
     """What came of a block."""
 
-    account: Account
+    account: BlockAccount
     report: dict[str, Any] | None
     output: bytes
     artifacts: list[tuple[dict[str, Any], bytes]]
@@ -100,7 +101,7 @@ class Supervised:
 
     def __post_init__(self) -> None:
         self._reader = FrameReader(FROM_SUPERVISOR)
-        self._arrived: deque[tuple[Kind, bytes]] = deque()
+        self._arrived: deque[tuple[int, bytes]] = deque()
 
     def send(self, data: bytes) -> None:
         assert self.process.stdin is not None
@@ -121,7 +122,7 @@ class Supervised:
             raise Ended
         return data
 
-    def receive(self) -> tuple[Kind, bytes]:
+    def receive(self) -> tuple[int, bytes]:
         while not self._arrived:
             self._arrived.extend(self._reader.feed(self.read()))
         return self._arrived.popleft()
@@ -153,7 +154,7 @@ class Supervised:
                 artifacts.append((json.loads(head), data))
             else:
                 assert kind == Kind.RESULT, f"{kind!r}: {payload!r}"
-                account = Account.read(payload)
+                account = BlockAccount.read(payload)
                 if account.interpreter:
                     self.interpreter = account.present
                 report = account.read_report()

@@ -24,7 +24,7 @@ _SYSTEM = """
 /proc/cpuinfo /proc/loadavg /proc/meminfo /proc/self /proc/stat /proc/sys/vm/overcommit_memory /proc/uptime /proc/version
 /sys/devices/system/cpu
 """.split()
-"""``/proc/self`` is that of the program's first process; the rest of /proc shows the arguments of every process."""
+"""``/proc/self`` is that of the program's first process. The rest of ``/proc`` would show the arguments of every process."""
 # not the installation itself: a virtual environment may be a project's or a home directory
 _OF_AN_INSTALLATION = ("bin", "include", "lib", "lib64", "libexec", "share", "ssl", "pyvenv.cfg")
 
@@ -46,7 +46,7 @@ def _of_the_system() -> Sequence[str]:
 
 def _interpreter() -> Iterator[str]:
     if sys.executable:
-        # also behind the links of a virtual environment, of pyenv and the like
+        # also the target of the links of a virtual environment, of pyenv and the like
         yield from (sys.executable, os.path.realpath(sys.executable))
     home = Path(os.path.expanduser("~"))
     for prefix in dict.fromkeys(
@@ -62,13 +62,13 @@ class ConfinedSandboxConfig(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     confinement: Literal["required", "best_effort"] = "required"
-    """Whether to refuse where the kernel cannot enforce everything, or to go on with what it can and say so."""
+    """Whether to refuse if the kernel cannot enforce everything, or to continue with what it can enforce, and warn."""
     memory_mib: int = Field(default=1024, ge=64)
-    """Memory limit in MiB: altogether where this machine delegates a control group, else for each process."""
+    """Memory limit in MiB: for all processes together if this machine delegates a control group, else for each."""
     pids: int = Field(default=256, ge=8)
-    """How many processes there may be at once; with their threads, where this machine delegates a control group."""
+    """How many processes there may be at once; threads count as well if this machine delegates a control group."""
     cpus: float = Field(default=1.0, gt=0)
-    """How many processors' worth of time the code may take, where this machine delegates a control group."""
+    """How many processors' worth of time the code may take, if this machine delegates a control group."""
     tmpfs_mib: int = Field(default=256, ge=1)
     """Size of the private temporary directory, in MiB. It counts as memory."""
     readable: list[str] = Field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Runs confined: tries what confinement must refuse, and prints what was refused."""
+"""Runs confined: tries what confinement must refuse, and prints which restrictions hold."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ from collections.abc import Callable
 
 
 def main(outside: str, host: int) -> None:
-    """Try everything: ``outside`` is made by ``enforcement.something_outside``, ``host`` is the host's process id."""
+    """Try everything.
+
+    Args:
+        outside: A directory made by ``sandbox._probe_targets``.
+        host: The process id of the host.
+    """
     secret = os.path.join(outside, "secret")
     attempts: dict[str, list[Callable[[], object]]] = {
         "reads": [

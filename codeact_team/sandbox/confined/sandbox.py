@@ -1,4 +1,4 @@
-"""A confined process of this machine as a sandbox."""
+"""A confined process of this machine as a sandbox, and what the kernel really enforces there, found by trial."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import json
 import logging
 import os
 import platform
+import socket
 import stat
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from codeact_team.core.aio import Turns, to_the_end
 from codeact_team.errors import ConfinementError, SandboxError
@@ -22,163 +23,135 @@ from codeact_team.sandbox.base import (
     STOPPED,
     UNCLEARED,
     Cause,
-    Exit,
     Limits,
     LoadedAhead,
     Process,
     Sandbox,
     python_path,
+    warn_once,
 )
 from codeact_team.sandbox.confined.config import ConfinedSandboxConfig, readable_paths
-from codeact_team.sandbox.confined.enforcement import Enforced, judge, read_probe, something_outside
-from codeact_team.sandbox.confined.template import SEARCH_PATH, Control
-from codeact_team.sandbox.readiness import Readiness, writable
-from codeact_team.sandbox.system.named_paths import KnownDirectory, known_directory, open_named
+from codeact_team.sandbox.confined.control import SEARCH_PATH, ConfinedProcess, SupervisingProcess
+from codeact_team.sandbox.confined.protocol import Confinement, Message, SpawnRequest
+from codeact_team.sandbox.system.named_paths import KnownDirectory, known_directory, open_named, resolved
 from codeact_team.sandbox.system.trees import DIRECTORY
-from codeact_team.sandbox.temporary import TemporaryDirectory
-
-_CHUNK = 1 << 16
-_KILLED = 128 + 9
+from codeact_team.sandbox.temporary import TemporaryDirectory, places
 
 
-class ConfinedProcess(Process):
-    """A program whose end the supervisor reports through a pipe, after it has ended all that the program forked.
+class Enforced(StrEnum):
+    """A restriction that confinement can enforce."""
 
-    That pipe stays open until then, also for the sandbox, which must know whether something runs.
-    """
+    READS = "reads"
+    """Code can read only the interpreter, system libraries and the workspace, and nothing of the supervising process."""
+    WRITES = "writes"
+    """Code can change only the workspace and a temporary directory."""
+    NETWORK = "network"
+    """Code has no sockets but those between its own processes."""
+    OTHERS = "other processes"
+    """Code can neither signal processes outside nor set their limits."""
+    MODES = "set-id modes"
+    """Code can create no files that run with the rights of their owner."""
+    MEMORY = "memory"
+    """How much memory code can reserve."""
+    PROCESSES = "number of processes"
+    """How many processes code can have."""
 
-    def __init__(self) -> None:
-        stdin, self._stdin = os.pipe()
-        self._output, output = os.pipe()
-        self._status, status = os.pipe()
-        self.inner_fds = [stdin, output, status]
-        """The ends that belong to the program and its supervisor, until they are handed over."""
-        for fd in (self._stdin, self._output, self._status):
-            os.set_blocking(fd, False)
-        self._open = {self._stdin, self._output, self._status}
-        self._both = Readiness(self._output, self._status)
-        self._end = Readiness(self._status)
-        self._exit: Exit | None = None
-        self.lost = "its supervising process was killed"
-        """What it means if that pipe closes without a word."""
-        self.is_orphaned = False
-        """Whether it has done so."""
 
-    @property
-    def ended(self) -> bool:
-        """Whether the program, and all that it has forked, has ended."""
-        if self._exit is None and self._status in self._open:
-            try:
-                said = os.read(self._status, _CHUNK)
-            except BlockingIOError:
-                return False
-            self._exit = self._parse_exit(said)
-            self._both.close()
-            self._end.close()
-            self._close(self._status)
-        return self._exit is not None
+REQUIRED = frozenset({Enforced.READS, Enforced.WRITES, Enforced.NETWORK, Enforced.MODES})
+"""The restrictions that ``confinement: required`` needs."""
 
-    async def read(self) -> bytes:
-        while True:
-            if data := self._read_now():
-                return data
-            if self.ended:
-                # what the program wrote before its end is in the pipe by then
-                return self._read_now() or b""
-            if data is None:
-                await self._both.wait()
-            else:
-                # a pipe at its end can always be read
-                self._both.close()
-                await self._end.wait()
+_LONGEST_PLACE = 66
+"""Bytes: the path of a socket in a directory below it must not be longer than about 104."""
+_PROBE = Path(__file__).with_name("probe.py").read_bytes()
 
-    def _read_now(self) -> bytes | None:
-        """What is there; ``None`` if nothing is yet, and nothing if nothing will be."""
-        if self._output not in self._open:
-            return b""
-        try:
-            return os.read(self._output, _CHUNK)
-        except BlockingIOError:
-            return None
 
-    async def write(self, data: bytes) -> None:
-        left = memoryview(data)
-        try:
-            while left and self._stdin in self._open:
-                try:
-                    left = left[os.write(self._stdin, left) :]
-                except BlockingIOError:
-                    await writable(self._stdin)
-        except BrokenPipeError:
-            # nobody is left to read it
-            return
-
-    async def close_stdin(self) -> None:
-        self._close(self._stdin)
-
-    async def wait(self) -> Exit:
-        while not self.ended:
-            await self._end.wait()
-        assert self._exit is not None
-        return self._exit
-
-    async def aclose(self) -> None:
-        self._both.close()
-        self._end.close()
-        self._close(self._stdin)
-        self._close(self._output)
-
-    def close_inner(self) -> None:
-        """Close the ends that belong to the program, once the supervisor has them."""
-        for fd in self.inner_fds:
-            os.close(fd)
-        self.inner_fds = []
-
-    def _parse_exit(self, said: bytes) -> Exit:
-        if not said:
-            self.is_orphaned = True
-            return Exit(_KILLED, lost=self.lost)
-        how: dict[str, Any] = json.loads(said)
-        if "failed" in how:
-            return Exit(1, lost=f"the program could not be started: {how['failed']}")
-        return Exit(
-            how["code"],
-            oom_kills=how.get("oom_kills"),
-            fork_failures=how.get("fork_failures", 0),
-            processor_seconds=how.get("processor_seconds"),
+@contextmanager
+def _probe_targets(*granted: Path | str) -> Generator[Path]:
+    """A directory outside ``granted`` that contains what the probe tries to reach."""
+    inside = [resolved(path) for path in granted]
+    for place in places():
+        fits = len(os.fsencode(place)) <= _LONGEST_PLACE and os.access(place, os.W_OK)
+        if fits and not any(place.is_relative_to(path) for path in inside):
+            break
+    else:
+        raise ConfinementError(
+            f"Confinement cannot be checked: no temporary directory is outside of {', '.join(map(str, granted))}. "
+            "Choose a smaller work_dir."
         )
+    with TemporaryDirectory(place) as outside:
+        (outside / "secret").write_text("secret")
+        with (
+            closing(socket.socket(socket.AF_UNIX)) as named,
+            closing(socket.socket(socket.AF_UNIX)) as abstract,
+        ):
+            named.bind(str(outside / "socket"))
+            named.listen()
+            if sys.platform == "linux":
+                abstract.bind(f"\0{outside}")
+                abstract.listen()
+            yield outside
 
-    def _close(self, fd: int) -> None:
-        if fd in self._open:
-            self._open.remove(fd)
-            os.close(fd)
+
+async def _read_probe(process: Process) -> frozenset[Enforced]:
+    """Run the probe as ``process``. Returns what it found to be enforced."""
+    await process.write(_PROBE)
+    await process.close_stdin()
+    output = b""
+    while chunk := await process.read():
+        output += chunk
+    exit = await process.wait()
+    with suppress(ValueError):
+        return frozenset(map(Enforced, json.loads(output)))
+    details = [output.decode(errors="replace").strip()[-1000:], exit.lost or f"exit code {exit.code}"]
+    raise ConfinementError(
+        f"The interpreter {sys.executable} does not run confined: {'; '.join(filter(None, details))}. If it needs more of "
+        "this machine than its own installation and the system's libraries, name that in `readable`."
+    )
+
+
+def _judge(enforced: frozenset[Enforced], reasons: Mapping[str, str | None], *, required: bool) -> None:
+    """Raise a ``ConfinementError`` if something required is missing; warn once of anything else, with the reasons."""
+    missing = [what for what in Enforced if what not in enforced]
+    if not missing:
+        return
+    why = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if reason)
+    why = f" ({why})" if why else ""
+    if required and not enforced >= REQUIRED:
+        raise ConfinementError(
+            f"This machine does not enforce what `confinement: required` needs; missing: {', '.join(missing)}{why}. Use "
+            "a Docker executor, or a Linux kernel 6.12 with Landlock; or set `confinement: best_effort` for code that "
+            "you trust with what is missing."
+        )
+    warn_once(
+        f"confined code is not kept from everything on this machine; not enforced: {', '.join(missing)}{why}"
+    )
 
 
 logger = logging.getLogger(__name__)
 
 _KILL_TIMEOUT = 1.0
-"""Seconds that killed programs get to end; where they need longer, the supervising process is killed."""
+"""Seconds that killed programs get to end; after that, the supervising process is killed."""
 
 _starts = Turns(STARTS_AT_ONCE)
-# by what a probe depends on: an interpreter's start is a good part of the time that a sandbox's start takes
+# by what a probe depends on: the start of its interpreter is a good part of the start of a sandbox
 _found: dict[tuple[object, ...], frozenset[Enforced]] = {}
 
 
 class ConfinedSandbox(Sandbox):
     """Programs of this machine that the kernel confines: no network, no files but their own, no rights.
 
-    They run as the user of this process. A program's end is the end of everything that it has started. A supervising
-    process is between them and this one: it ends everything when this process ends, however it does.
+    They run as the user of this process. When a program ends, everything that it has started ends. A supervising process is
+    between them and this one: it ends everything when this process ends, for whatever reason.
 
     Args:
-        config: What is confined, and how far. The memory limit of a process, where there is no control group, is on
-            its private memory, without the copies that forked processes make; in a control group there may be eight
-            threads for each process. Where this machine forbids namespaces, the temporary directory is on the disk.
+        config: How code is confined. Without a control group, the memory limit of a process is on its private memory,
+            without the copies that forked processes make; in a control group there may be eight threads for each process.
+            If this machine forbids namespaces, the temporary directory is on the disk.
         workspace: An existing directory of the host, which the code may write.
-        workspace_mib: How large a file may become, in MiB; ``None`` for no limit. How much the directories of the host
-            may grow is for the caller to watch.
+        workspace_mib: The largest size of a file, in MiB; ``None`` for no limit. The caller has to watch how much the
+            directories of the host grow.
         packages: A layer of Python packages that the code may read; see :mod:`codeact_team.executors.packages`.
-        program: What to have loaded ahead, if anything.
+        program: The program to load ahead, if any.
     """
 
     def __init__(
@@ -193,30 +166,30 @@ class ConfinedSandbox(Sandbox):
         self._config = config
         self._program = program
         self._workspace = workspace
-        """Without links, once it was opened."""
+        """Without links, once the sandbox has started."""
         self._workspace_mib = workspace_mib
         self._packages = packages
         self._paths: list[str] = []
         self._private: TemporaryDirectory | None = None
-        self._control: Control | None = None
+        self._control: SupervisingProcess | None = None
         self._process: ConfinedProcess | None = None
         self._is_used = True
         """Whether programs have run since the start, other than the probe."""
         self.enforced: frozenset[Enforced] = frozenset()
-        """What is enforced, by trial; empty before the first start."""
+        """What is enforced, found by trial; empty before the first start."""
         self.ungrouped: Mapping[str, str] = {}
-        """Why a limit does not hold for all programs together, by what it limits: memory, pids, cpu."""
+        """For each limit (memory, pids, cpu) that does not hold for all programs together, the reason."""
 
     @property
     def running(self) -> bool:
-        # of a process that is killed, one descriptor is closed after the other
+        # the descriptors of a process that is killed are closed one after the other
         is_orphaned = self._process is not None and self._process.ended and self._process.is_orphaned
         return self._control is not None and self._control.alive and not is_orphaned
 
     @property
     def private(self) -> str:
         assert self._private is not None, "it has started"
-        # in namespaces a file system of its own, in memory
+        # in namespaces it is a file system in memory
         return "/dev/shm" if self._has_namespaces else self._private.path
 
     @property
@@ -226,7 +199,7 @@ class ConfinedSandbox(Sandbox):
 
     @property
     def python_is_plain(self) -> bool:
-        # one that was killed may have left something where Python looks for settings of its user
+        # an earlier program may have left files where Python looks for settings of its user
         if sys.platform != "linux" or self._is_used or self._config.environment or self._packages:
             return False
         workspace = self._workspace
@@ -256,7 +229,7 @@ class ConfinedSandbox(Sandbox):
 
     @property
     def directories(self) -> Sequence[Path]:
-        # in namespaces, the other one is in memory, and has a size
+        # in namespaces, the private one is in memory, and has a size
         private = () if self._has_namespaces or self._private is None else (Path(self._private.path),)
         return (self._workspace, *private)
 
@@ -276,16 +249,14 @@ class ConfinedSandbox(Sandbox):
             environment |= python_path(str(self._packages), environment)
         # in namespaces, a program sees no other processes than its own
         seen = ["/proc"] if supervises and self._has_namespaces else []
-        message = {"argv": list(argv), "env": environment, "readable": [*self._paths, *seen]}
-        return await self._spawn({**message, "supervises": supervises})
+        return await self._spawn(SpawnRequest(list(argv), environment, [*self._paths, *seen], supervises))
 
     async def spawn_loaded(self) -> Process | None:
         is_loaded = self._program is not None and self._control is not None and self._control.is_by_kernel
         if not (is_loaded and self.python_is_plain):
             return None
         self._check_idle()
-        message = {"argv": None, "env": self._base_environment(), "readable": self._paths}
-        return await self._spawn({**message, "supervises": True})
+        return await self._spawn(SpawnRequest(None, self._base_environment(), self._paths, supervises=True))
 
     def _check_idle(self) -> None:
         if not self.running:
@@ -293,12 +264,12 @@ class ConfinedSandbox(Sandbox):
         if self._process is not None and not self._process.ended:
             raise SandboxError("Something still runs in the sandbox: one program at a time.")
 
-    async def _spawn(self, message: Mapping[str, Any]) -> Process:
+    async def _spawn(self, request: SpawnRequest) -> Process:
         assert self._control is not None, "it is running"
         self._process = process = ConfinedProcess()
         self._is_used = True
         try:
-            self._control.send({"do": "spawn", **message}, process.inner_fds)
+            self._control.send(Message.SPAWN, request, process.inner_fds)
         except ConfinementError:
             await process.aclose()
             raise
@@ -312,13 +283,13 @@ class ConfinedSandbox(Sandbox):
         return f"{sys.executable} {[(each.st_ino, each.st_size, each.st_mtime_ns) for each in found]}"
 
     async def interrupt(self) -> None:
-        self._tell("interrupt")
+        self._request(Message.INTERRUPT)
 
     async def kill(self) -> None:
         process = self._process
         if process is None or process.ended:
             return
-        self._tell("kill")
+        self._request(Message.KILL)
         try:
             async with asyncio.timeout(_KILL_TIMEOUT):
                 await process.wait()
@@ -327,48 +298,49 @@ class ConfinedSandbox(Sandbox):
             if self._control is not None:
                 self._control.kill()
 
-    def _tell(self, what: str) -> None:
+    def _request(self, kind: Message) -> None:
         if self._control is not None:
-            # if the supervising process is gone, everything is that it has started
+            # if the supervising process is gone, so is everything that it has started
             with suppress(ConfinementError):
-                self._control.send({"do": what})
+                self._control.send(kind)
 
     async def _start(self) -> None:
         async with _starts:
             self._control = control = self._launch()
-            await control.greet()
+            await control.wait_until_ready()
             self.ungrouped = control.ungrouped
             self.enforced = await self._find_enforced(control.reasons)
-        judge(self.enforced, control.reasons, required=self._config.confinement == "required")
+        _judge(self.enforced, control.reasons, required=self._config.confinement == "required")
         self._is_used = False
 
-    def _launch(self) -> Control:
+    def _launch(self) -> SupervisingProcess:
         self._paths = readable_paths(self._config.readable)
         if self._packages is not None:
             self._paths.append(str(self._packages))
-        # code may put a link in its place from now on: the supervising process looks whether it has the same
+        # code may put a link in its place from now on, so the supervising process compares its identity
         found = _opened(self._workspace)
         self._workspace = found.path
         self._private = TemporaryDirectory()
-        return Control(
-            {
-                "readable": self._paths,
-                "workspace": str(self._workspace),
-                "workspace_identity": found.identity,
-                "private": self._private.path,
-                "workspace_mib": self._workspace_mib,
-                **self._config.model_dump(include={"memory_mib", "pids", "cpus", "tmpfs_mib"}),
-            },
-            self._program,
+        settings = Confinement(
+            readable=self._paths,
+            workspace=str(self._workspace),
+            workspace_identity=found.identity,
+            private=self._private.path,
+            workspace_mib=self._workspace_mib,
+            memory_mib=self._config.memory_mib,
+            pids=self._config.pids,
+            cpus=self._config.cpus,
+            tmpfs_mib=self._config.tmpfs_mib,
         )
+        return SupervisingProcess(settings, self._program)
 
     async def _find_enforced(self, reasons: Mapping[str, str | None]) -> frozenset[Enforced]:
         key = (*reasons.items(), *self._paths, sys.executable)
         if key not in _found:
-            with something_outside(self._workspace, *self._config.readable) as outside:
+            with _probe_targets(self._workspace, *self._config.readable) as outside:
                 process = await self.spawn([sys.executable, "-I", "-S", "-", str(outside), str(os.getpid())])
                 try:
-                    _found[key] = await read_probe(process)
+                    _found[key] = await _read_probe(process)
                 finally:
                     await process.aclose()
         enforced = set(_found[key])
@@ -382,13 +354,13 @@ class ConfinedSandbox(Sandbox):
         assert self._private is not None, "it has started"
         return {
             "PATH": f"{os.path.dirname(sys.executable)}:{SEARCH_PATH}",
-            # programs that leave things at home do not leave them in the workspace
+            # so that programs leave their files at home and not in the workspace
             "HOME": self._private.path,
             "TMPDIR": self._private.path,
             "USER": "sandbox",
             "LANG": "C.UTF-8",
             "PYTHONUNBUFFERED": "1",
-            # git does not go on without its configuration, and one in /etc cannot be read
+            # git stops if it cannot read its configuration in /etc
             "GIT_CONFIG_NOSYSTEM": "1",
         }
 
@@ -401,7 +373,7 @@ class ConfinedSandbox(Sandbox):
         if control is not None:
             await control.close()
         if private is not None:
-            # its template has removed it, unless that was killed
+            # the template has removed it, unless that was killed
             try:
                 await asyncio.to_thread(private.remove)
             except OSError as error:
@@ -409,7 +381,7 @@ class ConfinedSandbox(Sandbox):
 
 
 def _opened(workspace: Path) -> KnownDirectory:
-    """The directory, if code can use it."""
+    """Open the directory without following links. Raises a ``ConfinementError`` if code cannot use it."""
     try:
         descriptor = open_named(workspace, DIRECTORY)
         try:

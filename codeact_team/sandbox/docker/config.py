@@ -1,4 +1,4 @@
-"""Settings of a container that runs hostile code: safe by default, every loosening a field."""
+"""Settings of a container that runs hostile code: safe by default, with a field for every relaxation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DEVICE_KEYS = frozenset({"Driver", "Count", "DeviceIDs", "Capabilities", "Optio
 
 
 def is_host_path(source: str) -> bool:
-    """Whether the source of a volume is a path of the host, and not the name of a volume."""
+    """Whether the source of a volume is a path of the host and not the name of a volume."""
     return source.startswith(("/", ".", "~"))
 
 
@@ -23,11 +23,11 @@ class DockerSandboxConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    # these two are given by position, too, as to AutoGen's executor
+    # positional as well, like those of AutoGen's executor
     image: str = Field(default="python:3-slim", kw_only=False)
     """Image with a POSIX shell and what the code needs; nothing else is required of it."""
     container_name: str | None = Field(default=None, kw_only=False)
-    """Name of the container; where it is taken, a suffix is added. Default: a name made up by the engine."""
+    """Name of the container; a suffix is added if it is taken. Default: a name made up by the engine."""
     pull: Literal["missing", "always", "never"] = "missing"
     """When to pull the image from its registry."""
     workspace: Literal["host", "container"] = "host"
@@ -103,7 +103,7 @@ class DockerSandboxConfig(BaseModel):
 
     @property
     def bound(self) -> dict[Path, str]:
-        """What of the host the code can reach beside the workspace, each with its mode."""
+        """The directories of the host that the code can reach beside the workspace, each with its mode."""
         return {
             Path(source).expanduser(): volume.get("mode", "rw")
             for source, volume in self.extra_volumes.items()

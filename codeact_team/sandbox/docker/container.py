@@ -31,38 +31,38 @@ from codeact_team.sandbox.readiness import Readiness, readable
 logger = logging.getLogger(__name__)
 
 LABEL = "codeact-team"
-"""The label of every container of ours. Its value names the host and the process that own the container."""
+"""The label of each of our containers. Its value names the host and the process that own the container."""
 NAMESPACE_LABEL = f"{LABEL}.pid-namespace"
-"""The label that names the namespace in which the process has this number."""
+"""The label that names the process namespace of the owner."""
 CONFLICT = 409
 
 _CHUNK = 256 * 1024
 _MAX_UNASKED_CHUNKS = 16
 _FIRST_WORDS = 4096
 _KILL_TIMEOUT = 1.2
-"""Seconds that killed programs get to end; where they need longer, the container is stopped."""
+"""Seconds that killed programs get to end; after that, the container is stopped."""
 _INSPECTION_TIMEOUT = 0.5
-"""Seconds that the engine gets to say why they do not end."""
+"""Seconds that the engine gets to report why they do not end."""
 _RUNNING_TIMEOUT = 10
-"""Seconds that the engine may take to answer a request that concerns a running container."""
+"""Seconds that the engine gets to answer a request about a running container."""
 _REMOVAL_TIMEOUT = 30
-"""Seconds that the engine may take to remove a container."""
+"""Seconds that the engine gets to remove a container."""
 _REMOVED_ALREADY_TIMEOUT = 5
-"""Seconds that it may take where it has begun to remove the container by itself."""
+"""Seconds that it gets if it has begun to remove the container by itself."""
 
 
 def owner_label() -> str:
-    """The value of :data:`LABEL` on a container that this process makes."""
+    """The value of :data:`LABEL` on a container that this process creates."""
     return f"{platform.node()}:{os.getpid()}"
 
 
 def labels() -> dict[str, str]:
-    """Mark a container that this process makes as ours."""
+    """The labels of a container that this process creates."""
     return {LABEL: owner_label(), NAMESPACE_LABEL: process_namespace()}
 
 
 def process_namespace() -> str:
-    """The namespace that the ids of this machine's processes belong to; nothing where there are none."""
+    """The namespace of this process's id; empty if the system has no such namespaces."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -70,22 +70,21 @@ def process_namespace() -> str:
 
 
 class Container:
-    """A container whose first process, ``init.sh``, is attached to this one by ``stream``. It closes the client in the end."""
+    """A container. Its first process, ``init.sh``, is attached to this one by ``stream``. Its removal closes the client."""
 
     def __init__(self, client: Client, url: str, id: str, stream: socket.socket, *, keep: bool) -> None:
         self.client = client
         self.id = id
         self._url = url
         self._stream = stream
-        # whether it is left when it has ended
         self._keep = keep
         self._own: frozenset[str] = frozenset()
         self.image: str | None = None
-        """The digest of its image, once it has settled; ``None`` where the engine does not say."""
+        """The digest of its image, after :meth:`settle`; ``None`` if the engine does not report it."""
 
     @property
     def alive(self) -> bool:
-        """Whether the container runs. Discards what hostile code has sent this way, and no more of it than is bounded."""
+        """Whether the container runs. Discards a limited amount of what hostile code may have sent by the stream."""
         try:
             for _ in range(_MAX_UNASKED_CHUNKS):
                 if not self._stream.recv(_CHUNK):
@@ -97,17 +96,17 @@ class Container:
         return True
 
     async def first_line(self, word: str) -> tuple[str, str]:
-        """What its first process says behind ``word``, and what was written before that."""
+        """The rest of the line that its first process begins with ``word``, and what was written before."""
         frames, text = Demultiplexer(), b""
         while data := await self._receive():
             text = (text + frames.feed(data))[-_FIRST_WORDS:]
-            output, found, said = text.decode(errors="replace").rpartition(word)
-            if found and said.endswith("\n"):
-                return said.strip(), output.strip()
+            output, found, line = text.decode(errors="replace").rpartition(word)
+            if found and line.endswith("\n"):
+                return line.strip(), output.strip()
         return "", text.decode(errors="replace").strip()
 
     async def _receive(self) -> bytes:
-        # not by the event loop's own `sock_recv`, with which only one task may wait
+        # not by the event loop's `sock_recv`, with which only one task may wait
         while True:
             try:
                 return self._stream.recv(_CHUNK)
@@ -115,29 +114,29 @@ class Container:
                 await readable(self._stream.fileno())
 
     async def settle(self) -> None:
-        """Note what it was made from, and which processes run before anything hostile does."""
+        """Note its image, and the processes that run before any hostile code does."""
         self.client.timeout = _RUNNING_TIMEOUT
         self.image = await ask(self._made_from)
         self._own = await ask(self._processes)
 
     def launch(self, command: Sequence[str], env: Mapping[str, str]) -> tuple[str, socket.socket]:
-        """Start a program: the engine's name for it, and its stream. Blocks."""
+        """Start a program. Returns the engine's name for it, and its stream. Blocks."""
         with translated(self._url):
             created = self.client.exec_create(self.id, command, stdin=True, environment=dict(env))
         path = f"/exec/{created['Id']}/start"
         return created["Id"], open_stream(self.client, self._url, path, {"Detach": False, "Tty": False})
 
     def signal(self, name: bytes) -> None:
-        """Let the first process send a signal to everything else."""
+        """Have the first process send a signal to everything else."""
         try:
             self._stream.send(name + b"\n")
         except OSError as error:
-            # the container has ended, and everything inside with it; or a block keeps its first process from reading,
-            # and whoever called sees that it goes on and stops the container
+            # the container has ended; or a block keeps its first process from reading, and the caller will notice that
+            # the block goes on, and stop the container
             logger.debug("signal %r not sent: %s", name, error)
 
     async def answers(self) -> bool:
-        """Whether its first process does what it is told. It may never say so; it is for the caller to wait no longer."""
+        """Whether its first process obeys. It may never answer, so the caller has to limit the time."""
         try:
             await self._order(b"0")
         except OSError:
@@ -145,7 +144,7 @@ class Container:
         return True
 
     async def _order(self, signal: bytes) -> None:
-        """Let the first process send a signal to everything else, and wait until it has; OSError if it has ended."""
+        """Have the first process signal everything else, and wait for its answer. Raises an ``OSError`` if it has ended."""
         nonce = secrets.token_hex(16).encode()
         self.signal(signal + b" " + nonce)
         seen = b""
@@ -155,22 +154,22 @@ class Container:
             seen = seen[-len(nonce) :] + data
 
     async def kill(self) -> None:
-        """Have everything killed in it but its own processes: TimeoutError if it does not answer, OSError if it has ended."""
+        """Kill everything but its own processes. Raises a ``TimeoutError`` without an answer, an ``OSError`` if it has ended."""
         async with asyncio.timeout(_KILL_TIMEOUT):
-            # so that a late signal does not meet the next program
+            # wait, so that a late signal does not hit the next program
             await self._order(b"KILL")
 
     async def kill_rest(self) -> None:
-        """Like :meth:`kill`, and see it gone: TimeoutError if something goes on."""
+        """Like :meth:`kill`, and make sure that all is gone. Raises a ``TimeoutError`` if something goes on."""
         async with asyncio.timeout(_KILL_TIMEOUT):
             running = frozenset[str]()
-            # a block can forge the answer, but not what the engine sees; and each order has it reap what has ended
+            # a block can forge the answer, but not the engine's list; and each order makes the first process reap what has ended
             while running != self._own or not running:
                 await self.kill()
                 running = await ask(self._processes)
 
     async def why_unresponsive(self) -> str:
-        """Why the container does not do what it is told."""
+        """Why the container does not obey."""
 
         def inspect() -> str:
             with translated(self._url):
@@ -184,15 +183,15 @@ class Container:
             return "the container engine does not answer"
 
     def detach(self) -> None:
-        """Let go of the first process: by that alone the container ends, unless it is to outlive this process."""
+        """Close the stream to the first process. That ends the container, unless it may outlive this process."""
         self._stream.close()
 
     def remove(self) -> None:
-        """End it, and remove it unless it is to be kept. Blocks. A failure is logged."""
+        """End it, and remove it unless it has to be kept. Blocks. A failure is logged."""
         remove(self.client, self._url, self.id, keep=self._keep)
 
     def discard(self) -> None:
-        """Remove it even where it was to be kept, since nobody knows of it. Blocks. A failure is logged."""
+        """Remove it even if it had to be kept, because nobody knows of it. Blocks. A failure is logged."""
         self.detach()
         remove(self.client, self._url, self.id, keep=False)
 
@@ -205,7 +204,7 @@ class Container:
             return None
 
     def _processes(self) -> frozenset[str]:
-        """The processes inside, as the engine sees them; none where it cannot tell. Blocks."""
+        """The processes inside, as the engine sees them; empty if it cannot list them. Blocks."""
         try:
             with translated(self._url):
                 found = self.client.top(self.id, ps_args="-eo pid")
@@ -216,7 +215,7 @@ class Container:
 
 
 def remove(client: Client, url: str, container: str, *, keep: bool) -> None:
-    """End a container, remove it unless it is to be kept, and close the client. Blocks. A failure is logged."""
+    """End a container, remove it unless it has to be kept, and close the client. Blocks. A failure is logged."""
     client.timeout = _REMOVAL_TIMEOUT
     try:
         with closing(client), translated(url), suppress(NotFound):
@@ -235,29 +234,29 @@ def _end(client: Client, container: str, *, keep: bool) -> None:
         if error.status_code != CONFLICT:
             raise
         if not keep:
-            # the engine is at it already; it may be done before this asks, and then some engines never answer
+            # the engine removes it already; if that is done before this request, some engines never answer
             with suppress(Timeout):
                 client.wait(container, timeout=_REMOVED_ALREADY_TIMEOUT, condition="removed")
 
 
 _KILLED = 137
 _SETTLING_TIME = 0.1
-"""Seconds by which the engine may report a container's end later than the end of what runs inside."""
+"""Seconds by which the engine may report the end of a container later than the end of its programs."""
 _INSPECTION_TIME = 1.0
-"""Seconds that the engine gets to tell how a program has ended."""
+"""Seconds that the engine gets to report how a program has ended."""
 _GONE = "the container ended: it was killed or removed, or ran out of memory as a whole"
 
 
 class EndRest(Protocol):
-    """Ends everything that still runs in a container; ``is_left`` if something is known to."""
+    """Ends everything that still runs in a container. ``is_left`` says whether something is known to run."""
 
     def __call__(self, *, is_left: bool) -> Awaitable[None]: ...
 
 
 class DockerProcess(Process):
-    """A program started in a running container, over the engine's attached stream.
+    """A program in a running container, over the engine's attached stream.
 
-    The shell around it writes ``mark`` when it has ended; without a mark, there is no such shell.
+    The shell around it writes ``mark`` when it has ended. Without a mark, there is no such shell.
     """
 
     def __init__(
@@ -279,10 +278,10 @@ class DockerProcess(Process):
         self._end_rest = end_rest
         self._cut = False
         self.lost: str | None = None
-        """Why the sandbox is gone, where that is known here."""
+        """Why the sandbox is gone, if that is known here."""
 
     def cut(self) -> None:
-        """Let whoever reads or writes know that there is no more, whatever the engine says."""
+        """End all reading and writing, whatever the engine does."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -333,7 +332,7 @@ class DockerProcess(Process):
                 ending = await self._find_ending()
                 left = 1
         if ending.lost is None:
-            # it could disturb, or forge, what the next program writes; what the shell says, the program may have said
+            # leftovers could disturb or forge the output of the next program, and the program may have forged the shell's report
             await self._end_rest(is_left=left > 0)
         return ending
 
@@ -347,7 +346,7 @@ class DockerProcess(Process):
             return Exit(_KILLED, lost="the container engine does not answer any more")
 
     def _inspect(self) -> Exit:
-        """How a program ended whose shell was killed, too. Blocks."""
+        """How a program has ended whose shell was killed as well. Blocks."""
         time.sleep(_SETTLING_TIME)
         try:
             state = self._client.inspect_container(self._container)["State"]
@@ -360,9 +359,9 @@ class DockerProcess(Process):
         except (DockerException, OSError) as error:
             return Exit(_KILLED, lost=f"the container engine does not answer any more: {error}")
         finally:
-            # the sandbox may have closed it before; this opened it again
+            # the sandbox may have closed it before, and this has opened it again
             self._client.close()
-        # the memory limit takes the largest, never this small shell
+        # the memory limit kills the largest process, never this small shell
         return Exit(_KILLED if code is None else code & 0xFF, oom_kills=0)
 
     async def aclose(self) -> None:

@@ -1,128 +1,135 @@
-"""Creates and starts containers, so that none is left that nobody knows.
-
-Containers that are about to start are noted: where this process is killed before they do, the next run removes them. A
-container that is made ends with this process once it has started, and not before that.
-"""
+"""Creates and starts containers, their system call profile, and the volumes for their packages."""
 
 from __future__ import annotations
 
-import fcntl
-import logging
+import errno
+import json
 import os
-import re
 import secrets
+import socket
 import stat
-import tempfile
-import time
-from collections.abc import Generator, Mapping, Set
-from contextlib import ExitStack, closing, contextmanager, suppress
+import tarfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from docker.errors import APIError
+from docker.errors import APIError, NotFound
 from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
 from codeact_team.errors import EngineError
+from codeact_team.sandbox.archives import END, file_member, head
 from codeact_team.sandbox.base import warn_once
 from codeact_team.sandbox.docker.config import DockerSandboxConfig, is_host_path
-from codeact_team.sandbox.docker.container import CONFLICT, LABEL, Container, labels, remove
-from codeact_team.sandbox.docker.engine import REQUEST_TIMEOUT, Client, connect, open_stream, translated
-from codeact_team.sandbox.docker.seccomp import profile
-from codeact_team.sandbox.system.limits import LOCKED_BYTES, OWN_DESCRIPTORS, PENDING_SIGNALS
-from codeact_team.sandbox.temporary import is_the_one, lock
+from codeact_team.sandbox.docker.container import CONFLICT, Container, labels, remove
+from codeact_team.sandbox.docker.engine import Client, open_stream, translated
+from codeact_team.sandbox.docker.leftovers import noted_start
+from codeact_team.sandbox.system.filters import COUNTED, MAKES_A_FILE, MODES, OF_ITSELF, OPENING, SET_ID
+from codeact_team.sandbox.system.kernel import LOCKED_BYTES, OWN_DESCRIPTORS, PENDING_SIGNALS
 
-logger = logging.getLogger(__name__)
+_ARCHITECTURES = {"x86_64": "SCMP_ARCH_X86_64", "aarch64": "SCMP_ARCH_AARCH64"}
 
-START_LABEL = f"{LABEL}.start"
-"""The label that names the start of a container; its note knows it."""
+_FILES = """
+access chdir chown close close_range copy_file_range dup dup2 dup3 faccessat faccessat2 fadvise64 fchdir fchown
+fchownat fcntl fdatasync fgetxattr flistxattr flock fremovexattr fsetxattr fstat fstatfs fsync ftruncate futimesat getcwd
+getdents getdents64 getxattr getxattrat ioctl lchown
+lgetxattr link linkat listxattr listxattrat llistxattr lremovexattr lseek lsetxattr lstat newfstatat pread64 preadv
+preadv2 pwrite64 pwritev pwritev2 read readahead readlink readlinkat readv removexattr removexattrat rename renameat
+renameat2 rmdir sendfile setxattr setxattrat splice stat statfs statx symlink symlinkat sync sync_file_range syncfs tee
+truncate umask unlink unlinkat utime utimensat utimes vmsplice write writev
+"""
+_MEMORY_CALLS = """
+brk cachestat madvise map_shadow_stack memfd_create mincore mlock mlock2 mlockall mmap mprotect mremap mseal msync munlock
+munlockall munmap pkey_alloc pkey_free pkey_mprotect
+"""
+_PROCESSES = """
+arch_prctl capget capset execve execveat exit exit_group fork get_robust_list getcpu getegid geteuid getgid getgroups
+getpgid getpgrp getpid getppid getpriority getresgid getresuid getrlimit getrusage getsid gettid getuid ioprio_get
+landlock_add_rule landlock_create_ruleset landlock_restrict_self membarrier pidfd_open prctl
+rseq sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getattr sched_getparam
+sched_getscheduler sched_rr_get_interval sched_yield
+seccomp set_robust_list set_tid_address setfsgid setfsuid setgid setgroups setpgid setregid setresgid
+setresuid setreuid setrlimit setsid setuid sysinfo times uname vfork wait4 waitid
+"""
+_SIGNALS = """
+kill pause pidfd_send_signal restart_syscall rt_sigaction rt_sigpending rt_sigprocmask rt_sigqueueinfo rt_sigreturn
+rt_sigsuspend rt_sigtimedwait rt_tgsigqueueinfo sigaltstack signalfd signalfd4 tgkill tkill
+"""
+_TIME = """
+adjtimex alarm clock_adjtime clock_getres clock_gettime clock_nanosleep getitimer gettimeofday nanosleep setitimer time
+timer_create timer_delete timer_getoverrun timer_gettime timer_settime timerfd_create timerfd_gettime timerfd_settime
+"""
+_COMMUNICATION = """
+accept accept4 bind connect epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd eventfd2
+futex futex_requeue futex_wait futex_waitv futex_wake getpeername getrandom getsockname getsockopt listen mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend
+mq_unlink msgctl msgget msgrcv msgsnd pipe pipe2 poll ppoll pselect6 recvfrom recvmmsg recvmsg select semctl semget semop
+semtimedop sendmmsg sendmsg sendto setsockopt shmat shmctl shmdt shmget shutdown socketpair
+"""
 
-_NAME = re.compile(r"codeact-team-\d+-[0-9a-f]{16}\.start")
-_NEW = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-_THERE = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_MAX_NOTE = 4096
-_MAX_AGE = 7 * 24 * 60 * 60
-"""Seconds after which an engine that never answers is asked no more."""
+# the flags of clone(2) for namespaces; those of clone3 are in memory, where no filter sees them, so programs have to use clone
+_CLONE_NEW = 0x7E020000
+_PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
+"""Linux, 32-bit Linux, either with an old kernel's version number, and the query of the present value."""
+_FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
+_AF_NETLINK, _NETLINK_ROUTE = 16, 0
 
 
-@contextmanager
-def noted_start(url: str) -> Generator[Mapping[str, str]]:
-    """Within it, a container is made and started at the engine at ``url``; the labels that it gets. Blocks.
+@cache
+def profile(architecture: str) -> str | None:
+    """Our system call profile in the engine's format, as JSON; ``None`` if the arguments of the calls are not known there.
 
-    The note stays where the engine has not said what became of the container.
+    It allows what the engines' default profiles allow to a container without capabilities, except calls that help attackers
+    more than programs: io_uring, sockets of rare families, old calls with a history of holes, calls that inspect or change
+    other processes, calls that use up resources of a whole user or machine, and 32-bit programs on 64-bit machines. It
+    also refuses modes that let a file run with its owner's rights. It lists what is allowed, as an engine ignores names that
+    it is too old to know, and so refuses those calls.
     """
-    start = secrets.token_hex(8)
-    path, descriptor = _make_note(f"{start} {url}")
-    try:
-        yield {START_LABEL: start}
-        os.unlink(path)
-    except EngineError as error:
-        if isinstance(error.__cause__, APIError):
-            os.unlink(path)
-        raise
-    finally:
-        os.close(descriptor)
+    if architecture not in _ARCHITECTURES:
+        return None
+    names = "".join((_FILES, _MEMORY_CALLS, _PROCESSES, _SIGNALS, _TIME, _COMMUNICATION)).split()
+    calls = [
+        _allow(names),
+        _allow(["clone"], _masked(0, _CLONE_NEW)),
+        *(_allow(["personality"], _equal(0, value)) for value in _PERSONALITIES),
+        *(_allow(["socket"], _equal(0, family)) for family in _FAMILIES),
+        _allow(["socket"], _equal(0, _AF_NETLINK), _equal(2, _NETLINK_ROUTE)),
+        *(_allow([name], *(_low(*each) for each in own.items())) for name, own in OF_ITSELF.items()),
+        *(_allow([name], _masked(position, SET_ID)) for name, position in MODES.items()),
+        *(_allow([name], _masked(MODES[name] - 1, MAKES_A_FILE)) for name in OPENING),
+        _refuse(["clone3", "openat2"], errno.ENOSYS),
+        # it allocates any part of the host's disk at once; if it is not supported, the C library writes instead
+        _refuse(["fallocate"], errno.EOPNOTSUPP),
+        *(_refuse([name], error) for name, error in COUNTED.items()),
+    ]
+    architectures = [_ARCHITECTURES[architecture]]
+    rules = {"defaultAction": "SCMP_ACT_ERRNO", "architectures": architectures, "syscalls": calls}
+    return json.dumps(rules, separators=(",", ":"))
 
 
-def left_notes() -> list[Path]:
-    """The notes of this user, some of which may be in use."""
-    with os.scandir(tempfile.gettempdir()) as entries:
-        return [Path(entry.path) for entry in entries if _NAME.fullmatch(entry.name)]
+def _allow(names: Sequence[str], *conditions: dict[str, Any]) -> dict[str, Any]:
+    return {"names": names, "action": "SCMP_ACT_ALLOW", "args": conditions}
 
 
-def remove_noted(note: Path) -> None:
-    """Remove the container that a note tells of, if it has never started and its process has ended; and the note. Blocks.
-
-    Raises:
-        OSError: If the note cannot be read.
-        EngineError: If its engine does not answer; the note stays, for a week.
-    """
-    with suppress(FileNotFoundError):
-        descriptor = os.open(note, _THERE)
-        try:
-            status = os.fstat(descriptor)
-            # whoever writes one says where this process connects to
-            is_ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
-            if is_ours and lock(descriptor) and is_the_one(descriptor, str(note)):
-                start, _, url = os.pread(descriptor, _MAX_NOTE, 0).decode(errors="replace").partition(" ")
-                age = time.time() - status.st_mtime
-                try:
-                    # one that was asked for when its process was killed may be made later
-                    is_done = not url or _remove_unstarted(start, url) or age > REQUEST_TIMEOUT
-                except EngineError:
-                    if age > _MAX_AGE:
-                        os.unlink(note)
-                    raise
-                if is_done:
-                    os.unlink(note)
-        finally:
-            os.close(descriptor)
+def _refuse(names: Sequence[str], error: int) -> dict[str, Any]:
+    return {"names": names, "action": "SCMP_ACT_ERRNO", "errnoRet": error}
 
 
-def _make_note(text: str) -> tuple[str, int]:
-    """A new note, and what locks it while it is open."""
-    while True:
-        name = f"codeact-team-{os.getpid()}-{secrets.token_hex(8)}.start"
-        path = os.path.join(tempfile.gettempdir(), name)
-        descriptor = os.open(path, _NEW, 0o600)
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-        # another process may have taken it for one that was left
-        if is_the_one(descriptor, path):
-            os.write(descriptor, text.encode())
-            return path, descriptor
-        os.close(descriptor)
+def _equal(position: int, value: int) -> dict[str, Any]:
+    return {"index": position, "value": value, "op": "SCMP_CMP_EQ"}
 
 
-def _remove_unstarted(start: str, url: str) -> bool:
-    """Remove a container that was made and never started; whether there was one."""
-    with closing(connect(url)) as client, translated(url):
-        filters = {"label": f"{START_LABEL}={start}", "status": "created"}
-        found = client.containers(all=True, filters=filters)
-        for container in found:
-            # not by force: should it start after all, it ends by itself
-            client.remove_container(container["Id"], v=True)
-    return bool(found)
+def _masked(position: int, bits: int, value: int = 0) -> dict[str, Any]:
+    """Of ``bits``, exactly those of ``value`` are set."""
+    return {"index": position, "value": bits, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ"}
+
+
+def _low(position: int, value: int) -> dict[str, Any]:
+    """An argument of 32 bits has this value; the kernel ignores the upper half."""
+    return _masked(position, 0xFFFFFFFF, value)
 
 
 WORKSPACE = "/workspace"
@@ -131,7 +138,7 @@ _NOBODY = "65534:65534"
 _MIB = 1024 * 1024
 _ULIMITS = {
     "core": 0,
-    # of the code itself, `exec.sh` and the supervisor of a session allow less
+    # `exec.sh` and the supervisor of a session allow less to the code itself
     "nofile": OWN_DESCRIPTORS,
     "memlock": LOCKED_BYTES,
     "sigpending": PENDING_SIGNALS,
@@ -145,20 +152,20 @@ _ENTER = stat.S_IXGRP | stat.S_IXOTH
 
 @dataclass(frozen=True)
 class Binding:
-    """A directory of the host that is to be the workspace."""
+    """A directory of the host that becomes the workspace."""
 
     directory: Path
     """Without links."""
     owner: str
     """Its user and group, by number."""
     source: Path
-    """Its name at the engine."""
+    """Its path on the engine's machine."""
     probe: str
-    """The name of a file there that must be seen in the container."""
+    """The name of a file in it that must be visible in the container."""
 
 
 def is_missing(directory: Path, error: EngineError) -> bool:
-    """Whether the engine refused a container because it does not have a directory."""
+    """Whether the engine refused a container because a directory is missing on its machine."""
     text = str(error)
     # the second text is Docker Desktop's
     missing = "bind source path does not exist" in text or "ounts denied" in text
@@ -173,11 +180,18 @@ def launch(
     packages: Path | str | None,
     word: str,
 ) -> Container:
-    """Create a container, attach to it, and start it. Blocks; where the engine refuses, nothing is left.
+    """Create a container, attach to it, and start it. Blocks. If the engine refuses, nothing is left.
 
-    Without a binding, the workspace is inside. A layer of Python packages, a directory or
-    the name of a volume, is there read-only. The line that the first
-    process says begins with ``word``.
+    Args:
+        client: A client of the engine.
+        url: The address of the engine.
+        config: The settings of the container.
+        binding: The directory of the host that becomes the workspace; ``None`` for a workspace inside the container.
+        packages: A layer of Python packages to mount read-only: a directory, or the name of a volume.
+        word: The beginning of the line that the first process writes when it is up.
+
+    Raises:
+        EngineError: If the engine refuses.
     """
     with translated(url):
         info: dict[str, Any] = client.info()
@@ -210,12 +224,12 @@ def launch(
 
 
 def _filter_for(info: Mapping[str, Any], options: Set[str]) -> str | None:
-    """The profile of system calls for an engine; ``None`` where the engine takes none, which is said once."""
+    """The system call profile for an engine; ``None``, with a warning, if the engine takes none."""
     machine = info.get("Architecture", "")
     if "name=seccomp" not in options:
         why = "seccomp is off in the container engine, which so filters no system calls"
     elif "BuildahVersion" in info:
-        # it takes the profile for the name of a file
+        # Podman takes the profile for the name of a file
         why = "Podman's own profile of system calls is in force, as it takes no other from its clients"
     elif (known := profile(machine)) is not None:
         return known
@@ -226,8 +240,8 @@ def _filter_for(info: Mapping[str, Any], options: Set[str]) -> str | None:
 
 
 def _others_can_enter(directory: Path) -> bool:
-    """Whether users of this machine other than root can reach what code leaves in a directory."""
-    # who owns one may open it at any time
+    """Whether other users of this machine than root can reach files that code leaves in a directory."""
+    # the owner of a parent may open it at any time
     return all(
         status.st_uid != 0 or status.st_mode & _ENTER
         for status in (place.lstat() for place in (directory, *directory.parents))
@@ -235,7 +249,7 @@ def _others_can_enter(directory: Path) -> bool:
 
 
 def _user_for(config: DockerSandboxConfig, binding: Binding | None, *, rootless: bool) -> str:
-    """The user of the code: as configured, else the owner of the bound directory, else one who owns nothing."""
+    """The user of the code: the configured one, or the owner of the bound directory, or one who owns nothing."""
     if config.user is not None:
         return config.user
     if binding is None:
@@ -253,7 +267,7 @@ def _create(
     user: str,
     label: Mapping[str, str],
 ) -> str:
-    """Create, but do not start, a container whose first process gets ``settings``."""
+    """Create, but do not start, a container whose first process gets ``settings`` as arguments. Returns its id."""
     arguments: dict[str, Any] = {
         "image": config.image,
         "entrypoint": ["/bin/sh"],
@@ -261,9 +275,9 @@ def _create(
         "user": user,
         "working_dir": WORKSPACE,
         "stdin_open": True,
-        # attached: the engine closes stdin, and with it the container, when the host process is gone
+        # if attached, the engine closes stdin when the host process is gone, which ends the container
         "detach": not config.stop_container,
-        # /tmp is the one place that is writable whatever the image and the user
+        # /tmp is the only directory that is writable for any image and user
         "environment": {"HOME": "/tmp", "PYTHONUNBUFFERED": "1", "PIP_QUIET": "1", **config.environment},
         "labels": {**labels(), **label},
         # the docker command's own configuration may hold a proxy with a password
@@ -311,7 +325,7 @@ def _host_config(
 
 
 def _tmpfs(config: DockerSandboxConfig, user: str, *, inside: bool) -> dict[str, str]:
-    # exec: a compiled language has to run what it built
+    # exec: compiled languages have to run what they have built
     options = f"rw,exec,nosuid,nodev,size={config.tmpfs_mib}m"
     uid, _, gid = user.partition(":")
     owned = f"{options},uid={uid},gid={gid or uid}" if uid.isdigit() and (gid or uid).isdigit() else options
@@ -322,7 +336,7 @@ def _tmpfs(config: DockerSandboxConfig, user: str, *, inside: bool) -> dict[str,
 
 
 def _mounts(config: DockerSandboxConfig, binding: Binding | None) -> list[Mount]:
-    # mounts, not -v: that would make a missing directory of the host, owned by root
+    # mounts, not -v, which would create a missing directory of the host, owned by root
     mounts = [] if binding is None else [Mount(target=WORKSPACE, source=str(binding.source), type="bind")]
     for source, volume in config.extra_volumes.items():
         kind = "bind" if is_host_path(source) else "volume"
@@ -330,3 +344,79 @@ def _mounts(config: DockerSandboxConfig, binding: Binding | None) -> list[Mount]
         read_only = volume.get("mode", "rw") != "rw"
         mounts.append(Mount(target=volume["bind"], source=path, type=kind, read_only=read_only))
     return mounts
+
+
+_LABEL = "codeact-team.packages"
+_COMPLETE = ".complete"
+"""The file that is put into a volume last."""
+
+_filling = threading.Lock()
+
+
+def filled_volume(client: Client, url: str, image: str, layer: Path) -> str:
+    """The name of a volume with the content of a layer of packages, which is filled unless it exists. Blocks.
+
+    Raises:
+        EngineError: If the engine refuses.
+    """
+    name = f"codeact-team-packages-{layer.name}"
+    with _filling, noted_start(url) as label, translated(url):
+        client.create_volume(name, labels={_LABEL: layer.name})
+        mounts = [Mount(PACKAGES, name, type="volume", no_copy=True)]
+        host_config = client.create_host_config(mounts=mounts, network_mode="none")
+        # never started: files can be put into a volume only by way of a container
+        marks = {**labels(), **label}
+        container = client.create_container(image, ["true"], labels=marks, host_config=host_config)["Id"]
+        try:
+            if not _is_complete(client, container):
+                client.put_archive(container, PACKAGES, _archive(layer))
+        finally:
+            client.remove_container(container, force=True)
+    return name
+
+
+def remove_unused_volumes(client: Client, url: str) -> int:
+    """Remove the volumes that no container uses. Returns their number. Blocks.
+
+    Raises:
+        EngineError: If the engine refuses.
+    """
+    removed = 0
+    with translated(url):
+        for volume in client.volumes(filters={"label": _LABEL})["Volumes"] or ():
+            try:
+                client.remove_volume(volume["Name"])
+                removed += 1
+            except APIError as error:
+                if error.status_code != CONFLICT:
+                    raise
+    return removed
+
+
+def _is_complete(client: Client, container: str) -> bool:
+    try:
+        pieces, _ = client.get_archive(container, f"{PACKAGES}/{_COMPLETE}")
+    except NotFound:
+        return False
+    # read to the end, so that the connection can be used again
+    return bool(b"".join(pieces))
+
+
+def _archive(layer: Path) -> Iterator[bytes]:
+    """A tar archive of a layer, piece by piece."""
+    for directory, directories, files in os.walk(layer):
+        directories.sort()
+        for name in [*directories, *sorted(files)]:
+            path = os.path.join(directory, name)
+            member = tarfile.TarInfo(os.path.relpath(path, layer))
+            if name in directories:
+                member.type, member.mode = tarfile.DIRTYPE, 0o755
+                yield head(member)
+                continue
+            with open(path, "rb") as file:
+                status = os.fstat(file.fileno())
+                member.size, member.mode = status.st_size, status.st_mode & 0o777
+                member.mtime = int(status.st_mtime)
+                yield from file_member(member, file)
+    yield head(tarfile.TarInfo(_COMPLETE))
+    yield END

@@ -1,4 +1,4 @@
-"""The container engine: its address, its streams, its images, and its errors in words."""
+"""The container engine: its address, its streams, its images, and the translation of its errors."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _NUMBER = re.compile(rb"-?[0-9]+")
 
 
 class Demultiplexer:
-    """Takes the engine's frames apart, and holds back no more than an incomplete header, whatever length one claims."""
+    """Takes the engine's frames apart. Buffers only an incomplete header, whatever length that claims."""
 
     def __init__(self) -> None:
         self._header = b""
         self._payload_left = 0
 
     def feed(self, data: bytes) -> bytes:
-        """The payload in ``data``, of all streams together."""
+        """The payload in ``data``, of all streams merged."""
         payload: list[bytes] = []
         view = memoryview(data)
         while view:
@@ -64,9 +64,9 @@ class Demultiplexer:
 
 
 class MarkedStream:
-    """Splits a program's output from the line that ends it: a mark that the program does not know, and numbers.
+    """Separates a program's output from the line that ends it: a mark that the program does not know, and numbers.
 
-    A program that finds out its own mark can lie about its own end; every program has its own mark.
+    A program that finds out its mark can lie only about its own end, because every program has another mark.
     """
 
     _LONGEST_LINE = 64
@@ -75,9 +75,9 @@ class MarkedStream:
         self._mark = mark
         self._is_marked = False
         self._held = b""
-        """What may be the beginning of the mark, or behind the mark the beginning of the line."""
+        """What may be the beginning of the mark; after the mark, the beginning of the line."""
         self.numbers: tuple[int, ...] | None = None
-        """The numbers after the mark once the line is complete, and ``None`` before."""
+        """The numbers after the mark, once the line is complete; ``None`` before."""
 
     @property
     def ended(self) -> bool:
@@ -85,7 +85,7 @@ class MarkedStream:
         return self.numbers is not None
 
     def feed(self, data: bytes) -> bytes:
-        """The part of the output so far that cannot belong to the mark any more."""
+        """The next part of the output that cannot belong to the mark."""
         data, output = self._held + data, b""
         if not self._is_marked:
             output, mark, data = data.partition(self._mark)
@@ -101,7 +101,7 @@ class MarkedStream:
         return output
 
     def finish(self) -> bytes:
-        """What was held back, once it is known that no mark will come."""
+        """The output that was held back, when no mark will come any more."""
         held, self._held = self._held, b""
         return b"" if self._is_marked else held
 
@@ -117,12 +117,12 @@ Client: TypeAlias = Any
 T = TypeVar("T")
 
 REQUEST_TIMEOUT = 60
-"""Seconds that the engine may take to answer a request; creating a container on a busy machine takes several."""
+"""Seconds that the engine gets to answer a request; creating a container on a busy machine takes several."""
 GREETING_TIMEOUT = 10
-"""Seconds that it may take to say which version it is, which costs it nothing."""
+"""Seconds that it gets to answer with its version, which costs it nothing."""
 _UNDO_GRACE = 3.0
-"""Seconds that a cancelled caller waits for the removal of what it has asked for."""
-# what requests raises is an OSError
+"""Seconds that a cancelled caller waits for the removal of what it has requested."""
+# the exceptions of requests are OSErrors
 _RAISED = (DockerException, StreamParseError, OSError, http.client.HTTPException, HTTPError, ValueError)
 
 
@@ -132,7 +132,7 @@ def engine_url() -> str:
     ``DOCKER_HOST`` decides, then ``DOCKER_CONTEXT``, then the current Docker context.
 
     Raises:
-        EngineError: If that is no address, or that engine needs TLS or SSH, which cannot carry a raw stream here.
+        EngineError: If that is not an address, or the engine needs TLS or SSH, which cannot carry a raw stream here.
     """
     if host := os.environ.get("DOCKER_HOST", ""):
         tls = bool(os.environ.get("DOCKER_TLS_VERIFY"))
@@ -157,15 +157,15 @@ def engine_url() -> str:
 
 
 def _context_endpoint(name: str | None) -> tuple[str, bool]:
-    """The address that a Docker context names, and whether it needs TLS."""
+    """The address in a Docker context, and whether it needs TLS."""
     try:
         context = ContextAPI.get_context(name)
-    # docker raises a bare Exception, or a KeyError, on a file that it does not understand
+    # docker raises a bare Exception, or a KeyError, for a file that it does not understand
     except Exception as error:
         raise EngineError(
             f"the Docker context cannot be read: {error}; `docker context ls` shows it"
         ) from error
-    # docker's own stubs do not say so, but a context may be missing, and one without an endpoint has no host
+    # despite docker's stubs, a context may be missing, and one without an endpoint has no host
     if cast(object, context) is None:
         raise EngineError(
             f"there is no Docker context {name or 'of the current name'!r}: `docker context ls`"
@@ -174,16 +174,16 @@ def _context_endpoint(name: str | None) -> tuple[str, bool]:
 
 
 def connect(url: str) -> Client:
-    """A client of the engine at ``url``, which the caller closes. Blocks; an EngineError where none answers."""
+    """A client of the engine at ``url``, which the caller closes. Blocks. Raises an ``EngineError`` if no engine answers."""
     with translated(url):
         client = docker.APIClient(base_url=url, version=_newest_version(url), timeout=REQUEST_TIMEOUT)
-    # the raw streams do not go through a proxy, so the requests do not either
+    # the raw streams bypass proxies, so the requests do as well
     client.trust_env = False
     return client
 
 
 def at_engine(work: Callable[[Client, str], T]) -> T:
-    """What ``work`` returns for a client of the current engine and the engine's address. Blocks."""
+    """Call ``work`` with a client of the current engine and the address of that. Blocks."""
     url = engine_url()
     with closing(connect(url)) as client:
         return work(client, url)
@@ -191,7 +191,7 @@ def at_engine(work: Callable[[Client, str], T]) -> T:
 
 def _newest_version(url: str) -> str:
     """The newest version of the API that the engine speaks."""
-    # docker's own way to it has the engine start programs, and leaves a socket open where nobody answers
+    # docker's own way has the engine start programs, and leaves a socket open if nobody answers
     with _dial(url, GREETING_TIMEOUT) as stream:
         version = _request(stream, "GET /_ping HTTP/1.1\r\nHost: docker\r\n\r\n").get("Api-Version", "")
     if not re.fullmatch(r"\d+\.\d+", version):
@@ -202,8 +202,8 @@ def _newest_version(url: str) -> str:
 async def ask(work: Callable[[], T], *, undo: Callable[[T], object] | None = None) -> T:
     """Do something that blocks, such as a request to the engine, in a thread.
 
-    Whoever is cancelled does not wait for an engine that hangs: the thread ends by the time-outs of its requests. Where
-    it succeeds all the same, ``undo`` gets the result, in a thread, too; the cancellation waits a while for that.
+    A cancelled caller does not wait for an engine that hangs: the thread ends by the time-outs of its requests. If the work
+    succeeds all the same, ``undo`` is called with the result, also in a thread; the cancellation waits for that a while.
     """
     loop = asyncio.get_running_loop()
     answer: Future[T] = Future()
@@ -212,7 +212,7 @@ async def ask(work: Callable[[], T], *, undo: Callable[[T], object] | None = Non
         return await asyncio.shield(asyncio.wrap_future(answer))
     except asyncio.CancelledError:
         if not answer.cancel() and undo is not None and answer.exception() is None:
-            # it has come all the same
+            # the result has come all the same
             ended = loop.run_in_executor(None, undo, answer.result())
         if undo is not None:
             await asyncio.wait({ended}, timeout=_UNDO_GRACE)
@@ -220,7 +220,7 @@ async def ask(work: Callable[[], T], *, undo: Callable[[T], object] | None = Non
 
 
 def in_thread(work: Callable[[], T]) -> Future[T]:
-    """Begin something that blocks; its result can be awaited from any event loop."""
+    """Start something that blocks in a thread. Its result can be awaited from any event loop."""
     answer: Future[T] = Future()
     asyncio.get_running_loop().run_in_executor(None, _do, answer, work, None)
     return answer
@@ -241,9 +241,9 @@ def _do(answer: Future[T], work: Callable[[], T], undo: Callable[[T], object] | 
 
 
 def open_stream(client: Client, url: str, path: str, body: Any = None) -> socket.socket:
-    """Post ``body`` to start an exec, or to attach, and take over the connection as a non-blocking socket. Blocks.
+    """Post ``body``, and take over the connection as a non-blocking socket, as for an exec or an attachment. Blocks.
 
-    docker's own way to such a socket reads ahead of the answer's header, and leaves two owners of one descriptor.
+    The method of docker reads beyond the header of the answer, and leaves two owners of one descriptor.
     """
     content = b"" if body is None else json.dumps(body).encode()
     request = (
@@ -271,7 +271,7 @@ def _dial(url: str, timeout: float) -> socket.socket:
 
 
 def _request(stream: socket.socket, head: str, content: bytes = b"") -> Message:
-    """Send a request, and read the answer's header and not one byte more: what follows belongs to the stream."""
+    """Send a request, and read only the header of the answer: what follows belongs to the stream."""
     stream.sendall(head.encode() + content)
     header = b""
     while not header.endswith(b"\r\n\r\n"):
@@ -292,7 +292,11 @@ def _request(stream: socket.socket, head: str, content: bytes = b"") -> Message:
 
 @contextmanager
 def translated(subject: str) -> Generator[None]:
-    """Turn whatever the Docker client raises, of an engine's address or an image, into an :class:`EngineError`."""
+    """Turn every exception of the Docker client into an :class:`EngineError`.
+
+    Args:
+        subject: The engine's address, or the image, that the request is about.
+    """
     try:
         yield
     except _RAISED as error:
@@ -335,7 +339,7 @@ logger = logging.getLogger(__name__)
 
 
 async def ensure_image(client: Client, image: str, pull: str) -> None:
-    """Make sure the engine has ``image``, or raise an EngineError. A cancellation ends the pull."""
+    """Make sure that the engine has ``image``. A cancellation ends the pull. Raises an ``EngineError``."""
     cancelled = threading.Event()
     try:
         await ask(partial(_ensure, client, image, pull, cancelled))
@@ -345,10 +349,10 @@ async def ensure_image(client: Client, image: str, pull: str) -> None:
 
 
 def image_id(client: Client, image: str) -> str:
-    """What stands for the image's content. Blocks.
+    """The digest of the image's content. Blocks.
 
     Raises:
-        EngineError: If the engine has not the image.
+        EngineError: If the engine does not have the image.
     """
     with translated(image):
         return str(client.inspect_image(image)["Id"])
@@ -372,5 +376,5 @@ def _ensure(client: Client, image: str, pull: str, cancelled: threading.Event) -
                 if "error" in event:
                     raise ImageNotFound(str(event["error"]))
         except (APIError, NotFound) as error:
-            # a registry out of reach, a missing name and a missing tag all ask the same of the user
+            # the user has to do the same for an unreachable registry, a missing name and a missing tag
             raise ImageNotFound(str(error), explanation=error.explanation) from error

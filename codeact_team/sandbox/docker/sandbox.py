@@ -26,7 +26,14 @@ from codeact_team.sandbox.base import (
 )
 from codeact_team.sandbox.docker.config import DockerSandboxConfig
 from codeact_team.sandbox.docker.container import Container, DockerProcess
-from codeact_team.sandbox.docker.creation import PACKAGES, WORKSPACE, Binding, is_missing, launch
+from codeact_team.sandbox.docker.creation import (
+    PACKAGES,
+    WORKSPACE,
+    Binding,
+    filled_volume,
+    is_missing,
+    launch,
+)
 from codeact_team.sandbox.docker.engine import (
     Client,
     ask,
@@ -36,9 +43,8 @@ from codeact_team.sandbox.docker.engine import (
     image_id,
     in_thread,
 )
-from codeact_team.sandbox.docker.orphans import remove_unstarted
-from codeact_team.sandbox.docker.volumes import filled_volume
-from codeact_team.sandbox.system.limits import CODE_DESCRIPTORS
+from codeact_team.sandbox.docker.leftovers import remove_unstarted
+from codeact_team.sandbox.system.kernel import CODE_DESCRIPTORS
 from codeact_team.sandbox.system.named_paths import known_directory, open_named
 from codeact_team.sandbox.system.trees import DIRECTORY
 
@@ -46,12 +52,12 @@ logger = logging.getLogger(__name__)
 
 _EXEC = (resources.files(__name__.rpartition(".")[0]) / "exec.sh").read_text()
 _FIRST_LINE_TIMEOUT = 60
-"""Seconds that a container without a command of its user's gets to say that it is up."""
+"""Seconds that a container without an ``init_command`` gets to report that it is up."""
 _REMOVAL_GRACE = 1.0
-"""Seconds of its removal for which those who use a container wait for its end to show by itself."""
+"""Seconds for which the users of a container that is being removed wait for its end to show by itself."""
 
 _READY, _UNGUARDED = "ready", "ready unguarded"
-"""What the first process says when it is up."""
+"""What the first process reports when it is up."""
 
 _starts = Turns(STARTS_AT_ONCE)
 
@@ -59,15 +65,15 @@ _starts = Turns(STARTS_AT_ONCE)
 class DockerSandbox(Sandbox):
     """A container without network, capabilities and privileges, in which programs are started one by one.
 
-    Its first process is a shell of ours that passes on signals and lives as long as the host process does. What a
-    program leaves running ends with it.
+    Its first process is our shell, which passes on signals and lives as long as the host process does. What a program
+    leaves running is ended with it.
 
     Args:
         config: The container's settings.
         work_dir: Directory of the host to bind as the workspace; ``None`` for a workspace inside the container.
         bind_dir: The same directory as the engine names it, where that differs.
-        must_share: Whether it is an error that the engine does not see ``work_dir``, or the user cannot write there. If
-            not, the workspace is then inside the container.
+        must_share: Whether it is an error if the engine does not see ``work_dir``, or the user cannot write there.
+            Otherwise the workspace is then inside the container.
         packages: A layer of Python packages that the code may read; see :mod:`codeact_team.executors.packages`.
     """
 
@@ -93,7 +99,7 @@ class DockerSandbox(Sandbox):
 
     @property
     def private(self) -> str:
-        # in memory, whatever is mounted; code rather fills /tmp
+        # always in memory, and code rather fills /tmp
         return "/dev/shm"
 
     @property
@@ -127,10 +133,13 @@ class DockerSandbox(Sandbox):
         self._removals = []
 
     async def _give_up(self, container: Container | None, reason: str | None) -> None:
-        """Begin to remove the container, if it is still the present one; whoever waits for something in it goes on.
+        """Start removing the container, if it is still the present one, and wake everybody who waits for something in it.
 
-        They do even if the engine hangs. The removal goes on to its end, also after a cancellation. The reason is told
-        of the program that runs there; it is ``None`` where the engine knows it.
+        That happens even if the engine hangs. The removal continues after a cancellation.
+
+        Args:
+            container: The container.
+            reason: Why the running program is lost; ``None`` if the engine knows it.
         """
         if container is None or container is not self._container:
             return
@@ -138,7 +147,7 @@ class DockerSandbox(Sandbox):
         removal = in_thread(container.remove)
         self._removals = [*(removal for removal in self._removals if not removal.done()), removal]
         if process is not None and reason is not None:
-            # what a paused program says when its container goes on, to be removed, would hide the reason
+            # the output of a paused program, which continues to be removed, would hide the reason
             process.lost = reason
             process.cut()
         try:
@@ -154,12 +163,12 @@ class DockerSandbox(Sandbox):
         container = self._container
         if container is None:
             raise EngineError("the container is not running: it was stopped, or has never been started")
-        # of the shell around a program, others could take over the stream
+        # no shell around a supervisor: programs could take over the stream of that
         mark = None if supervises else secrets.token_hex(16).encode()
         command = ["/bin/sh", "-c", 'exec "$@"', "exec", *argv]
         if mark is not None:
             command[2:4] = [_EXEC, "exec", str(CODE_DESCRIPTORS)]
-        # a program that nobody takes up ends as soon as it reads the end of its input
+        # a program whose start is cancelled ends when it reads the end of its input
         variables = dict(env or {})
         if self._packages is not None:
             variables |= python_path(PACKAGES, self._config.environment | variables)
@@ -177,7 +186,7 @@ class DockerSandbox(Sandbox):
         return process
 
     async def spawn_beside(self, argv: Sequence[str]) -> Process:
-        """Start a program of ours beside what runs. Nobody waits for how it ends: ``wait`` is not for it."""
+        """Start a program of ours beside the running one. How it ends is not known, so do not call ``wait``."""
         container = self._container
         if container is None:
             raise EngineError("the container is not running: it was stopped, or has never been started")
@@ -192,7 +201,7 @@ class DockerSandbox(Sandbox):
             image = await ask(partial(image_id, client, self._config.image))
         finally:
             client.close()
-        # by these, it may find another Python than the image's own, or other packages
+        # with these, it may find another Python than the image's own, or other packages
         config = self._config
         return f"{image} {config.environment} {config.extra_volumes} {config.init_command}"
 
@@ -204,7 +213,7 @@ class DockerSandbox(Sandbox):
         await self._end_rest(is_left=True)
 
     async def _end_rest(self, *, is_left: bool) -> None:
-        """Kill everything that runs there, and see it gone if something is known to be left."""
+        """Kill everything that runs there, and make sure that it is gone if something is known to run."""
         container = self._container
         if container is None:
             return
@@ -219,15 +228,15 @@ class DockerSandbox(Sandbox):
 
     async def _start(self) -> None:
         work_dir = self._work_dir if self.shared else None
-        said, output = await self._launch(work_dir)
-        if said in ("unshared", "unwritable") and work_dir is not None and not self._must_share:
-            logger.warning("%s is %s for the container: the workspace is inside it", work_dir, said)
+        report, output = await self._launch(work_dir)
+        if report in ("unshared", "unwritable") and work_dir is not None and not self._must_share:
+            logger.warning("%s is %s for the container: the workspace is inside it", work_dir, report)
             await self.stop()
             self.shared = False
-            said, output = await self._launch(None)
-        if self._container is None or said not in (_READY, _UNGUARDED):
-            raise EngineError(self._explain(said, output))
-        if said == _UNGUARDED:
+            report, output = await self._launch(None)
+        if self._container is None or report not in (_READY, _UNGUARDED):
+            raise EngineError(self._explain(report, output))
+        if report == _UNGUARDED:
             warn_once(
                 "code can read and change the container's first process, and so what runs there later: the kernel, or the"
                 " `runtime` that stands in for it, does not keep it from that"
@@ -235,7 +244,7 @@ class DockerSandbox(Sandbox):
         await self._container.settle()
 
     async def _launch(self, work_dir: Path | None) -> tuple[str, str]:
-        """Make the container; return what its first process says of it, and what was written before that."""
+        """Create the container. Returns what its first process reports, and what was written before."""
         url = engine_url()
         client = await ask(partial(_connect, url), undo=lambda late: late.close())
         try:
@@ -264,22 +273,22 @@ class DockerSandbox(Sandbox):
             layer = self._packages
             if not isinstance(layer, Path) or not is_missing(layer, error):
                 raise
-        # the engine is elsewhere
+        # the engine runs on another machine
         self._packages = await ask(partial(filled_volume, client, url, self._config.image, layer))
         return await self._first_words(client, url, binding)
 
-    def _explain(self, said: str, output: str) -> str:
-        if said == "unshared":
+    def _explain(self, report: str, output: str) -> str:
+        if report == "unshared":
             return (
                 f"the container engine does not see the directory {self._work_dir} of this machine: set "
                 "`workspace: container`, or `bind_dir` to the engine's name for that directory"
             )
-        if said == "unwritable":
+        if report == "unwritable":
             return (
                 f"the code's user cannot write to {self._work_dir or WORKSPACE}: make it writable, or set `user` to "
                 "its owner"
             )
-        if said == "set-id":
+        if report == "set-id":
             return (
                 f"the code would run as root's user in {self._work_dir}, which others of this machine can enter, and the "
                 "container does not refuse set-id modes, by which a file left there gives them root's rights: close the "
@@ -287,8 +296,8 @@ class DockerSandbox(Sandbox):
                 "calls (an engine or a `runtime` may not)"
             )
         output = output[-1000:] or "it wrote nothing"
-        if said.startswith("init-failed "):
-            return f"init_command exited with {said.split()[1]}: {output}"
+        if report.startswith("init-failed "):
+            return f"init_command exited with {report.split()[1]}: {output}"
         return f"the container of {self._config.image!r} ended at its start: {output}"
 
 
@@ -304,15 +313,15 @@ def _connect(url: str) -> Client:
 
 @contextmanager
 def _bound(work_dir: Path | None, source: Path | None) -> Generator[Binding | None]:
-    """Within it there is a file in the directory by which a container can tell that it has the same."""
+    """Creates a probe file in the directory, so that the container can verify the bind mount."""
     if work_dir is None:
         yield None
         return
     probe = f".codeact-probe-{secrets.token_hex(8)}"
     with ExitStack() as stack:
         try:
-            # neither this nor the file is reached through a link that earlier code may have planted; the engine may follow
-            # one, and the container then does not see the file
+            # follows no link that earlier code may have planted; if the engine follows one, the container does not see the
+            # file
             directory = open_named(work_dir, DIRECTORY)
             stack.callback(os.close, directory)
             found, status = known_directory(directory)

@@ -1,8 +1,7 @@
-"""Filters of system calls: rules assembled to a program that the kernel runs before each call. Linux only."""
+"""System call filters: rules, assembled into a program that the kernel runs before each call. Linux only."""
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import stat
@@ -10,7 +9,7 @@ import struct
 import sys
 from collections.abc import Mapping, Sequence
 
-from codeact_team.sandbox.system.kernel import PR_SET_SECCOMP, checked, prctl
+from codeact_team.sandbox.system.kernel import install_filter
 
 NUMBERS: dict[str, tuple[int, int | None]] = {
     "acct": (163, 89),
@@ -126,12 +125,12 @@ NUMBERS: dict[str, tuple[int, int | None]] = {
     "userfaultfd": (323, 282),
     "vhangup": (153, 58),
 }
-"""The number of each call on x86_64 and on the other processors known here; ``None`` where those do not have it."""
+"""The number of each call on x86_64, and on the other known processors; ``None`` if those do not have the call."""
 
 SET_ID = stat.S_ISUID | stat.S_ISGID
-"""A file with these bits, of the user whose workspace it is in, would give that user's rights to others of the machine."""
+"""The set-id bits. A file with them in the workspace would give the rights of the user who owns it to other users."""
 MAKES_A_FILE = os.O_CREAT | 0o20000000
-"""With ``O_TMPFILE``, as these processors have it; without such a flag a mode means nothing, and may be anything."""
+"""``O_CREAT``, and ``O_TMPFILE`` as these processors have it. Without such a flag the mode of a call has no meaning."""
 MODES = {
     "chmod": 1,
     "creat": 1,
@@ -145,10 +144,10 @@ MODES = {
     "open": 2,
     "openat": 3,
 }
-"""Where the mode is among a call's arguments. That of openat2 is in memory, where no filter sees it."""
+"""The position of the mode among a call's arguments. That of openat2 is in memory, where a filter cannot see it."""
 COUNTED = {"inotify_init": errno.EMFILE, "inotify_init1": errno.EMFILE, "io_setup": errno.EAGAIN}
-"""Calls that take of what there is for a whole user or machine, which no limit of a process bounds, and how each fails where
-that is used up."""
+"""Calls that use up a resource of the whole user or machine, with the error of each when that is exhausted. No limit of a
+process bounds them."""
 _IOPRIO_WHO_PROCESS = 1
 OF_ITSELF: dict[str, dict[int, int]] = {
     "ioprio_set": {0: _IOPRIO_WHO_PROCESS, 1: 0},
@@ -159,10 +158,10 @@ OF_ITSELF: dict[str, dict[int, int]] = {
     "sched_setscheduler": {0: 0},
     "setpriority": {0: 0, 1: 0},
 }
-"""Calls that change how a process fares, and the arguments, by position, with which each is about the one that makes it: of
-another, which may be ours, it could take time and descriptors."""
+"""Calls that change limits or priorities of a process, with the arguments, by position, that mean the calling process
+itself. Aimed at one of our processes, they could take time or descriptors away from it."""
 OPENING = ("open", "openat")
-"""Those of these calls that make a file only if the argument before the mode says so."""
+"""The calls of :data:`MODES` that create a file only if the argument before the mode says so."""
 
 
 class Rule:
@@ -170,10 +169,10 @@ class Rule:
 
     Attributes:
         call: Its name in :data:`NUMBERS`.
-        unless: It is not refused if its arguments, by position, are all these.
-        bits: It is refused only if each of these arguments has one of these bits.
-        either: It is refused only if one of these arguments, by position, has this value.
-        error: What it fails with.
+        unless: Arguments, by position. The call is allowed if all have these values.
+        bits: Arguments, by position. The call is refused only if each has one of these bits.
+        either: Pairs of position and value. The call is refused only if one of these arguments has this value.
+        error: The error number that it fails with.
     """
 
     def __init__(
@@ -205,30 +204,21 @@ _X32_BIT = 0x40000000
 
 
 def install(rules: Sequence[Rule]) -> None:
-    """Refuse system calls, irrevocably, here and in all that is started from here.
+    """Refuse system calls, irrevocably, for this process and all that it starts.
 
     Raises:
-        OSError: If the kernel takes no filter, or the processor is not one whose numbers of calls are known.
+        OSError: If the kernel accepts no filter, or the call numbers of this processor are not known.
     """
-    install_program(assemble(rules))
+    install_filter(assemble(rules))
 
 
 def assemble(rules: Sequence[Rule]) -> bytes:
-    """The instructions that the kernel runs before each call. Raises an ``OSError`` for an unknown processor."""
+    """Assemble rules into the instructions of a filter. Raises an ``OSError`` for an unknown processor."""
     return b"".join(_program(rules, os.uname().machine))
 
 
-def install_program(program: bytes) -> None:
-    """Like :func:`install`, with what :func:`assemble` has made of the rules."""
-    instructions = ctypes.create_string_buffer(program)
-    filter_ = ctypes.create_string_buffer(
-        struct.pack("@HP", len(program) // 8, ctypes.addressof(instructions))
-    )
-    checked(prctl(PR_SET_SECCOMP, 2, ctypes.addressof(filter_)))
-
-
 def _program(rules: Sequence[Rule], machine: str) -> list[bytes]:
-    # a 32-bit interpreter makes other calls than its machine's
+    # a 32-bit interpreter does not make the calls of its machine
     if machine not in _AUDIT_ARCH or sys.maxsize < 2**32:
         raise OSError(f"no system call numbers known for {machine}")
     unknown = _step(_RETURN, _ERRNO | errno.ENOSYS)
@@ -246,7 +236,7 @@ def _program(rules: Sequence[Rule], machine: str) -> list[bytes]:
 
 
 def _body(rule: Rule) -> list[bytes]:
-    """What decides on a call by its arguments."""
+    """The instructions that decide on a call by its arguments."""
     allow, refuse = _step(_RETURN, _ALLOW), _step(_RETURN, _ERRNO | rule.error)
     if rule.either:
         body = [allow]
@@ -257,13 +247,13 @@ def _body(rule: Rule) -> list[bytes]:
         return [refuse]
     body = [refuse, allow] if rule.bits else [allow, refuse]
     for position, value in (rule.bits or rule.unless).items():
-        # from an argument that does not meet its condition on to the end
+        # an argument that does not meet its condition skips to the end
         body = [*_test(_ANY_BIT if rule.bits else _EQUAL, position, value, len(body) - 1), *body]
     return body
 
 
 def _test(compare: int, position: int, value: int, if_unmet: int) -> list[bytes]:
-    """Look at an argument, and skip ``if_unmet`` steps where it does not meet the condition."""
+    """Load an argument, and skip ``if_unmet`` instructions if it does not meet the condition."""
     load = _step(_LOAD, _OFFSET_ARGS + 8 * position)
     return [load, _step(compare, value & 0xFFFFFFFF, 0, if_unmet)]
 

@@ -1,25 +1,32 @@
-"""Calls to the kernel that Python lacks. One returns -1 where it fails; :func:`checked` raises then."""
+"""What Python lacks of the kernel: calls by number, capabilities, limits, the OOM score, and Landlock.
+
+The calls return -1 on failure; :func:`checked` turns that into an ``OSError``.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import gc
 import os
+import resource
+import stat
 import struct
 import sys
+from contextlib import suppress
 
 PR_SET_PDEATHSIG, PR_GET_DUMPABLE, PR_SET_DUMPABLE, PR_SET_SECCOMP = 1, 3, 4, 22
 PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 24, 36, 38
+_SECCOMP_MODE_FILTER = 2
 
 CAPABILITIES = struct.pack("=II", 0x20080522, 0)
-"""How version 3 of the calls about capabilities names this process."""
+"""The header by which version 3 of the capability calls names this process."""
 SIZE_OF_CAPABILITIES = 24
 
 libc = ctypes.CDLL(None, use_errno=True)
 
 
 def checked(result: int) -> int:
-    """The result of a call that has not failed; else the ``OSError``."""
+    """Return the result of a call. Raises an ``OSError`` if the call failed."""
     if result < 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
@@ -38,14 +45,30 @@ def syscall(number: int, *arguments: int | bytes) -> int:
     return libc.syscall(ctypes.c_long(number), *values)
 
 
+def install_filter(program: bytes) -> None:
+    """Install an assembled system call filter, irrevocably, for this process and all that it starts.
+
+    Args:
+        program: What :func:`codeact_team.sandbox.system.filters.assemble` returns.
+
+    Raises:
+        OSError: If the kernel does not accept it.
+    """
+    instructions = ctypes.create_string_buffer(program)
+    filter_ = ctypes.create_string_buffer(
+        struct.pack("@HP", len(program) // 8, ctypes.addressof(instructions))
+    )
+    checked(prctl(PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(filter_)))
+
+
 def adopt_orphans() -> int:
-    """Become the parent of every descendant whose own parent ends, so that none can hide. Linux only."""
+    """Make this process the parent of every descendant whose own parent ends, so that none can hide. Linux only."""
     return prctl(PR_SET_CHILD_SUBREAPER, 1) if sys.platform == "linux" else -1
 
 
 def share_memory_with_forks() -> None:
-    """Leave what there is now alone, so that forks share its pages, and give back what is free."""
-    # a collection writes to every object, and what is written to is shared no more
+    """Exclude all present objects from garbage collection, so that forks share their pages, and free unused memory."""
+    # a collection writes to every object, and a page that is written to is not shared any more
     gc.collect()
     gc.freeze()
     # not every C library has it
@@ -54,7 +77,7 @@ def share_memory_with_forks() -> None:
 
 
 def is_running(process: int) -> bool:
-    """Whether there is a process of this id, of whatever user."""
+    """Whether a process with this id exists, of whatever user."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -62,3 +85,122 @@ def is_running(process: int) -> bool:
     except PermissionError:
         pass
     return True
+
+
+# limits
+
+CODE_DESCRIPTORS = 512
+"""How many descriptors a process of the user's code may open.
+
+Linux refuses to send a descriptor through a socket once its user has more of them in flight than the sender may have open,
+and one message adds up to 253. So code has at most 765 in flight, and a process that may open more can still send.
+"""
+OWN_DESCRIPTORS = 1024
+"""How many descriptors a process of ours in a sandbox may open; the usual limit of programs on a machine."""
+PENDING_SIGNALS = 1024
+"""How many signals and timers the code's user may queue: a small part of what one user of a machine may have."""
+LOCKED_BYTES = 64 * 1024
+"""How much memory code may lock. Locked shared segments count for the whole user, who may usually lock 8 MiB of a
+machine; programs that protect a key need no more than this."""
+
+
+def limit(what: int, most: int) -> None:
+    """Lower a resource limit, such as ``RLIMIT_NOFILE``, of this process and of all that it starts."""
+    soft, hard = (
+        most if now == resource.RLIM_INFINITY else min(now, most) for now in resource.getrlimit(what)
+    )
+    resource.setrlimit(what, (soft, hard))
+
+
+_KILLED_FIRST = b"1000"
+KILLED_SECOND = b"500"
+
+
+class OomScore:
+    """Within its ``with``, whatever is forked is the first that the kernel kills when memory is short. Linux only.
+
+    Must be made while this process is dumpable: afterwards its files in ``/proc`` belong to root.
+
+    Args:
+        own: The score of this process from now on; by default its present one.
+        proc: A descriptor of ``/proc``, for a process that will see another one, or cannot write to its own.
+    """
+
+    def __init__(self, own: bytes = b"", proc: int | None = None) -> None:
+        self._own = own
+        self._fd: int | None = None
+        path = "/proc/self/oom_score_adj" if proc is None else "self/oom_score_adj"
+        with suppress(OSError):
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC, dir_fd=proc)
+            self._own = own or os.read(fd, 16)
+            self._fd = fd
+        self._write(self._own)
+
+    def __enter__(self) -> None:
+        self._write(_KILLED_FIRST)
+
+    def __exit__(self, *_: object) -> None:
+        # also in the child, where the file is still the parent's
+        self._write(self._own)
+
+    def _write(self, score: bytes) -> None:
+        if self._fd is not None:
+            with suppress(OSError):
+                os.pwrite(self._fd, score, 0)
+
+
+# Landlock: domains that limit what a process, and all that it starts, can reach. Linux only
+
+# the same numbers on every architecture
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_VERSION, _PATH_BENEATH = 1, 1
+
+EXECUTE, READ_FILE, READ_DIRECTORY = 1 << 0, 1 << 2, 1 << 3
+MOVE = 1 << 13
+"""Moving files from one directory to another. A domain whose ruleset does not handle this refuses it."""
+_WRITE_FILE, _TRUNCATE, _CONTROL_DEVICES = 1 << 1, 1 << 14, 1 << 15
+ALL_OF_FILES = (1 << 16) - 1
+_FOR_FILES = EXECUTE | READ_FILE | _WRITE_FILE | _TRUNCATE | _CONTROL_DEVICES
+"""The rights that apply to a file; the others apply to directories."""
+ALL_OF_TCP = 3
+ABSTRACT_SOCKETS, SIGNALS = 1 << 0, 1 << 1
+"""Scopes: connections and signals to processes outside the domain."""
+
+ABI_OF_MOVES, ABI_OF_SCOPES = 2, 6
+
+
+def landlock_abi() -> int:
+    """The version of Landlock in this kernel; less than 1 if there is none."""
+    return syscall(_CREATE_RULESET, 0, 0, _VERSION)
+
+
+def make_ruleset(files: int, *, tcp: int = 0, scopes: int = 0) -> int:
+    """Create a ruleset, which refuses the handled rights unless a rule allows them. Returns its descriptor.
+
+    Args:
+        files: Rights over files to handle.
+        tcp: Rights over TCP to handle. Version 4 or newer.
+        scopes: What is refused without exception. Version 6 or newer.
+
+    Raises:
+        OSError: If this kernel does not know all of that.
+    """
+    attributes = struct.pack("=QQQ", files, tcp, scopes)
+    size = len(attributes) if scopes else 16 if tcp else 8
+    return checked(syscall(_CREATE_RULESET, attributes, size, 0))
+
+
+def allow(ruleset: int, path: str, access: int) -> None:
+    """Add a rule that allows ``access`` to a path and to everything below it. Raises an ``OSError`` on failure."""
+    place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISDIR(os.fstat(place).st_mode):
+            access &= _FOR_FILES
+        checked(syscall(_ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", access, place), 0))
+    finally:
+        os.close(place)
+
+
+def enter_domain(ruleset: int) -> None:
+    """Enter a domain with this ruleset, for good. Raises an ``OSError`` on failure."""
+    checked(syscall(_RESTRICT_SELF, ruleset, 0))

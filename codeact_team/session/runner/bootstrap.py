@@ -2,15 +2,15 @@
 
 A process may also load it ahead, and run it in its forks.
 
-argv: the file descriptor to read from, the number of bytes to read there, the module to run and others to be loaded
-with it, its arguments
-the bytes: by :func:`marshal.dumps`, the modules of the runner, and modules of the standard library that are loaded with
-them; of each by its name, where it is from, whether it is a package, and its source, or its code
+argv: the descriptor to read from, the number of bytes to read there, the module to run and others to load (separated by
+commas), the arguments of the module
+the bytes: by :func:`marshal.dumps`, the modules of the runner, and modules of the standard library; for each, by its name,
+its origin, whether it is a package, and its source or code
 """
 
 import sys
 
-# nothing of the workspace may stand in for a module of the runner, or for what that imports
+# no file of the workspace may replace a module of the runner, or one that it imports
 _path, sys.path = sys.path, [entry for entry in sys.path if entry]
 
 import marshal  # noqa: E402
@@ -25,7 +25,7 @@ if sys.version_info < (3, 10):  # noqa: UP036 - whatever Python an image has
 def _read(fd: int, size: int) -> bytes:
     data = b""
     while len(data) < size:
-        # exactly: what follows belongs to the module
+        # not more: what follows belongs to the module
         piece = os.read(fd, size - len(data))
         if not piece:
             sys.exit("the runner did not arrive")
@@ -34,7 +34,7 @@ def _read(fd: int, size: int) -> bytes:
 
 
 class _Shipped:
-    """Finds and loads modules."""
+    """Finds and loads shipped modules."""
 
     def __init__(self, sources: "dict[str, tuple[str, bool, str | bytes]]") -> None:
         self._sources = sources
@@ -62,12 +62,12 @@ class _Shipped:
         )
         exec(code, module.__dict__)
         if spec.has_location:
-            # as it would be if the code had not come along
+            # as if it had been loaded from its file
             spec.loader = module.__loader__ = SourceFileLoader(spec.name, spec.origin)
 
 
 class _Runner:
-    """Loads the modules of the runner. What the code imports by their names stays its own."""
+    """Loads the modules of the runner, outside ``sys.modules``: the code may have modules of the same names."""
 
     def __init__(self, sources: "dict[str, tuple[str, bool, str | bytes]]") -> None:
         self._sources = sources
@@ -92,11 +92,11 @@ class _Runner:
 
 
 class Loaded:
-    """The runner, loaded.
+    """The runner, with its modules loaded.
 
     Args:
         data: The bytes.
-        names: The module to run, and others, with commas between them.
+        names: The module to run and others to load, separated by commas.
     """
 
     def __init__(self, data: bytes, names: str) -> None:
@@ -107,11 +107,11 @@ class Loaded:
         sys.meta_path.remove(finder)  # pyright: ignore[reportArgumentType]
 
     def run(self, arguments: "list[str]") -> None:
-        """Run it, and end."""
+        """Run it, and end the process."""
         sys.path = _path
         sys.argv = [""]
         main = self._main
-        # a program may go on as another one, with other arguments
+        # a program may continue as another one, with other arguments
         while (then := main.main(self._sources, self._runner.load, arguments)) is not None:
             name, arguments = then
             main = self._runner.load(name)

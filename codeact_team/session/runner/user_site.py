@@ -1,4 +1,4 @@
-"""Where an interpreter finds modules that code can write: in the workspace, and where pip installs for its user."""
+"""The directories in which an interpreter finds modules that code can write: the workspace, and the user site of pip."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 _BASE = b"PYTHONUSERBASE"
 _NOWHERE = b"/dev/null/"
-"""Nothing can be below a file."""
+"""No directory can exist below a file."""
 
 
 def hidden(environment: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
-    """An environment in which Python finds nothing of its user's at its start, to be followed by :func:`prepare_user_site`.
+    """An environment in which Python finds no user site at its start; :func:`prepare_user_site` has to follow.
 
-    It would run files there, which may be earlier code's, before the first block.
+    Python would run files there before the first block, and earlier code may have written them.
     """
     return {**environment, _BASE: _NOWHERE + environment.get(_BASE, b"")}
 
 
 def prepare_user_site() -> None:
-    """Let the code import what pip will install for its user. Python itself looks at its start whether that is there."""
+    """Let the code import what pip will install for its user. Python itself looks for that directory only at its start."""
     if (base := os.environb.get(_BASE, b"")).startswith(_NOWHERE):
         site.USER_BASE = site.USER_SITE = None
         del os.environb[_BASE]
@@ -34,7 +34,7 @@ def prepare_user_site() -> None:
     if not site.ENABLE_USER_SITE:
         return
     place = site.getusersitepackages()
-    # a directory that is not there when the first module is looked for counts as missing for ever
+    # Python ignores for ever a directory that is missing at the first import
     with suppress(OSError):
         os.makedirs(place, exist_ok=True)
     if place not in sys.path:
@@ -44,7 +44,7 @@ def prepare_user_site() -> None:
 
 @contextmanager
 def written_by_code_last() -> Generator[None]:
-    """What is imported meanwhile comes from where code cannot write, if it is there."""
+    """A context in which imports prefer the directories that code cannot write."""
     user = site.getusersitepackages() if site.ENABLE_USER_SITE else None
     places = [(number, path) for number, path in enumerate(sys.path) if path in ("", user)]
     for _, path in places:
@@ -53,7 +53,7 @@ def written_by_code_last() -> Generator[None]:
     try:
         yield
     finally:
-        # the setup may have changed the rest
+        # the setup may have changed the rest of the path
         for number, path in places:
             if path in sys.path:
                 sys.path.remove(path)

@@ -18,7 +18,7 @@ from support.forwarding import engine_that_can_hang
 from codeact_team.sandbox.docker.config import DockerSandboxConfig
 from codeact_team.sandbox.docker.container import LABEL, NAMESPACE_LABEL
 from codeact_team.sandbox.docker.engine import connect, engine_url
-from codeact_team.sandbox.docker.orphans import Orphan, list_orphans, remove_orphan
+from codeact_team.sandbox.docker.leftovers import Orphan, list_orphans, remove_orphan
 from codeact_team.sandbox.docker.sandbox import DockerSandbox
 
 pytestmark = pytest.mark.docker
@@ -120,7 +120,7 @@ def test_a_number_that_was_given_again_is_no_owner(monkeypatch: pytest.MonkeyPat
             made = client.create_container("python:3-slim", "true", labels={LABEL: owner})["Id"]
             try:
                 assert asyncio.run(orphans_of(owner)) == []
-                monkeypatch.setattr("codeact_team.sandbox.docker.orphans._CLOCK_SKEW", -3600)
+                monkeypatch.setattr("codeact_team.sandbox.docker.leftovers._CLOCK_SKEW", -3600)
                 (orphan,) = asyncio.run(orphans_of(owner))
                 assert (orphan.id, orphan.state) == (made, "created")
             finally:

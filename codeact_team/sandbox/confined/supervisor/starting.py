@@ -1,78 +1,102 @@
-"""How programs are started: confined by the kernel alone, by sandlock, or not by themselves."""
+"""Starts programs: confined by the kernel alone, by sandlock, or with the limits of this process only."""
 
 from __future__ import annotations
 
 import os
 import resource
+import signal
+import struct
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
-import forked
-import hardening
-from loaded import LoadedProgram
-from programs import Program, Start
-from view import SHARED_MEMORY
+from codeact_team.sandbox.confined.protocol import Confinement
+from codeact_team.sandbox.confined.supervisor import isolation
+from codeact_team.sandbox.confined.supervisor.isolation import SHARED_MEMORY
+from codeact_team.sandbox.system.kernel import OWN_DESCRIPTORS, limit
 
-from codeact_team.sandbox.system.limits import OWN_DESCRIPTORS, limit
+if TYPE_CHECKING:
+    from codeact_team.sandbox.confined.supervisor.fork_server import LoadedProgram, MainThread
 
 _MIB = 1 << 20
-# these reach files outside the workspace whatever Landlock says; needless where the mounts are read-only
+# these change files outside the workspace whatever Landlock says; not needed if the mounts are read-only
 _METADATA_CALLS = (
     "chmod fchmodat fchmodat2 chown lchown fchownat utime utimes futimesat utimensat setxattr lsetxattr setxattrat "
     "removexattr lremovexattr removexattrat file_setattr"
 ).split()
 _PROCESSES_OF_SANDLOCK = 1
-"""How many process ids it takes for itself before a program gets its own."""
+"""How many process ids sandlock takes for itself before a program gets its own."""
 _NOT_PRIVATE = {"task", "children", "cwd", "exe", "root"}
-"""Besides the list of children these: to deny a link is to deny what it leads to, such as the interpreter."""
+"""Besides the list of children, links: to deny a link denies its target, for example the interpreter."""
 _NOBODYS = "/proc/0"
-"""Denied only so that something is: sandlock then opens all files by calls whose mode our filter sees, also for openat2."""
-
-_NOT_BY_KERNEL = "what is loaded ahead runs only where the kernel alone confines"
-
+"""Denied only to deny something: sandlock then opens all files by calls whose mode our filter sees, also for openat2."""
+_NOT_BY_KERNEL = "a loaded program runs only where the kernel alone confines"
 # memory that the memory limit does not count
 _UNCOUNTED_MEMORY_CALLS = ["memfd_create", "memfd_secret"]
 
+_FIRST_FD = 3
+_ERRNO = struct.Struct("=i")
+
+
+class RunningProgram(Protocol):
+    """A program that was started: sandlock's, or a plain one."""
+
+    @property
+    def pid(self) -> int | None: ...
+
+    def wait(self) -> object: ...
+
+
+Start = Callable[[list[str] | None, dict[str, str], list[str], int], RunningProgram]
+"""Starts a program on the standard streams of this process: its arguments, ``None`` for the loaded program; its environment;
+the paths that it may read; and how many descriptors it may open."""
+
 
 def by_kernel(
-    settings: Mapping[str, Any], mounts: Sequence[tuple[str, str]], loaded: LoadedProgram | None
+    settings: Confinement,
+    mounts: Sequence[tuple[str, str]],
+    main_thread: MainThread,
+    loaded: LoadedProgram | None,
 ) -> Start:
-    """How to start programs that the kernel alone confines."""
-    writable = [settings["workspace"], settings["private"], os.devnull, SHARED_MEMORY]
-    # of what is in /proc, the view shows as much as may be seen
+    """Start programs that the kernel alone confines."""
+    writable = [settings.workspace, settings.private, os.devnull, SHARED_MEMORY]
+    # the mount view shows as much of /proc as may be seen
     shown = ["/proc", *(place for _, place in mounts)]
 
-    def start(argv: list[str] | None, env: dict[str, str], readable: list[str], descriptors: int) -> Program:
+    def start(
+        argv: list[str] | None, env: dict[str, str], readable: list[str], descriptors: int
+    ) -> RunningProgram:
         def confine() -> None:
             limit(resource.RLIMIT_NOFILE, descriptors)
-            hardening.allow_only([*readable, *shown], writable)
-            os.chdir(settings["workspace"])
+            isolation.allow_only([*readable, *shown], writable)
+            os.chdir(settings.workspace)
 
         if argv is not None:
-            return forked.start(confine, argv, env)
-        assert loaded is not None, "it is asked for where there is one"
-        return forked.start_loaded(confine, loaded, env)
+            return start_fork(confine, argv, env)
+        assert loaded is not None, "it is requested only if there is one"
+        return _start_loaded(confine, main_thread, loaded, env)
 
     return start
 
 
 def by_sandlock(
     sandlock: Any,
-    settings: Mapping[str, Any],
+    settings: Confinement,
     mounts: Sequence[tuple[str, str]] | None,
     *,
     limit_memory: bool,
 ) -> Start:
-    """How to start programs with sandlock; ``mounts`` are those of the namespaces, and ``None`` where there are none."""
-    writable = [settings["workspace"], settings["private"], os.devnull]
+    """Start programs with sandlock. ``mounts`` are those of the namespaces; ``None`` if there are none."""
+    writable = [settings.workspace, settings.private, os.devnull]
     denied = [*_UNCOUNTED_MEMORY_CALLS]
     if mounts is None:
         denied += _METADATA_CALLS
     else:
         writable.append(SHARED_MEMORY)
 
-    def start(argv: list[str] | None, env: dict[str, str], readable: list[str], descriptors: int) -> Program:
+    def start(
+        argv: list[str] | None, env: dict[str, str], readable: list[str], descriptors: int
+    ) -> RunningProgram:
         assert argv is not None, _NOT_BY_KERNEL
         return sandlock.Sandbox(
             fs_readable=[*readable, *(place for _, place in mounts or ())],
@@ -80,9 +104,9 @@ def by_sandlock(
             fs_writable=writable,
             clean_env=True,
             env=env,
-            cwd=settings["workspace"],
-            max_memory=f"{settings['memory_mib']}M" if limit_memory else None,
-            max_processes=settings["pids"],
+            cwd=settings.workspace,
+            max_memory=f"{settings.memory_mib}M" if limit_memory else None,
+            max_processes=settings.pids,
             max_open_files=descriptors,
             extra_deny_syscalls=denied,
             allow_degraded=list(sandlock.Protection),
@@ -92,21 +116,121 @@ def by_sandlock(
 
 
 def _private_to_the_next() -> Iterator[str]:
-    """What ``/proc`` has of the program that is started next, but for the list of its children."""
+    """The files in ``/proc`` of the program that is started next, except the list of its children."""
     with open("/proc/loadavg") as file:
         pid = int(file.read().split()[-1]) + _PROCESSES_OF_SANDLOCK + 1
     for own, theirs in (("/proc/self", f"/proc/{pid}"), ("/proc/thread-self", f"/proc/{pid}/task/{pid}")):
         yield from (f"{theirs}/{name}" for name in os.listdir(own) if name not in _NOT_PRIVATE)
 
 
-def plain(settings: Mapping[str, Any], *, limit_memory: bool) -> Start:
-    """How to start programs without sandlock: they have the limits of this process."""
+def plain(settings: Confinement, *, limit_memory: bool) -> Start:
+    """Start programs without sandlock, with the limits of this process."""
     limit(resource.RLIMIT_NOFILE, OWN_DESCRIPTORS)
     if limit_memory:
-        limit(resource.RLIMIT_DATA, settings["memory_mib"] * _MIB)
+        limit(resource.RLIMIT_DATA, settings.memory_mib * _MIB)
 
-    def start(argv: list[str] | None, env: dict[str, str], readable: list[str], descriptors: int) -> Program:
+    def start(
+        argv: list[str] | None, env: dict[str, str], readable: list[str], descriptors: int
+    ) -> RunningProgram:
         assert argv is not None, _NOT_BY_KERNEL
-        return subprocess.Popen(argv, env=env, cwd=settings["workspace"], start_new_session=True)
+        return subprocess.Popen(argv, env=env, cwd=settings.workspace, start_new_session=True)
 
     return start
+
+
+class ForkedProgram(NamedTuple):
+    """A program that was started as a fork of this process."""
+
+    pid: int
+
+    def wait(self) -> None:
+        """Reap it, once it has ended."""
+        os.waitpid(self.pid, 0)
+
+
+def start_fork(
+    prepare: Callable[[], None], argv: Sequence[str], environment: Mapping[str, str]
+) -> ForkedProgram:
+    """Start a program with the standard streams of this process, and no other descriptors.
+
+    Args:
+        prepare: Called first in its process.
+        argv: The program and its arguments.
+        environment: Its environment.
+
+    Raises:
+        OSError: If it cannot be started, or ``prepare`` raises this.
+    """
+    with _Birth() as birth:
+        if (pid := os.fork()) == 0:
+            try:
+                birth.enter_child(prepare)
+                # Python ignores it, and a program would inherit that
+                signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+                os.execvpe(argv[0], [*argv], environment)
+            except OSError as error:
+                birth.fail(error)
+            finally:
+                os._exit(1)
+    return birth.wait(pid)
+
+
+def _start_loaded(
+    prepare: Callable[[], None],
+    main_thread: MainThread,
+    program: LoadedProgram,
+    environment: Mapping[str, str],
+) -> ForkedProgram:
+    """Like :func:`start_fork`, with a program that this process has loaded. Not to be called by the main thread."""
+
+    def become() -> bool:
+        try:
+            birth.enter_child(prepare)
+        except OSError as error:
+            birth.fail(error)
+            os._exit(1)
+        birth.succeed()
+        program.take_over(environment)
+        return False
+
+    with _Birth() as birth:
+        pid = main_thread.fork(become)
+    return birth.wait(pid)
+
+
+class _Birth:
+    """A pipe by which a fork reports why it cannot become a program. Both processes have it within the ``with``."""
+
+    def __init__(self) -> None:
+        self._failure, self._reporting = os.pipe()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._reporting)
+
+    def enter_child(self, prepare: Callable[[], None]) -> None:
+        """In the fork, close everything that belongs to this process, and call ``prepare``."""
+        os.setsid()
+        os.dup2(self._reporting, _FIRST_FD, inheritable=False)
+        os.closerange(_FIRST_FD + 1, os.sysconf("SC_OPEN_MAX"))
+        prepare()
+
+    def fail(self, error: OSError) -> None:
+        """In the fork, report a failure."""
+        os.write(_FIRST_FD, _ERRNO.pack(error.errno or 0) + (error.strerror or str(error)).encode())
+
+    def succeed(self) -> None:
+        """In the fork, report that nothing has failed."""
+        os.close(_FIRST_FD)
+
+    def wait(self, pid: int) -> ForkedProgram:
+        """Wait until the fork has become a program. Raises an ``OSError`` if it cannot."""
+        with open(self._failure, "rb") as reports:
+            # the start of a program closes it
+            if error := reports.read():
+                os.waitpid(pid, 0)
+                [number] = _ERRNO.unpack_from(error)
+                raise OSError(number, error[_ERRNO.size :].decode())
+        return ForkedProgram(pid)

@@ -1,79 +1,201 @@
-"""The process between the host and confined code: starts programs, one at a time, and ends what they leave behind.
+"""The supervising process between the host and confined code: starts programs, one at a time, and ends what they leave.
 
-It begins with a line of JSON, which says what confines the code. When the socket to the host closes, or the host's
-process ends, everything ends.
+When the socket to the host closes, or the host's process ends, everything ends.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import selectors
 import signal
 import socket
+import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
-from typing import Any
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING
 
-import hardening
-import main_thread
-import starting
-from cgroups import CONTROLLERS, ControlGroup, Limits
-from means import BOUNDING, Means, entering
-from messages import Messages
-from programs import Programs, Start
+from codeact_team.sandbox.confined.protocol import (
+    Confinement,
+    Message,
+    MessageSocket,
+    ProgramEnd,
+    Readied,
+    SpawnRequest,
+    encode,
+)
+from codeact_team.sandbox.confined.supervisor import isolation, starting
+from codeact_team.sandbox.confined.supervisor.control_groups import CONTROLLERS
+from codeact_team.sandbox.system import filters, kernel
+from codeact_team.sandbox.system.control_groups import GroupCounters
+from codeact_team.sandbox.system.kernel import (
+    CODE_DESCRIPTORS,
+    KILLED_SECOND,
+    LOCKED_BYTES,
+    OWN_DESCRIPTORS,
+    PENDING_SIGNALS,
+    OomScore,
+    limit,
+)
+from codeact_team.sandbox.system.process_tree import ProcessTree, drain, notice_ended_children
 
-from codeact_team.sandbox.system import filters, kernel, trees
-from codeact_team.sandbox.system.limits import LOCKED_BYTES, PENDING_SIGNALS, limit
-from codeact_team.sandbox.system.oom_score import SECOND_CHOICE, OomScore
+if TYPE_CHECKING:
+    from codeact_team.sandbox.confined.supervisor.control_groups import ControlGroup
+    from codeact_team.sandbox.confined.supervisor.fork_server import MainThread
+    from codeact_team.sandbox.confined.supervisor.starting import RunningProgram, Start
+    from codeact_team.sandbox.confined.supervisor.template import Capabilities
 
-_SPAWN_FDS = 3
+_SPAWN_DESCRIPTORS = 3
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 _MIB = 1 << 20
 _STACK = 8 * _MIB
-"""Bytes of a program's first stack, which the memory limit of a process does not count. What Linux gives by default."""
-_OWN_TASKS = 1
-"""This process is in the control group as well."""
+"""Bytes of a program's first stack, which the memory limit of a process does not count. The default of Linux."""
+
+BOUNDING = {"memory", "pids"}
+"""The controllers without which the kernel does not limit what all programs of a sandbox use together."""
 
 
-class Surroundings:
-    """What is made for a sandbox, and has to be removed with all rights when it has ended.
+class Programs:
+    """Starts programs, one at a time, and ends each with everything that it has forked.
 
     Args:
-        settings: Of the sandbox.
-
-    Attributes:
-        group: Its control group, which is empty at first; ``None`` where there are none.
+        start: Starts a program.
+        starting: The context in which programs are started.
+        counters: What the kernel counts for all of them.
     """
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        self._private = settings["private"]
-        self.group: ControlGroup | None = None
-        if sys.platform == "linux":
-            tasks = settings["pids"] + _OWN_TASKS
-            self.group = ControlGroup(Limits(settings["memory_mib"] * _MIB, tasks, settings["cpus"]))
+    def __init__(self, start: Start, starting: AbstractContextManager[None], counters: GroupCounters) -> None:
+        self._start = start
+        self._starting = starting
+        self._counters = counters
+        self._before = ProgramEnd(0)
+        self._processes = ProcessTree(can_scan=True)
+        self._program: RunningProgram | None = None
+        self._leader = 0
+        self._status = -1
+        self.child_ended, _ = notice_ended_children()
 
-    def leave(self) -> None:
-        """Let go of what a process that was forked has open now."""
-        if self.group is not None:
-            self.group.close()
+    def spawn(self, request: SpawnRequest, descriptors: Sequence[int]) -> None:
+        """Start a program.
 
-    def remove(self) -> None:
-        """Remove what is left when that has ended."""
-        if self.group is not None:
-            self.group.remove()
-        trees.remove(self._private)
+        Args:
+            request: The program.
+            descriptors: Its stdin, its output, and the pipe to which its end is written.
+        """
+        stdin, output, self._status = descriptors
+        self._before = self._count(0)
+        try:
+            with _standard_streams(stdin, output), self._starting:
+                # a program that supervises code has to be able to do what code cannot do any more
+                most = OWN_DESCRIPTORS if request.supervises else CODE_DESCRIPTORS
+                self._program = self._start(request.argv, request.env, request.readable, most)
+            assert self._program.pid is not None
+            self._leader = self._program.pid
+            self._processes.add(self._leader)
+        except (FileNotFoundError, PermissionError) as error:
+            name = request.argv[0] if request.argv else "the loaded program"
+            os.write(output, f"{name}: {error.strerror}\n".encode())
+            self._report(ProgramEnd(_NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE))
+        except (OSError, RuntimeError, ValueError) as error:
+            self._report(ProgramEnd(1, failed=str(error) or repr(error)))
+        finally:
+            os.close(stdin)
+            os.close(output)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to everything that runs. :meth:`reap` notices what ends."""
+        if self._program is not None:
+            self._processes.signal_all(number)
+
+    def reap(self) -> None:
+        """Reap what has ended: the program, or orphans of it."""
+        drain(self.child_ended)
+        while self._program is not None and (child := _ended_child(self._program)) is not None:
+            pid, code = child
+            if pid == self._leader:
+                self._end(self._program)
+                self._report(self._count(code, self._before))
+            else:
+                os.waitpid(pid, 0)
+
+    def close(self) -> None:
+        """End everything."""
+        if self._program is not None:
+            self.signal(signal.SIGKILL)
+            self._end(self._program)
+
+    def _end(self, program: RunningProgram) -> None:
+        # also ends sandlock's supervision, without which nothing left inside can fork any more
+        program.wait()
+        while not self._processes.end_all():
+            pass
+        self._processes.forget(self._leader)
+        self._program = None
+
+    def _count(self, code: int, before: ProgramEnd | None = None) -> ProgramEnd:
+        """The end of a program with this exit code, and what was counted since ``before``."""
+        seconds = self._counters.processor_seconds()
+        if seconds is None:
+            # without processes that their parent has not waited for, as a program may arrange
+            used = resource.getrusage(resource.RUSAGE_CHILDREN)
+            seconds = used.ru_utime + used.ru_stime
+        kills, failures = self._counters.oom_kills, self._counters.fork_failures
+        if before is not None:
+            kills = None if kills is None else kills - (before.oom_kills or 0)
+            failures = None if failures is None else failures - (before.fork_failures or 0)
+            seconds -= before.processor_seconds or 0.0
+        return ProgramEnd(code, oom_kills=kills, fork_failures=failures, processor_seconds=seconds)
+
+    def _report(self, end: ProgramEnd) -> None:
+        with suppress(BrokenPipeError):
+            os.write(self._status, encode(end))
+        os.close(self._status)
 
 
-def _harden(settings: Mapping[str, Any], means: Means, birth: int) -> tuple[Programs, dict[str, str | None]]:
-    """Give up what this process does not need, and what its programs must not have.
+@contextmanager
+def _standard_streams(stdin: int, output: int) -> Generator[None]:
+    """Within it, the standard streams of this process are those of the program to start."""
+    for target, fd in enumerate((stdin, output, output)):
+        os.dup2(fd, target)
+    try:
+        yield
+    finally:
+        close_standard_streams()
 
-    Returns who starts programs, and why something that confines cannot be had, by its name.
+
+def close_standard_streams() -> None:
+    """Connect the standard streams to nothing."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for target in range(3):
+        os.dup2(null, target)
+    os.close(null)
+
+
+def _ended_child(program: RunningProgram) -> tuple[int, int] | None:
+    """A child that has ended and was not reaped, with its exit code; 128 + n for signal n."""
+    if sys.platform != "linux":
+        # orphans of others do not come to us there, and waitid comes with Python 3.13
+        assert isinstance(program, subprocess.Popen)
+        code = program.poll()
+        return None if code is None else (program.pid, code if code >= 0 else 128 - code)
+    ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if ended is None:
+        return None
+    return ended.si_pid, ended.si_status if ended.si_code == os.CLD_EXITED else 128 + ended.si_status
+
+
+def _harden(
+    settings: Confinement, capabilities: Capabilities, main_thread: MainThread, birth: int
+) -> tuple[Programs, dict[str, str | None]]:
+    """Give up everything that this process does not need, and that its programs must not have.
+
+    Returns who starts programs, and for each mechanism why it is not available, or ``None``.
     """
     limit(resource.RLIMIT_CORE, 0)
     if sys.platform == "linux":
-        # counted for all processes of a user, of which there may be others
+        # counted for all processes of a user, who may have others
         limit(resource.RLIMIT_SIGPENDING, PENDING_SIGNALS)
         limit(resource.RLIMIT_MSGQUEUE, 0)
         limit(resource.RLIMIT_MEMLOCK, LOCKED_BYTES)
@@ -81,119 +203,122 @@ def _harden(settings: Mapping[str, Any], means: Means, birth: int) -> tuple[Prog
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     limit(resource.RLIMIT_STACK, _STACK)
-    if settings["workspace_mib"] is not None:
-        limit(resource.RLIMIT_FSIZE, settings["workspace_mib"] * _MIB)
-    no_sandlock = means.sandlock if isinstance(means.sandlock, str) else None
-    if (group := means.group) is None:
-        _say_birth(birth)
+    if settings.workspace_mib is not None:
+        limit(resource.RLIMIT_FSIZE, settings.workspace_mib * _MIB)
+    no_sandlock = capabilities.sandlock if isinstance(capabilities.sandlock, str) else None
+    if (group := capabilities.group) is None:
+        _report_birth(birth)
         start = starting.plain(settings, limit_memory=False)
-        return Programs(start, OomScore()), {"sandlock": no_sandlock}
+        return Programs(start, OomScore(), GroupCounters()), {"sandlock": no_sandlock}
     proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    if means.no_namespaces is None:
-        entering(settings, group)(birth)
+    if capabilities.no_namespaces is None:
+        isolation.enter_namespaces(partial(isolation.enter_mount_view, settings, group.mounts), birth)
         os.close(birth)
     else:
-        _say_birth(birth)
-    oom_score = OomScore(SECOND_CHOICE, proc)
+        _report_birth(birth)
+    oom_score = OomScore(KILLED_SECOND, proc)
     os.close(proc)
     kernel.checked(kernel.adopt_orphans())
-    hardening.drop_privileges()
-    hardening.end_with_parent()
-    # late: what this process has used until now does not count
+    isolation.drop_privileges()
+    isolation.end_with_parent()
+    # late, so that what this process has used until now does not count
     group.enter()
-    rules, start = _confinement(settings, group, means)
-    reasons = {"sandlock": no_sandlock, "namespaces": means.no_namespaces, "seccomp": _try_filter(rules)}
+    rules, start = _confinement(settings, group, capabilities, main_thread)
+    reasons = {
+        "sandlock": no_sandlock,
+        "namespaces": capabilities.no_namespaces,
+        "seccomp": _try_filter(rules),
+    }
     reasons |= {f"{name} control group": group.missing.get(name) for name in sorted(CONTROLLERS)}
-    return Programs(start, oom_score, group.count, group.processor_time), reasons
+    return Programs(start, oom_score, group.counters), reasons
 
 
-def _say_birth(birth: int) -> None:
+def _report_birth(birth: int) -> None:
     os.write(birth, str(os.getpid()).encode())
     os.close(birth)
 
 
 def _confinement(
-    settings: Mapping[str, Any], group: ControlGroup, means: Means
+    settings: Confinement, group: ControlGroup, capabilities: Capabilities, main_thread: MainThread
 ) -> tuple[Sequence[filters.Rule], Start]:
-    """What system calls are refused, and how to start programs."""
+    """The system calls to refuse, and how to start programs."""
     limit_memory = "memory" in group.missing
-    if means.sandlock is None:
+    if capabilities.sandlock is None:
         if missing := sorted(BOUNDING & group.missing.keys()):
             raise OSError(f"the control groups cannot be entered: {', '.join(missing)}")
-        return hardening.FOR_KERNEL, starting.by_kernel(settings, group.mounts, means.program)
-    if isinstance(means.sandlock, str):
-        return hardening.FOR_PLAIN, starting.plain(settings, limit_memory=limit_memory)
-    mounts = group.mounts if means.no_namespaces is None else None
-    start = starting.by_sandlock(means.sandlock, settings, mounts, limit_memory=limit_memory)
-    return hardening.FOR_CONFINED, start
+        start = starting.by_kernel(settings, group.mounts, main_thread, capabilities.program)
+        return isolation.FOR_KERNEL, start
+    if isinstance(capabilities.sandlock, str):
+        return isolation.FOR_PLAIN, starting.plain(settings, limit_memory=limit_memory)
+    mounts = group.mounts if capabilities.no_namespaces is None else None
+    start = starting.by_sandlock(capabilities.sandlock, settings, mounts, limit_memory=limit_memory)
+    return isolation.FOR_CONFINED, start
 
 
 def _try_filter(rules: Sequence[filters.Rule]) -> str | None:
     try:
-        filters.install((*hardening.FOR_ALL, *rules))
+        filters.install((*isolation.FOR_ALL, *rules))
     except OSError as error:
         return str(error)
     return None
 
 
-def _serve(control: socket.socket, host: int | None, programs: Programs) -> None:
-    """Do what the host says until it goes away."""
-    messages = Messages(control)
+def _serve(control: socket.socket, messages: MessageSocket, host: int | None, programs: Programs) -> None:
+    """Do what the host requests until it goes away."""
     with selectors.DefaultSelector() as selector:
-        for fd in (control, programs.child_died, *(() if host is None else (host,))):
+        for fd in (control, programs.child_ended, *(() if host is None else (host,))):
             selector.register(fd, selectors.EVENT_READ)
         while True:
             ready = {key.fd for key, _ in selector.select()}
             if host in ready:
                 return
-            if programs.child_died in ready:
+            if programs.child_ended in ready:
                 programs.reap()
             if control.fileno() not in ready:
                 continue
-            for message in messages.receive():
-                match message["do"]:
-                    case "spawn":
-                        programs.spawn(message, messages.take_descriptors(_SPAWN_FDS))
-                    case "interrupt":
-                        programs.send(signal.SIGINT)
-                    case _:
-                        programs.send(signal.SIGKILL)
+            for kind, value in messages.receive():
+                if kind == Message.SPAWN:
+                    programs.spawn(SpawnRequest(*value), messages.take_descriptors(_SPAWN_DESCRIPTORS))
+                else:
+                    programs.signal(signal.SIGINT if kind == Message.INTERRUPT else signal.SIGKILL)
 
 
 def supervise(
     control: socket.socket,
-    settings: Mapping[str, Any],
-    means: Means,
+    settings: Confinement,
+    capabilities: Capabilities,
+    main_thread: MainThread,
     *,
     host: int | None,
     birth: int,
 ) -> None:
-    """Harden this process, and let a thread serve the host, in this process or in a child.
+    """Harden this process, and start a thread that serves the host, in this process or in a child.
 
     Args:
         control: The socket to the host.
-        settings: Of the sandbox.
-        means: What confines code.
-        host: What can be read once the host's process has ended, where there are such descriptors.
-        birth: Where the id of the process that serves is written, to be closed then.
+        settings: How the code is confined.
+        capabilities: What can confine it on this machine.
+        main_thread: Forks on behalf of the thread.
+        host: A descriptor that becomes readable when the host's process ends, if there can be one.
+        birth: A pipe that gets the id of the process that serves, and is closed then.
     """
+    messages = MessageSocket(control)
     try:
-        programs, reasons = _harden(settings, means, birth)
+        programs, reasons = _harden(settings, capabilities, main_thread, birth)
     except OSError as error:
-        refuse(control, error)
+        refuse(messages, error)
         os._exit(0)
 
     def serve() -> None:
         with closing(programs), suppress(EOFError, ConnectionResetError):
-            said = {"reasons": reasons, "by_kernel": means.sandlock is None}
-            control.sendall(json.dumps(said).encode() + b"\n")
-            _serve(control, host, programs)
+            messages.send(Message.READY, Readied(reasons, by_kernel=capabilities.sandlock is None))
+            _serve(control, messages, host, programs)
 
-    # what confines is inherited by threads that are started later
+    # threads that are started later inherit what confines this one
     main_thread.serve(serve)
 
 
-def refuse(control: socket.socket, reason: OSError) -> None:
-    """Tell the host why a supervising process cannot be."""
+def refuse(messages: MessageSocket, reason: OSError) -> None:
+    """Tell the host why there is no supervising process."""
     with suppress(OSError):
-        control.sendall(json.dumps({"failed": str(reason)}).encode() + b"\n")
+        messages.send(Message.FAILED, str(reason))

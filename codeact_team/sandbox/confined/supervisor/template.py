@@ -1,10 +1,7 @@
-"""The template of the supervising processes of one host: they are forks of it, so that each has at once all that they load.
+"""The template of the supervising processes of one host, which are forks of it, so that they start with everything loaded.
 
-A program with nothing but the standard library and, where it is needed and can be imported from the directory in its
-arguments, sandlock. Its stdin is a socket to the host. A message is a line of JSON: ``fork`` comes with the settings, a
-socket by which the new process and the host talk, and a pipe that is closed when that has ended and all is cleaned up;
-``kill`` is for the one of that number. The template ends with the host, or when the host closes the socket, and what it has
-forked ends with it.
+A program with nothing but the standard library and, if needed and installed, sandlock. Its stdin is a socket to the host.
+It ends with the host, or when the host closes the socket, and its forks end with it.
 """
 
 from __future__ import annotations
@@ -17,22 +14,39 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
-from typing import Any, NamedTuple
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-# the package's directory: without site it is not among the paths
-sys.path.append(os.path.abspath(f"{__file__}/../../../../.."))
+from codeact_team.sandbox.confined.protocol import Confinement, Message, MessageSocket
+from codeact_team.sandbox.confined.supervisor import isolation
+from codeact_team.sandbox.confined.supervisor.control_groups import ControlGroup
+from codeact_team.sandbox.confined.supervisor.supervision import (
+    BOUNDING,
+    close_standard_streams,
+    refuse,
+    supervise,
+)
+from codeact_team.sandbox.system import kernel, trees
+from codeact_team.sandbox.system.process_tree import drain, notice_ended_children
 
-import hardening
-import main_thread
-from descendants import drain, ignore_deaths, notice_deaths
-from loaded import LoadedProgram
-from means import Machine
-from messages import Messages
-from programs import close_standard_streams
-from supervision import Surroundings, refuse, supervise
+if TYPE_CHECKING:
+    from codeact_team.sandbox.confined.supervisor.fork_server import LoadedProgram, MainThread
 
-from codeact_team.sandbox.system import kernel
+
+class Capabilities(NamedTuple):
+    """What can confine the code of one sandbox on this machine.
+
+    Attributes:
+        group: Its control group, on Linux.
+        no_namespaces: Why namespaces are not available, or ``None``.
+        sandlock: The module, or why it cannot be used; ``None`` if the kernel alone confines.
+        program: The program that was loaded ahead, if any.
+    """
+
+    group: ControlGroup | None
+    no_namespaces: str | None
+    sandlock: Any
+    program: LoadedProgram | None
 
 
 def _load_sandlock(directory: str | None = None) -> Any:
@@ -49,147 +63,193 @@ def _load_sandlock(directory: str | None = None) -> Any:
     kernel.share_memory_with_forks()
     if sandlock.landlock_abi_version() < 1:
         return "this kernel has no Landlock: it wants Linux 6.12, with `landlock` in /sys/kernel/security/lsm"
-    failure = hardening.failure_of(partial(_try_sandlock, sandlock))
+    failure = isolation.failure_of(partial(_try_sandlock, sandlock))
     return sandlock if failure is None else f"it does not work here, maybe for a seccomp profile: {failure}"
 
 
 def _try_sandlock(sandlock: Any) -> None:
-    """Start a program as a supervising process would. What becomes of it does not matter."""
-    hardening.drop_privileges()
+    """Start a program as a supervising process would. How it ends does not matter."""
+    isolation.drop_privileges()
     sandlock.Sandbox(allow_degraded=list(sandlock.Protection)).popen(["true"]).wait()
 
 
+class _Supervising(NamedTuple):
+    """A supervising process, and what has to be removed, with all rights, when it has ended."""
+
+    pid: int
+    group: ControlGroup | None
+    private: str
+    until_clean: int
+    """A descriptor to be closed when everything is removed."""
+
+
 class _Template:
+    """Serves the host.
+
+    Args:
+        control: The socket to the host.
+        host: A descriptor that becomes readable when the host's process ends, if there can be one.
+        load_sandlock: Returns the module, or why it cannot be used. Called only if the kernel alone is not enough.
+        program: The program that was loaded ahead, if any.
+        main_thread: Forks on behalf of the thread that serves.
+    """
+
     def __init__(
         self,
         control: socket.socket,
         host: int | None,
-        sandlock: Callable[[], Any],
+        load_sandlock: Callable[[], Any],
         program: LoadedProgram | None,
+        main_thread: MainThread,
     ) -> None:
         self._control = control
-        self._messages = Messages(control)
+        self._messages = MessageSocket(control)
         self._host = host
-        self._machine = Machine(sandlock, program)
-        self._deaths = notice_deaths()
+        self._load_sandlock = cache(load_sandlock)
+        self._program = program
+        self._main_thread = main_thread
+        self._has_namespaces = False
+        """Whether namespaces have worked once."""
+        self._ended, self._ending = notice_ended_children()
         self._supervising: dict[int, _Supervising] = {}
         """By the numbers that the host has given them."""
 
     def serve(self) -> None:
-        """Do what the host says until it goes away, and wait until all that was forked has ended."""
+        """Do what the host requests until it goes away; then wait until all forks have ended."""
         with selectors.DefaultSelector() as selector:
-            for fd in (self._control, self._deaths[0], *(() if self._host is None else (self._host,))):
+            for fd in (self._control, self._ended, *(() if self._host is None else (self._host,))):
                 selector.register(fd, selectors.EVENT_READ)
             with suppress(EOFError, ConnectionResetError):
                 while self._host not in (ready := {key.fd for key, _ in selector.select()}):
                     self._reap()
                     if self._control.fileno() in ready:
-                        self._obey()
+                        self._take_messages()
         while self._supervising:
-            select.select([self._deaths[0]], [], [])
+            select.select([self._ended], [], [])
             self._reap()
 
-    def _obey(self) -> None:
-        for message in self._messages.receive():
-            number = message["number"]
-            if message["do"] == "fork":
+    def _take_messages(self) -> None:
+        for kind, value in self._messages.receive():
+            if kind == Message.FORK:
+                number, settings = value
                 control, until_clean = self._messages.take_descriptors(2)
                 with socket.socket(fileno=control) as theirs:
                     try:
-                        self._fork(number, message["settings"], theirs, until_clean)
+                        self._fork(number, Confinement(*settings), theirs, until_clean)
                     except OSError as error:
                         os.close(until_clean)
-                        refuse(theirs, error)
-            elif number in self._supervising:
-                os.kill(self._supervising[number].pid, signal.SIGKILL)
+                        refuse(MessageSocket(theirs), error)
+            elif value in self._supervising:
+                os.kill(self._supervising[value].pid, signal.SIGKILL)
 
-    def _fork(self, number: int, settings: dict[str, Any], control: socket.socket, until_clean: int) -> None:
-        surroundings = Surroundings(settings)
+    def _fork(self, number: int, settings: Confinement, control: socket.socket, until_clean: int) -> None:
+        group = _make_group(settings)
         born, birth = os.pipe()
 
         def begin() -> bool:
             try:
                 os.close(born)
                 os.close(until_clean)
-                self._forget()
-                supervise(control, settings, means, host=self._host, birth=birth)
+                self._leave()
+                supervise(control, settings, capabilities, self._main_thread, host=self._host, birth=birth)
             except BaseException:
-                # not as one who obeys the template
+                # a fork must not take the template's orders
                 os._exit(1)
             return True
 
         try:
-            means = self._machine.means_for(settings, surroundings.group)
-            main_thread.fork(begin)
+            capabilities = self._capabilities(settings, group)
+            self._main_thread.fork(begin)
         except OSError:
-            surroundings.remove()
+            _remove(group, settings.private)
             os.close(born)
             raise
         finally:
             os.close(birth)
-            surroundings.leave()
-        with open(born, "rb") as said:
-            pid = said.read()
+            if group is not None:
+                group.close()
+        with open(born, "rb") as reports:
+            pid = reports.read()
+        supervising = _Supervising(int(pid or 0), group, settings.private, until_clean)
         if pid:
-            self._supervising[number] = _Supervising(int(pid), surroundings, until_clean)
+            self._supervising[number] = supervising
         else:
-            self._clean_up(surroundings, until_clean)
+            self._clean_up(supervising)
 
-    def _forget(self) -> None:
-        """Let go, in a fork, of what is the template's."""
+    def _capabilities(self, settings: Confinement, group: ControlGroup | None) -> Capabilities:
+        """What can confine a sandbox with these settings, found by trial."""
+        no_namespaces = None
+        if group is not None and not self._has_namespaces:
+            set_up_mounts = partial(isolation.enter_mount_view, settings)
+            no_namespaces = isolation.failure_of(partial(isolation.enter_namespaces, set_up_mounts))
+            self._has_namespaces = no_namespaces is None
+        is_bounded = group is not None and not BOUNDING & group.missing.keys()
+        if is_bounded and no_namespaces is None and kernel.landlock_abi() >= kernel.ABI_OF_SCOPES:
+            return Capabilities(group, None, None, self._program)
+        return Capabilities(group, no_namespaces, self._load_sandlock(), self._program)
+
+    def _leave(self) -> None:
+        """Close, in a fork, what belongs to the template."""
         os.setsid()
-        ignore_deaths(self._deaths)
+        signal.set_wakeup_fd(-1)
+        os.close(self._ended)
+        os.close(self._ending)
         self._control.close()
         for one in self._supervising.values():
             os.close(one.until_clean)
         self._supervising.clear()
 
     def _reap(self) -> None:
-        drain(self._deaths[0])
+        drain(self._ended)
         with suppress(ChildProcessError):
             while ended := os.waitpid(-1, os.WNOHANG)[0]:
                 for number, one in list(self._supervising.items()):
                     if one.pid == ended:
                         del self._supervising[number]
-                        self._clean_up(one.surroundings, one.until_clean)
+                        self._clean_up(one)
 
-    def _clean_up(self, surroundings: Surroundings, until_clean: int) -> None:
+    def _clean_up(self, ended: _Supervising) -> None:
         try:
             # there may be much to remove, and others want to start
             if os.fork() == 0:
                 try:
-                    self._forget()
-                    surroundings.remove()
+                    self._leave()
+                    _remove(ended.group, ended.private)
                 finally:
                     os._exit(0)
         except OSError:
-            surroundings.remove()
-        os.close(until_clean)
+            _remove(ended.group, ended.private)
+        os.close(ended.until_clean)
 
 
-class _Supervising(NamedTuple):
-    pid: int
-    surroundings: Surroundings
-    until_clean: int
-    """A descriptor to be held until all is cleaned up."""
+def _make_group(settings: Confinement) -> ControlGroup | None:
+    return ControlGroup(settings) if sys.platform == "linux" else None
 
 
-def serve(program: LoadedProgram | None, arguments: Sequence[str]) -> None:
-    """Load everything, and let a thread serve the host.
+def _remove(group: ControlGroup | None, private: str) -> None:
+    if group is not None:
+        group.remove()
+    trees.remove(private)
+
+
+def serve(main_thread: MainThread, program: LoadedProgram | None, arguments: Sequence[str]) -> None:
+    """Load everything, and start a thread that serves the host.
 
     Args:
-        program: What was loaded ahead, if anything.
+        main_thread: Forks on behalf of the thread.
+        program: The program that was loaded ahead, if any.
         arguments: The directory to import sandlock from, if it is installed.
     """
     for number in (signal.SIGINT, signal.SIGXFSZ):
-        # what is started inherits what is ignored
+        # programs inherit what is ignored
         signal.signal(number, signal.SIG_DFL)
     control = socket.socket(fileno=os.dup(0))
     if sys.platform == "linux":
-        # what goes on in namespaces is a child's child
+        # a supervising process in namespaces is a child's child
         kernel.checked(kernel.adopt_orphans())
     close_standard_streams()
-    # a process that the host has forked may hold the other end of the socket open
+    # a process that the host has forked may keep the other end of the socket open
     host = os.pidfd_open(os.getppid()) if sys.platform == "linux" else None
     kernel.share_memory_with_forks()
-    main_thread.serve(_Template(control, host, partial(_load_sandlock, *arguments), program).serve)
+    template = _Template(control, host, partial(_load_sandlock, *arguments), program, main_thread)
+    main_thread.serve(template.serve)

@@ -6,7 +6,7 @@ from enum import Enum
 
 from codeact_team.session.protocol import KIB, MAX_CALL_BYTES
 from codeact_team.session.runner.interpreter.channel import encode
-from codeact_team.session.runner.interpreter.stack_frames import interruptible_module
+from codeact_team.session.runner.interpreter.user_code import interruptible_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

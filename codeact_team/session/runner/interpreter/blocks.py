@@ -1,22 +1,115 @@
-"""Blocks of Python code: compiled as a notebook does it, and run in one namespace."""
+"""Blocks of Python code: compiled as a notebook compiles them, run in one namespace, and interrupted by SIGINT."""
 
 from __future__ import annotations
 import __future__
 
+import signal
 import sys
+import threading
 from _ast import Expr, Interactive, PyCF_ALLOW_TOP_LEVEL_AWAIT, PyCF_ONLY_AST
-from contextlib import suppress
 
-from codeact_team.session.runner.interpreter.stack_frames import interruptible
+# the function of signal makes an enum of each handler
+from _signal import getsignal  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
+from collections.abc import Callable
+from contextlib import suppress
+from types import CodeType, FrameType
+
+from codeact_team.session.runner.interpreter.user_code import can_interrupt, interruptible, runs_users
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Handle, Task
-    from collections.abc import Callable, Coroutine, Sequence
-    from types import CodeType
+    from collections.abc import Coroutine, Sequence
     from typing import Any
 
-    from codeact_team.session.runner.interpreter.interrupts import Interrupts
+
+class Interrupts:
+    """Turns SIGINT into ``KeyboardInterrupt`` while a block runs.
+
+    It is raised in the code of the block and of libraries, and in functions of the runner that are marked as interruptible.
+    Elsewhere in the runner it could do damage, and waits for :meth:`check`. If it hits the runner's event loop, a callback
+    raises it, so that the loop can be interrupted as well.
+    """
+
+    def __init__(self) -> None:
+        self.came = False
+        """Whether the present or last block was sent a SIGINT."""
+        self.on_stop: Callable[[int], None] | None = None
+        """Called with the id of each thread that the block has started and that has to end."""
+        self._armed = False
+        self._pending = False
+        self._earlier_threads: list[threading.Thread] = []
+        self._base: CodeType | None = None
+        self._defer: Callable[[], object] | None = None
+        self._handler = self._handle
+        signal.signal(signal.SIGINT, self._handler)
+
+    def arm(self) -> None:
+        """A block begins."""
+        self.came = self._pending = False
+        self._earlier_threads = threading.enumerate()
+        self._armed = True
+
+    def disarm(self) -> None:
+        """The block has ended. Restores the handler if the block has replaced it."""
+        self._armed = False
+        if getsignal(signal.SIGINT) is not self._handler:
+            signal.signal(signal.SIGINT, self._handler)
+
+    def defer(self, base: CodeType, defer: Callable[[], object] | None) -> None:
+        """Call ``defer`` once, instead of raising, if no user code runs in what ``base`` has called.
+
+        Args:
+            base: The function that runs an event loop.
+            defer: Has ``KeyboardInterrupt`` raised in the loop; ``None`` when the loop has ended.
+        """
+        self._base, self._defer = base, defer
+
+    @interruptible
+    def check(self) -> None:
+        """Raise an interrupt that came when it could not be raised."""
+        if self._pending:
+            self._pending = False
+            raise KeyboardInterrupt
+
+    def stop_threads(self) -> None:
+        """End the threads that were started since :meth:`arm` and run Python code of the user."""
+        frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
+        earlier = set(map(id, self._earlier_threads))
+        for thread in threading.enumerate():
+            if id(thread) in earlier or not thread.ident:
+                continue
+            # not an idle thread of a pool, which would break at its next task
+            if runs_users(frames.get(thread.ident)):
+                _raise_system_exit(thread.ident)
+            if self.on_stop is not None:
+                self.on_stop(thread.ident)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if not self._armed or frame is None:
+            return
+        self.came = True
+        if not can_interrupt(frame.f_code):
+            self._pending = True
+            return
+        # now, because the interrupted code may wait for them to end
+        self.stop_threads()
+        if self._defer is not None and not runs_users(frame, self._base):
+            # only once: the loop may hang in a C function
+            defer, self._defer = self._defer, None
+            defer()
+            return
+        raise KeyboardInterrupt
+
+
+def _raise_system_exit(thread: int) -> None:
+    try:
+        from ctypes import c_ulong, py_object, pythonapi
+    except ImportError:
+        # the image has no ctypes, or the block was interrupted while it imported ctypes
+        return
+    pythonapi.PyThreadState_SetAsyncExc(c_ulong(thread), py_object(SystemExit))
+
 
 _CO_COROUTINE = 0x80
 # of distinct bits
@@ -24,7 +117,7 @@ _FUTURES = sum({getattr(__future__, name).compiler_flag for name in __future__.a
 
 
 class Blocks:
-    """Compiles blocks, and runs them in ``namespace``."""
+    """Compiles blocks and runs them in ``namespace``."""
 
     def __init__(self, namespace: dict[str, Any], interrupts: Interrupts) -> None:
         self._namespace = namespace
@@ -32,15 +125,15 @@ class Blocks:
         self._loop = _Loop(interrupts)
 
     def compile(self, code: str, name: str) -> list[CodeType]:
-        """The parts of a block: its statements, and its last expression, whose value ``sys.displayhook`` gets.
+        """Compile a block in parts: its statements, and its last expression, whose value goes to ``sys.displayhook``.
 
         Raises:
-            SyntaxError: If it is no Python code.
+            SyntaxError: If it is not Python code.
             Exception: If it cannot be compiled for other reasons, such as being nested too deeply.
         """
         flags = PyCF_ALLOW_TOP_LEVEL_AWAIT
         if "\n" not in code and "\\" not in code and not code[:1].isspace():
-            # one expression is compiled in a third of the time like this; of what else it is, the usual way tells
+            # compiles a single expression in a third of the time; anything else is compiled below
             with suppress(SyntaxError):
                 return [compile(code, name, "eval", flags, dont_inherit=True)]
         tree: Any = compile(code, name, "exec", flags | PyCF_ONLY_AST, dont_inherit=True)
@@ -49,20 +142,19 @@ class Blocks:
         parts: list[CodeType] = []
         if body:
             parts.append(compile(tree, name, "exec", flags, dont_inherit=True))
-            # an import from __future__ holds for the last expression, too, and not for the blocks to come: functions
-            # that are given to the code may need what the code does not
+            # an import from __future__ applies to the last expression, too, but not to later blocks
             flags |= parts[0].co_flags & _FUTURES
         if last is not None:
             parts.append(compile(Interactive([last]), name, "single", flags, dont_inherit=True))
         return parts
 
     def close_loop(self) -> str | None:
-        """Close the event loop, for a fork cannot share it; a later block gets another. Why that cannot be, or ``None``."""
+        """Close the event loop, which a fork cannot share; a later block gets another. Returns why that is impossible, or ``None``."""
         return self._loop.close()
 
     @interruptible
     def run(self, parts: Sequence[CodeType]) -> None:
-        """Run what :meth:`compile` has made. Raises whatever the code raises."""
+        """Run the parts of a block. Raises whatever the code raises."""
         if any(part.co_flags & _CO_COROUTINE for part in parts):
             self._loop.run(self._run_awaiting, parts)
             return
@@ -81,13 +173,13 @@ class Blocks:
 
 @interruptible
 def _display(value: object) -> None:
-    """Display the value of a block that was compiled as one expression; other code displays its values itself."""
+    """Display the value of a block that was compiled as one expression; other code displays its value itself."""
     if value is not None:
         sys.displayhook(value)
 
 
 class _Loop:
-    """The event loop of the blocks that ``await``. Between them it stands still, and no loop is running."""
+    """The event loop of blocks that ``await``. It runs only during such a block."""
 
     def __init__(self, interrupts: Interrupts) -> None:
         self._interrupts = interrupts
@@ -96,7 +188,7 @@ class _Loop:
     def run(
         self, work: Callable[[Sequence[CodeType]], Coroutine[Any, Any, None]], parts: Sequence[CodeType]
     ) -> None:
-        """Run ``work(parts)`` to its end, or to that of its cancellation, and raise whatever it raises."""
+        """Run ``work(parts)`` until it ends or is cancelled, and raise whatever it raises."""
         loop = self._open()
         requests: list[Handle] = []
         code = _Loop.run.__code__
@@ -114,7 +206,7 @@ class _Loop:
         finally:
             self._interrupts.defer(code, None)
             for late in requests:
-                # not for the next block
+                # otherwise it would hit the next block
                 late.cancel()
 
     def close(self) -> str | None:
@@ -148,16 +240,17 @@ def _complete(loop: AbstractEventLoop, task: Task[None]) -> None:
             except BaseException as second:
                 if not task.cancelled():
                     raise
-                # shows where the code was waiting
+                # this traceback shows where the code was waiting
                 raise error.with_traceback(second.__traceback__) from None
         elif not task.cancelled():
-            # it is told already
+            # it is reported already
             task.exception()
         raise
 
 
 def _run_until_done(loop: AbstractEventLoop, task: Task[None]) -> None:
-    # run_until_complete, if an interrupt comes just as the task ends, leaves behind what stops the loop at its next run
+    # unlike run_until_complete, which leaves a callback behind that stops the next run if an interrupt comes just as the task
+    # ends
     is_running = True
 
     def stop(_: Task[None]) -> None:
@@ -176,6 +269,6 @@ def _run_until_done(loop: AbstractEventLoop, task: Task[None]) -> None:
 
 
 def _handle(loop: AbstractEventLoop, context: dict[str, Any]) -> None:
-    # of a task that was interrupted; the block is, too
+    # a task was interrupted, and so is the block
     if not isinstance(context.get("exception"), KeyboardInterrupt):
         loop.default_exception_handler(context)

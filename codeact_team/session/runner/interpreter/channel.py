@@ -1,40 +1,77 @@
-"""The interpreter's end of the pipes to the supervisor: the only place that reads and writes frames."""
+"""What the interpreter shares with its supervisor: pipes for frames, a socket for descriptors, and the standard streams.
+
+Code may close, replace or redirect any of them.
+"""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-from collections import deque
-from collections.abc import Iterator
-from io import BufferedWriter, FileIO
-from os import read
+import sys
 
-from codeact_team.session.protocol import (
-    ANSWERS,
-    FROM_INTERPRETER,
-    KIB,
-    TO_INTERPRETER,
-    TOKEN_BYTES,
-    FrameReader,
-    Kind,
-    frame,
-)
-from codeact_team.session.runner.interpreter.descriptors import Descriptor
+# without the module around it, which the code may not need
+from _socket import AF_UNIX, MSG_CMSG_CLOEXEC, MSG_DONTWAIT, SOCK_STREAM, socket
+from collections import deque
+from fcntl import F_GETOWN, F_SETOWN, fcntl
+from io import BufferedWriter, FileIO, TextIOWrapper
+from os import get_blocking, read, write
+
+from codeact_team.sandbox.system.framing import FrameReader, frame, receive_with_descriptors
+from codeact_team.session.protocol import ANSWERS, BORN, FROM_INTERPRETER, KIB, TO_INTERPRETER, TOKEN_BYTES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from codeact_team.session.protocol import Kind
 
 _PIPE_BYTES = 64 * KIB
+_STDIN, _STDOUT, _STDERR = range(3)
 
 encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 decode = json.JSONDecoder().decode
 
 
-class Channel:
-    """Frames over three pipes: two that the supervisor writes, commands and answers, and one that it reads, reports.
+class Descriptor:
+    """Recognizes whether a descriptor still refers to the open file that it refers to now.
 
-    Frames may be sent by several threads. The writer below takes each under its own lock and in C, where no exception
-    of Python, not even one that is sent to the thread, can cut it short.
+    The open file is marked with an owner, which matters only for signals that nobody requests. Its inode would be a simpler
+    mark, but to read that takes a hundred times as long in a sandbox that inspects such calls.
+
+    Args:
+        fd: The descriptor.
+        owner: A process that outlives this object.
+    """
+
+    def __init__(self, fd: int, owner: int) -> None:
+        self.fd = fd
+        self._owner = owner
+        fcntl(fd, F_SETOWN, owner)
+
+    def is_intact(self) -> bool:
+        """Whether it still refers to the same open file."""
+        try:
+            return fcntl(self.fd, F_GETOWN) == self._owner
+        except OSError:
+            return False
+
+    def require(self) -> int:
+        """Return the descriptor. Raises an ``OSError`` if it no longer refers to the same open file."""
+        if not self.is_intact():
+            raise OSError(errno.EBADF, f"file descriptor {self.fd}, which is not the code's, was closed")
+        return self.fd
+
+
+class Channel:
+    """Frames over three pipes: the supervisor writes commands and answers, and reads reports.
+
+    Several threads may send frames. The writer takes each frame under its own lock and in C, where no Python exception, not
+    even one raised in the thread from outside, can cut it short.
 
     Attributes:
-        descriptors: Of the commands, the reports and the answers.
+        descriptors: The pipes of commands, reports and answers.
     """
 
     def __init__(self, commands: int, reports: int, answers: int) -> None:
@@ -44,19 +81,19 @@ class Channel:
         self.begin()
 
     def begin(self) -> None:
-        """Begin with what :attr:`descriptors` refer to now."""
+        """Use what :attr:`descriptors` refer to now."""
         for fd in self.descriptors:
             os.set_inheritable(fd, False)
         commands, reports, answers = self.descriptors
-        # one that is put in another's place has another owner, or cannot be read or written, which is an error, too
+        # a pipe in another one's place has another owner, or cannot be read or written, which is an error as well
         self._commands = Descriptor(commands, self._supervisor)
         self._reports = Descriptor(reports, self._supervisor)
         self.answering = Descriptor(answers, os.getpid())
         self._frames = FrameReader(TO_INTERPRETER)
-        self._arrived: deque[tuple[Kind, bytes]] = deque()
+        self._arrived: deque[tuple[int, bytes]] = deque()
 
-    def receive(self) -> tuple[Kind, bytes, bytes] | None:
-        """Wait for the next frame: its kind, its token and the rest; ``None`` when there will be no more."""
+    def receive(self) -> tuple[int, bytes, bytes] | None:
+        """Wait for the next command: its kind, its token and the rest. ``None`` when there will be no more."""
         while not self._arrived:
             data = read(self._commands.require(), _PIPE_BYTES)
             if not data:
@@ -73,12 +110,125 @@ class Channel:
                 yield payload[:TOKEN_BYTES], payload[TOKEN_BYTES:]
 
     def send(self, kind: Kind, token: bytes, *payload: bytes) -> None:
-        """Send a frame, of no more than :func:`room` bytes."""
+        """Send a frame whose payload has at most :func:`room` bytes."""
         self._reports.require()
         self._writer.write(frame(kind, token, *payload))
         self._writer.flush()
 
 
 def room(kind: Kind) -> int:
-    """How many bytes a frame of this kind can take, beside the token."""
+    """How many bytes a frame of this kind can hold beside the token."""
     return FROM_INTERPRETER[kind] - TOKEN_BYTES
+
+
+class ControlSocket:
+    """The socket by which descriptors for forks arrive, and by which a fork reports that it lives.
+
+    Args:
+        fd: Its number, whatever that refers to.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._socket = socket(AF_UNIX, SOCK_STREAM, 0, fd)
+
+    def receive(self, count: int) -> tuple[int, ...]:
+        """Receive descriptors that were sent together before.
+
+        Raises:
+            OSError: If there are not exactly so many.
+        """
+        _, descriptors, _ = receive_with_descriptors(self._socket, 1, MSG_DONTWAIT | MSG_CMSG_CLOEXEC)
+        if len(descriptors) != count:
+            raise OSError("the descriptors of a fork have not arrived")
+        return tuple(descriptors)
+
+    def send_birth(self, problem: str = "") -> None:
+        """Report that this process lives, or why it cannot."""
+        self._socket.send(BORN + problem.encode("utf-8", "replace"))
+
+
+class Streams:
+    """The standard streams: restores descriptors 0 to 2 and ``sys.stdin``, ``sys.stdout`` and ``sys.stderr`` after a block."""
+
+    def __init__(self) -> None:
+        self._supervisor = os.getppid()
+        self._copies = {fd: os.dup(fd) for fd in (_STDIN, _STDOUT, _STDERR)}
+        self._remember()
+        self._own: dict[str, Any] = {"stdin": sys.stdin, "stdout": sys.stdout, "stderr": sys.stderr}
+        for name in ("stdout", "stderr"):
+            self._own[name].reconfigure(encoding="utf-8", errors="backslashreplace")
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """All descriptors of the standard streams."""
+        return (*self._copies, *self._copies.values())
+
+    def _remember(self) -> None:
+        # with different owners, so that a copy of one in the place of the other is noticed
+        owners = {_STDIN: self._supervisor, _STDOUT: os.getpid(), _STDERR: os.getpid()}
+        self._descriptors = [
+            (Descriptor(fd, owner), Descriptor(self._copies[fd], owner)) for fd, owner in owners.items()
+        ]
+
+    def begin(self, output: int) -> None:
+        """In a fork of the interpreter, write to ``output`` from now on, and read nothing."""
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        os.dup2(null, _STDIN)
+        os.dup2(null, self._copies[_STDIN], inheritable=False)
+        os.close(null)
+        for fd in (_STDOUT, _STDERR):
+            os.dup2(output, fd)
+            os.dup2(output, self._copies[fd], inheritable=False)
+        self._remember()
+
+    def restore(self) -> None:
+        """Restore what the code has changed. Raises an ``OSError`` if it has closed even the copies."""
+        for descriptor, copy in self._descriptors:
+            if not descriptor.is_intact():
+                os.dup2(copy.require(), descriptor.fd)
+        if not get_blocking(_STDOUT):
+            for fd in (_STDOUT, _STDERR):
+                os.set_blocking(fd, True)
+        for name, stream in self._own.items():
+            if getattr(sys, name, None) is not stream or not _is_open(stream):
+                self._reopen()
+                return
+
+    def flush(self) -> None:
+        """Flush streams that the code has put in the place of ``sys.stdout`` and ``sys.stderr``."""
+        for name in ("stdout", "stderr"):
+            stream: Any = getattr(sys, name, None)
+            if stream is not None and stream is not self._own[name] and not getattr(stream, "closed", False):
+                stream.flush()
+
+    def write_error(self, text: str) -> None:
+        """Write to standard error, even if the code has redirected it."""
+        self.restore()
+        data = memoryview(text.encode("utf-8", "backslashreplace"))
+        while data:
+            data = data[write(_STDERR, data) :]
+
+    def _reopen(self) -> None:
+        if not _is_open(self._own["stdin"]):
+            self._own["stdin"] = open(0, encoding="utf-8", closefd=False)
+        for fd, name in ((_STDOUT, "stdout"), (_STDERR, "stderr")):
+            if not _is_open(self._own[name]):
+                self._own[name] = _writer(fd)
+        for name, stream in self._own.items():
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
+
+
+def _writer(fd: int) -> TextIOWrapper:
+    # unbuffered, to keep the order with what is written by other means
+    raw = open(fd, "wb", buffering=0, closefd=False)
+    return TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)
+
+
+def _is_open(stream: Any) -> bool:
+    try:
+        return not stream.closed
+    except ValueError:
+        # its buffer was detached
+        return False

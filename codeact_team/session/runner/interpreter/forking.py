@@ -1,40 +1,44 @@
-"""Forks the interpreter between two blocks. Linux only."""
+"""Forks the interpreter between two blocks, and seals one that only serves as fork template. Linux only."""
 
 from __future__ import annotations
 
 import gc
 import os
+import signal
 import stat
 import sys
-from _thread import _count as count_threads  # pyright: ignore[reportPrivateUsage]  # of threading, too
+import threading
+from _thread import _count as count_threads  # pyright: ignore[reportPrivateUsage]  # includes those of threading
 from base64 import b64decode
 from contextlib import suppress
+from fcntl import F_GETFL, fcntl
 from warnings import catch_warnings, simplefilter
 
-from codeact_team.session.protocol import BRANCHES, OF_A_FORK
-from codeact_team.session.runner.interpreter import sealing
-from codeact_team.session.runner.interpreter.control import Control
-from codeact_team.session.runner.interpreter.fork_obstacles import obstacle, open_descriptors
-from codeact_team.session.runner.interpreter.tracebacks import one_line
-from codeact_team.session.runner.interpreter.tree_copy import copy_content
+from codeact_team.sandbox.system.kernel import PR_SET_DUMPABLE, checked, enter_domain, install_filter, prctl
+from codeact_team.session.protocol import DESCRIPTORS_OF_A_FORK, FORKS_PREFIX
+from codeact_team.session.runner.fork_directories import copy_content
+from codeact_team.session.runner.interpreter.channel import ControlSocket
+from codeact_team.session.runner.interpreter.user_code import one_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
-    from codeact_team.session.runner.interpreter.channel import Channel
-    from codeact_team.session.runner.interpreter.streams import Streams
+    from codeact_team.session.runner.interpreter.channel import Channel, Streams
+
+_MAX_NAMES = 5
+_SHARED_AND_WRITABLE = "rw-s"
 
 
 class Forks:
-    """Forks this process, and is in the fork what it was here.
+    """Forks this process. In the fork, the interpreter continues with new pipes.
 
     Args:
-        channel: How commands come here, and reports go.
-        streams: Standard input and output.
-        control: The number of the socket by which descriptors come.
-        close_loop: Closes the event loop of the blocks, or says why that cannot be.
+        channel: The pipes of frames.
+        streams: The standard streams.
+        control: The number of the socket by which descriptors arrive.
+        close_loop: Closes the event loop of the blocks, or returns why that is impossible.
     """
 
     def __init__(
@@ -42,38 +46,37 @@ class Forks:
     ) -> None:
         self._channel = channel
         self._streams = streams
-        self._control = Control(control)
+        self._control = ControlSocket(control)
         self._close_loop = close_loop
         self._zygote: int | None = None
-        """This process, or that which it was forked from, if that is only there to be forked."""
+        """The sealed process: this one, or the one that it was forked from."""
         self._domain: int | None = None
-        """A Landlock ruleset, by which the forks are in a domain within that of this process, where nothing else keeps them
-        from it."""
-        self._untaken: Iterable[int] = ()
-        """The signals that forks of a sealed process do not take either."""
+        """A Landlock ruleset for the forks, if nothing else protects the sealed process from them."""
+        self._blocked_signals: Iterable[int] = ()
+        """The signals that were blocked before the process was sealed."""
         self._keeps_random_numbers = False
-        self._born: list[int] = []
-        """The forks of this process that have not been reaped."""
-        # one, where a thread has become this process
-        self._left_behind = count_threads()
-        """How many threads Python counts here that are those of the process this is a fork of."""
+        self._children: list[int] = []
+        """The forks of this process that were not reaped."""
+        # one, if a thread has become this process
+        self._lost_threads = count_threads()
+        """How many threads Python counts here that exist only in the process that this is a fork of."""
 
     def seal(self, request: dict[str, Any], *, own_threads: int, keeps_random_numbers: bool) -> str | None:
-        """Be there only to be forked from now on; see :attr:`Kind.SEAL`.
+        """Serve only as fork template from now on; see :attr:`Kind.SEAL`.
 
         Args:
             request: The payload.
-            own_threads: How many threads are the runner's, beside the main one.
-            keeps_random_numbers: Whether the forks go on with the random generators as they are here.
+            own_threads: How many threads belong to the runner, beside the main one.
+            keeps_random_numbers: Whether the forks continue with the state of the random generators.
 
         Returns:
-            Why that cannot be, or ``None``.
+            Why that is impossible, or ``None``.
         """
         try:
             if request["has_domain"]:
                 (self._domain,) = self._control.receive(1)
             if (refused := self._obstacle(own_threads)) is None:
-                self._untaken = sealing.seal(b64decode(request["filter"]), hide=self._domain is None)
+                self._blocked_signals = _seal(b64decode(request["filter"]), hide=self._domain is None)
                 self._zygote, self._keeps_random_numbers = os.getpid(), keeps_random_numbers
                 gc.collect()
                 # the forks share these pages as long as nobody writes to them
@@ -89,23 +92,23 @@ class Forks:
 
         Args:
             request: The payload.
-            own_threads: How many threads are the runner's, beside the main one.
+            own_threads: How many threads belong to the runner, beside the main one.
 
         Returns:
-            Whether this is a fork now. If not: why there are none, or ``None``.
+            Whether this process is a fork now; otherwise also why there are none, or ``None``.
         """
         births: list[tuple[int, ...]] = []
         try:
-            births += [self._control.receive(OF_A_FORK) for _ in request["directories"]]
+            births += [self._control.receive(DESCRIPTORS_OF_A_FORK) for _ in request["directories"]]
             if self._zygote is None:
                 self.reap()
                 if (refused := self._obstacle(own_threads, births)) is not None:
                     return False, refused
-            keep = _random_numbers() if self._keeps_random_numbers else _reseed
-            # to fork twice is to copy all tables of pages twice: nothing for a process that may have much memory
-            number = self._fork_each(len(births)) if self._zygote is None else _leave_each(len(births))
+            set_random_numbers = _kept_random_numbers() if self._keeps_random_numbers else _reseed
+            # a second fork copies all page tables a second time: nothing for a process that may have much memory
+            number = self._fork_each(len(births)) if self._zygote is None else _fork_orphans(len(births))
             if number is not None:
-                self._become(births[number], request, number, keep)
+                self._become(births[number], request, number, set_random_numbers)
             return number is not None, None
         except BaseException as error:
             return False, one_line(error)
@@ -114,40 +117,40 @@ class Forks:
                 os.close(fd)
 
     def _fork_each(self, count: int) -> int | None:
-        """Fork this process so many times; the number of the fork in each of them, from 0, and here ``None``."""
+        """Fork this process ``count`` times. Returns the number of the fork in each of them, from 0, and here ``None``."""
         with catch_warnings():
-            # of threads there is only the runner's own, which a fork does without
+            # there are no threads but the runner's own, which a fork does without
             simplefilter("ignore", DeprecationWarning)
             for number in range(count):
                 if (pid := os.fork()) == 0:
-                    self._born.clear()
+                    self._children.clear()
                     return number
-                self._born.append(pid)
+                self._children.append(pid)
         return None
 
     def reap(self) -> None:
-        """Let those forks be gone that have ended."""
-        for pid in [*self._born]:
+        """Reap the forks that have ended."""
+        for pid in [*self._children]:
             try:
                 ended, _ = os.waitpid(pid, os.WNOHANG)
             except ChildProcessError:
                 # the code has waited for it
                 ended = pid
             if ended:
-                self._born.remove(pid)
+                self._children.remove(pid)
 
     def announce(self) -> None:
-        """Say of this fork that it lives."""
-        self._control.send()
+        """Report that this fork lives."""
+        self._control.send_birth()
 
     @property
-    def _own(self) -> tuple[int, ...]:
+    def _own_descriptors(self) -> tuple[int, ...]:
         domain = () if self._domain is None else (self._domain,)
         return (*self._channel.descriptors, *self._streams.descriptors, self._control.fd, *domain)
 
     def _obstacle(self, own_threads: int, births: Sequence[tuple[int, ...]] = ()) -> str | None:
-        descriptors = (*self._own, *sum(births, ()))
-        return self._close_loop() or obstacle(descriptors, own_threads, self._left_behind)
+        descriptors = (*self._own_descriptors, *sum(births, ()))
+        return self._close_loop() or obstacle(descriptors, own_threads, self._lost_threads)
 
     def _close_domain(self) -> None:
         domain, self._domain = self._domain, None
@@ -159,11 +162,11 @@ class Forks:
         birth: tuple[int, ...],
         request: dict[str, Any],
         number: int,
-        keep_random_numbers: Callable[[], None],
+        set_random_numbers: Callable[[], None],
     ) -> None:
-        """Be a fork, with these descriptors; ends this process where that cannot be."""
+        """Become a fork with these descriptors. Ends this process if that is impossible."""
         *pipes, control, output = birth
-        self._left_behind = count_threads()
+        self._lost_threads = count_threads()
         try:
             os.dup2(control, self._control.fd, inheritable=False)
             os.setsid()
@@ -172,42 +175,80 @@ class Forks:
             self._channel.begin()
             self._streams.begin(output)
             if self._zygote is not None:
-                if self._domain is None:
-                    sealing.show()
-                else:
-                    sealing.enter_domain(self._domain)
-                    self._close_domain()
-                sealing.require_sealed(self._zygote)
-                self._zygote, self._keeps_random_numbers = None, False
-                sealing.take_signals(but=self._untaken)
-            _reopen_files(self._own)
+                self._unseal(self._zygote)
+            _reopen_files(self._own_descriptors)
             if (directory := request["directories"][number]) is not None:
-                copy_content(request["home"], directory, BRANCHES)
-                go_along(request["home"], directory)
-            keep_random_numbers()
+                copy_content(request["home"], directory, FORKS_PREFIX)
+                change_directory(request["home"], directory)
+            set_random_numbers()
         except BaseException as error:
             with suppress(OSError):
-                self._control.send(one_line(error))
+                self._control.send_birth(one_line(error))
             os._exit(1)
 
+    def _unseal(self, zygote: int) -> None:
+        """Undo, in a fork of a sealed process, what the code may undo, after protecting that process from it."""
+        if self._domain is None:
+            # the code may do what it likes with its own process
+            checked(prctl(PR_SET_DUMPABLE, 1))
+        else:
+            enter_domain(self._domain)
+            self._close_domain()
+        _require_sealed(zygote)
+        self._zygote, self._keeps_random_numbers = None, False
+        # no signal is pending in a fork
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked_signals)
 
-def go_along(home: str, to: str) -> None:
-    """Be in the directory ``to``, at the place where this process was below ``home``; if it was outside, it stays."""
+
+def _seal(instructions: bytes, *, hide: bool) -> Iterable[int]:
+    """Refuse system calls that are aimed at this process, here and in all its forks, and block all signals here.
+
+    Args:
+        instructions: The program of the system call filter.
+        hide: Whether to keep others from reading and tracing this process; needless outside the domain of its forks.
+
+    Returns:
+        The signals that were blocked before.
+
+    Raises:
+        OSError: If the kernel does not do that.
+    """
+    if hide:
+        checked(prctl(PR_SET_DUMPABLE, 0))
+    install_filter(instructions)
+    # an open file can send a signal to its owner, whoever that is
+    return signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+
+
+def _require_sealed(process: int) -> None:
+    """Raise an ``OSError`` if code that runs here could change the memory of a process.
+
+    Reading it would reveal nothing: its forks have everything that it has.
+    """
+    try:
+        os.close(os.open(f"/proc/{process}/mem", os.O_WRONLY))
+    except OSError:
+        return
+    raise OSError("the code could change the process that interpreters are forked from")
+
+
+def change_directory(home: str, to: str) -> None:
+    """Change from a place below ``home`` to the same place below ``to``. A process outside ``home`` stays where it is."""
     here = os.path.relpath(os.getcwd(), home)
     if here.split(os.sep)[0] != os.pardir:
         os.chdir(os.path.normpath(os.path.join(to, here)))
 
 
 def move(home: str, to: str) -> None:
-    """Like :func:`go_along`, as far as that is possible: the code may have removed where it was."""
+    """Like :func:`change_directory`, if possible: the code may have removed the directory."""
     with suppress(OSError):
-        go_along(home, to)
+        change_directory(home, to)
 
 
-def _leave_each(count: int) -> int | None:
-    """Fork this process so many times, the forks as children of whoever adopts orphans.
+def _fork_orphans(count: int) -> int | None:
+    """Fork this process ``count`` times, so that the forks become children of whoever adopts orphans.
 
-    Returns in each of them its number, from 0; here ``None``, once they are adopted.
+    Returns the number of the fork in each of them, from 0; here ``None``, once they are adopted.
     """
     if between := os.fork():
         os.waitpid(between, 0)
@@ -219,8 +260,8 @@ def _leave_each(count: int) -> int | None:
 
 
 def _reopen_files(own: tuple[int, ...]) -> None:
-    """Give this fork a position of its own in each file and directory that it reads."""
-    for fd in open_descriptors(own):
+    """Give this fork its own position in each file and directory that it reads."""
+    for fd in _open_descriptors(own):
         try:
             mode = os.fstat(fd).st_mode
         except OSError:
@@ -235,24 +276,110 @@ def _reopen_files(own: tuple[int, ...]) -> None:
         os.close(copy)
 
 
-def _random_numbers() -> Callable[[], None]:
-    """What puts the default random generators back to where they are now."""
+def _kept_random_numbers() -> Callable[[], None]:
+    """A function that sets the default random generators to their present state."""
     random, numpy = sys.modules.get("random"), sys.modules.get("numpy.random")
     states = [
         (random.setstate, random.getstate()) if random else None,
         (numpy.set_state, numpy.get_state()) if numpy else None,
     ]
 
-    def put_back() -> None:
-        for put, state in filter(None, states):
-            put(state)
+    def restore() -> None:
+        for set_state, state in filter(None, states):
+            set_state(state)
 
-    return put_back
+    return restore
 
 
 def _reseed() -> None:
-    """Have the default random generators go ways of their own; that of ``random`` does so by itself in a fork."""
+    """Reseed the default random generator of numpy; that of ``random`` reseeds itself in a fork."""
     if numpy := sys.modules.get("numpy.random"):
         # the code may have put anything there
         with suppress(Exception):
             numpy.seed()
+
+
+def obstacle(own_descriptors: Iterable[int], own_threads: int, lost_threads: int) -> str | None:
+    """Why a fork would not be a true copy of this process, as a message for the author of the code; ``None`` if it would.
+
+    Args:
+        own_descriptors: Descriptors of the runner, which a fork replaces.
+        own_threads: How many threads belong to the runner, beside the main one.
+        lost_threads: How many threads Python counts that do not exist in this process.
+    """
+    try:
+        return (
+            _python_threads(own_threads + lost_threads)
+            or _native_threads(own_threads)
+            or _shared_descriptors(own_descriptors)
+            or _shared_memory()
+        )
+    except OSError as error:
+        return f"what it has open cannot be seen here: {error}"
+
+
+def _python_threads(own: int) -> str | None:
+    if (others := count_threads() - own) <= 0:
+        return None
+    names = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+    return (
+        f"{others} Python thread(s) run ({_listed(names) or 'unnamed'}): join them, or shut their pool down"
+    )
+
+
+def _native_threads(own: int) -> str | None:
+    expected = 1 + own
+    if len(os.listdir("/proc/self/task")) <= expected:
+        return None
+    # thread pools that support forks end their threads at a fork and restart them when needed; others remain
+    if (child := os.fork()) == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    tasks = os.listdir("/proc/self/task")
+    if len(tasks) <= expected:
+        return None
+    names = {_read(f"/proc/self/task/{task}/comm").strip() for task in tasks}
+    return f"{len(tasks) - expected} native thread(s) of a library run that a fork would lose (among {_listed(sorted(names))})"
+
+
+def _shared_descriptors(own: Iterable[int]) -> str | None:
+    for fd in _open_descriptors(own):
+        try:
+            mode, access = os.fstat(fd).st_mode, fcntl(fd, F_GETFL) & os.O_ACCMODE
+        except OSError:
+            # the one that lists them
+            continue
+        if stat.S_ISREG(mode) and access != os.O_RDONLY:
+            return f"{_name(fd)} is open for writing: close it (a database counts as a file)"
+        if stat.S_ISSOCK(mode):
+            return f"a socket is open (file descriptor {fd}): close the connection"
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISCHR(mode)):
+            return f"{_name(fd)} is open (file descriptor {fd}), which cannot be copied: close it"
+    return None
+
+
+def _shared_memory() -> str | None:
+    for line in _read("/proc/self/maps").splitlines():
+        _, access, *rest = line.split(None, 5)
+        if access == _SHARED_AND_WRITABLE:
+            return f"memory is shared with a file or another process ({rest[-1]}): close it"
+    return None
+
+
+def _open_descriptors(own: Iterable[int]) -> list[int]:
+    """The open descriptors except the runner's ``own``; one of them may be closed by now."""
+    return sorted(set(map(int, os.listdir("/proc/self/fd"))) - set(own))
+
+
+def _name(fd: int) -> str:
+    return os.readlink(f"/proc/self/fd/{fd}")
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(map(repr, names[:_MAX_NAMES])) + more
+
+
+def _read(path: str) -> str:
+    with open(path, errors="replace") as file:
+        return file.read()

@@ -12,17 +12,16 @@ from os import getpid
 from types import ModuleType
 
 from codeact_team.session.protocol import RUN_HEAD, Kind
-from codeact_team.session.runner.interpreter import artifact_capture
-from codeact_team.session.runner.interpreter.blocks import Blocks
-from codeact_team.session.runner.interpreter.bound_names import Names
-from codeact_team.session.runner.interpreter.channel import Channel, decode, encode, room
-from codeact_team.session.runner.interpreter.final_answer import Answer
-from codeact_team.session.runner.interpreter.interrupts import Interrupts
-from codeact_team.session.runner.interpreter.library_modules import LibraryFinder
-from codeact_team.session.runner.interpreter.sources import Sources
-from codeact_team.session.runner.interpreter.stack_frames import interruptible
-from codeact_team.session.runner.interpreter.streams import Streams
-from codeact_team.session.runner.interpreter.tracebacks import formatted, one_line
+from codeact_team.session.runner.interpreter.blocks import Blocks, Interrupts
+from codeact_team.session.runner.interpreter.channel import Channel, Streams, decode, encode, room
+from codeact_team.session.runner.interpreter.reports import Artifacts, FinalAnswer, Names, ShownFigures
+from codeact_team.session.runner.interpreter.user_code import (
+    LibraryFinder,
+    Sources,
+    formatted,
+    interruptible,
+    one_line,
+)
 from codeact_team.session.runner.user_site import prepare_user_site, written_by_code_last
 
 TYPE_CHECKING = False
@@ -45,11 +44,11 @@ _display = sys.displayhook
 
 
 class Interpreter:
-    """Runs the blocks that come through ``channel``, one after the other.
+    """Runs the blocks that arrive through ``channel``, one after the other.
 
     Args:
-        channel: Where commands come from.
-        control: The number of the socket by which forks get their descriptors.
+        channel: The pipes of frames.
+        control: The number of the socket by which the descriptors of forks arrive.
         load: Imports a module of the runner.
     """
 
@@ -70,18 +69,18 @@ class Interpreter:
         self._sources = Sources()
         self._interrupts = Interrupts()
         self._blocks = Blocks(self._namespace, self._interrupts)
-        self._answer = Answer()
+        self._answer = FinalAnswer()
         self._parts: Sequence[CodeType] = ()
         self._names: Names | None = None
         self._shown: object = None
         self._denied = False
         sys.displayhook = self._displayhook
-        self._figures = artifact_capture.ShownFigures()
-        # nothing of what there is now will ever be garbage
+        self._figures = ShownFigures()
+        # no object that exists now will ever be garbage
         gc.freeze()
 
     def serve(self) -> None:
-        """Run what comes, until nothing more will, or the code has closed what this needs."""
+        """Run what arrives, until nothing more will, or the code has closed a pipe that this needs."""
         while (command := self._channel.receive()) is not None:
             kind, token, payload = command
             if self._forks is not None:
@@ -98,12 +97,12 @@ class Interpreter:
             _, number = RUN_HEAD.unpack_from(payload)
             name = f"<block {number}>"
             code = payload[RUN_HEAD.size :].decode()
-            # what a setup has seeded stays so in the interpreters that are forked from this one
+            # random generators that a setup has seeded stay so in forks of this interpreter
             self._seeded = self._seeded or (kind is Kind.SETUP and "seed" in code)
             with written_by_code_last() if kind is Kind.SETUP else nullcontext():
                 report = self._run(code, name, token)
             self._channel.send(Kind.REPORT, token, report)
-            # now nobody waits for it
+            # nobody waits for this any more
             self._sources.settle(name, self._parts)
             self._streams.restore()
 
@@ -111,14 +110,14 @@ class Interpreter:
         if self._tools is None:
             if not tools:
                 return
-            made: type[Tools] = self._load(_TOOLS).Tools
-            self._tools = made(self._channel, self._interrupts, self._namespace)
+            tools_class: type[Tools] = self._load(_TOOLS).Tools
+            self._tools = tools_class(self._channel, self._interrupts, self._namespace)
         self._tools.declare(tools)
 
     def _fork_or_seal(self, kind: Kind, token: bytes, request: dict[str, Any]) -> None:
         if self._forks is None:
-            made: type[Forks] = self._load(_FORKING).Forks
-            self._forks = made(self._channel, self._streams, self._control, self._blocks.close_loop)
+            forks_class: type[Forks] = self._load(_FORKING).Forks
+            self._forks = forks_class(self._channel, self._streams, self._control, self._blocks.close_loop)
         calls = None if self._tools is None else self._tools.calls
         own_threads = 0 if calls is None else calls.threads
         if kind is Kind.SEAL:
@@ -144,12 +143,12 @@ class Interpreter:
         try:
             exit_code, interrupted = self._guarded(self._execute, code, name)
             if getpid() != self._pid:
-                # a child that the code has forked, and that came to the end of the block, too
+                # a child that the code has forked also reaches the end of the block
                 os._exit(exit_code)
             if not interrupted and (self._shown is not None or "matplotlib.pyplot" in sys.modules):
                 _, interrupted = self._guarded(self._send_artifacts, token)
         except KeyboardInterrupt:
-            # came while a failure was being told
+            # it came while a failure was being reported
             exit_code, interrupted = _INTERRUPTED, True
         self._interrupts.disarm()
         if interrupted:
@@ -161,14 +160,14 @@ class Interpreter:
         return self._report(exit_code, interrupted)
 
     def _guarded(self, work: Callable[..., None], *arguments: Any) -> tuple[int, bool]:
-        """The exit code of ``work``, and whether it was interrupted."""
+        """Call ``work``. Returns its exit code, and whether it was interrupted."""
         try:
             work(*arguments)
         except SystemExit as error:
             exit_code, text = _exit_status(error)
             interrupted = False
         except BaseException as error:
-            # not isinstance(), which may ask the error itself
+            # not isinstance(), which may call the error itself
             interrupted = issubclass(type(error), KeyboardInterrupt) and self._interrupts.came
             self._denied = self._tools is not None and self._tools.is_denial(error)
             exit_code, text = _INTERRUPTED if interrupted else _FAILED, formatted(error)
@@ -194,7 +193,7 @@ class Interpreter:
 
     def _send_artifacts(self, token: bytes) -> None:
         send = partial(self._channel.send, Kind.ARTIFACT, token)
-        artifact_capture.Artifacts(send, self._streams.write_error, self._figures).collect(self._shown)
+        Artifacts(send, self._streams.write_error, self._figures).collect(self._shown)
 
     def _report(self, exit_code: int, interrupted: bool) -> bytes:
         names, omitted = self._names.describe() if self._names else ([], 0)
@@ -210,12 +209,12 @@ class Interpreter:
 
 
 def _encoded(report: dict[str, Any]) -> bytes:
-    # what cannot be encoded would make the whole report unreadable
+    # one unencodable character would make the whole report unreadable
     return encode(report).encode("utf-8", "replace")
 
 
 def _exit_status(error: SystemExit) -> tuple[int, str]:
-    """The exit code that ``error`` asks for, and what is to be written to standard error."""
+    """The exit code that ``error`` requests, and the text for standard error."""
     try:
         code = error.code
         if code is None:
@@ -224,12 +223,12 @@ def _exit_status(error: SystemExit) -> tuple[int, str]:
             return int.__and__(code, 0xFF), ""
         return _FAILED, f"{code}\n"
     except BaseException as second:
-        # also an interrupt of a __str__ that does not end
+        # including the interrupt of a __str__ that does not end
         return _FAILED, formatted(second)
 
 
 def main(sources: object, load: Callable[[str], Any], arguments: list[str]) -> None:
-    """Run blocks until the supervisor closes the pipe, then exit, with ``EX_SOFTWARE`` if that cannot be done."""
+    """Run blocks until the supervisor closes the pipe, then exit; with ``EX_SOFTWARE`` after a failure."""
     status = 0
     try:
         *pipes, control = map(int, arguments)
@@ -242,5 +241,5 @@ def main(sources: object, load: Callable[[str], Any], arguments: list[str]) -> N
         with suppress(OSError):
             text = f"the interpreter cannot go on: {one_line(error)}\n"
             os.write(2, text.encode("utf-8", "backslashreplace"))
-    # whatever threads the code has left: nobody waits for them
+    # without waiting for threads that the code has left
     os._exit(status)

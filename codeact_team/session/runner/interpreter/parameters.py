@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from codeact_team.session.runner.interpreter.stack_frames import interruptible_module
+from codeact_team.session.runner.interpreter.user_code import interruptible_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

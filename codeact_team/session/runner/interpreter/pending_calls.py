@@ -1,4 +1,4 @@
-"""Calls of the host's tools: sent, waited for in whatever thread or event loop, and answered in any order."""
+"""Calls of the host's tools: sent and awaited by any thread or event loop, and answered in any order."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from os import getpid
 from signal import SIG_BLOCK, pthread_sigmask, valid_signals
 
 from codeact_team.session.protocol import MAX_CALL_BYTES_AT_ONCE, MAX_CALLS_AT_ONCE, Kind
-from codeact_team.session.runner.interpreter.stack_frames import interruptible
 from codeact_team.session.runner.interpreter.tool_answers import ToolError, read_answer
-from codeact_team.session.runner.interpreter.tracebacks import one_line
+from codeact_team.session.runner.interpreter.user_code import interruptible, one_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
     from typing import Any
 
+    from codeact_team.session.runner.interpreter.blocks import Interrupts
     from codeact_team.session.runner.interpreter.channel import Channel
-    from codeact_team.session.runner.interpreter.interrupts import Interrupts
 
 _NOT_HERE = "tools can be called by the session's own process only"
 _NOT_NOW = "tools can be called while a block runs only"
@@ -34,16 +33,16 @@ _LEFT_BEHIND = "this thread may call no tools any more: the block that started i
 _INTERRUPTED = "the block that made this call was interrupted"
 
 _PATIENCE = 1.0
-"""Seconds. Python misses a signal that comes just before it waits, and sees it when it does not wait any more."""
+"""Seconds. Python notices a signal that comes just before it waits only when the wait ends."""
 
 
 class _Call:
-    """A call, and what comes of it.
+    """A call, and its result.
 
     Args:
-        request: The payload, from behind the id.
-        wake: Has the caller go on; fails with a ``RuntimeError`` if it has gone on already.
-        thread: That which waits, if one does.
+        request: The payload behind the id.
+        wake: Wakes the caller. Raises a ``RuntimeError`` if the caller does not wait any more.
+        thread: The thread that waits, if one does.
     """
 
     def __init__(self, request: bytes, wake: Callable[[], object], thread: int | None = None) -> None:
@@ -61,18 +60,18 @@ class _Call:
 
     @interruptible
     def result(self) -> Any:
-        """What the tool returned, if it did."""
+        """The value that the tool returned. Raises a :class:`ToolError` if it failed."""
         if self._error is None:
             return self._value
         try:
             raise self._error
         finally:
-            # or it would keep alive, by its traceback, all that its frames refer to
+            # otherwise its traceback would keep the values of its frames alive
             self._error = None
 
 
 class Calls:
-    """The calls of the block that runs. What the host would refuse to have at once waits here."""
+    """The calls of the running block. Holds back calls that exceed what the host accepts at once."""
 
     def __init__(self, channel: Channel, interrupts: Interrupts) -> None:
         self._channel = channel
@@ -83,14 +82,14 @@ class Calls:
 
     @property
     def threads(self) -> int:
-        """How many threads are the runner's."""
+        """How many threads belong to the runner."""
         return int(self._listening)
 
     def begin_process(self) -> None:
-        """Begin in this process, which may be a fork of the one before, between two blocks."""
+        """Start in this process, which may be a fork, between two blocks."""
         self._pid = getpid()
         self._main_thread = get_ident()
-        # what runs within it may be a finalizer of the code, which may do anything
+        # reentrant: a finalizer of the code may run within it, and call a tool
         self._lock = RLock()
         self._token: bytes | None = None
         self._sent: dict[int, _Call] = {}
@@ -99,7 +98,7 @@ class Calls:
         self._listening = False
         self._broken: str | None = None
         self._left_behind: dict[int, FrameType] = {}
-        """What other threads were at when the last block ended."""
+        """The outermost frame of the work of each thread that has outlived the last block."""
 
     def begin(self, token: bytes) -> None:
         """A block begins."""
@@ -115,7 +114,7 @@ class Calls:
             self._queue.clear()
         _fail(calls, _ENDED)
         self._left_behind = {}
-        # beside the one that listens
+        # beside the one that reads answers
         if count_threads() > self._listening:
             workers = _workers_of_pools()
             frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
@@ -125,7 +124,7 @@ class Calls:
 
     @interruptible
     def call(self, request: bytes) -> Any:
-        """Call a tool, with the payload that follows the id, and wait. If it fails, that is a :class:`ToolError`."""
+        """Call a tool, with the payload that follows the id, and wait. Raises a :class:`ToolError` if it fails."""
         done = allocate_lock()
         done.acquire()
         call = _Call(request, done.release, get_ident())
@@ -135,7 +134,7 @@ class Calls:
             while not done.acquire(timeout=_PATIENCE):
                 pass
         except BaseException:
-            self._forsake(call)
+            self._cancel(call)
             self._check()
             raise
         return call.result()
@@ -151,7 +150,7 @@ class Calls:
             self._check()
             await done
         except BaseException:
-            self._forsake(call)
+            self._cancel(call)
             self._check()
             raise
         return call.result()
@@ -173,8 +172,8 @@ class Calls:
         self._send(ready, token)
 
     def _is_left_behind(self) -> bool:
-        """Whether the thread is still at what it was at when a block ended."""
-        # it may have the number of another one that has ended since
+        """Whether this thread still does the work that it did when a block ended."""
+        # its id may be that of an earlier thread that has ended since
         left = self._left_behind.get(get_ident())
         if left is None:
             return False
@@ -182,7 +181,7 @@ class Calls:
         return _work(here, _workers_of_pools()) is left
 
     def _admit(self) -> list[_Call]:
-        """Take out of the queue what there is room for; to be called within the lock."""
+        """Take the calls out of the queue that there is room for. Must be called within the lock."""
         admitted: list[_Call] = []
         while (
             self._queue
@@ -196,18 +195,18 @@ class Calls:
         return admitted
 
     def _send(self, calls: Iterable[_Call], token: bytes) -> None:
-        # not within the lock: it may take its time. If the block ends meanwhile, the supervisor drops it for its token
+        # not within the lock, as it may take long. If the block ends meanwhile, the supervisor drops the call for its token
         for call in calls:
             try:
                 self._channel.send(Kind.CALL, token, call.payload)
             except OSError as error:
                 if error.errno is None:
-                    # not the system's: what the code's handler of a signal has raised
+                    # raised by a signal handler of the code, not by the system
                     raise
                 self._give_up(str(error))
 
     def _settle(self, token: bytes, number: int | None, value: Any, error: ToolError | None) -> None:
-        """Complete a call, if it is known, and send those that there is room for now."""
+        """Complete a call, if it is known, and send calls that there is room for now."""
         with self._lock:
             if token != self._token or number not in self._sent:
                 return
@@ -218,15 +217,15 @@ class Calls:
         self._send(ready, token)
 
     def _give_up(self, reason: str) -> None:
-        """No call will be answered any more."""
+        """Fail all calls, now and later."""
         with self._lock:
             self._broken = f"tools cannot be called any more: {reason}"
             calls = self._unanswered()
             self._queue.clear()
         _fail(calls, self._broken)
 
-    def _forsake(self, call: _Call) -> None:
-        """Nobody waits for it any more. It takes up room until it is answered."""
+    def _cancel(self, call: _Call) -> None:
+        """Cancel a call for which nobody waits any more. It takes up room until it is answered."""
         if getpid() != self._pid:
             return
         with self._lock:
@@ -267,11 +266,11 @@ class Calls:
             except RuntimeError as error:
                 raise ToolError(f"tools cannot be called: {error}") from None
             self._listening = True
-            # or it would hold up this thread just before it waits for the answer; see _PATIENCE
+            # otherwise that thread could delay this one just before it waits for the answer; see _PATIENCE
             ready.acquire()
 
     def _read(self, ready: LockType) -> None:
-        # a signal has to reach the main thread, and interrupt what it waits for
+        # a signal has to reach the main thread, to interrupt what that waits for
         pthread_sigmask(SIG_BLOCK, valid_signals())
         ready.release()
         try:
@@ -290,7 +289,7 @@ def _fail(calls: Iterable[_Call], reason: str) -> None:
 
 
 def _work(frame: FrameType, workers: set[CodeType]) -> FrameType | None:
-    """What the thread with this innermost frame is at; ``None`` for a worker of a pool that has nothing to do."""
+    """The outermost frame of the work of a thread, given its innermost one; ``None`` for an idle worker of a pool."""
     work: FrameType | None = None
     outer: FrameType | None = frame
     while outer is not None and outer.f_code not in workers:
@@ -299,7 +298,7 @@ def _work(frame: FrameType, workers: set[CodeType]) -> FrameType | None:
 
 
 def _workers_of_pools() -> set[CodeType]:
-    """The functions in which threads of pools get one task after the other, from any block."""
+    """The functions in which threads of pools take one task after the other, of any block."""
     workers: set[CodeType] = set()
     for module, function in (("concurrent.futures.thread", "_worker"), ("multiprocessing.pool", "worker")):
         code = getattr(getattr(sys.modules.get(module), function, None), "__code__", None)

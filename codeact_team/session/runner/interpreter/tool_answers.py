@@ -8,8 +8,7 @@ from binascii import a2b_base64
 from io import BytesIO
 
 from codeact_team.session.runner.interpreter.channel import decode
-from codeact_team.session.runner.interpreter.stack_frames import interruptible_module
-from codeact_team.session.runner.interpreter.tracebacks import one_line
+from codeact_team.session.runner.interpreter.user_code import interruptible_module, one_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

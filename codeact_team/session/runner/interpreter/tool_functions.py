@@ -5,7 +5,7 @@ from __future__ import annotations
 from codeact_team.session.runner.interpreter.arguments import Problem, encoded, plain
 from codeact_team.session.runner.interpreter.channel import encode
 from codeact_team.session.runner.interpreter.parameters import Parameters
-from codeact_team.session.runner.interpreter.stack_frames import interruptible_module
+from codeact_team.session.runner.interpreter.user_code import interruptible_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

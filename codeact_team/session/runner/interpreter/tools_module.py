@@ -7,17 +7,17 @@ from types import ModuleType
 
 from codeact_team.session.runner.interpreter.parameters import nearest
 from codeact_team.session.runner.interpreter.pending_calls import Calls
-from codeact_team.session.runner.interpreter.stack_frames import interruptible_module
 from codeact_team.session.runner.interpreter.tool_answers import CLASSES, is_denial
 from codeact_team.session.runner.interpreter.tool_functions import Tool
+from codeact_team.session.runner.interpreter.user_code import interruptible_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+    from codeact_team.session.runner.interpreter.blocks import Interrupts
     from codeact_team.session.runner.interpreter.channel import Channel
-    from codeact_team.session.runner.interpreter.interrupts import Interrupts
 
 interruptible_module(__name__)
 

@@ -1,7 +1,7 @@
 """Keeps the code from reading, tracing, signalling and imitating the process that supervises it.
 
 The code runs as the same user in the same sandbox, so the kernel has to tell them apart. Linux only; elsewhere nothing
-is guarded, and said so.
+is guarded, and the host is told so.
 """
 
 from __future__ import annotations
@@ -12,15 +12,23 @@ import os
 import struct
 import sys
 
-from codeact_team.sandbox.system import landlock
-from codeact_team.sandbox.system.filters import OF_ITSELF, Rule, assemble, install, install_program
+from codeact_team.sandbox.system.filters import OF_ITSELF, Rule, assemble, install
 from codeact_team.sandbox.system.kernel import (
+    ABI_OF_MOVES,
+    ABI_OF_SCOPES,
     CAPABILITIES,
+    MOVE,
     PR_GET_DUMPABLE,
     PR_SET_DUMPABLE,
     PR_SET_NO_NEW_PRIVS,
+    SIGNALS,
     SIZE_OF_CAPABILITIES,
+    allow,
+    enter_domain,
+    install_filter,
+    landlock_abi,
     libc,
+    make_ruleset,
     prctl,
 )
 
@@ -28,16 +36,15 @@ _CAP_SYS_PTRACE = 1 << 19
 
 
 class Guard:
-    """Guards this process, from now on, against everything that it starts, and one other that it has started.
+    """Guards this process, and one other that it has started, against everything that it starts from now on.
 
-    Against reading: this process is not dumpable, or else its children are in Landlock domains of their own. Against
-    signals: a system call filter, or else a Landlock scope, which also keeps one block from ending what another has left
-    running.
+    Against reading: this process is not dumpable, or its children are in Landlock domains of their own. Against signals: a
+    system call filter, or a Landlock scope, which also keeps one block from ending what another has left running.
 
     Attributes:
-        unguarded: What code could do to this process, or ``None``.
+        unguarded: What code can do to this process, or ``None``.
         can_shield: Whether :meth:`shield` is possible.
-        ruleset: Of the Landlock domains that children enter; ``None`` if they enter none.
+        ruleset: The ruleset of the Landlock domains that children enter; ``None`` if they enter none.
     """
 
     def __init__(self) -> None:
@@ -55,23 +62,23 @@ class Guard:
         unreachable = _filter_calls()
         is_filtered = unreachable
         if not (unreadable and unreachable):
-            abi = landlock.abi()
-            scope = landlock.SIGNALS if not unreachable and abi >= landlock.ABI_OF_SCOPES else 0
-            if abi >= landlock.ABI_OF_MOVES and (ruleset := _make_ruleset(scope)) is not None:
+            abi = landlock_abi()
+            scope = SIGNALS if not unreachable and abi >= ABI_OF_SCOPES else 0
+            if abi >= ABI_OF_MOVES and (ruleset := _make_ruleset(scope)) is not None:
                 self.ruleset = ruleset
                 unreadable = unreadable or self._memory_is_closed()
                 unreachable = unreachable or scope != 0
         self.can_shield = unreadable and is_filtered
-        deeds = [deed for deed, kept in (("read", unreadable), ("signal", unreachable)) if not kept]
+        acts = [act for act, prevented in (("read", unreadable), ("signal", unreachable)) if not prevented]
         self.unguarded = (
-            f"code can {' and '.join(deeds)} its supervisor: the kernel, or what surrounds the sandbox, offers no"
+            f"code can {' and '.join(acts)} its supervisor: the kernel, or what surrounds the sandbox, offers no"
             " way to keep it from that"
-            if deeds
+            if acts
             else None
         )
 
     def _memory_is_closed(self) -> bool:
-        # by trial: what surrounds the sandbox may open files on behalf of those inside
+        # by trial: what surrounds the sandbox may open files on behalf of processes inside
         me = os.getpid()
         if (child := os.fork()) == 0:
             try:
@@ -84,20 +91,20 @@ class Guard:
         return os.waitpid(child, 0)[1] == 0
 
     def enter_child(self) -> None:
-        """To be called in a child, before anything of the code's runs there, which must not happen if this raises."""
+        """Guard against this child. It must not run user code before this, nor if this raises."""
         if self.ruleset is not None:
-            landlock.enter(self.ruleset)
+            enter_domain(self.ruleset)
         if self._shield is not None:
-            install_program(self._shield)
+            install_filter(self._shield)
 
     def shield(self, process: int | None) -> bytes:
-        """Guard another process like this one, from now on: against what is started by :meth:`enter_child`.
+        """Guard another process like this one against the children that call :meth:`enter_child` from now on.
 
         Args:
-            process: It leads its group. ``None`` to guard none any more.
+            process: The leader of a process group; ``None`` to stop guarding one.
 
         Returns:
-            The program of a system call filter, for it to install: against what it starts itself.
+            The program of a system call filter that it has to install itself, against what it starts.
         """
         self._shield = None if process is None else assemble(_aimed_at(process))
         return self._shield or b""
@@ -112,12 +119,12 @@ def _may_trace_anything() -> bool:
 
 
 def _make_ruleset(scope: int) -> int | None:
-    # a domain that does not mention it refuses to move files from one directory to another
+    # without handling moves, a domain refuses to move files from one directory to another
     try:
-        ruleset = landlock.make_ruleset(landlock.MOVE, scopes=scope)
+        ruleset = make_ruleset(MOVE, scopes=scope)
     except OSError:
         return None
-    # what surrounds the sandbox may not show the root, but it does show what can be written
+    # what surrounds the sandbox may hide the root, but not the directories that can be written
     if not _allow_moves_below(ruleset, "/"):
         for directory in (os.getcwd(), os.environ.get("TMPDIR", "/tmp"), "/dev/shm"):
             _allow_moves_below(ruleset, directory)
@@ -126,7 +133,7 @@ def _make_ruleset(scope: int) -> int | None:
 
 def _allow_moves_below(ruleset: int, directory: str) -> bool:
     try:
-        landlock.allow(ruleset, directory, landlock.MOVE)
+        allow(ruleset, directory, MOVE)
     except OSError:
         return False
     return True
@@ -136,7 +143,7 @@ _FIRST, _F_SETSIG = 1, 10
 
 
 def _aimed_at(*processes: int) -> list[Rule]:
-    """What could be aimed at processes, at those that they lead as a group, or at whatever process."""
+    """Calls that could be aimed at these processes, at the groups that they lead, or at all processes."""
     each = [(0, process) for process in processes]
     first_or_second = [*each, *((1, process) for process in processes)]
     everyone = (0, -1)
@@ -150,14 +157,14 @@ def _aimed_at(*processes: int) -> list[Rule]:
         # SIGKILL could be what a file sends to its owner
         "fcntl": [(1, _F_SETSIG)],
     }
-    # its arguments do not tell whom it means: as if it did not exist
+    # its arguments do not show its target: as if the kernel did not have it
     unseen = Rule("pidfd_send_signal", error=errno.ENOSYS)
     own = [Rule(call, arguments) for call, arguments in OF_ITSELF.items()]
     return [unseen, *own, *(Rule(call, either=arguments) for call, arguments in whom.items())]
 
 
 def _filter_calls() -> bool:
-    """Refuse system calls that are aimed at what is ours, here and in all that is started from here."""
+    """Refuse system calls that are aimed at our processes, in this process and all that it starts."""
     try:
         install(_aimed_at(os.getpid(), os.getpgrp(), _FIRST))
     except OSError:

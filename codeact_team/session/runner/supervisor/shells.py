@@ -1,39 +1,43 @@
-"""Blocks of sh and bash: a fresh shell each, which goes on where the one before has ended."""
+"""Blocks of sh and bash: each runs in a new shell, with the directory and environment that the last one ended with."""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 
 from codeact_team.session.protocol import KIB, MIB
-from codeact_team.session.runner.supervisor.pipes import make_pipe, read_some
-from codeact_team.session.runner.supervisor.process_family import Family
-from codeact_team.session.runner.supervisor.relay import Output
+from codeact_team.session.runner.supervisor.streams import make_pipe, read_available
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from codeact_team.session.runner.supervisor.interpreter_process import Context
+    from codeact_team.session.runner.supervisor.streams import OutputPipe
 
 SHELLS = ("sh", "bash")
 
 _STATE_FD = 9
-"""The highest that every shell can redirect to."""
+"""The highest descriptor that every shell can redirect to."""
 _MAX_STATE_BYTES = 1 * MIB
 _MAX_VARIABLES = 10_000
 _MAX_VARIABLE_BYTES = 128 * KIB - 1
-"""More than this the kernel does not pass on in one."""
+"""The kernel passes no longer string to a program."""
 _OWN_VARIABLES = (b"_", b"SHLVL")
-"""What each shell sets by itself."""
+"""Variables that each shell sets by itself."""
 
-# the trap does not change the exit code; the empty entry at the end says that nothing is missing
+# the trap does not change the exit code; the empty entry at the end shows that nothing is missing
 _STATE = """{{ printf '%s\\0' "$PWD"; {env} -0 && printf '\\0'; }} 2>/dev/null >&{fd}"""
 
 
 class Shells:
-    """The shells of a session or of a branch of it, which write to ``output`` and begin in ``home``."""
+    """The shells of one session. They write to ``output`` and start in ``home``."""
 
-    def __init__(self, family: Family, output: Output, home: str) -> None:
-        self._family = family
+    def __init__(self, context: Context, output: OutputPipe, home: str) -> None:
+        self._context = context
         self._output = output
-        self._places = os.environ.get("PATH", os.defpath)
+        self._path = os.environ.get("PATH", os.defpath)
         self._home = home
         self._script = ""
         self._directory = home
@@ -42,7 +46,7 @@ class Shells:
 
     @property
     def sessions(self) -> set[int]:
-        """The sessions in which something of a shell block may still run."""
+        """The kernel's sessions in which processes of shell blocks may still run."""
         for session in tuple(self._sessions):
             # non-interactive shells leave their jobs in their own group
             try:
@@ -54,7 +58,7 @@ class Shells:
         return self._sessions
 
     def start(self, name: str, code: bytes) -> Shell:
-        """Start a block in the shell ``name``. Raises an ``OSError``; ``FileNotFoundError`` if there is no such shell."""
+        """Start a block in the shell ``name``. Raises an ``OSError``: a ``FileNotFoundError`` if there is no such shell."""
         program = self._find(name)
         self._store(code)
         trap = _STATE.format(env=_quoted(self._find("env")), fd=_STATE_FD)
@@ -64,7 +68,7 @@ class Shells:
             reader, writer = make_pipe()
             given.callback(os.close, writer)
             try:
-                pid = self._family.start(
+                pid = self._context.start(
                     [program, "-c", f"trap {_quoted(trap)} EXIT\n. {_quoted(self._script)}"],
                     environment=self._variables,
                     output=output,
@@ -77,49 +81,49 @@ class Shells:
         self._sessions = self.sessions | {pid}
         return Shell(pid, reader)
 
-    def ended(self, shell: Shell) -> None:
-        """Take over where a shell has ended, if it says so."""
+    def on_end(self, shell: Shell) -> None:
+        """Keep the directory and environment of a shell that has ended, if it has reported them."""
         self.remove()
         state = shell.close()
         if state is None:
             return
         directory, *entries = state
         self._directory = os.fsdecode(directory)
-        # one that is missing is not missed
+        # invalid entries are left out
         variables = (entry.partition(b"=") for entry in entries)
         self._variables = {
             name: value for name, sign, value in variables if name and sign and name not in _OWN_VARIABLES
         }
 
-    def go_on_from(self, other: Shells) -> None:
-        """Go on where the shells of another branch have ended, in this one's own directory."""
+    def continue_from(self, other: Shells) -> None:
+        """Continue from the state of another session's shells, in the directory of this session."""
         here = os.path.relpath(other._directory, other._home)
         is_inside = here.split(os.sep)[0] != os.pardir
         self._directory = os.path.normpath(os.path.join(self._home, here)) if is_inside else other._directory
         self._variables = other._variables
 
     def reset(self) -> None:
-        """Begin again in the directory in which the first has begun."""
+        """Start again in the first directory, with the first environment."""
         self._directory = self._home
         self._variables = dict(os.environb)
 
     def remove(self) -> None:
-        """Remove what is left of the last block's file."""
+        """Remove the file of the last block."""
         with suppress(OSError):
             os.unlink(self._script)
 
     def _find(self, name: str) -> str:
-        for place in self._places.split(os.pathsep):
+        for place in self._path.split(os.pathsep):
             path = os.path.join(place, name)
             if os.path.isfile(path) and os.access(path, os.X_OK):
                 return path
         raise FileNotFoundError(errno.ENOENT, "not found")
 
     def _store(self, code: bytes) -> None:
-        """Write the block to a file that nobody else has a say in."""
+        """Write the block to a file that no other user can change."""
         name = f"codeact-{os.urandom(8).hex()}"
         failure: OSError | None = None
-        # the code may have filled the first place, or removed it
+        # the code may have filled or removed the first directory
         for place in (os.environ.get("TMPDIR") or "/tmp", self._home):
             self._script = os.path.join(place, name)
             try:
@@ -138,34 +142,34 @@ class Shell:
 
     Attributes:
         pid: Its process id, and that of its group and session.
-        fd: Where it says how it ends; to be read when there is something.
+        fd: Where it reports its state; to be read when something comes.
     """
 
     def __init__(self, pid: int, fd: int) -> None:
         self.pid = pid
         self.fd = fd
-        self._said = bytearray()
+        self._state = bytearray()
         os.set_blocking(fd, False)
 
     def read(self) -> bool:
-        """Read what there is; whether there may be more."""
+        """Read what is available. Returns whether there may be more."""
         try:
-            piece = read_some(self.fd)
+            piece = read_available(self.fd)
         except BlockingIOError:
             return False
-        # a byte more than is allowed tells of too much
-        self._said += piece[: _MAX_STATE_BYTES + 1 - len(self._said)]
+        # one byte more than is allowed shows that it was too much
+        self._state += piece[: _MAX_STATE_BYTES + 1 - len(self._state)]
         return bool(piece)
 
     def close(self) -> list[bytes] | None:
-        """The directory and the environment, as ``NAME=value``, in which it has ended, if it has said so properly."""
-        while len(self._said) <= _MAX_STATE_BYTES and self.read():
+        """Close it. Returns its last directory and its environment, as ``NAME=value``, if it has reported them completely."""
+        while len(self._state) <= _MAX_STATE_BYTES and self.read():
             pass
         os.close(self.fd)
-        said = bytes(self._said)
-        if not said.endswith(b"\0\0") or len(said) > _MAX_STATE_BYTES:
+        state = bytes(self._state)
+        if not state.endswith(b"\0\0") or len(state) > _MAX_STATE_BYTES:
             return None
-        entries = said[:-2].split(b"\0")
+        entries = state[:-2].split(b"\0")
         if len(entries) > _MAX_VARIABLES or any(len(entry) > _MAX_VARIABLE_BYTES for entry in entries):
             return None
         return entries

@@ -1,6 +1,6 @@
-"""The files of the workspace, for the host: written, read and listed by paths below a directory.
+"""Serves the host's requests to write, read and list files of the workspace by paths below a directory.
 
-Paths are bytes: what a file is called does not depend on the locale.
+Paths are bytes, so that file names do not depend on the locale.
 """
 
 from __future__ import annotations
@@ -9,35 +9,37 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Iterator
 from contextlib import suppress
 
+from codeact_team.sandbox.system.framing import ProtocolError, frame
 from codeact_team.session.protocol import (
-    BRANCHES,
+    FORKS_PREFIX,
     FROM_SUPERVISOR,
     KIB,
     MAX_FILE_BYTES,
     MAX_LISTED_FILES,
     MIB,
     Kind,
-    ProtocolError,
-    frame,
 )
 
-_BRANCHES = BRANCHES.encode()
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_FORKS_PREFIX = FORKS_PREFIX.encode()
 _CHUNK = 1 * MIB
 _MAX_LIST = FROM_SUPERVISOR[Kind.DONE] - KIB
-"""How long a list may be, as JSON."""
+"""The largest listing, as JSON, in bytes."""
 _MAX_SIZE_DIGITS = 24
-"""How long a size is, with what surrounds a name and a size."""
+"""The longest size, with the characters around a name and a size."""
 _MAX_SEEN = 10 * MAX_LISTED_FILES
-"""How many entries are looked at for a list, whatever they are."""
+"""How many entries of any kind a listing reads."""
 REQUESTS = (Kind.PUT, Kind.GET, Kind.LIST)
-"""The frames that :func:`answers` are for."""
+"""The requests that :func:`answers` handles."""
 
 
 def answers(kind: Kind, payload: bytes, home: bytes) -> Iterator[bytes]:
-    """The frames that answer a request about what is in the directory ``home``; the current one if that is empty."""
+    """The frames that answer a request for files below ``home``; below the current directory if that is empty."""
     try:
         if kind == Kind.PUT:
             head = payload.find(b"\n") + 1
@@ -58,14 +60,14 @@ def _path(request: bytes) -> str:
     try:
         path = json.loads(request)["path"]
     except (ValueError, LookupError, TypeError) as error:
-        raise ProtocolError("it is no request") from error
+        raise ProtocolError("a request without a path") from error
     if not isinstance(path, str):
-        raise ProtocolError("a path is a text")
+        raise ProtocolError("a path that is not text")
     return path
 
 
 def put(home: bytes, path: str, data: memoryview) -> None:
-    """Write a file; directories are made, and whatever is in its place, but a directory, is replaced."""
+    """Write a file. Missing directories are created; anything in its place but a directory is replaced."""
     target = _inside(home, path)
     directory = os.path.dirname(target)
     if directory:
@@ -82,15 +84,15 @@ def put(home: bytes, path: str, data: memoryview) -> None:
 
 
 def get(home: bytes, path: str) -> Iterator[bytes]:
-    """The content of a regular file that is not too large, piece by piece."""
-    # a pipe without a writer would be waited for
+    """Read a regular file, unless it is too large, piece by piece."""
+    # opening a pipe without a writer would block
     fd = os.open(_inside(home, path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         status = os.fstat(fd)
         if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file")
+            raise OSError(errno.EINVAL, "it is not a regular file")
         _check_size(status.st_size)
         total = 0
         while piece := os.read(fd, _CHUNK):
@@ -103,7 +105,7 @@ def get(home: bytes, path: str) -> Iterator[bytes]:
 
 
 def list_all(home: bytes) -> list[tuple[str, int]]:
-    """The regular files with their sizes, in a stable order, or as many as there is room for. Links are not followed."""
+    """The regular files with their sizes in bytes, in a stable order, as many as there is room for. Follows no links."""
     found: list[tuple[str, int]] = []
     room, unseen = _MAX_LIST, _MAX_SEEN
     pending = [b""]
@@ -113,7 +115,7 @@ def list_all(home: bytes) -> list[tuple[str, int]]:
         below: list[bytes] = []
         for path, status in entries:
             if stat.S_ISDIR(status.st_mode):
-                if not path.startswith(_BRANCHES):
+                if not path.startswith(_FORKS_PREFIX):
                     below.append(path)
             elif stat.S_ISREG(status.st_mode):
                 name = path.decode(errors="replace")
@@ -128,7 +130,7 @@ def list_all(home: bytes) -> list[tuple[str, int]]:
 
 
 def _entries(home: bytes, directory: bytes, limit: int) -> list[tuple[bytes, os.stat_result]]:
-    """What is in a directory, by name; at most ``limit``; nothing if it cannot be read."""
+    """At most ``limit`` entries of a directory, sorted by name; none if it cannot be read."""
     found: list[tuple[bytes, os.stat_result]] = []
     try:
         with os.scandir(os.path.join(home, directory) or b".") as entries:
@@ -149,8 +151,8 @@ def _check_size(size: int) -> None:
 def _inside(home: bytes, path: str) -> bytes:
     parts = path.split("/")
     if path.startswith("/") or ".." in parts or "\0" in path or not set(parts) - {"", "."}:
-        raise OSError(errno.EINVAL, f"{path!r} is no path below the workspace")
+        raise OSError(errno.EINVAL, f"{path!r} is not a path below the workspace")
     try:
         return os.path.join(home, path.encode(errors="surrogateescape"))
     except UnicodeError as error:
-        raise OSError(errno.EINVAL, f"{path!r} is no path") from error
+        raise OSError(errno.EINVAL, f"{path!r} is not a path") from error

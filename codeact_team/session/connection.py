@@ -1,7 +1,6 @@
-"""The host's end of the stream to a session: frames in both directions, and who waits for which.
+"""The host's end of the stream to a session: what the frames contain, and who waits for which.
 
-Everything that comes from the sandbox is data that may be forged, too large or garbage; that ends the stream, and nothing
-else.
+Whatever comes from the sandbox may be forged, too large or garbage. Such data ends the stream and does no other harm.
 """
 
 from __future__ import annotations
@@ -21,24 +20,23 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from codeact_team.core.aio import Turns, to_the_end
 from codeact_team.errors import SandboxError, SandboxLostError
 from codeact_team.sandbox.base import STARTS_AT_ONCE, Exit, Process, Sandbox
+from codeact_team.sandbox.system.framing import FrameReader, ProtocolError
 from codeact_team.session import shipping
 from codeact_team.session.protocol import (
-    BRANCH_HEAD,
-    BRANCHES,
+    FORK_HEAD,
+    FORKS_PREFIX,
     FROM_SUPERVISOR,
     MAX_LISTED_FILES,
     MIB,
-    NONE,
     RESULT_HEAD,
-    FrameReader,
+    UNKNOWN,
     Kind,
-    ProtocolError,
-    of_branch,
+    of_fork,
 )
 
 
 class Name(BaseModel):
-    """A global name that the block has bound, by the code's own account."""
+    """A global name that a block has bound, by the code's own account."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -49,7 +47,7 @@ class Name(BaseModel):
 
 
 class Report(BaseModel):
-    """The interpreter's account of a block."""
+    """The interpreter's account of a block; see ``Kind.REPORT``."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -63,18 +61,18 @@ class Report(BaseModel):
 
 
 @dataclass(slots=True)
-class Account:
+class BlockAccount:
     """The supervisor's account of a block; see ``Kind.RESULT``.
 
     Attributes:
-        interpreter: The number of the interpreter that was to run it; 0 for a shell.
+        interpreter: The number of the interpreter that was to run the block; 0 for a shell.
         present: The number of the present interpreter.
         ran: Whether the code began to run.
-        exit_code: ``None`` if the interpreter reports it.
-        oom_kills: Since the block began; ``None`` where nobody counts.
-        fork_failures: The same.
-        processor_seconds: What everything inside has used since the last account; ``None`` if not known.
-        loss: Why the interpreter before the present one is gone.
+        exit_code: The exit code; ``None`` if the report contains it.
+        oom_kills: Processes killed for memory since the block began; ``None`` if nobody counts.
+        fork_failures: Processes that could not be started since then; ``None`` if nobody counts.
+        processor_seconds: Processor time of everything inside since the last account; ``None`` if not known.
+        loss: Why the interpreter before the present one was lost.
         output: The last of the block's output.
     """
 
@@ -91,49 +89,42 @@ class Account:
 
     @property
     def lost(self) -> str | None:
-        """Why the interpreter of the block is gone, if it is."""
+        """Why the interpreter of the block was lost, if it was."""
         return self.loss if self.interpreter not in (0, self.present) else None
 
     @classmethod
     def read(cls, payload: bytes) -> Self:
-        """The account that ``payload`` is.
+        """Read the payload of a ``RESULT`` frame.
 
         Raises:
-            ProtocolError: If it is none.
+            ProtocolError: If it is not valid.
         """
         try:
-            (
-                interpreter,
-                present,
-                ran,
-                code,
-                kills,
-                failures,
-                microseconds,
-                of_loss,
-                of_output,
-            ) = RESULT_HEAD.unpack_from(payload)
+            interpreter, present, ran, *numbers, microseconds, size_of_loss, size_of_output = (
+                RESULT_HEAD.unpack_from(payload)
+            )
         except struct.error:
-            raise ProtocolError("it is no result") from None
-        output = RESULT_HEAD.size + of_loss
-        report = output + of_output
+            raise ProtocolError("a result without its head") from None
+        output = RESULT_HEAD.size + size_of_loss
+        report = output + size_of_output
         if report > len(payload):
             raise ProtocolError("a result is cut short")
+        code, kills, failures = (None if number == UNKNOWN else number for number in numbers)
         return cls(
             interpreter,
             present,
             ran,
-            None if code == NONE else code,
-            None if kills == NONE else kills,
-            None if failures == NONE else failures,
+            code,
+            kills,
+            failures,
             None if microseconds < 0 else microseconds / 1_000_000,
-            payload[RESULT_HEAD.size : output].decode(errors="replace") if of_loss else "",
+            payload[RESULT_HEAD.size : output].decode(errors="replace") if size_of_loss else "",
             payload[output:report],
             payload[report:],
         )
 
     def read_report(self) -> Report | None:
-        """The interpreter's account, or ``None`` where there is none that can be read."""
+        """The interpreter's account, or ``None`` if there is none that can be read."""
         if not self._report:
             return None
         code, more = self._report[0], self._report[1:]
@@ -153,12 +144,12 @@ def _plain_report(exit_code: int) -> Report:
 
 
 class ArtifactHead(BaseModel):
-    """What precedes the bytes of an artifact; see ``Kind.ARTIFACT``."""
+    """The line before the bytes of an artifact; see ``Kind.ARTIFACT``."""
 
     mime_type: str = Field(max_length=100)
 
 
-class Listing(BaseModel):
+class FileListing(BaseModel):
     """The files of a workspace, with their sizes in bytes; see ``Kind.DONE``."""
 
     files: list[tuple[str, int]] = Field(max_length=MAX_LISTED_FILES)
@@ -178,7 +169,7 @@ class Forked(BaseModel):
 
 
 class Greeting(BaseModel):
-    """What the supervisor says of itself; see ``Kind.READY``."""
+    """The first frame of a supervisor; see ``Kind.READY``."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -189,133 +180,105 @@ class Greeting(BaseModel):
 START_TIMEOUT = 30.0
 """Seconds for the supervisor to start; a loaded machine needs a few."""
 GARBLED = "it sent something that could not be understood"
-"""Why a stream ends on which something comes that nobody expects."""
+"""Why a stream ends after an unexpected frame."""
 _ENDED = "its supervising process ended"
-_LAST_WORDS = 2.0
-"""Seconds for the end of a supervisor that was killed to show."""
+_EXIT_TIMEOUT = 2.0
+"""Seconds to wait for the exit code of a supervisor that was killed."""
 _KILLED = 128 + 9
-_MAX_WORDS = 2000
-_starts = Turns(STARTS_AT_ONCE)
+_MAX_ERROR = 2000
 _AT_ONCE = 4096
 """Bytes that every pipe takes as a whole."""
 _MAX_WAITING = 4 * MIB
-"""How much may wait for one who does not read on, before nothing more is read for the others either."""
-_BRANCH_ENDED = "the branch was ended"
+"""How many bytes may wait in one channel. If there are more, nothing is read for the other channels either."""
+_FORK_ENDED = "the branch was ended"
+_starts = Turns(STARTS_AT_ONCE)
 
 
-class Line:
-    """The frames of a session, or of one branch of it, to and from the supervisor. For one reader at a time.
+class SessionChannel:
+    """The frames of one session, the main one or a fork, to and from the supervisor. For one reader at a time.
 
     Args:
-        link: The stream that they go through.
-        number: That of the branch; 0 for the session.
+        connection: The stream that carries the frames.
+        number: The number of the session; 0 for the main one.
 
     Attributes:
-        on_end: Awaited when the stream ends; whoever sends has to be kept from it.
+        on_end: Awaited when the stream ends, to keep senders from sending.
     """
 
-    def __init__(self, link: Link, number: int) -> None:
-        self._link = link
+    def __init__(self, connection: SupervisorConnection, number: int) -> None:
+        self.connection = connection
         self.number = number
         self._reader = FrameReader(FROM_SUPERVISOR)
-        self._frames: deque[tuple[Kind, bytes]] = deque()
+        self._frames: deque[tuple[int, bytes]] = deque()
         self._size = 0
         self._room: asyncio.Future[None] | None = None
-        """Done when there is room again; awaited by whoever reads for all."""
+        """Done when there is room again; awaited by the task that reads for all."""
         self._is_over = False
         self.on_end: Callable[[], Awaitable[None]] | None = None
 
     @property
     def alive(self) -> bool:
-        """Whether it was opened, and has not ended as far as is known."""
-        return self._link.alive and not self._is_over
+        """Whether the stream was opened, and has not ended as far as is known."""
+        return self.connection.alive and not self._is_over
 
     @property
     def ending(self) -> Exit | None:
-        """How it ended, once it has."""
-        return Exit(_KILLED, lost=_BRANCH_ENDED) if self._is_over else self._link.ending
-
-    async def open(self) -> Greeting:
-        """Start the supervisor, and with it an interpreter; what it says of itself.
-
-        Raises:
-            SandboxError: If it cannot run in this sandbox, such as where Python is missing.
-            SandboxLostError: If the sandbox has ended, or does not get to it in time.
-        """
-        return await self._link.open()
-
-    @property
-    def branches_in(self) -> str:
-        """The directory of the workspace in which branches have theirs."""
-        return self._link.branches_in
-
-    def branch(self) -> Line:
-        """A line for a branch that is to be."""
-        return self._link.new_line()
+        """How the session has ended, if it has."""
+        return Exit(_KILLED, lost=_FORK_ENDED) if self._is_over else self.connection.ending
 
     def close(self) -> None:
-        """Take in nothing more. The branch has ended, or has become another."""
+        """Receive nothing more: the fork has ended, or has replaced another session."""
         self._is_over = True
-        self._link.lines.pop(self.number, None)
-        self._drain()
-
-    def close_branches(self) -> None:
-        """Take note that all branches end."""
-        for line in [*self._link.lines.values()]:
-            if line.number:
-                line.close()
+        self.connection.channels.pop(self.number, None)
+        self._make_room()
 
     async def send(self, data: bytes) -> None:
         """Send frames. A cancellation may cut them in half."""
-        await self._link.send(of_branch(self.number, data) if self.number else data)
+        await self.connection.send(of_fork(self.number, data) if self.number else data)
 
     async def send_whole(self, data: bytes) -> None:
-        """Send frames, and only then heed a cancellation."""
+        """Send frames; a cancellation takes effect only afterwards."""
         if len(data) <= _AT_ONCE:
             await self.send(data)
         else:
             await to_the_end(self.send(data))
 
-    async def receive(self) -> tuple[Kind, bytes] | None:
-        """The next frame; ``None`` once the stream has ended."""
+    async def receive(self) -> tuple[int, bytes] | None:
+        """Wait for the next frame; ``None`` once the stream has ended."""
         while self.alive and not self._frames:
-            await self._link.read_for(self)
+            await self.connection.read_for(self)
         if not self.alive:
             return None
         kind, payload = self._frames.popleft()
         self._size -= len(payload)
         if self._size <= _MAX_WAITING:
-            self._drain()
+            self._make_room()
         return kind, payload
-
-    async def end(self, reason: str) -> None:
-        """End whatever runs in the sandbox, and note why. Idempotent."""
-        await self._link.end(reason)
 
     @property
     def has_frames(self) -> bool:
-        """Whether there is something to be received."""
+        """Whether frames wait to be received."""
         return bool(self._frames)
 
-    def put(self, kind: Kind, payload: bytes) -> None:
-        """Let a frame wait to be received."""
+    def put(self, kind: int, payload: bytes) -> None:
+        """Queue a frame to be received."""
         self._frames.append((kind, payload))
         self._size += len(payload)
 
     def feed(self, piece: bytes) -> None:
-        """Take in a piece of the stream of the branch. Raises a ``ProtocolError``."""
+        """Queue the frames in a piece of a fork's stream. Raises a ``ProtocolError``."""
         for kind, payload in self._reader.feed(piece):
-            if kind == Kind.BRANCH:
-                raise ProtocolError("a branch has no branches")
+            if kind == Kind.FORK_DATA:
+                raise ProtocolError("a fork has no forks")
             self.put(kind, payload)
 
     async def wait_for_room(self) -> None:
-        """Wait until not too much waits here."""
+        """Wait until not too many bytes wait to be received."""
         while self._size > _MAX_WAITING:
             self._room = asyncio.get_running_loop().create_future()
             await self._room
 
-    def _drain(self) -> None:
+    def _make_room(self) -> None:
         room, self._room = self._room, None
         if room is not None and not room.done():
             room.get_loop().call_soon_threadsafe(_wake, room)
@@ -326,16 +289,16 @@ def _wake(room: asyncio.Future[None]) -> None:
         room.set_result(None)
 
 
-class Link:
+class SupervisorConnection:
     """A supervisor in a sandbox, and the stream to and from it. Not bound to an event loop.
 
     Args:
         sandbox: A running sandbox, in which nothing else runs.
 
     Attributes:
-        lines: Whose frames go through it, by number.
-        branches_in: The directory of the workspace in which branches have theirs.
-        ending: How it ended, once it has.
+        channels: The sessions whose frames the stream carries, by number; number 0 is the main session.
+        forks_in: The directory of the workspace that contains the directories of forks.
+        ending: How the supervisor has ended, if it has.
     """
 
     def __init__(self, sandbox: Sandbox) -> None:
@@ -345,23 +308,34 @@ class Link:
         self._sending = Turns()
         self._reading = Turns()
         self._next = 0
-        self.lines: dict[int, Line] = {}
-        self.branches_in = f"{BRANCHES}{token_hex(8)}"
+        self.channels: dict[int, SessionChannel] = {}
+        self.forks_in = f"{FORKS_PREFIX}{token_hex(8)}"
         self.ending: Exit | None = None
 
     @property
     def alive(self) -> bool:
-        """Whether it was opened, and has not ended as far as is known."""
+        """Whether the stream was opened, and has not ended as far as is known."""
         return self._process is not None and self.ending is None
 
-    def new_line(self) -> Line:
-        """The next line; the first is that of the session."""
-        line = self.lines[self._next] = Line(self, self._next)
+    def new_channel(self) -> SessionChannel:
+        """Make the channel of another session. The first one is for the main session."""
+        channel = self.channels[self._next] = SessionChannel(self, self._next)
         self._next += 1
-        return line
+        return channel
+
+    def close_forks(self) -> None:
+        """Note that all forks end."""
+        for channel in [*self.channels.values()]:
+            if channel.number:
+                channel.close()
 
     async def open(self) -> Greeting:
-        """See :meth:`Line.open`."""
+        """Start the supervisor, and with it an interpreter. Returns its first frame.
+
+        Raises:
+            SandboxError: If it cannot run in this sandbox, for example because there is no Python.
+            SandboxLostError: If the sandbox has ended, or the supervisor does not start in time.
+        """
         async with _starts:
             return await self._open()
 
@@ -387,59 +361,58 @@ class Link:
             raise
 
     async def send(self, data: bytes) -> None:
-        """Send frames. A cancellation may cut them in half."""
-        # never into the middle of another one
-        assert self._process is not None, "the link has been opened"
+        """Send frames, never in the middle of others. A cancellation may cut them in half."""
+        assert self._process is not None, "it was opened"
         await self._sending.take()
         try:
             await self._process.write(data)
         finally:
             self._sending.pass_on()
 
-    async def read_for(self, line: Line) -> None:
-        """Read what comes next, whoever it is for, unless another has read something for ``line`` meanwhile."""
+    async def read_for(self, channel: SessionChannel) -> None:
+        """Read what comes next, for any channel, unless another task has read something for ``channel`` meanwhile."""
         async with self._reading:
-            if line.has_frames or not line.alive or self._process is None:
+            if channel.has_frames or not channel.alive or self._process is None:
                 return
-            for other in [*self.lines.values()]:
-                if other is not line:
+            for other in [*self.channels.values()]:
+                if other is not channel:
                     await other.wait_for_room()
             data = await self._process.read()
-            problem = self._sort(data) if data else _ENDED
+            problem = self._distribute(data) if data else _ENDED
         if problem is not None:
             await self.end(problem)
 
-    def _sort(self, data: bytes) -> str | None:
-        """Hand out the frames that are complete with ``data``; what is wrong with them."""
+    def _distribute(self, data: bytes) -> str | None:
+        """Queue the frames that are complete with ``data`` in their channels. Returns what is wrong with them, if anything."""
         try:
             for kind, payload in self._reader.feed(data):
-                if kind != Kind.BRANCH:
-                    self.lines[0].put(kind, payload)
+                if kind != Kind.FORK_DATA:
+                    self.channels[0].put(kind, payload)
                     continue
-                if len(payload) < BRANCH_HEAD.size:
+                if len(payload) < FORK_HEAD.size:
                     return GARBLED
-                (number,) = BRANCH_HEAD.unpack_from(payload)
+                (number,) = FORK_HEAD.unpack_from(payload)
                 if not 0 < number < self._next:
                     return GARBLED
-                if (line := self.lines.get(number)) is not None:
-                    line.feed(payload[BRANCH_HEAD.size :])
+                if (channel := self.channels.get(number)) is not None:
+                    channel.feed(payload[FORK_HEAD.size :])
         except ProtocolError:
             return GARBLED
         return None
 
     async def end(self, reason: str) -> None:
-        """See :meth:`Line.end`."""
+        """End everything that runs in the sandbox, and note why. Idempotent."""
         process = self._process
         if process is None:
             return
         if self.ending is None:
             self.ending = Exit(_KILLED, lost=reason)
             await self._sandbox.kill()
-            for line in [*self.lines.values()]:
-                if line.on_end is not None:
-                    await line.on_end()
+            for channel in [*self.channels.values()]:
+                if channel.on_end is not None:
+                    await channel.on_end()
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LAST_WORDS), self._reading:
+                async with asyncio.timeout(_EXIT_TIMEOUT), self._reading:
                     while await process.read():
                         pass
                     ending = await process.wait()
@@ -447,9 +420,9 @@ class Link:
             await process.aclose()
 
     async def _greeting(self, process: Process) -> Greeting:
-        said = b""
+        output = b""
         while data := await process.read():
-            said += data
+            output += data
             try:
                 if (received := next(self._reader.feed(data), None)) is not None:
                     kind, payload = received
@@ -457,12 +430,12 @@ class Link:
                         break
                     return Greeting.model_validate_json(payload)
             except (ProtocolError, ValidationError):
-                # no frame: what the system has to say of a program that cannot be started
-                while len(said) < _MAX_WORDS and (data := await process.read()):
-                    said += data
+                # no frame: the system's message about a program that cannot be started
+                while len(output) < _MAX_ERROR and (data := await process.read()):
+                    output += data
                 break
         else:
             if (lost := (await process.wait()).lost) is not None:
                 raise SandboxLostError(f"the sandbox was lost while its interpreter started: {lost}")
-        words = said[:_MAX_WORDS].decode(errors="replace").strip() or "it ended without a word"
-        raise SandboxError(f"no interpreter can be started in the sandbox: {words}")
+        message = output[:_MAX_ERROR].decode(errors="replace").strip() or "it ended without a word"
+        raise SandboxError(f"no interpreter can be started in the sandbox: {message}")

@@ -1,65 +1,63 @@
-"""The control group of all that runs in a sandbox, where the machine delegates one. Linux only.
+"""Creates the control group of everything that runs in a sandbox, if this process may. Linux only.
 
-Of version 1, it is a directory below the group of this process for each controller; of version 2, where a group does not
-hold both processes and groups, one directory beside it.
+Of version 1, it is a directory below the group of this process for each controller. Of version 2, whose groups contain
+either processes or groups, it is one directory beside the group of this process.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
+
+from codeact_team.sandbox.confined.protocol import Confinement
+from codeact_team.sandbox.system.control_groups import GroupCounters
 
 CONTROLLERS = frozenset({"memory", "pids", "cpu"})
 
 _NAME = "codeact-team-"
-_KEYS = {"memory": b"oom_kill", "pids": b"max"}
-"""Under which the kernel counts what a limit has killed, or refused."""
 _PERIOD = 100_000
 """Microseconds, the kernel's default."""
 _LEAST_QUOTA = 1000
+_MIB = 1 << 20
+_OWN_TASKS = 1
+"""The supervising process is in the group as well."""
 
 
-class Limits(NamedTuple):
-    """What all processes of a group may use together."""
+def _limit_files(settings: Confinement, controller: str, version: int) -> Mapping[str, str]:
+    """The files that limit a group, with their values."""
+    if controller == "memory":
+        name = "memory.max" if version == 2 else "memory.limit_in_bytes"
+        return {name: str(settings.memory_mib * _MIB)}
+    if controller == "pids":
+        return {"pids.max": str(settings.pids + _OWN_TASKS)}
+    quota = str(max(_LEAST_QUOTA, int(settings.cpus * _PERIOD)))
+    if version == 2:
+        return {"cpu.max": f"{quota} {_PERIOD}"}
+    return {"cpu.cfs_period_us": str(_PERIOD), "cpu.cfs_quota_us": quota}
 
-    memory: int
-    """In bytes."""
-    tasks: int
-    """Processes and threads."""
-    cpus: float
 
-    def files(self, version: int) -> Mapping[str, Mapping[str, str]]:
-        """What to write into which file, by controller."""
-        memory, tasks = str(self.memory), str(self.tasks)
-        quota = str(max(_LEAST_QUOTA, int(self.cpus * _PERIOD)))
-        if version == 1:
-            cpu = {"cpu.cfs_period_us": str(_PERIOD), "cpu.cfs_quota_us": quota}
-            return {"memory": {"memory.limit_in_bytes": memory}, "pids": {"pids.max": tasks}, "cpu": cpu}
-        cpu = {"cpu.max": f"{quota} {_PERIOD}"}
-        return {"memory": {"memory.max": memory}, "pids": {"pids.max": tasks}, "cpu": cpu}
-
-    @property
-    def swap_files(self) -> Mapping[str, str]:
-        """What keeps memory from being swapped out beyond the limit. Which of these files there are differs."""
-        memory = str(self.memory)
-        return {"memory.swap.max": "0", "memory.memsw.limit_in_bytes": memory, "memory.swappiness": "0"}
+def _swap_files(settings: Confinement) -> Mapping[str, str]:
+    """The files that keep memory from being swapped out beyond the limit. Not every kernel has all of them."""
+    memory = str(settings.memory_mib * _MIB)
+    return {"memory.swap.max": "0", "memory.memsw.limit_in_bytes": memory, "memory.swappiness": "0"}
 
 
 class _Hierarchy(NamedTuple):
-    """Where groups are made."""
+    """A mounted hierarchy of groups."""
 
     version: int
     mount: str
     own: str
     """The group of this process."""
     controllers: frozenset[str]
-    """What can be limited."""
+    """The controllers that can limit groups there."""
 
     @property
     def parent(self) -> str:
+        """The group in which new groups are created."""
         return self.own if self.version == 1 or self.own == self.mount else os.path.dirname(self.own)
 
 
@@ -67,21 +65,23 @@ class _Group(NamedTuple):
     directory: str
     hierarchy: _Hierarchy
     members: int
-    """An open file by which a process becomes a member."""
+    """An open file, by which a process joins the group."""
     lock: int
-    """An open file by which others know that it is in use: while this process, or one that it has forked, has it open."""
+    """An open file, whose lock shows others that the group is in use: while this process or a fork of it has it open."""
 
 
 class ControlGroup:
-    """A group with limits, empty at first."""
+    """A group with the limits of a sandbox, empty at first.
 
-    def __init__(self, limits: Limits) -> None:
+    Attributes:
+        counters: Reads what the group has used.
+        missing: For each controller that is not available, the reason.
+    """
+
+    def __init__(self, settings: Confinement) -> None:
         self.missing = dict.fromkeys(sorted(CONTROLLERS), "this machine does not offer it")
-        """Why a controller cannot be had, by its name."""
+        self.counters = GroupCounters()
         self._groups: list[_Group] = []
-        self._counters: dict[str, int] = {}
-        self._usage: tuple[int, int] | None = None
-        """The file that says how much processor time was used, and its units in a second."""
         for hierarchy in _hierarchies():
             # one may be mounted more than once
             if wanted := hierarchy.controllers & self.missing.keys():
@@ -89,75 +89,58 @@ class ControlGroup:
                     self._groups.append(group := _make(hierarchy))
                     for controller in wanted:
                         with self._missing_if_it_fails({controller}):
-                            self._limit(group, controller, limits)
+                            self._limit(group, controller, settings)
 
     @contextmanager
     def _missing_if_it_fails(self, controllers: Iterable[str]) -> Generator[None]:
         try:
             yield
         except OSError as error:
-            self.missing |= dict.fromkeys(controllers, error.strerror)
+            for controller in controllers:
+                self.missing[controller] = error.strerror or str(error)
+                self.counters.drop(controller)
 
-    def _limit(self, group: _Group, controller: str, limits: Limits) -> None:
+    def _limit(self, group: _Group, controller: str, settings: Confinement) -> None:
         version = group.hierarchy.version
         if version == 2:
             _enable(group.hierarchy, controller)
-        for name, value in limits.files(version)[controller].items():
+        for name, value in _limit_files(settings, controller, version).items():
             _write(f"{group.directory}/{name}", value)
         if controller == "memory":
-            for name, value in limits.swap_files.items():
+            for name, value in _swap_files(settings).items():
                 with suppress(FileNotFoundError):
                     _write(f"{group.directory}/{name}", value)
-        if controller in _KEYS:
-            name = "memory.oom_control" if (version, controller) == (1, "memory") else f"{controller}.events"
-            self._counters[controller] = os.open(f"{group.directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)
         if controller == "cpu":
-            name, units = ("cpuacct.usage", 1_000_000_000) if version == 1 else ("cpu.stat", 1_000_000)
             # of version 1, it may be in a hierarchy of its own
             with suppress(FileNotFoundError):
-                self._usage = os.open(f"{group.directory}/{name}", os.O_RDONLY | os.O_CLOEXEC), units
+                self.counters.open_usage(group.directory, version)
+        else:
+            self.counters.open_events(controller, group.directory, version)
         del self.missing[controller]
 
     @property
     def mounts(self) -> list[tuple[str, str]]:
-        """The directories of the group, and where a program looks for those of its own group."""
+        """The directories of the group, each with the place where programs look for their own group."""
         return [(group.directory, group.hierarchy.mount) for group in self._groups]
 
     def enter(self) -> None:
-        """Let this process, and all that it will start, belong to the group."""
+        """Move this process, and all that it will start, into the group."""
         for group in self._groups:
             with self._missing_if_it_fails(group.hierarchy.controllers):
                 os.write(group.members, b"0")
 
     def close(self) -> None:
-        """Let go of what is open. A process that was forked before has it still."""
-        usage = () if self._usage is None else (self._usage[0],)
+        """Close the open files. A process that was forked before still has them."""
         groups = (fd for group in self._groups for fd in (group.members, group.lock))
-        for fd in (*groups, *self._counters.values(), *usage):
+        for fd in (*groups, *self.counters.descriptors):
             os.close(fd)
 
     def remove(self) -> None:
-        """Remove the group, in which no process may be left."""
+        """Remove the group, which must not contain processes any more."""
         for group in self._groups:
-            # what is left of it is removed when another one is made beside it
+            # what is left is removed when another group is created beside it
             with suppress(OSError):
                 os.rmdir(group.directory)
-
-    def count(self, controller: str) -> int | None:
-        """How many processes a limit has killed, or refused; ``None`` where nobody counts."""
-        if controller not in self._counters or controller in self.missing:
-            return None
-        lines = (line.split() for line in os.pread(self._counters[controller], 4096, 0).splitlines())
-        return next((int(line[1]) for line in lines if line[0] == _KEYS[controller]), None)
-
-    @property
-    def processor_time(self) -> Callable[[], float] | None:
-        """Says how many seconds of processor time the group has used; ``None`` where it does not count."""
-        if self._usage is None or "cpu" in self.missing:
-            return None
-        file, units = self._usage
-        # a number alone, or first of all after its key
-        return lambda: int(os.pread(file, 4096, 0).split(None, 2)[:2][-1]) / units
 
 
 def _hierarchies() -> Iterator[_Hierarchy]:
@@ -184,13 +167,13 @@ def _below(mount: str, root: str, path: str) -> str:
 def _make(hierarchy: _Hierarchy) -> _Group:
     _remove_orphans(hierarchy.parent)
     directory, lock = _make_locked(hierarchy.parent)
-    # opened now: what a process may do with it depends on the rights of who has opened it
+    # opened now: what a process may do with it depends on the rights of the one that has opened it
     members = os.open(f"{directory}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
     return _Group(directory, hierarchy, members, lock)
 
 
 def _make_locked(parent: str) -> tuple[str, int]:
-    """A new directory, and what locks it while it is open."""
+    """Create a directory. Returns it with a descriptor that locks it while it is open."""
     while True:
         directory = f"{parent}/{_NAME}{os.urandom(8).hex()}"
         os.mkdir(directory)
@@ -205,7 +188,7 @@ def _make_locked(parent: str) -> tuple[str, int]:
 def _remove_orphans(parent: str) -> None:
     for name in os.listdir(parent):
         if name.startswith(_NAME):
-            # of another user, in use, or gone by now
+            # it may belong to another user, be in use, or be gone by now
             with suppress(OSError):
                 fd = os.open(f"{parent}/{name}", os.O_RDONLY | os.O_CLOEXEC)
                 try:
@@ -216,7 +199,7 @@ def _remove_orphans(parent: str) -> None:
 
 
 def _enable(hierarchy: _Hierarchy, controller: str) -> None:
-    """Let a controller limit the groups below the parent, on the whole way to it."""
+    """Enable a controller for the groups below the parent, on the whole way from the root to it."""
     names = os.path.relpath(hierarchy.parent, hierarchy.mount).split("/")
     for depth in range(len(names) + 1):
         control = os.path.normpath(os.path.join(hierarchy.mount, *names[:depth], "cgroup.subtree_control"))
@@ -227,6 +210,6 @@ def _enable(hierarchy: _Hierarchy, controller: str) -> None:
 
 
 def _write(path: str, value: str) -> None:
-    # a mode that does not make the file
+    # a mode that does not create the file
     with open(path, "rb+", buffering=0) as file:
         file.write(value.encode())

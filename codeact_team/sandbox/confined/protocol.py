@@ -1,0 +1,169 @@
+"""The protocol between the host, the template of supervising processes, and each supervising process.
+
+Both ends import this module, so it needs the standard library only. Messages are frames with JSON as payload, some with
+descriptors. The host asks the template to fork a supervising process, and then asks that to start programs. How a program
+has ended is written to a pipe of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from codeact_team.sandbox.system.framing import (
+    FrameReader,
+    frame,
+    receive_with_descriptors,
+    send_with_descriptors,
+)
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterator, Mapping, Sequence
+
+_MAX_READ = 1 << 16
+_MIB = 1 << 20
+
+
+class Message(IntEnum):
+    """The kind of a message."""
+
+    # from the host to the template
+    FORK = 1
+    """Fork a supervising process: its number, and :class:`Confinement`. With the descriptors of a socket to the host, and of
+    a pipe that is closed when the process has ended and everything is cleaned up."""
+    KILL_FORK = 2
+    """Kill the supervising process with this number."""
+
+    # from the host to a supervising process
+    SPAWN = 3
+    """Start a program: :class:`SpawnRequest`. With the descriptors of its stdin, of its output, and of the pipe that gets
+    its :class:`ProgramEnd`."""
+    INTERRUPT = 4
+    """Send SIGINT to everything that runs."""
+    KILL = 5
+    """Kill everything that runs."""
+
+    # from a supervising process
+    READY = 6
+    """It takes requests: :class:`Readied`."""
+    FAILED = 7
+    """It cannot start: the reason, a string."""
+
+
+MAX_PAYLOAD: Mapping[int, int] = dict.fromkeys(Message, 64 * _MIB)
+"""Both ends are ours, so the limit only catches mistakes."""
+
+
+class Confinement(NamedTuple):
+    """How the code of one sandbox is confined.
+
+    Attributes:
+        readable: Absolute paths that the code may read and execute.
+        workspace: The directory that it may write.
+        workspace_identity: Device and inode of that directory: something else may be in its place by now.
+        private: A temporary directory, which is removed at the end.
+        workspace_mib: The largest size of a file, in MiB; ``None`` for no limit.
+        memory_mib: The limit of memory, in MiB.
+        pids: The limit of processes and threads.
+        cpus: How many processors' worth of time the code may take.
+        tmpfs_mib: The size of a file system in memory in the place of ``private``, in MiB.
+    """
+
+    readable: Sequence[str]
+    workspace: str
+    workspace_identity: Sequence[int]
+    private: str
+    workspace_mib: int | None
+    memory_mib: int
+    pids: int
+    cpus: float
+    tmpfs_mib: int
+
+
+class SpawnRequest(NamedTuple):
+    """A program to start.
+
+    Attributes:
+        argv: The program and its arguments; ``None`` for the program that was loaded ahead.
+        env: Its environment.
+        readable: Absolute paths that it may read and execute.
+        supervises: Whether it supervises code itself, and so may open more descriptors.
+    """
+
+    argv: list[str] | None
+    env: dict[str, str]
+    readable: list[str]
+    supervises: bool
+
+
+class Readied(NamedTuple):
+    """What a supervising process can enforce.
+
+    Attributes:
+        reasons: For each mechanism, why it is not available, or ``None``.
+        by_kernel: Whether the kernel alone confines, so that a fork of the process can be confined.
+    """
+
+    reasons: dict[str, str | None]
+    by_kernel: bool
+
+
+class ProgramEnd(NamedTuple):
+    """How a program has ended.
+
+    Attributes:
+        code: Its exit code; 128 + n if signal n has ended it.
+        failed: Why it could not be started; empty if it was.
+        oom_kills: How many processes the memory limit has killed meanwhile; ``None`` if nobody counts.
+        fork_failures: How many processes the process limit has refused meanwhile; ``None`` if nobody counts.
+        processor_seconds: How much processor time was used meanwhile; ``None`` if not known.
+    """
+
+    code: int
+    failed: str = ""
+    oom_kills: int | None = None
+    fork_failures: int | None = None
+    processor_seconds: float | None = None
+
+
+def encode(value: object) -> bytes:
+    """Encode one of the records above, or any other JSON value."""
+    return json.dumps(value).encode()
+
+
+class MessageSocket:
+    """One end of a Unix socket for messages.
+
+    Args:
+        socket: The socket, which stays the caller's.
+    """
+
+    def __init__(self, socket: socket.socket) -> None:
+        self._socket = socket
+        self._frames = FrameReader(MAX_PAYLOAD)
+        self._descriptors: list[int] = []
+
+    def send(self, kind: Message, value: object = None, descriptors: Sequence[int] = ()) -> None:
+        """Send a message, and descriptors with it. Raises an ``OSError``."""
+        data = frame(kind, encode(value))
+        sent = send_with_descriptors(self._socket, data, descriptors)
+        self._socket.sendall(data[sent:])
+
+    def receive(self) -> Iterator[tuple[int, Any]]:
+        """The messages that are complete with what can be read now. Raises an ``EOFError`` at the end of the stream."""
+        data, descriptors, _ = receive_with_descriptors(self._socket, _MAX_READ)
+        for descriptor in descriptors:
+            # otherwise programs would inherit them
+            os.set_inheritable(descriptor, False)
+        self._descriptors += descriptors
+        if not data:
+            raise EOFError
+        return ((kind, json.loads(payload)) for kind, payload in self._frames.feed(data))
+
+    def take_descriptors(self, number: int) -> Sequence[int]:
+        """The descriptors that came with the message at hand; the caller closes them."""
+        taken, self._descriptors = self._descriptors[:number], self._descriptors[number:]
+        return taken

@@ -1,0 +1,319 @@
+"""Isolates the supervising process, and all that it will start: namespaces, mounts, rights, Landlock and system calls.
+
+A program sees a root of its own, with nothing but what is named. What is not there can be neither read nor listed, and no
+socket there can be reached, which Landlock does not refuse. Linux only.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import signal
+import stat
+import struct
+from collections.abc import Callable, Iterable, Sequence
+
+from codeact_team.sandbox.confined.protocol import Confinement
+from codeact_team.sandbox.system import kernel
+from codeact_team.sandbox.system.filters import COUNTED, NO_SET_ID, OF_ITSELF, Rule
+from codeact_team.sandbox.system.kernel import checked, libc, syscall
+
+_CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWNET = 0x00020000, 0x08000000, 0x40000000
+_CLONE_NEWUSER, _CLONE_NEWPID = 0x10000000, 0x20000000
+_LAST_CAPABILITY = 63
+
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 0x1, 0x2, 0x4, 0x8, 0x4000, 0x40000
+_MNT_DETACH = 2
+_AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
+_OPEN_TREE_CLONE, _MOVE_MOUNT_F_EMPTY_PATH, _MOUNT_ATTR_RDONLY = 0x1, 0x4, 0x1
+# the same number on every architecture
+_SYS_OPEN_TREE, _SYS_MOVE_MOUNT, _SYS_MOUNT_SETATTR = 428, 429, 442
+
+SHARED_MEMORY = "/dev/shm"
+"""Private to a sandbox, where the semaphores of ``multiprocessing`` need it."""
+_SHARED_MEMORY_MIB = 64
+_ROOT_MIB = 1
+"""The size of the root itself, which contains directories and links."""
+_MOST_FILES = 1 << 16
+"""The most files of a file system in memory: each takes memory beside its content."""
+_MOST_LINKS = 40
+"""The most links that the kernel follows on the way to a file."""
+_PROC = "/proc"
+_OWN_FILES = f"{_PROC}/self/fd"
+_LINKS = {
+    "/dev/fd": _OWN_FILES,
+    **{f"/dev/{name}": f"{_OWN_FILES}/{number}" for number, name in enumerate(("stdin", "stdout", "stderr"))},
+}
+"""Links that programs expect."""
+_ABOUT_THE_MACHINE = {"cpuinfo", "filesystems", "loadavg", "meminfo", "stat", "sys", "uptime", "version"}
+"""The visible parts of ``/proc`` besides processes. Some others are closed to all users but root, which may be this one."""
+
+
+def enter_namespaces(set_up_mounts: Callable[[], None], birth: int | None = None) -> None:
+    """Enter new namespaces for processes, network, IPC and mounts.
+
+    Continues in a child; this process ends. The child is the first process of its namespace: when it ends, the kernel ends
+    all others there. After a failure the process may be of no more use, so try with :func:`failure_of` first.
+
+    Args:
+        set_up_mounts: Called in the new namespaces.
+        birth: A pipe that gets the process id of the child.
+
+    Raises:
+        OSError: If the kernel refuses it.
+    """
+    uid, gid = os.getuid(), os.getgid()
+    if libc.unshare(_CLONE_NEWPID) < 0:
+        checked(libc.unshare(_CLONE_NEWPID | _CLONE_NEWUSER))
+        maps = {"setgroups": "deny", "uid_map": f"{uid} {uid} 1", "gid_map": f"{gid} {gid} 1"}
+        for name, line in maps.items():
+            with open(f"/proc/self/{name}", "w") as file:
+                file.write(line)
+    _continue_in_a_child(birth)
+    checked(libc.unshare(_CLONE_NEWNS | _CLONE_NEWIPC | _CLONE_NEWNET))
+    set_up_mounts()
+
+
+def _continue_in_a_child(birth: int | None) -> None:
+    me = os.pidfd_open(os.getpid())
+    if child := os.fork():
+        try:
+            if birth is not None:
+                os.write(birth, str(child).encode())
+        finally:
+            os._exit(0)
+    # from then on, its parent is the process with which it has to end
+    select.select([me], [], [])
+    os.close(me)
+
+
+def failure_of(action: Callable[[], object]) -> str | None:
+    """Try ``action`` in a child of this process. Returns why it fails, or ``None``."""
+    reader, writer = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            action()
+        except Exception as error:
+            os.write(writer, (str(error) or repr(error)).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as report:
+        reason = report.read().decode(errors="replace")
+    os.waitpid(child, 0)
+    return reason or None
+
+
+def end_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends. A later change of privileges would undo this."""
+    checked(kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL))
+
+
+def drop_privileges() -> None:
+    """Give up all capabilities, and the ways to gain new ones. Matters if the user is root."""
+    for capability in range(_LAST_CAPABILITY + 1):
+        # fails for capabilities that this kernel does not know, and for users that have none
+        kernel.prctl(kernel.PR_CAPBSET_DROP, capability)
+    checked(libc.capset(kernel.CAPABILITIES, bytes(kernel.SIZE_OF_CAPABILITIES)))
+    checked(kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1))
+
+
+def allow_only(readable: Sequence[str], writable: Sequence[str]) -> None:
+    """Restrict this process, and all that it starts, to these paths, by Landlock. They cannot signal other processes either.
+
+    Args:
+        readable: Paths that may be read and executed.
+        writable: Paths that may also be written.
+
+    Raises:
+        OSError: If the kernel cannot do that.
+    """
+    scopes = kernel.ABSTRACT_SOCKETS | kernel.SIGNALS
+    ruleset = kernel.make_ruleset(kernel.ALL_OF_FILES, tcp=kernel.ALL_OF_TCP, scopes=scopes)
+    for path in readable:
+        kernel.allow(ruleset, path, kernel.EXECUTE | kernel.READ_FILE | kernel.READ_DIRECTORY)
+    for path in writable:
+        kernel.allow(ruleset, path, kernel.ALL_OF_FILES)
+    kernel.enter_domain(ruleset)
+    os.close(ruleset)
+
+
+def enter_mount_view(settings: Confinement, moved: Iterable[tuple[str, str]] = ()) -> None:
+    """Make a root for this process that contains only what its programs may see.
+
+    Needs its own namespaces of mounts and processes, and rights over them. The private directory is replaced by an empty file
+    system in memory, which counts as memory.
+
+    Args:
+        settings: How the code is confined.
+        moved: More directories, each with the place at which it is shown.
+
+    Raises:
+        OSError: If the kernel refuses it. This process may be of no more use then.
+    """
+    checked(libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
+    writable = _tree(settings.workspace)
+    status = os.fstat(writable)
+    if [status.st_dev, status.st_ino] != [*settings.workspace_identity]:
+        raise OSError(f"{settings.workspace} was replaced")
+    place = settings.private
+    _mount_memory(place, _ROOT_MIB)
+    paths = _TracedPaths(path for path in settings.readable if not _is_below(path, _PROC))
+    shown = paths.ends
+    for path in shown:
+        _show(_tree(path), f"{place}{path}")
+    for source, target in moved:
+        _show(_tree(source), f"{place}{target}")
+    for path, target in {**paths.links, **_LINKS}.items():
+        if not any(_is_below(path, above) for above in shown):
+            os.makedirs(os.path.dirname(f"{place}{path}"), exist_ok=True)
+            os.symlink(target, f"{place}{path}")
+    for path in (*paths.passed, settings.workspace, settings.private, _PROC, SHARED_MEMORY):
+        os.makedirs(f"{place}{path}", exist_ok=True)
+    read_only = struct.pack("=QQQQ", _MOUNT_ATTR_RDONLY, 0, 0, 0)
+    arguments = (os.fsencode(place), _AT_RECURSIVE, read_only, len(read_only))
+    checked(syscall(_SYS_MOUNT_SETATTR, _AT_FDCWD, *arguments))
+    _attach(writable, f"{place}{settings.workspace}")
+    _mount_processes(f"{place}{_PROC}", empty=f"{place}{settings.private}")
+    _mount_memory(f"{place}{SHARED_MEMORY}", _SHARED_MEMORY_MIB, _MS_NOEXEC)
+    _mount_memory(f"{place}{settings.private}", settings.tmpfs_mib)
+    _make_root(place)
+
+
+class _TracedPaths:
+    """Follows links, as the kernel does.
+
+    Attributes:
+        ends: The places that the paths lead to, without those below others of them.
+        links: All links on the way, with their targets.
+        passed: Directories that a path leads into and out of again.
+    """
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self.ends: list[str] = []
+        self.links: dict[str, str] = {}
+        self.passed: set[str] = set()
+        for place in sorted({*map(self._follow, paths)}, key=len):
+            if not any(_is_below(place, above) for above in (_PROC, *self.ends)):
+                self.ends.append(place)
+
+    def _follow(self, path: str) -> str:
+        """The place that a path leads to."""
+        place, names, followed = "/", path.split("/")[::-1], 0
+        # the links below that depend on the process that follows them
+        while names and place != _PROC:
+            name = names.pop()
+            here = os.path.normpath(os.path.join(place, name))
+            if name == "..":
+                self.passed.add(place)
+            if name in {"", ".", ".."} or not os.path.islink(here):
+                place = here
+                continue
+            if (followed := followed + 1) > _MOST_LINKS:
+                raise OSError(f"{path}: too many links on the way")
+            self.links[here] = target = os.readlink(here)
+            names += target.split("/")[::-1]
+            place = "/" if target.startswith("/") else place
+        return place
+
+
+def _is_below(path: str, above: str) -> bool:
+    """Whether a path is ``above``, or leads through it."""
+    return path == above or path.startswith(f"{above.rstrip('/')}/")
+
+
+def _show(tree: int, place: str) -> None:
+    if stat.S_ISDIR(os.fstat(tree).st_mode):
+        os.makedirs(place, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        os.close(os.open(place, os.O_CREAT | os.O_RDONLY | os.O_CLOEXEC, 0o600))
+    _attach(tree, place)
+
+
+def _tree(path: str) -> int:
+    flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_RECURSIVE
+    return checked(syscall(_SYS_OPEN_TREE, _AT_FDCWD, os.fsencode(path), flags))
+
+
+def _attach(tree: int, place: str) -> None:
+    checked(syscall(_SYS_MOVE_MOUNT, tree, b"", _AT_FDCWD, os.fsencode(place), _MOVE_MOUNT_F_EMPTY_PATH))
+    os.close(tree)
+
+
+def _mount_processes(place: str, empty: str) -> None:
+    flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC | _MS_RDONLY
+    checked(libc.mount(b"proc", os.fsencode(place), b"proc", flags, None))
+    with os.scandir(place) as entries:
+        for entry in entries:
+            if entry.name.isdigit() or entry.is_symlink() or entry.name in _ABOUT_THE_MACHINE:
+                continue
+            _attach(_tree(empty if entry.is_dir() else os.devnull), entry.path)
+
+
+def _mount_memory(place: str, mib: int, flags: int = 0) -> None:
+    options = f"mode=0700,size={mib}m,nr_inodes={_MOST_FILES}".encode()
+    flags |= _MS_NOSUID | _MS_NODEV
+    checked(libc.mount(b"tmpfs", os.fsencode(place), b"tmpfs", flags, options))
+
+
+def _make_root(place: str) -> None:
+    """Make ``place`` the root, and detach everything else."""
+    os.chdir(place)
+    checked(libc.pivot_root(b".", b"."))
+    # the old root is mounted over the new one now
+    checked(libc.umount2(b".", _MNT_DETACH))
+    os.chdir("/")
+
+
+_AF_UNIX, _MAP_GROWSDOWN = 1, 0x100
+
+FOR_ALL = (
+    # Landlock protects other processes against ptrace and signals, but not against these
+    *(Rule(call, arguments) for call, arguments in OF_ITSELF.items()),
+    # memory that grows by itself: the kernel checks the memory limit only for the first stack of a program
+    Rule("mmap", bits={3: _MAP_GROWSDOWN}),
+    # it allocates any part of a disk at once; if it is not supported, the C library writes instead
+    Rule("fallocate", error=errno.EOPNOTSUPP),
+    *(Rule(call, error=error) for call, error in COUNTED.items()),
+    *NO_SET_ID,
+)
+# calls whose flags and modes a filter cannot see; programs know kernels without them
+_UNSEEN = tuple(Rule(name, error=errno.ENOSYS) for name in ("openat2", "io_uring_setup"))
+FOR_CONFINED = (Rule("socket", {0: _AF_UNIX}),)
+_OF_THE_MACHINE = """
+acct add_key adjtimex bpf chroot clock_adjtime clock_settime delete_module fanotify_init fanotify_mark finit_module
+init_module ioperm iopl kexec_file_load kexec_load keyctl migrate_pages modify_ldt move_pages name_to_handle_at
+open_by_handle_at perf_event_open personality quotactl quotactl_fd reboot request_key setdomainname sethostname
+settimeofday swapoff swapon syslog userfaultfd vhangup
+"""
+_OF_PROCESSES = "kcmp pidfd_getfd process_madvise process_mrelease process_vm_readv process_vm_writev ptrace"
+"""Calls that inspect or change other processes. Landlock refuses most of them, too."""
+_OF_NAMESPACES = """
+fsconfig fsmount fsopen fspick listmount mount mount_setattr move_mount open_tree open_tree_attr pivot_root setns statmount
+umount2 unshare
+"""
+_OF_MEMORY = """
+memfd_create memfd_secret msgctl msgget msgrcv msgsnd semctl semget semop semtimedop shmat shmctl shmdt shmget
+"""
+"""Calls whose memory outlives its process, or belongs to no directory with a size."""
+_CLONE_NEW = 0x7E020000
+"""All flags of clone that request namespaces."""
+_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+"""Requests that type into a terminal."""
+FOR_KERNEL = (
+    *FOR_CONFINED,
+    Rule("socketpair", {0: _AF_UNIX}),
+    *map(Rule, f"{_OF_THE_MACHINE} {_OF_PROCESSES} {_OF_NAMESPACES} {_OF_MEMORY}".split()),
+    Rule("clone", bits={0: _CLONE_NEW}),
+    Rule("ioctl", either=((1, _TIOCSTI), (1, _TIOCLINUX))),
+    *_UNSEEN,
+    *(Rule(name, error=errno.ENOSYS) for name in ("clone3", "io_uring_enter", "io_uring_register")),
+)
+"""Refused where the kernel alone confines: also calls that attackers of the kernel need rather than programs."""
+FOR_PLAIN = (
+    Rule("socket"),
+    *map(Rule, _OF_PROCESSES.split()),
+    *_UNSEEN,
+)

@@ -1,0 +1,223 @@
+"""Tells the user's code from that of libraries and of the runner: in stack frames, tracebacks and imports."""
+
+from __future__ import annotations
+
+import importlib
+import linecache
+import os
+import sys
+from collections.abc import Iterable
+from importlib.machinery import PathFinder
+from sys import getsizeof
+from traceback import TracebackException
+from types import CodeType
+
+from codeact_team.session.protocol import MIB
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+    from typing import Any, TypeVar
+
+    F = TypeVar("F", bound=Callable[..., Any])
+    from collections.abc import Iterator
+    from importlib.machinery import ModuleSpec
+    from traceback import StackSummary
+
+
+# the file names of the runner inside a sandbox
+_RUNNER = f"<{__name__.partition('.')[0]}."
+_NOT_THE_USERS = (_RUNNER, "<frozen ", os.path.dirname(os.__file__) + os.sep)
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+_interruptible: set[CodeType] = set()
+_interruptible_files: set[str] = set()
+
+
+def is_users(filename: str) -> bool:
+    """Whether code of this file is the user's, and not the runner's or a library's."""
+    return not filename.startswith(_NOT_THE_USERS) and not any(part in filename for part in _INSTALLED)
+
+
+def runs_users(frame: FrameType | None, base: CodeType | None = None) -> bool:
+    """Whether user code runs in ``frame``, or in one of its callers up to ``base``."""
+    while frame is not None and frame.f_code is not base:
+        if is_users(frame.f_code.co_filename):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def interruptible(function: F) -> F:
+    """Mark a function of the runner in which a ``KeyboardInterrupt`` may be raised anywhere."""
+    _interruptible.add(function.__code__)
+    return function
+
+
+def interruptible_module(name: str) -> None:
+    """Mark all functions of a module of the runner; see :func:`interruptible`."""
+    _interruptible_files.add(f"<{name}>")
+
+
+def can_interrupt(code: CodeType) -> bool:
+    """Whether a ``KeyboardInterrupt`` may be raised anywhere in ``code``."""
+    if not code.co_filename.startswith(_RUNNER):
+        return True
+    return code in _interruptible or code.co_filename in _interruptible_files
+
+
+_MAX_ENTRIES = 20
+"""How many entries of one stack are shown, from both its ends."""
+
+
+class _Short:
+    """A stack that is printed without its middle."""
+
+    def __init__(self, stack: StackSummary) -> None:
+        self._stack = stack
+
+    def __len__(self) -> int:
+        return len(self._stack)
+
+    def format(self, **options: Any) -> list[str]:
+        entries = self._stack.format(**options)
+        omitted = len(entries) - _MAX_ENTRIES
+        if omitted > 0:
+            half = _MAX_ENTRIES // 2
+            entries[half:-half] = [f"  [{omitted} more entries]\n"]
+        return entries
+
+
+def formatted(error: BaseException) -> str:
+    """The traceback of ``error`` as Python prints it, with the user's frames only, whatever the methods of the error do."""
+    try:
+        if isinstance(error, SyntaxError):
+            _add_line(error)
+        summary = TracebackException(type(error), error, error.__traceback__, compact=True)
+        for part in _parts(summary):
+            part.stack[:] = [frame for frame in part.stack if is_users(frame.filename)]
+            part.stack = _Short(part.stack)  # pyright: ignore[reportAttributeAccessIssue]
+        return "".join(summary.format())
+    except BaseException as second:
+        # including the interrupt of a __str__ that does not end
+        return f"{_name(error)}: <its traceback cannot be shown: {_name(second)}>\n"
+
+
+def one_line(error: BaseException) -> str:
+    """The class name and the text of ``error`` on one line. Raises a ``KeyboardInterrupt`` that comes meanwhile."""
+    try:
+        text = " ".join(str(error).split())
+    except KeyboardInterrupt:
+        raise
+    except BaseException as second:
+        text = f"<its text cannot be shown: {_name(second)}>"
+    return f"{_name(error)}: {text}" if text else _name(error)
+
+
+def _name(error: BaseException) -> str:
+    return type.__dict__["__name__"].__get__(type(error))
+
+
+def _add_line(error: SyntaxError) -> None:
+    # errors that the compiler finds after parsing come without it
+    if error.text is None and error.filename and error.lineno:
+        error.text = linecache.getline(error.filename, error.lineno) or None
+
+
+def _parts(summary: TracebackException) -> Iterator[TracebackException]:
+    waiting: list[TracebackException | None] = [summary]
+    while waiting:
+        part = waiting.pop()
+        if part is not None:
+            yield part
+            # groups came with 3.11
+            waiting += (part.__cause__, part.__context__, *(getattr(part, "exceptions", None) or ()))
+
+
+MAX_KEPT_BYTES = 16 * MIB
+
+# separate code before 3.12, but gone when it has run
+_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>")
+
+
+class Sources:
+    """Keeps the source of the running block, and of earlier ones that have defined functions or classes.
+
+    Tracebacks, warnings and ``inspect`` read it.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[str, int] = {}
+        self._bytes = 0
+
+    def add(self, name: str, code: str) -> None:
+        """Keep the source of the block ``name``."""
+        # Python starts no line at a form feed or the like
+        text = code.replace("\r\n", "\n").replace("\r", "\n") if "\r" in code else code
+        linecache.cache[name] = (len(code), None, [f"{line}\n" for line in text.split("\n")], name)
+
+    def settle(self, name: str, codes: Iterable[CodeType]) -> None:
+        """Drop the source of a block that has ended, unless some of its code can be called later."""
+        if not any(_leaves_code(code) for code in codes):
+            linecache.cache.pop(name, None)
+            return
+        lines = linecache.getlines(name)
+        size = getsizeof(lines) + sum(map(getsizeof, lines))
+        self._bytes += size - self._kept.pop(name, 0)
+        self._kept[name] = size
+        while self._bytes > MAX_KEPT_BYTES:
+            oldest = next(iter(self._kept))
+            self._bytes -= self._kept.pop(oldest)
+            linecache.cache.pop(oldest, None)
+
+
+def _leaves_code(code: CodeType) -> bool:
+    """Whether ``code`` defines anything that can be called after it has run."""
+    return any(
+        constant.co_name not in _COMPREHENSIONS or _leaves_code(constant)
+        for constant in code.co_consts
+        if isinstance(constant, CodeType)
+    )
+
+
+_IMPORT_SYSTEM = ("<frozen importlib", os.path.dirname(importlib.__file__) + os.sep)
+
+
+class LibraryFinder:
+    """Finds modules of the standard library nowhere else, unless the user's own code imports them.
+
+    The runner and libraries import modules at unexpected moments, for example while a traceback is formatted. The workspace
+    comes first on the path, and earlier code may have left modules there.
+    """
+
+    def __init__(self) -> None:
+        # directories that are added later do not belong to it
+        self._places = [
+            place
+            for place in sys.path
+            if (place + os.sep).startswith(os.path.dirname(os.__file__) + os.sep)
+            or os.path.basename(place) == "lib-dynload"
+        ]
+
+    def install(self) -> None:
+        """Use it from now on, after the finders of modules that are not files."""
+        later = (number for number, finder in enumerate(sys.meta_path) if finder is PathFinder)
+        sys.meta_path.insert(next(later, 0), self)  # pyright: ignore[reportArgumentType]
+
+    @interruptible
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name not in sys.stdlib_module_names or _user_imports():
+            return None
+        if (spec := PathFinder.find_spec(name, self._places)) is None:
+            # for example a module for another operating system
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return spec
+
+
+@interruptible
+def _user_imports() -> bool:
+    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+    while frame is not None and frame.f_code.co_filename.startswith(_IMPORT_SYSTEM):
+        frame = frame.f_back
+    return frame is not None and is_users(frame.f_code.co_filename)
