@@ -156,6 +156,17 @@ def cut(text: str, chars: int) -> str:
     return text if len(text) <= chars else f"{text[: chars - 1]}…"
 
 
+def clean(text: str, chars: int) -> str:
+    """Return the beginning of a text, with everything unseen in it made visible."""
+    # the rest, which is not shown, costs nothing
+    return cut(all_visible(text[: chars + 1]).strip(), chars)
+
+
+def one_line(text: str, chars: int) -> str:
+    """Return the beginning of a text on one line, with everything unseen in it made visible."""
+    return clean(text.strip(), chars).replace("\n", " ").replace("\t", " ")
+
+
 _TRIED = {"python", "python3", "py", "bash", "sh", "shell", "json"}
 """Languages whose lexers take their time for long runs of blanks only."""
 _LONGEST, _LONGEST_UNTRIED = 20_000, 2_000

@@ -13,17 +13,8 @@ from typing import Any, cast
 
 from pydantic import JsonValue
 
-from codeact_team.core.visibility import cut
-from codeact_team.tools.argument_checking import (
-    NO_SCHEMA,
-    Document,
-    Fields,
-    Schema,
-    as_schema,
-    clean,
-    one_line,
-    subschemas,
-)
+from codeact_team.core.visibility import clean, cut
+from codeact_team.tools.schemas import ANYTHING, Fields, Schema, SchemaDocument, as_schema, subschemas
 from codeact_team.tools.sources import ListedTool
 
 RESERVED = frozenset({"Media", "ToolDenied", "ToolError", "ToolTimeout"})
@@ -88,7 +79,7 @@ class NamedType:
     name: str
     base: str
     schema: Schema
-    document: Document
+    document: SchemaDocument
     fields: Fields
     hints: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -104,7 +95,7 @@ class Annotator:
         self._left = _MAX_SCHEMAS
         self._depth = 0
 
-    def annotation(self, document: Document, schema: Schema, hint: str) -> str:
+    def annotation(self, document: SchemaDocument, schema: Schema, hint: str) -> str:
         """Write the annotation of a value; an object that has no title is called after the hint."""
         self._depth += 1
         parts = list(dict.fromkeys(self._parts(document, schema, hint)))
@@ -114,7 +105,7 @@ class Annotator:
         text = " | ".join(parts)
         return "Any" if "Any" in parts or len(text) > _LONGEST_ANNOTATION else text
 
-    def _parts(self, document: Document, schema: Schema, hint: str) -> Iterator[str]:
+    def _parts(self, document: SchemaDocument, schema: Schema, hint: str) -> Iterator[str]:
         self._left -= 1
         if self._left < 0 or self._depth > _DEEPEST_ANNOTATION or len(self._open) > _DEEPEST_ANNOTATION:
             yield "Any"
@@ -134,13 +125,13 @@ class Annotator:
             for kind in _types(schema):
                 yield self._of_type(document, kind, schema, hint)
 
-    def _alternatives(self, document: Document, schema: Schema, hint: str) -> list[str]:
+    def _alternatives(self, document: SchemaDocument, schema: Schema, hint: str) -> list[str]:
         options = [*subschemas(schema, "anyOf"), *subschemas(schema, "oneOf")]
         parts = [part for option in options for part in self._parts(document, option, hint)]
         # the type is told once, beside alternatives that only differ in other things
         return [] if "Any" in parts and "type" in schema else parts
 
-    def _referenced(self, document: Document, reference: str) -> Iterator[str]:
+    def _referenced(self, document: SchemaDocument, reference: str) -> Iterator[str]:
         target = document.find(reference)
         if id(target) in self._named:
             yield self._named[id(target)]
@@ -151,7 +142,7 @@ class Annotator:
             yield from self._parts(document, target, reference.rpartition("/")[2])
             self._open.discard(id(target))
 
-    def _object(self, document: Document, schema: Schema, hint: str) -> str:
+    def _object(self, document: SchemaDocument, schema: Schema, hint: str) -> str:
         if id(schema) in self._named:
             return self._named[id(schema)]
         if len(self.types) >= MAX_TYPES:
@@ -176,7 +167,7 @@ class Annotator:
         self._names.add(name)
         return name
 
-    def _of_type(self, document: Document, kind: str | None, schema: Schema, hint: str) -> str:
+    def _of_type(self, document: SchemaDocument, kind: str | None, schema: Schema, hint: str) -> str:
         if kind == "array":
             items = [*subschemas(schema, "prefixItems"), *_single(schema, "items")]
             return f"list[{self._union(document, items, f'{hint} item')}]"
@@ -188,7 +179,7 @@ class Annotator:
             return f"dict[str, {self._union(document, values, f'{hint} value')}]"
         return _NAMES.get(kind or "", "Any")
 
-    def _union(self, document: Document, schemas: list[Schema], hint: str) -> str:
+    def _union(self, document: SchemaDocument, schemas: list[Schema], hint: str) -> str:
         return self.annotation(document, cast("Schema", {"anyOf": schemas}), hint)
 
 
@@ -333,13 +324,13 @@ class Declaration:
 def declare(name: str, tool: ListedTool) -> Declaration:
     """Describe a tool, whose schema was checked against its meta-schema."""
     annotator = Annotator()
-    parameters = list(_parameters(annotator, Document(tool.schema)))
+    parameters = list(_parameters(annotator, SchemaDocument(tool.schema)))
     result = "Media" if tool.returns_media else None
     sections = [clean(tool.description, MAX_DESCRIPTION), _args(parameters)]
     if (returns := tool.returns) is not None:
-        shown = annotator.annotation(Document(returns), returns, "Result")
+        shown = annotator.annotation(SchemaDocument(returns), returns, "Result")
         result = None if shown == "Any" else shown
-        if about := _about(Document(returns), returns):
+        if about := _about(SchemaDocument(returns), returns):
             sections.append(f"Returns:\n{_INDENT}{about}")
     sections += [_type_section(found) for found in annotator.types]
     doc = cut("\n\n".join(filter(None, sections)), MAX_DOC).replace('"""', "'''")
@@ -347,10 +338,10 @@ def declare(name: str, tool: ListedTool) -> Declaration:
     others = bool(tool.schema.get("patternProperties")) or (
         tool.schema.get("additionalProperties", False) is not False
     )
-    return Declaration(name, one_line(tool.description, _MAX_SHORT), parameters, result, doc, others)
+    return Declaration(name, _summary(tool.description, _MAX_SHORT), parameters, result, doc, others)
 
 
-def _parameters(annotator: Annotator, document: Document) -> Iterator[Parameter]:
+def _parameters(annotator: Annotator, document: SchemaDocument) -> Iterator[Parameter]:
     fields = document.fields_of(document.root)
     keys = list(fields.schemas) + sorted(fields.required - set(fields.schemas))
     names = dict(zip(keys, assign(keys, "arg"), strict=True))
@@ -360,7 +351,7 @@ def _parameters(annotator: Annotator, document: Document) -> Iterator[Parameter]
     optional = [key for key in keys[last + 1 :] if key not in fields.required]
     moved = [key for key in keys[: last + 1] if key not in fields.required]
     for key in (*first_required, *optional, *moved):
-        schema = fields.schemas.get(key, NO_SCHEMA)
+        schema = fields.schemas.get(key, ANYTHING)
         yield Parameter(
             name=names[key],
             key=key,
@@ -372,7 +363,7 @@ def _parameters(annotator: Annotator, document: Document) -> Iterator[Parameter]
         )
 
 
-def _default(document: Document, schema: Schema) -> Sequence[JsonValue]:
+def _default(document: SchemaDocument, schema: Schema) -> Sequence[JsonValue]:
     resolved = document.resolve(schema)
     if "default" not in resolved:
         return ()
@@ -385,7 +376,7 @@ def _default(document: Document, schema: Schema) -> Sequence[JsonValue]:
         return ()
 
 
-def _about(document: Document, schema: Schema, key: str = "") -> str:
+def _about(document: SchemaDocument, schema: Schema, key: str = "") -> str:
     """Put into words what a schema says of its value beside the type."""
     resolved = document.resolve(schema)
     said: list[str] = []
@@ -400,7 +391,7 @@ def _about(document: Document, schema: Schema, key: str = "") -> str:
     return " ".join(text if text.endswith((".", "!", "?")) else f"{text}." for text in said if text)
 
 
-def _limits(document: Document, schema: Schema) -> Iterator[str]:
+def _limits(document: SchemaDocument, schema: Schema) -> Iterator[str]:
     for described in (schema, document.resolve(as_schema(schema.get("items")))):
         values = described.get("enum")
         if isinstance(values, list) and literals(described) is None:
@@ -424,7 +415,7 @@ def _type_section(found: NamedType) -> str:
         default = _default(found.document, schema)
         if default and default[0] is not None:
             about = f"{about} Default: {default[0]!r}.".strip()
-        shown = one_line(key, 100) if key.isidentifier() else cut(repr(key), 100)
+        shown = _summary(key, 100) if key.isidentifier() else cut(repr(key), 100)
         lines.append(f"{_INDENT}{shown} ({found.hints[key]}{optional})" + (f": {about}" if about else ""))
     return "\n".join(lines)
 
@@ -436,3 +427,9 @@ def _signature(parameters: Sequence[Parameter], show: Any) -> str:
             shown.append("*")
         shown.append(show(parameter))
     return ", ".join(shown)
+
+
+def _summary(text: str, limit: int) -> str:
+    """The first paragraph of a text as one line of at most ``limit`` characters."""
+    paragraph = clean(text, 4 * limit).partition("\n\n")[0]
+    return cut(" ".join(paragraph.split()), limit)

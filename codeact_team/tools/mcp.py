@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import json
 import logging
 from collections.abc import Awaitable, Coroutine, Iterator, Sequence
 from contextlib import suppress
@@ -27,15 +28,19 @@ from codeact_team.core.aio import to_the_end
 from codeact_team.core.autogen_internals import actor_of, next_request_number, overrides_of, sampling_of
 from codeact_team.core.execution import Artifact
 from codeact_team.core.redaction import Redactor, add_secrets
+from codeact_team.core.visibility import cut
 from codeact_team.errors import WorkbenchError
-from codeact_team.tools.argument_checking import Schema, as_schema, describe_error, leaves
+from codeact_team.tools.schemas import Schema, as_schema
 from codeact_team.tools.sources import (
+    Arguments,
+    Catalog,
     ListedTool,
-    Listing,
     Piece,
     ToolFailed,
     ToolSource,
+    describe_error,
     error_text,
+    leaves,
     mime_type,
     pieces_of_result,
 )
@@ -386,8 +391,6 @@ class McpServer(ToolSource):
     started anew by :meth:`start`.
     """
 
-    wire_is_json = True
-
     def __init__(self, workbench: McpWorkbench) -> None:
         self.label = f"MCP server {label_of(workbench.server_params)!r}"
         self._workbench = workbench
@@ -417,21 +420,30 @@ class McpServer(ToolSource):
     async def stop(self) -> None:
         await to_the_end(self._connection.close())
 
-    async def list_tools(self) -> Listing:
+    async def list_tools(self) -> Catalog:
         try:
             tools = await self._connection.list_tools()
         except Exception as error:  # whatever the client of a server raises
             reason = self._reason(error)
         else:
-            return Listing([self._listed(tool) for tool in tools], self._connection.server_name)
+            return Catalog([self._listed(tool) for tool in tools], self._connection.server_name)
         raise WorkbenchError(f"{self.label} does not list its tools: {reason}")
 
+    def read(self, tool: ListedTool, arguments: dict[str, JsonValue]) -> Arguments:
+        try:
+            # strict JSON, as another program reads it
+            json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
+        except ValueError as error:
+            reason = cut(str(error), 300)
+            raise ToolFailed(f"the arguments cannot be sent to the tool's server: {reason}") from None
+        return Arguments(arguments)
+
     async def call(
-        self, tool: ListedTool, arguments: dict[str, JsonValue], cancellation_token: CancellationToken
+        self, tool: ListedTool, arguments: Arguments, cancellation_token: CancellationToken
     ) -> Sequence[Piece]:
         if self._calls_itself:
             # somebody's own way of calling
-            answer = await self._workbench.call_tool(tool.name, arguments, cancellation_token)
+            answer = await self._workbench.call_tool(tool.name, arguments.plain, cancellation_token)
             try:
                 return pieces_of_result(answer)
             except ToolFailed as failure:
@@ -439,7 +451,7 @@ class McpServer(ToolSource):
         overrides = overrides_of(self._workbench)
         name = next((name for name, new in overrides.items() if new.name == tool.name), tool.name)
         try:
-            result = await self._connection.call_tool(name, arguments)
+            result = await self._connection.call_tool(name, arguments.plain)
         except Exception as error:  # whatever the client of a server raises
             reason = self._reason(error)
         else:
