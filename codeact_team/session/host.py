@@ -34,7 +34,7 @@ from codeact_team.session.protocol import (
     ProtocolError,
     frame,
 )
-from codeact_team.session.tool_calls import ToolCalls, introduction
+from codeact_team.session.tool_calls import ToolCalls, declaration_frame
 
 INTERRUPT_GRACE = 1.0
 """Seconds between SIGINT, by which the variables live on, and the end of the interpreter. A long regular expression
@@ -344,7 +344,7 @@ class Session:
         declarations = None if tools is None else tools.declarations
         if declarations is self._told:
             return b""
-        told, self._told = introduction(declarations or ()), declarations
+        told, self._told = declaration_frame(declarations or ()), declarations
         return told
 
     def _stopped(self, stop: asyncio.Future[None]) -> None:
