@@ -1,4 +1,4 @@
-"""Tools as code sees them: JSON Schemas as Python signatures."""
+"""Declarations of tools for code: Python names, signatures and docstrings, made of JSON Schemas."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from codeact_team.tools.schemas import ANYTHING, Fields, Schema, SchemaDocument,
 from codeact_team.tools.sources import ListedTool
 
 RESERVED = frozenset({"Media", "ToolDenied", "ToolError", "ToolTimeout"})
-"""What the module ``tools`` has beside the tools."""
+"""Members of the module ``tools`` beside the tools."""
 
 _LONGEST_IDENTIFIER = 100
 
 
 def identifier(text: str, instead: str) -> str:
-    """Make the identifier that is most like ``text``. It is never private, and never a keyword.
+    """Make an identifier of ``text`` that is neither private nor a keyword.
 
-    One that would not begin with a letter begins with ``instead``.
+    If it would not begin with a letter, it begins with ``instead``.
     """
-    # as Python itself reads names
+    # as Python itself normalizes names
     text = unicodedata.normalize("NFKC", text[:_LONGEST_IDENTIFIER])[:_LONGEST_IDENTIFIER]
     name = "".join(char if f"_{char}".isidentifier() else "_" for char in text).lstrip("_")
     if not name.isidentifier():
@@ -37,9 +37,9 @@ def identifier(text: str, instead: str) -> str:
 
 
 def assign(names: Sequence[str], instead: str, *, reserved: Collection[str] = ()) -> list[str]:
-    """Make a different identifier for each of ``names``, in their order.
+    """Make a unique identifier for each of ``names``, in their order.
 
-    A name that is an identifier stays as it is. One that is taken gets a number.
+    Names that are identifiers have precedence and stay as they are; others get a number if they are taken.
     """
     wanted = [identifier(name, instead) for name in names]
     wanted = [f"{name}_" if name in reserved else name for name in wanted]
@@ -57,7 +57,7 @@ def assign(names: Sequence[str], instead: str, *, reserved: Collection[str] = ()
 
 
 MAX_TYPES = 40
-"""How many objects get a name. Further ones are called ``dict[str, Any]``."""
+"""Objects that get a name. Further ones are annotated as ``dict[str, Any]``."""
 
 _MAX_SCHEMAS = 3000
 _DEEPEST_ANNOTATION = 25
@@ -71,9 +71,15 @@ _WORDS = re.compile(r"[^\W_]+")
 
 @dataclass
 class NamedType:
-    """An object whose fields are known, and the annotation of each by its key.
+    """An object whose fields are known.
 
-    ``base`` is what annotations would call it if nothing else were called so.
+    Attributes:
+        name: Its name in annotations.
+        base: The same without a number that makes it unique.
+        schema: Its schema.
+        document: The document of the schema.
+        fields: Its fields.
+        hints: The annotations of the fields by their keys.
     """
 
     name: str
@@ -85,7 +91,11 @@ class NamedType:
 
 
 class Annotator:
-    """Writes the annotations of one tool, and keeps the objects that they name in the order in which they are met."""
+    """Writes the annotations of one tool.
+
+    Attributes:
+        types: The objects that have a name in them, in the order of their first use.
+    """
 
     def __init__(self) -> None:
         self.types: list[NamedType] = []
@@ -96,7 +106,7 @@ class Annotator:
         self._depth = 0
 
     def annotation(self, document: SchemaDocument, schema: Schema, hint: str) -> str:
-        """Write the annotation of a value; an object that has no title is called after the hint."""
+        """Write the annotation of a value; an object without a title is named after the hint."""
         self._depth += 1
         parts = list(dict.fromkeys(self._parts(document, schema, hint)))
         self._depth -= 1
@@ -128,7 +138,7 @@ class Annotator:
     def _alternatives(self, document: SchemaDocument, schema: Schema, hint: str) -> list[str]:
         options = [*subschemas(schema, "anyOf"), *subschemas(schema, "oneOf")]
         parts = [part for option in options for part in self._parts(document, option, hint)]
-        # the type is told once, beside alternatives that only differ in other things
+        # alternatives may differ in other things than the type, which is beside them
         return [] if "Any" in parts and "type" in schema else parts
 
     def _referenced(self, document: SchemaDocument, reference: str) -> Iterator[str]:
@@ -152,7 +162,7 @@ class Annotator:
         if same := next((one for one in self.types if one.base == base and one.schema == schema), None):
             return same.name
         found = NamedType(self._name(base), base, schema, document, document.fields_of(schema))
-        # before its fields: it may be one of them
+        # before its fields, which may refer to it
         self._named[id(schema)] = found.name
         self.types.append(found)
         for key, value in found.fields.schemas.items():
@@ -189,7 +199,7 @@ def _camel(hint: str) -> str:
 
 
 def literals(schema: Schema) -> list[str] | None:
-    """Write the annotation of a schema that lists its values; ``None`` if it lists none, or too many."""
+    """Write the annotation of a schema that lists its values; ``None`` if it does not, or lists too many."""
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if not isinstance(values, list) or not 0 < len(values) <= _MAX_LITERALS:
         return None
@@ -220,9 +230,9 @@ def _single(schema: Schema, keyword: str) -> Iterator[Schema]:
 
 
 MAX_DESCRIPTION = 4000
-"""How many characters of a tool's description are passed on."""
+"""Characters of a tool's description that are passed on."""
 MAX_DOC = 16_000
-"""How long a docstring may be."""
+"""Characters of a docstring."""
 
 _MAX_FIELD = 500
 _MAX_DEFAULT = 200
@@ -247,21 +257,28 @@ _LIMITS = {
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of the function that stands for a tool."""
+    """A parameter of the function for a tool.
+
+    Attributes:
+        name: Its name in the signature.
+        key: Its name in the arguments for the host.
+        annotation: Its annotation.
+        required: Whether it has to be passed.
+        default: The default value as the only item; empty if there is none, or it is too long to be shown.
+        keyword_only: Whether it cannot be passed by position.
+        about: Its description and limits in words.
+    """
 
     name: str
     key: str
-    """Its name in the arguments."""
     annotation: str
     required: bool
     default: Sequence[JsonValue]
-    """Holds the default value, unless there is none or it is too long to be shown."""
     keyword_only: bool
     about: str
-    """What else is known, in words."""
 
     def declare(self) -> dict[str, JsonValue]:
-        """See :attr:`codeact_team.core.execution.HostTools.declarations`."""
+        """Declare it as in :attr:`codeact_team.core.execution.HostTools.declarations`."""
         declared: dict[str, JsonValue] = {
             "name": self.name,
             "key": self.key,
@@ -272,19 +289,28 @@ class Parameter:
         return declared | {"default": self.default[0]} if self.default else declared
 
     def show(self) -> str:
-        """Write it as a signature does."""
+        """Write it as in a signature."""
         given = "" if self.required else f" = {repr(self.default[0]) if self.default else '...'}"
         return f"{self.name}: {self.annotation}{given}"
 
     def show_short(self) -> str:
-        """Write it as a signature without annotations does."""
+        """Write it as in a signature without annotations."""
         default = repr(self.default[0]) if self.default else "..."
         return self.name if self.required else f"{self.name}={cut(default, _MAX_SHOWN_DEFAULT)}"
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """What is told of a tool; its name is the dotted path below ``tools``."""
+    """The declaration of a tool.
+
+    Attributes:
+        name: The dotted path below ``tools``.
+        summary: Its description in a line.
+        parameters: Its parameters.
+        returns: The annotation of its result, if it is known.
+        doc: Its docstring.
+        takes_others: Whether it may be called with other keywords than its parameters.
+    """
 
     name: str
     summary: str
@@ -292,10 +318,9 @@ class Declaration:
     returns: str | None
     doc: str
     takes_others: bool
-    """Whether it may be called with keywords that are no parameter's."""
 
     def declare(self) -> dict[str, JsonValue]:
-        """See :attr:`codeact_team.core.execution.HostTools.declarations`."""
+        """Declare it as in :attr:`codeact_team.core.execution.HostTools.declarations`."""
         return {
             "name": self.name,
             "doc": self.doc,
@@ -311,7 +336,7 @@ class Declaration:
         if not self.doc:
             return f"{head}\n{_INDENT}..."
         raw = "r" if "\\" in self.doc else ""
-        # a quotation mark at its end would close it too early
+        # a quotation mark at the end of the text would close it too early
         close = '\n"""' if any(sign in self.doc for sign in '\n"\\') else '"""'
         return f"{head}\n" + indent(f'{raw}"""{self.doc}{close}', _INDENT)
 
@@ -322,7 +347,7 @@ class Declaration:
 
 
 def declare(name: str, tool: ListedTool) -> Declaration:
-    """Describe a tool, whose schema was checked against its meta-schema."""
+    """Make the declaration of a tool, whose schema was checked against its meta-schema."""
     annotator = Annotator()
     parameters = list(_parameters(annotator, SchemaDocument(tool.schema)))
     result = "Media" if tool.returns_media else None
@@ -334,7 +359,7 @@ def declare(name: str, tool: ListedTool) -> Declaration:
             sections.append(f"Returns:\n{_INDENT}{about}")
     sections += [_type_section(found) for found in annotator.types]
     doc = cut("\n\n".join(filter(None, sections)), MAX_DOC).replace('"""', "'''")
-    # only where it says so: most schemas just do not mention what their tool cannot take
+    # only if it is stated: most schemas leave out that their tool takes nothing else
     others = bool(tool.schema.get("patternProperties")) or (
         tool.schema.get("additionalProperties", False) is not False
     )
@@ -347,7 +372,7 @@ def _parameters(annotator: Annotator, document: SchemaDocument) -> Iterator[Para
     names = dict(zip(keys, assign(keys, "arg"), strict=True))
     first_required = [key for key in keys if key in fields.required]
     last = max((keys.index(key) for key in first_required), default=-1)
-    # what stands before a required one would move behind it: only its name tells then which it is
+    # an optional one before a required one has to move behind it, and is keyword-only then
     optional = [key for key in keys[last + 1 :] if key not in fields.required]
     moved = [key for key in keys[: last + 1] if key not in fields.required]
     for key in (*first_required, *optional, *moved):
@@ -377,18 +402,18 @@ def _default(document: SchemaDocument, schema: Schema) -> Sequence[JsonValue]:
 
 
 def _about(document: SchemaDocument, schema: Schema, key: str = "") -> str:
-    """Put into words what a schema says of its value beside the type."""
+    """Put the description and the limits of a value into words."""
     resolved = document.resolve(schema)
-    said: list[str] = []
+    texts: list[str] = []
     description = resolved.get("description")
-    # what AutoGen writes where nothing is said
+    # AutoGen writes the name if there is no description
     if isinstance(description, str) and description != key:
-        said.append(clean(" ".join(description[: 4 * _MAX_FIELD].split()), _MAX_FIELD))
-    # of an optional value, what the value is
+        texts.append(clean(" ".join(description[: 4 * _MAX_FIELD].split()), _MAX_FIELD))
+    # of an optional value, the limits of the value
     options = [document.resolve(option) for option in subschemas(resolved, "anyOf")]
     narrowed = [option for option in options if option.get("type") != "null"]
-    said += _limits(document, narrowed[0] if len(narrowed) == 1 else resolved)
-    return " ".join(text if text.endswith((".", "!", "?")) else f"{text}." for text in said if text)
+    texts += _limits(document, narrowed[0] if len(narrowed) == 1 else resolved)
+    return " ".join(text if text.endswith((".", "!", "?")) else f"{text}." for text in texts if text)
 
 
 def _limits(document: SchemaDocument, schema: Schema) -> Iterator[str]:
