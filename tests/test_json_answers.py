@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeact_team.models.structured import UnreadableAnswer, read_answer, read_value
+from codeact_team.models.structured import UnreadableAnswer, read_object, read_value
 
 GOOD = {"passed": True, "comment": "fine"}
 GOOD_JSON = '{"passed": true, "comment": "fine"}'
@@ -16,7 +16,7 @@ GOOD_JSON = '{"passed": true, "comment": "fine"}'
 
 def read(text: str, *, material: str = "") -> dict[str, Any] | None:
     try:
-        return read_answer(text, mark="4711", material=material)
+        return read_object(text, mark="4711", material=material)
     except UnreadableAnswer:
         return None
 
@@ -168,4 +168,4 @@ def test_long_hostile_text_is_read_in_bounded_time(frame: str):
 
 def test_megabytes_are_refused():
     with pytest.raises(UnreadableAnswer, match="more than 200,000 characters"):
-        read_answer('{"a": "' + "x" * 3 * 2**20 + '"}')
+        read_object('{"a": "' + "x" * 3 * 2**20 + '"}')

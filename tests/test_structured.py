@@ -44,7 +44,7 @@ from support.openai_server import (
 )
 
 from codeact_team.errors import ModelError
-from codeact_team.models.structured import MAX_TEXT_CHARS, Answer, ask
+from codeact_team.models.structured import MAX_TEXT_CHARS, ModelAnswer, ask
 
 
 class Mark(BaseModel):
@@ -73,7 +73,7 @@ def capabilities(*, structured: bool = False, json_mode: bool = False) -> ModelI
     )
 
 
-async def ask_server(*replies: AnyReply, **overrides: Any) -> Answer[Mark | None]:
+async def ask_server(*replies: AnyReply, **overrides: Any) -> ModelAnswer[Mark | None]:
     async with ScriptedServer(replies) as server:
         return await ask(server.client(**overrides), MESSAGES, Mark)
 

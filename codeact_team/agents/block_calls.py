@@ -1,4 +1,4 @@
-"""Running code blocks as effects: approved, streamed, bounded."""
+"""Code blocks of an agent run as effects: approved, streamed, bounded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import re
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 
@@ -39,10 +39,10 @@ logger = logging.getLogger(__name__)
 
 
 async def keep_output(executor: SessionCodeExecutor, result: ExecutionResult) -> str | None:
-    """Put output that is cut where it is passed on into a new file of the workspace, for as long as the executor runs.
+    """Write output that is too long for a model into a new file of the workspace, which stays until the executor stops.
 
     Returns:
-        The file's path; ``None`` where none is needed, or the workspace takes none.
+        The path of the file; ``None`` if the output is short enough, or the file cannot be written.
     """
     output = result.output
     if len(output) <= MAX_OBSERVATION_CHARS or result.outcome is Outcome.CANCELLED:
@@ -68,8 +68,8 @@ _HALF_CHANGED = "[Variables may be half changed by this code: {}]"
 INTERRUPTED = "The run was interrupted while this code ran: whether it has run to its end, and what it has done, is not known."
 
 
-class Block(CodeRun[ExecutionResult]):
-    """Code blocks of one of our agents run."""
+class AgentBlock(CodeRun[ExecutionResult]):
+    """Code blocks of one of this package's agents run."""
 
     kind = "block"
 
@@ -107,30 +107,31 @@ async def run_blocks(
 
     Args:
         executor: Any AutoGen executor.
-        blocks: What to run.
-        tools: What the code may call on the host, and the rules for its approval.
-        approval: Asked beside the rules, and shown the ``context``.
-        context: The conversation.
+        blocks: The blocks.
+        tools: The tools that the code may call, and the rules of its approval.
+        approval: A function of AutoGen's kind that approves code in addition to the rules.
+        context: The conversation, for ``approval``.
         cancellation_token: Stops the wait for approval and the execution.
-        emit: Gets the output as it comes, of an executor that streams it.
-        message_id: The id of the message that tells of the result.
-        door: The door that the agent remembers.
+        emit: Receives the output as it comes, if the executor streams it.
+        message_id: The id of the message that will have the result.
+        door: The dispatcher that the agent remembers.
         keeps_output: Whether output that is too long for a model is kept in the workspace.
-        max_pictures: How many pictures are read that the code has saved in the workspace, where it has shown none.
-        rolls_back: Whether variables and files are as they were before code that fails.
-        branch_of: Whose branch the executor is, if it is one. Where that has ended, it is a result as that of code that fails.
+        max_pictures: How many pictures are read that the code has saved in the workspace, if it has shown none.
+        rolls_back: Whether variables and files are restored after code that fails.
+        branch_of: The executor of which this one is a fork, if it is one. A fork that has ended is a failed result.
 
     Raises:
         SandboxError: If no code can run here at all.
         SettingError: If that is because of a setting of the executor.
     """
+    execution = _Execution(executor, tools, cancellation_token, emit, rolls_back)
 
     async def work() -> ExecutionResult:
         if denial is not None:
             return denial
         _raise_if_cancelled(cancellation_token)
         try:
-            result = await _execute_as_set(executor, blocks, tools, cancellation_token, emit, rolls_back)
+            result = await execution.run(blocks)
         except SandboxError as error:
             if branch_of is None:
                 raise
@@ -138,7 +139,7 @@ async def run_blocks(
         if keeps_output and isinstance(executor, SessionCodeExecutor) and isinstance(result, SessionResult):
             result.output_file = await keep_output(executor, result)
         if max_pictures and result.outcome is Outcome.COMPLETED and any(".png" in one.code for one in blocks):
-            # code that saves a picture names it; one that it has shown as well is known already
+            # code that saves a picture has its name in it; pictures that were shown are known already
             result.saved_pictures = await _saved_pictures(executor, 0 if _shows(result) else max_pictures)
         return result
 
@@ -146,12 +147,12 @@ async def run_blocks(
         _raise_if_cancelled(cancellation_token)
         denial = await _denial(tools, approval, blocks, context, cancellation_token, door)
         again = repeating(executor, tools, cancellation_token, rolls_back=rolls_back)
-        block = Block(branch_of or executor, blocks, again, message_id)
+        block = AgentBlock(branch_of or executor, blocks, again, message_id)
         block.source = tools.source
         block.is_apart = branch_of is not None
         return await perform(block, work, door)
     except asyncio.CancelledError:
-        # the token cancels what it is linked to; a task that was itself cancelled has to stay so
+        # by the token; a task that was itself cancelled has to end as cancelled
         if not cancellation_token.is_cancelled() or is_being_cancelled():
             raise
         return ExecutionResult(exit_code=1, output=CANCELLED, outcome=Outcome.CANCELLED)
@@ -160,19 +161,13 @@ async def run_blocks(
 def repeating(
     executor: CodeExecutor, tools: TurnTools, cancellation_token: CancellationToken, *, rolls_back: bool
 ) -> Run:
-    """What runs blocks once more as those of a turn are run, whose records know nothing of it."""
-
-    async def again(blocks: list[CodeBlock]) -> CodeResult:
-        return await _execute_as_set(
-            executor, blocks, tools.unrecorded(), cancellation_token, None, rolls_back
-        )
-
-    return again
+    """Make a function that runs blocks again like those of the turn, without a trace in the turn's records."""
+    return _Execution(executor, tools.unrecorded(), cancellation_token, rolls_back=rolls_back).run
 
 
 @asynccontextmanager
 async def warming_up(executor: CodeExecutor) -> AsyncGenerator[None]:
-    """Within it, an executor that is a sandbox starts while the model is writing."""
+    """Within it, the sandbox of the executor starts, while the model is writing."""
     if not isinstance(executor, StreamingCodeExecutor):
         yield
         return
@@ -180,7 +175,7 @@ async def warming_up(executor: CodeExecutor) -> AsyncGenerator[None]:
     try:
         yield
     finally:
-        # whatever went wrong with it was raised by the first execution
+        # the first execution has raised its error
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
 
@@ -195,7 +190,7 @@ async def _saved_pictures(executor: CodeExecutor, most: int) -> list[Artifact]:
     try:
         return list(await executor.saved_pictures(most))
     except SandboxError as error:
-        logger.warning("pictures that the code may have saved are not looked at: %s", error)
+        logger.warning("pictures that the code may have saved cannot be read: %s", error)
         return []
 
 
@@ -238,7 +233,7 @@ async def _denial(
 async def _ask(
     approval: ApprovalFuncType, request: ApprovalRequest, cancellation_token: CancellationToken
 ) -> Answer:
-    """What an approval function of AutoGen's kind says; usually it asks a person."""
+    """Call an approval function of AutoGen's kind, which usually asks a person."""
     try:
         answer = approval(request)
         if isinstance(answer, Awaitable):
@@ -250,52 +245,78 @@ async def _ask(
 
 
 def _fenced(block: CodeBlock) -> str:
-    """The block for review: code that holds a fence must not look as if it ended there."""
+    """Put a fence around the block that is longer than any in its code."""
     longest = max((len(run) for run in re.findall("`+", block.code)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{block.language}\n{block.code}\n{fence}"
 
 
-async def _execute_as_set(
-    executor: CodeExecutor,
-    blocks: list[CodeBlock],
-    tools: TurnTools,
-    cancellation_token: CancellationToken,
-    emit: Emit | None,
-    rolls_back: bool,
-) -> ExecutionResult:
-    if rolls_back and isinstance(executor, SessionCodeExecutor):
-        return await _execute_or_roll_back(executor, blocks, tools, cancellation_token, emit)
-    return await _execute(executor, blocks, tools, cancellation_token, emit)
+@dataclass(frozen=True)
+class _Execution:
+    """Blocks that are run in an executor, with the tools of a turn."""
 
+    executor: CodeExecutor
+    tools: TurnTools
+    cancellation_token: CancellationToken
+    emit: Emit | None = None
+    rolls_back: bool = False
 
-async def _execute_or_roll_back(
-    executor: SessionCodeExecutor,
-    blocks: list[CodeBlock],
-    tools: TurnTools,
-    cancellation_token: CancellationToken,
-    emit: Emit | None,
-) -> ExecutionResult:
-    """Run blocks; where they fail, the variables and files are as they were before, if that is possible."""
-    try:
-        checkpoint = await executor.checkpoint()
-    except ForkError as error:
-        result = await _execute(executor, blocks, tools, cancellation_token, emit)
-        return _remarked(result, _HALF_CHANGED.format(error)) if _has_failed(result) else result
-    try:
-        result = await _execute(executor, blocks, tools, cancellation_token, emit)
-        if not _has_failed(result):
-            return result
+    async def run(self, blocks: list[CodeBlock]) -> ExecutionResult:
+        if self.rolls_back and isinstance(self.executor, SessionCodeExecutor):
+            return await self._run_or_roll_back(self.executor, blocks)
+        return await self._run(blocks)
+
+    async def _run_or_roll_back(
+        self, executor: SessionCodeExecutor, blocks: list[CodeBlock]
+    ) -> ExecutionResult:
+        """Run blocks; if they fail, restore the variables and files, if that is possible."""
         try:
-            await executor.rollback(checkpoint, user=tools.user)
-        except SandboxError as error:
-            return _remarked(result, _HALF_CHANGED.format(error))
-    finally:
-        await to_the_end(checkpoint.aclose())
-    if isinstance(result, SessionResult):
-        # what the failed code has bound is gone, and what was there before it is not
-        result = replace(result, names=[], omitted_names=0, state_lost=False)
-    return _remarked(result, _SET_BACK)
+            checkpoint = await executor.checkpoint()
+        except ForkError as error:
+            result = await self._run(blocks)
+            return _remarked(result, _HALF_CHANGED.format(error)) if _has_failed(result) else result
+        try:
+            result = await self._run(blocks)
+            if not _has_failed(result):
+                return result
+            try:
+                await executor.rollback(checkpoint, user=self.tools.user)
+            except SandboxError as error:
+                return _remarked(result, _HALF_CHANGED.format(error))
+        finally:
+            await to_the_end(checkpoint.aclose())
+        if isinstance(result, SessionResult):
+            # the names that the failed code has bound are gone, and the state before it is not lost
+            result = replace(result, names=[], omitted_names=0, state_lost=False)
+        return _remarked(result, _SET_BACK)
+
+    async def _run(self, blocks: list[CodeBlock]) -> ExecutionResult:
+        executor, tools, token = self.executor, self.tools, self.cancellation_token
+        denials = tools.denials
+        try:
+            if not isinstance(executor, StreamingCodeExecutor):
+                plain = await executor.execute_code_blocks(blocks, cancellation_token=token)
+                return _cancelled(plain) if token.is_cancelled() else full_result(plain)
+            if isinstance(executor, SessionCodeExecutor) and tools:
+                result = await executor.run_code_blocks(
+                    blocks, token, user=tools.user, tools=tools, emit=self.emit
+                )
+            else:
+                result = await executor.run_code_blocks(blocks, token, user=tools.user, emit=self.emit)
+        except CodeActTeamError:
+            raise
+        except Exception as error:
+            # AutoGen lets its executors raise, for time-outs among others; a model can read that, but it would end a team
+            logger.warning("%s raised %r", type(executor).__name__, error)
+            text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            if isinstance(error, TimeoutError):
+                return ExecutionResult(exit_code=_TIMEOUT_EXIT_CODE, output=text, outcome=Outcome.TIMED_OUT)
+            failure = f"The code could not be run: {text}"
+            return ExecutionResult(exit_code=1, output=failure, outcome=Outcome.NOT_RUN)
+        # only if a call was really denied: the code can claim it
+        if isinstance(result, SessionResult) and result.denied and tools.denials > denials:
+            return replace(result, outcome=Outcome.DENIED)
+        return result
 
 
 def _has_failed(result: ExecutionResult) -> bool:
@@ -307,42 +328,8 @@ def _remarked(result: ExecutionResult, remark: str) -> ExecutionResult:
     return replace(result, output=f"{result.output}{separator}{remark}")
 
 
-async def _execute(
-    executor: CodeExecutor,
-    blocks: list[CodeBlock],
-    tools: TurnTools,
-    cancellation_token: CancellationToken,
-    emit: Emit | None,
-) -> ExecutionResult:
-    denials = tools.denials
-    try:
-        if not isinstance(executor, StreamingCodeExecutor):
-            plain = await executor.execute_code_blocks(blocks, cancellation_token=cancellation_token)
-            return _cancelled(plain) if cancellation_token.is_cancelled() else full_result(plain)
-        if isinstance(executor, SessionCodeExecutor) and tools:
-            result = await executor.run_code_blocks(
-                blocks, cancellation_token, user=tools.user, tools=tools, emit=emit
-            )
-        else:
-            result = await executor.run_code_blocks(blocks, cancellation_token, user=tools.user, emit=emit)
-    except CodeActTeamError:
-        raise
-    except Exception as error:
-        # AutoGen lets its executors raise, for time-outs among others; a model can read that, a team only ends by it
-        logger.warning("%s raised %r", type(executor).__name__, error)
-        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        if isinstance(error, TimeoutError):
-            return ExecutionResult(exit_code=_TIMEOUT_EXIT_CODE, output=text, outcome=Outcome.TIMED_OUT)
-        failure = f"The code could not be run: {text}"
-        return ExecutionResult(exit_code=1, output=failure, outcome=Outcome.NOT_RUN)
-    # the code may say so without any reason to
-    if isinstance(result, SessionResult) and result.denied and tools.denials > denials:
-        return replace(result, outcome=Outcome.DENIED)
-    return result
-
-
 def _cancelled(result: CodeResult) -> ExecutionResult:
-    """The result of an executor that does not raise when it is cancelled, as AutoGen's for Docker."""
+    """Convert the result of a cancelled executor that does not raise, as AutoGen's for Docker."""
     if result.exit_code == 0:
         return full_result(result)
     return ExecutionResult(

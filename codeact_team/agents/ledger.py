@@ -15,7 +15,7 @@ from autogen_core import Component
 from autogen_core.models import CreateResult, RequestUsage
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError, model_validator
 
-from codeact_team.agents.block_calls import Block
+from codeact_team.agents.block_calls import AgentBlock
 from codeact_team.agents.tool_calls import ToolCall
 from codeact_team.core.aio import Timer
 from codeact_team.core.autogen_internals import components_in, conditions_of
@@ -201,7 +201,7 @@ _OF_MODELS = (Item.MODEL_CALLS, Item.TOKENS, Item.COST, Item.SECONDS)
 _SPENDING: Sequence[tuple[type[Effect[Any]] | tuple[type[Effect[Any]], ...], Sequence[Item]]] = (
     (ModelCall, _OF_MODELS),
     (MemoryCall, (Item.SECONDS,)),
-    ((Block, PartBlock), (Item.PROCESSOR_SECONDS, Item.SECONDS)),
+    ((AgentBlock, PartBlock), (Item.PROCESSOR_SECONDS, Item.SECONDS)),
     ((ToolCall, PartCall), (Item.TOOL_CALLS, Item.SECONDS)),
 )
 """By the kind of an effect: what there has to be something left of."""
@@ -360,7 +360,7 @@ class Ledger:
     ) -> None:
         if isinstance(effect, ModelCall):
             self._spent.enter(self._config, effect, outcome, failure)
-        elif isinstance(effect, Block | PartBlock):
+        elif isinstance(effect, AgentBlock | PartBlock):
             told = outcome.processor_seconds if isinstance(outcome, ExecutionResult) else None
             self._spent.amounts[Item.PROCESSOR_SECONDS] += seconds if told is None else told
         self._tell()

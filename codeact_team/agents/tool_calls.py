@@ -1,4 +1,4 @@
-"""Calls of the host's tools by code: approved, limited, counted and recorded."""
+"""Calls of the host's tools by code: limited, approved, recorded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from functools import partial
+from copy import copy
+from functools import cached_property, partial
 from typing import Any
 
 from autogen_core import CancellationToken
@@ -27,13 +28,14 @@ from codeact_team.core.providers import resolve_function
 from codeact_team.errors import BudgetError, SettingError, WorkbenchError
 from codeact_team.tools.approval_rules import ApprovalRule
 from codeact_team.tools.approvals import ApprovalRecord, Approvals, Handler
-from codeact_team.tools.sources import Listing, Tool, ToolFailed
+from codeact_team.tools.sources import Arguments, Catalog, Tool, ToolFailed
 from codeact_team.tools.toolbox import Offer, OfferedTool, Toolbox
 
 Pause = Callable[[], AbstractContextManager[None]]
 
 MAX_RECORDS = 1000
-"""How many calls of a turn are recorded one by one."""
+"""Calls of a turn that are recorded one by one."""
+_MAX_NAME = 100
 _MAX_ARGUMENTS = 300
 _MAX_ERROR = 1000
 _NOT_YET = (
@@ -44,7 +46,7 @@ _NOT_ANSWERED = CallAnswer(CallOutcome.CANCELLED)
 
 
 class _Piece(BaseModel):
-    """One piece of what a tool returned."""
+    """One piece of a tool's result."""
 
     model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
@@ -66,8 +68,8 @@ class ToolCall(Effect[CallAnswer]):
     Args:
         source: The agent whose code it is.
         name: The tool.
-        arguments: As the code gives them.
-        is_repeatable: Whether it may be made twice.
+        arguments: The arguments that the code passed.
+        is_repeatable: Whether the call may be made twice.
     """
 
     kind = "tool_call"
@@ -80,6 +82,10 @@ class ToolCall(Effect[CallAnswer]):
         self._name = name
         self._arguments = arguments
         self._began = time.monotonic()
+
+    @cached_property
+    def _shown(self) -> str:
+        return shorten(json.dumps(self._arguments, ensure_ascii=False), _MAX_ARGUMENTS)
 
     def request(self) -> JsonValue:
         return {"tool": self._name, "arguments": dict(self._arguments)}
@@ -105,19 +111,17 @@ class ToolCall(Effect[CallAnswer]):
         )
 
     def record(self, answer: CallAnswer) -> ToolCallRecord:
-        """What is kept of the call."""
+        """Make the record of the call in the agent's message."""
         return ToolCallRecord(
-            name=self._name[:100],
-            arguments=_shown(self._arguments),
+            name=self._name[:_MAX_NAME],
+            arguments=self._shown,
             outcome=answer.outcome,
             error=shorten(answer.error, _MAX_ERROR),
             seconds=time.monotonic() - self._began,
         )
 
     def began(self, span: int) -> ToolCallBegan:
-        return ToolCallBegan(
-            span=span, agent=self.source, name=self._name[:100], arguments=_shown(self._arguments)
-        )
+        return ToolCallBegan(span=span, agent=self.source, name=self._name[:_MAX_NAME], arguments=self._shown)
 
     def ended(self, span: int, outcome: CallAnswer | None, error: BaseException | None) -> ToolCallEnded:
         if outcome is None:
@@ -134,23 +138,23 @@ class ToolCall(Effect[CallAnswer]):
 
 
 class TurnTools(HostTools):
-    """The tools in one turn of an agent, and who approves.
+    """The tools in one turn of an agent, with its limits and approvals.
 
     Args:
         source: The agent.
-        offer: What there is; ``None`` for no tools.
-        limits: What the calls may cost.
-        approvals: Asked before code runs, and before each call.
+        offer: The tools; ``None`` for none.
+        limits: Limits of the calls.
+        approvals: Decides before code runs, and before each call.
         cancellation_token: Cancels the tools that run.
-        door: The door that the agent remembers.
-        user: Whose turn it is, for executors that several agents share.
+        door: The dispatcher that the agent remembers.
+        user: The agent whose turn it is, for executors that several agents share.
         rights: See :attr:`codeact_team.core.execution.HostTools.rights`.
-        start: Starts what tools need to be called, if anything.
+        start: Starts the sources of the tools before a call, where that was not necessary to know the tools.
 
     Attributes:
         pause: Entered while a person is asked, whose time is not the turn's.
-        records: The calls, as they ended.
-        omitted_records: How many more there were.
+        records: The calls in the order in which they ended.
+        omitted_records: How many further calls there were.
         used_up: Whether a call was refused because there had been too many.
         denials: How many calls were not approved.
     """
@@ -173,47 +177,41 @@ class TurnTools(HostTools):
         self._door = door
         self._rights = rights
         self._start = start
-        self._offer = offer
+        self._offer = offer or Offer([])
+        self._has_tools = offer is not None
         self._limits = limits
         self._approvals = approvals
         self._cancellation_token = cancellation_token
-        self._calls = 0
-        self._is_attempt = False
+        self._only_repeatable = False
         self.pause: Pause = nullcontext
+        self._begin_records()
+
+    def _begin_records(self) -> None:
+        self._calls = 0
         self.records: list[ToolCallRecord] = []
         self.omitted_records = 0
         self.used_up = False
         self.denials = 0
 
     def unrecorded(self) -> TurnTools:
-        """The same tools, whose calls count for nobody."""
-        copy = TurnTools(
-            self.source,
-            self._offer,
-            self._limits,
-            self._approvals,
-            self._cancellation_token,
-            door=self._door,
-            user=self.user,
-            rights=self._rights,
-            start=self._start,
-        )
-        copy.pause, copy._is_attempt = self.pause, self._is_attempt
-        return copy
+        """Return the same tools with records and counts of their own."""
+        tools = copy(self)
+        tools._begin_records()
+        return tools
 
     def in_attempt(self) -> TurnTools:
-        """The same tools for one of several attempts at the turn's task: only what is repeatable is called."""
-        copy = self.unrecorded()
-        copy._is_attempt = True
-        return copy
+        """Return the same tools for one of several attempts at the turn's task: only repeatable ones are called."""
+        tools = self.unrecorded()
+        tools._only_repeatable = True
+        return tools
 
     def __bool__(self) -> bool:
         """Whether there are any."""
-        return self._offer is not None
+        return self._has_tools
 
     @property
     def declarations(self) -> Sequence[Mapping[str, JsonValue]]:
-        return () if self._offer is None else self._offer.declarations
+        return self._offer.declarations
 
     @property
     def max_parallel(self) -> int:
@@ -224,31 +222,25 @@ class TurnTools(HostTools):
         return self._rights
 
     def describe(self) -> str:
-        """The tools as a prompt shows them; nothing if there are none."""
-        return "" if self._offer is None else self._offer.describe()
+        """Describe the tools for a prompt; empty if there are none."""
+        return self._offer.describe()
 
     def take_approvals(self) -> tuple[list[ApprovalRecord], int]:
-        """The decisions since this was last called, and how many more there were than are recorded."""
+        """Return the decisions since the last call of this, and how many more there were than are recorded."""
         omitted = self._approvals.left_out
         return self._approvals.take_records(), omitted
 
     async def denial_of(self, blocks: Sequence[CodeBlock]) -> str | None:
-        """Why these blocks may not run, or ``None`` if they may."""
+        """Return why these blocks may not run, or ``None`` if they may."""
         for block in blocks:
-            record = await self._approvals.code(block.code, language=block.language, pause=self.pause)
-            if not record.allowed:
-                return record.reason
+            decision = await self._approvals.code(block.code, language=block.language, pause=self.pause)
+            if not decision.allowed:
+                return decision.reason
         return None
 
-    async def call(
-        self,
-        name: str,
-        arguments: dict[str, JsonValue],
-        *,
-        pause: Pause,
-    ) -> CallAnswer:
-        # in an attempt, any other is not made at all
-        is_repeatable = self._is_attempt or self._limits.is_repeatable(name)
+    async def call(self, name: str, arguments: dict[str, JsonValue], *, pause: Pause) -> CallAnswer:
+        # in an attempt, no other call is made at all
+        is_repeatable = self._only_repeatable or self._limits.is_repeatable(name)
         call, answer = ToolCall(self.source, name, arguments, is_repeatable=is_repeatable), _NOT_ANSWERED
         is_new = False
 
@@ -270,16 +262,10 @@ class TurnTools(HostTools):
                 self.omitted_records += 1
         return answer
 
-    async def _answer(
-        self,
-        name: str,
-        arguments: dict[str, JsonValue],
-        pause: Pause,
-    ) -> CallAnswer:
-        tool = None if self._offer is None else self._offer.find(name)
-        if tool is None:
-            near = "" if self._offer is None else self._offer.nearest(name)
-            return _refused(f"there is no tool {name[:100]!r}{near}")
+    async def _answer(self, name: str, arguments: dict[str, JsonValue], pause: Pause) -> CallAnswer:
+        """Make a call, unless something forbids it."""
+        if (tool := self._offer.find(name)) is None:
+            return _refused(f"there is no tool {name[:_MAX_NAME]!r}{self._offer.nearest(name)}")
         if self._calls >= self._limits.max_calls:
             self.used_up = True
             most = self._limits.max_calls
@@ -287,40 +273,40 @@ class TurnTools(HostTools):
                 f"this run may make {most} calls of tools (tool_limits.max_calls), and has made them"
             )
         self._calls += 1
-        if not self._may_call(name):
-            self.denials += 1
-            return CallAnswer(CallOutcome.DENIED, error=_NOT_YET.format(name))
+        if self._only_repeatable and not self._limits.is_repeatable(name):
+            return self._denied(_NOT_YET.format(name))
         try:
-            tool.check(arguments)
-            # it costs time, and only rules look at it
-            understood = tool.understood(arguments) if self._approvals else arguments
-        except (ValueError, ToolFailed) as error:
+            read = tool.read(arguments)
+        except ToolFailed as error:
             return _refused(str(error))
-        record = await self._approvals.call(name, understood, pause=partial(_both, self.pause, pause))
-        if not record.allowed:
-            self.denials += 1
-            return CallAnswer(CallOutcome.DENIED, error=f"not approved: {record.reason}")
-        return await self._run(tool, name, arguments)
+        # what only rules look at costs nothing where there are none
+        if self._approvals:
+            both = partial(_both, self.pause, pause)
+            decision = await self._approvals.call(name, tool.received(read), pause=both)
+            if not decision.allowed:
+                return self._denied(f"not approved: {decision.reason}")
+        return await self._run(tool, read)
 
-    def _may_call(self, name: str) -> bool:
-        return not self._is_attempt or self._limits.is_repeatable(name)
+    def _denied(self, reason: str) -> CallAnswer:
+        self.denials += 1
+        return CallAnswer(CallOutcome.DENIED, error=reason)
 
     def _count(self, name: str, arguments: dict[str, JsonValue], answer: CallAnswer) -> None:
-        """Count a call that was made before the run was interrupted: what it has used up stays used up."""
-        tool = None if self._offer is None else self._offer.find(name)
+        """Count a call that was made before the run was interrupted: it stays counted in the limits."""
+        tool = self._offer.find(name)
         if tool is None or answer.outcome is CallOutcome.REFUSED:
             return
         self._calls += 1
-        if self._approvals and self._may_call(name):
-            with suppress(ValueError, ToolFailed):
-                self._approvals.count_call(name, tool.understood(arguments))
+        if self._approvals and not (self._only_repeatable and not self._limits.is_repeatable(name)):
+            with suppress(ToolFailed):
+                self._approvals.count_call(name, tool.received(tool.read(arguments)))
 
-    async def _run(self, tool: OfferedTool, name: str, arguments: dict[str, JsonValue]) -> CallAnswer:
-        seconds = self._limits.timeout_of(name)
+    async def _run(self, tool: OfferedTool, arguments: Arguments) -> CallAnswer:
+        seconds = self._limits.timeout_of(tool.name)
         timer = asyncio.timeout(seconds)
         try:
             async with timer:
-                # what it offers may be known from before
+                # after a resumed run, the tools may be known from its record
                 if self._start is not None:
                     await self._start()
                 return CallAnswer(content=await tool.call(arguments, self._cancellation_token))
@@ -329,7 +315,7 @@ class TurnTools(HostTools):
         except TimeoutError:
             if not timer.expired():
                 raise
-            text = f"{name} was stopped after {seconds:g} s, its limit (tool_limits)"
+            text = f"{tool.name} was stopped after {seconds:g} s, its limit (tool_limits)"
             return CallAnswer(CallOutcome.TIMED_OUT, error=text)
 
 
@@ -343,18 +329,23 @@ def _refused(reason: str) -> CallAnswer:
     return CallAnswer(CallOutcome.REFUSED, error=reason)
 
 
-def _shown(arguments: Mapping[str, JsonValue]) -> str:
-    return shorten(json.dumps(arguments, ensure_ascii=False), _MAX_ARGUMENTS)
-
-
-_LISTINGS = TypeAdapter(Sequence[Listing])
+_CATALOGS = TypeAdapter(Sequence[Catalog])
 
 
 class AgentTools:
-    """The tools of an agent, which is the ``source`` of their calls, and who approves what its code does.
+    """The tools of an agent, and the approval of its code and of their calls.
+
+    Args:
+        source: The agent.
+        tools: As of :class:`~codeact_team.tools.toolbox.Toolbox`.
+        workbench: Further tools.
+        limits: Limits of the calls.
+        approval: The rules of approval.
+        handler: Answers where a rule asks: a function, or its import path.
+        parks: Whether a recorded run suspends where nobody answers.
 
     Raises:
-        SettingError: If something is no tool, two have the same name, or nobody would ever be asked.
+        SettingError: If something is no tool, two have the same name, or no rule would ever ask the handler.
     """
 
     def __init__(
@@ -368,10 +359,10 @@ class AgentTools:
         handler: Handler | str | None,
         parks: bool = False,
     ) -> None:
-        if parks and not any(rule.decision == "ask" for rule in approval):
-            raise SettingError("approval_timeout has no effect: no rule in approval says `decision: ask`")
-        if handler is not None and not any(rule.decision == "ask" for rule in approval):
-            raise SettingError("approval_handler has no effect: no rule in approval says `decision: ask`")
+        can_ask = any(rule.decision == "ask" for rule in approval)
+        for setting, is_given in {"approval_timeout": parks, "approval_handler": handler is not None}.items():
+            if is_given and not can_ask:
+                raise SettingError(f"{setting} has no effect: no rule in approval says `decision: ask`")
         workbenches = [workbench] if isinstance(workbench, Workbench) else list(workbench or ())
         self._toolbox = Toolbox(tools, workbenches) if tools or workbenches else None
         self._source = source
@@ -382,7 +373,7 @@ class AgentTools:
         self._approvals = Approvals(approval, ask, source, parks=parks)
         self._rights = (list(tools), workbenches, limits, list(approval), handler)
         if self._toolbox is not None:
-            # a server that does not start is told of before a model is paid
+            # so that a server that does not start is reported before a model is paid
             scope.register(self._toolbox)
 
     def __bool__(self) -> bool:
@@ -390,16 +381,16 @@ class AgentTools:
         return self._toolbox is not None
 
     async def begin_turn(self, cancellation_token: CancellationToken) -> TurnTools:
-        """The tools as they are now, for one turn of the agent; they are started if need be.
+        """Start the tools if necessary, and return those that there are now, for one turn of the agent.
 
         Raises:
             WorkbenchError: If they cannot be had.
         """
-        offer: Offer | None = None
-        if self._toolbox is not None:
-            # made outside a scope and used inside it, they belong to it all the same
-            scope.register(self._toolbox)
-            offer = await until_cancelled(self._toolbox.offer(self._ask), cancellation_token)
+        offer, toolbox = None, self._toolbox
+        if toolbox is not None:
+            # one that was made outside a scope and is used inside it belongs to it all the same
+            scope.register(toolbox)
+            offer = await until_cancelled(toolbox.offer(self._ask), cancellation_token)
         return TurnTools(
             self._source,
             offer,
@@ -409,25 +400,25 @@ class AgentTools:
             door=self._door,
             user=self,
             rights=self._rights,
-            start=None if self._toolbox is None else self._toolbox.be_started,
+            start=None if toolbox is None else toolbox.ensure_started,
         )
 
     async def _ask(
-        self, asked: list[str], listed: Callable[[], Awaitable[Sequence[Listing]]]
-    ) -> Sequence[Listing]:
-        return await perform(ToolListing(None, _LISTINGS, asked, self._source), listed, self._door)
+        self, asked: list[str], list_tools: Callable[[], Awaitable[Sequence[Catalog]]]
+    ) -> Sequence[Catalog]:
+        return await perform(ToolListing(None, _CATALOGS, asked, self._source), list_tools, self._door)
 
     def reset(self) -> None:
         """Forget what was granted."""
         self._approvals.reset()
 
     async def stop(self) -> None:
-        """Stop what was started for this agent."""
+        """Stop the tools that were started for this agent."""
         if self._toolbox is not None:
             await self._toolbox.stop()
 
     def parts(self) -> Mapping[str, Any]:
-        """The live settings of the agent that are here; tools and workbenches as they are dumped.
+        """Return the live settings of the agent that are kept here; tools and workbenches in dumped form.
 
         Raises:
             SettingError: If one of these has no form in a config.

@@ -38,7 +38,7 @@ from codeact_team.core.execution import (
 )
 from codeact_team.core.quoting import make_inert, take_thoughts_off
 from codeact_team.models.clients import WrappedClient
-from codeact_team.models.structured import Answer
+from codeact_team.models.structured import ModelAnswer
 from codeact_team.models.verdicts import RetryDecision, Verdict, decide_retry, reflect
 
 Item = BaseAgentEvent | BaseChatMessage | Response
@@ -154,13 +154,13 @@ class Turn:
         cancellation_token: CancellationToken,
         *,
         answered: bool,
-    ) -> Answer[Verdict]:
+    ) -> ModelAnswer[Verdict]:
         """Let a model judge the work, and write its answer unless that is there already."""
         answer = await reflect(client, messages, answered=answered, cancellation_token=cancellation_token)
         self.calls.append(answer.usage)
         return answer
 
-    async def judge(self, judged: Answer[Verdict], message_id: str) -> Verdict:
+    async def judge(self, judged: ModelAnswer[Verdict], message_id: str) -> Verdict:
         """Tell a verdict, and what the model thought; the message of that id tells it, too."""
         verdict = judged.value
         await self.think(judged.thought)

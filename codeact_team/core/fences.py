@@ -1,4 +1,4 @@
-"""Fences of code in a chat message, by CommonMark, and what else opens or closes a block of code."""
+"""Where a block of code in a chat message begins and ends: fences by CommonMark, tags, and indentation."""
 
 from __future__ import annotations
 
@@ -10,14 +10,19 @@ from typing import NamedTuple
 
 
 class Tag(NamedTuple):
-    """How code stands behind an opening tag."""
+    """The code behind an opening tag.
+
+    Attributes:
+        end: The closing tag.
+        language: The language of the code.
+        on_own_lines: Whether both tags must stand on lines of their own, as they have other meanings, too.
+        may_end_text: Whether the closing tag is usually missing at the end of the text.
+    """
 
     end: str
     language: str = "python"
     on_own_lines: bool = False
-    """Whether both tags stand on lines of their own, since they may mean something else, too."""
     may_end_text: bool = False
-    """Whether the code usually goes on to the end of the text."""
 
 
 TAGS = {
@@ -28,7 +33,7 @@ TAGS = {
     "<code>": Tag("</code>", on_own_lines=True),
     "<|python_tag|>": Tag("<|eom_id|>", may_end_text=True),
 }
-"""By the opening tag: of CodeAct, of OpenHands, of Code Llama, of smolagents and of Llama."""
+"""The tags of CodeAct, OpenHands, Code Llama, smolagents and Llama, by the opening one."""
 
 STARTS = "|".join(map(re.escape, TAGS))
 ENDS = "|".join(re.escape(tag.end) for tag in TAGS.values())
@@ -37,7 +42,7 @@ _SHELL_NAMES = frozenset({"shell", "shellscript"})
 _PYTHON_NAME = re.compile(r"i?py(?:thon)?(?:-?3(?:\.?\d{1,2}(?:\.\d{1,2})?)?)?")
 
 SHELLS = frozenset({"sh", "bash"})
-"""A shell of either kind runs the other's simple scripts, so support for one covers both labels."""
+"""Each of these shells runs simple scripts of the other, so support for one covers both labels."""
 
 # Data, prose and transcripts. A console or pycon transcript mixes prompts and output: it cannot be run as it stands.
 _NOT_CODE = frozenset(
@@ -55,9 +60,9 @@ _WORD = re.compile(r"[\s{.]*+([A-Za-z0-9_][A-Za-z0-9_+#.-]{0,39}+)(?![^\s{}()\[\
 
 
 def language_of(label: str) -> str:
-    """The canonical name of the language that a fence's label, or whole info string, names.
+    """Return the canonical name of the language in a label or a whole info string; empty if there is none.
 
-    Of ``python3.11`` or ``{.python}`` it is ``python``; it is empty where there is nothing like a label.
+    For ``python3.11`` and ``{.python}`` it is ``python``.
     """
     if (word := _WORD.match(label)) is None:
         return ""
@@ -68,12 +73,12 @@ def language_of(label: str) -> str:
 
 
 def is_code(language: str) -> bool:
-    """Whether a fence with this canonical name claims to hold a program."""
+    """Whether this canonical name is that of a programming language."""
     return bool(language) and language not in _NOT_CODE
 
 
 class Languages:
-    """The languages that are run, and which labels mean one of them."""
+    """The supported languages, and the labels that mean one of them."""
 
     def __init__(self, labels: Sequence[str]) -> None:
         self._verbatim = {label.strip().lower(): label for label in labels}
@@ -82,7 +87,7 @@ class Languages:
             self._canonical |= SHELLS
 
     def resolve(self, info: str) -> str | None:
-        """The name under which the code of a fence with this info string is run, or ``None`` if it is not."""
+        """Return the supported language of a fence with this info string, or ``None`` if there is none."""
         name = language_of(info)
         if name in SHELLS or name == "python":
             return name if name in self._canonical else None
@@ -92,7 +97,7 @@ class Languages:
         return None
 
     def is_listed(self, label: str) -> bool:
-        """Whether the label is one of the supported ones as they were given, in any case."""
+        """Whether the label is literally a supported one, in any case."""
         return label.lower() in self._verbatim
 
 
@@ -120,29 +125,35 @@ _COMMENT = re.compile(r"(?:^|(?<=[ \t]))(?:#|//)", re.MULTILINE)
 
 
 class Where(Enum):
-    """What a delimiter stands in."""
+    """The context of a delimiter in the code."""
 
     CODE = "code"
     COMMENT = "comment"
     STRING = "string"
-    """One of several lines, or a here-document."""
+    """A string of several lines, or a here-document."""
     ENDLESS = "endless"
     """A string that never ends."""
 
 
 class Delimiter(NamedTuple):
-    """A run of backticks or tildes, or an end tag: it may end a block of code."""
+    """A run of backticks or tildes, or a closing tag: it may end a block of code.
+
+    Attributes:
+        text: The run or the tag.
+        start: Its offset.
+        line: The offset of the start of its line.
+        indent: Its column, counted from 0, if only blanks precede it on its line.
+        last: Whether only blanks follow it on its line.
+        odd: Whether an even number of delimiters precedes it on its line.
+        where: Its context.
+    """
 
     text: str
     start: int
     line: int
-    """Offset of the start of its line."""
     indent: int | None
-    """Its column, counted from 0, where only blanks precede it on its line."""
     last: bool
-    """Whether only blanks follow it on its line."""
     odd: bool
-    """Whether an even number of delimiters precedes it on its line."""
     where: Where
 
     @property
@@ -151,10 +162,10 @@ class Delimiter(NamedTuple):
 
 
 def find_delimiters(text: str, start: int, language: str | None = None) -> Iterator[Delimiter]:
-    """Find the delimiters from ``start`` on, which counts as the start of a line, reading only as far as they are asked for.
+    """Yield the delimiters from ``start`` on, which counts as the start of a line; lazily, so that no more is read.
 
-    In Python and shells, those in strings of several lines, such as here-documents, are told from others, and those in
-    strings of one line are left out. Of other languages only the usual comments are known. No code is compiled: hostile
+    In Python and shells, delimiters in strings of several lines, such as here-documents, are marked, and those in strings
+    of one line are left out. In other languages only the usual comments are known. No code is compiled, since hostile
     source would make that slow or worse.
     """
     if language == "python":
@@ -177,18 +188,18 @@ def find_delimiters(text: str, start: int, language: str | None = None) -> Itera
 
 
 def column(lead: str) -> int:
-    """The column, counted from 0, that follows ``lead``, the beginning of a line."""
+    """Return the column, counted from 0, behind ``lead``, the beginning of a line."""
     return len(lead.expandtabs(TAB_STOP))
 
 
 def line_end(text: str, position: int) -> int:
-    """The offset of the line feed that ends the line, or of the end of the text."""
+    """Return the offset of the line feed that ends the line, or of the end of the text."""
     end = text.find("\n", position)
     return len(text) if end < 0 else end
 
 
 def is_comment(text: str, line: int) -> bool:
-    """Whether the line that starts at that offset starts as a comment does in most languages."""
+    """Whether the line at that offset starts like a comment of most languages."""
     return _COMMENT_LINE.match(text, line) is not None
 
 
@@ -241,7 +252,7 @@ def _shell(text: str, start: int) -> Iterator[tuple[re.Match[str], Where]]:
 
 
 def _here_documents_end(text: str, position: int, words: list[str]) -> tuple[int, bool]:
-    """The offset behind the here-documents that begin on the line that ends at ``position``, and if all of them end."""
+    """Find the offset behind the here-documents of the line that ends at ``position``, and whether all of them end."""
     line = ""
     for word in words:
         line = ""
@@ -256,10 +267,10 @@ def _within(text: str, start: int, end: int, where: Where) -> Iterator[tuple[re.
 
 
 MAX_INDENT = 3
-"""How many columns anything may be indented in its container: what is indented more is code, that is, quoted."""
+"""Columns by which a fence may be indented in its container; with more, it is a part of indented code, which is quoted."""
 
 PREFIX = re.compile(r"(?:[ \t>]|(?:[-+*]|\d{1,9}[.)])(?=[ \t]))*+")
-"""What stands before the content of a line: indentation, list markers, block quote markers."""
+"""Everything before the content of a line: indentation, list markers, block quote markers."""
 
 _ITEM = re.compile(r"(?:[-+*]|\d{1,9}[.)])(?= |\Z)")
 _CODE_IN_ITEM = re.compile(r"(?:[-+*]|[.)]) {5}")
@@ -267,7 +278,7 @@ _FENCE = ("```", "~~~")
 
 
 class Lists:
-    """Which list items are open. Looks at the text only when asked: most messages never need it."""
+    """Tracks the open list items. Parses lazily, as most messages never need it."""
 
     def __init__(self) -> None:
         self._unread: list[str] = []
@@ -275,12 +286,12 @@ class Lists:
         self._after_blank = True
 
     def add(self, text: str) -> None:
-        """Append whole lines outside of fences."""
+        """Append whole lines that are outside of fences."""
         if text:
             self._unread.append(text.removesuffix("\n"))
 
     def is_indented_code(self, prefix: str) -> bool:
-        """Whether the next line, with this prefix, is code by its indentation, and therefore only quoted."""
+        """Whether the next line, with this prefix, is indented code, which is only quoted."""
         if not prefix:
             return False
         expanded = prefix.expandtabs(TAB_STOP)
@@ -325,9 +336,10 @@ class Lists:
 
 
 def unquote(text: str, start: int, candidate: int, prefix: str) -> tuple[str, int]:
-    """Take the block quote around the line at ``candidate`` out of its quotation marks, as many as the line's prefix has.
+    """Remove the quote markers, as many as the line at ``candidate`` has in its prefix, from the block quote around it.
 
-    Return its text, from ``start`` at the earliest, as a document of its own, and the offset behind it.
+    Returns:
+        The text of the quote, from ``start`` at the earliest, as a document of its own, and the offset behind it.
     """
     marks = re.compile(rf"(?:[ \t]*+> ?+){{{prefix.count('>')}}}")
     before: list[str] = []
@@ -344,7 +356,7 @@ def unquote(text: str, start: int, candidate: int, prefix: str) -> tuple[str, in
 
 
 def dedent(code: str, width: int) -> str:
-    """Take the indentation of a fence, ``width``, off its code, as far as the code was indented along with it."""
+    """Remove the indentation of a fence, ``width``, from its code, as far as the code is indented as well."""
     first = code[: len(code) - len(code.lstrip())].rpartition("\n")[2]
     width = min(width, column(first))
     return "\n".join(_outdent(line, width) for line in code.split("\n")) if width else code
@@ -363,42 +375,44 @@ _LABEL = re.compile(r"[A-Za-z][^\s`]*+[ \t]*+(?=\n|\Z)")
 
 
 class Fence(NamedTuple):
-    """An opening fence: its run of backticks or tildes, and its column."""
+    """An opening fence: a run of backticks or tildes, and its column."""
 
     run: str
     indent: int
 
     def fits(self, delimiter: Delimiter) -> bool:
-        """Whether the delimiter has the right character, often enough, to close this fence."""
+        """Whether the delimiter has the same character, at least as often."""
         return delimiter.text.startswith(self.run)
 
     def is_closed_by(self, delimiter: Delimiter) -> bool:
-        """Whether the delimiter is a closing fence by CommonMark, read leniently: a list item need not end first."""
+        """Whether the delimiter is a closing fence by CommonMark, except that a list item need not end first."""
         return (
             delimiter.last and delimiter.indent is not None and delimiter.indent <= self.indent + MAX_INDENT
         )
 
 
-class End(NamedTuple):
-    """The end of the code behind a fence."""
+class CodeEnd(NamedTuple):
+    """The end of the code behind a fence.
+
+    Attributes:
+        code: The offset of the end of the code.
+        resume: The offset behind the closing fence.
+        certain: Whether there is a closing fence, on a line of its own or glued to the code, and not just a mention of one.
+        closed: Whether the end of the code is known.
+        read_on: Whether text behind this end had to be read to find it.
+    """
 
     code: int
-    """Offset of the end of the code."""
     resume: int
-    """Offset of what follows the closing fence."""
     certain: bool = False
-    """Whether that is a closing fence, on a line of its own or glued to the code, and not just mentioned."""
     closed: bool = True
-    """Whether it is known where the code ends."""
     read_on: bool = False
-    """Whether text behind this end had to be read to find it."""
 
 
-def first_end(text: str, body: int, fence: Fence, *, may_be_glued: bool) -> End:
-    """Find the first closing fence.
+def first_end(text: str, body: int, fence: Fence, *, may_be_glued: bool) -> CodeEnd:
+    """Find the first closing fence, without reading on behind it.
 
-    Where it may not be glued to the code, as in what is not run, nothing quoted is taken for code. Where it may, this is
-    the end of code as far as it can be told without reading on behind it.
+    A fence that is not run is read with ``may_be_glued=False``, so that nothing quoted in it is taken for code.
     """
     for delimiter in find_delimiters(text, body):
         if fence.fits(delimiter) and fence.is_closed_by(delimiter):
@@ -408,8 +422,8 @@ def first_end(text: str, body: int, fence: Fence, *, may_be_glued: bool) -> End:
     return _unclosed(text)
 
 
-def code_end(text: str, body: int, fence: Fence, language: str) -> End:
-    """Find the end of code: a closing line where there is one, outside of strings and comments where possible."""
+def code_end(text: str, body: int, fence: Fence, language: str) -> CodeEnd:
+    """Find the end of code: preferably a closing fence on a line of its own, outside of strings and comments."""
     reader = _Reader(text, fence, language)
     for delimiter in find_delimiters(text, body, language):
         if (end := reader.read(delimiter)) is not None:
@@ -418,7 +432,7 @@ def code_end(text: str, body: int, fence: Fence, language: str) -> End:
 
 
 class _Reader:
-    """Looks for the end of code, delimiter by delimiter, and keeps a candidate in case that nothing better follows."""
+    """Looks for the end of code, delimiter by delimiter, and keeps candidates in case that nothing better follows."""
 
     def __init__(self, text: str, fence: Fence, language: str) -> None:
         self._text = text
@@ -428,8 +442,8 @@ class _Reader:
         self._line: Delimiter | None = None
         self._glued: Delimiter | None = None
 
-    def read(self, delimiter: Delimiter) -> End | None:
-        """The end, if the delimiter is it for certain."""
+    def read(self, delimiter: Delimiter) -> CodeEnd | None:
+        """Return the end if the delimiter is certainly it."""
         on_own_line = self._fence.is_closed_by(delimiter)
         if not self._fence.fits(delimiter):
             # known code holds no line of backticks, so this one was meant to close a longer fence
@@ -448,7 +462,7 @@ class _Reader:
         return self._read_backticks(delimiter) if delimiter.text[0] == "`" else None
 
     def _read_inside(self, delimiter: Delimiter, *, on_own_line: bool) -> None:
-        """Read a delimiter in a string or a comment; what stands in one that ends, or in a line of comment, is no end."""
+        """Read a delimiter in a string or a comment. In a string that ends, or in a line of comment, it is no end."""
         if on_own_line and delimiter.where is Where.ENDLESS:
             self._line = self._line or delimiter
         elif (
@@ -456,11 +470,11 @@ class _Reader:
         ):
             self._glued = self._glued or delimiter
 
-    def _read_backticks(self, delimiter: Delimiter) -> End | None:
-        """Read backticks beside something else; in Python they are never valid, in a shell not where a line begins."""
+    def _read_backticks(self, delimiter: Delimiter) -> CodeEnd | None:
+        """Read backticks beside other text. In Python they are never valid, in a shell not at the start of a line."""
         if self._is_python or (self._is_known and delimiter.indent is not None):
             opens_another = delimiter.indent is not None and _LABEL.match(self._text, delimiter.end)
-            return End(delimiter.line, delimiter.line) if opens_another else _glued(self._text, delimiter)
+            return CodeEnd(delimiter.line, delimiter.line) if opens_another else _glued(self._text, delimiter)
         if _is_glued(self._text, delimiter):
             return _glued(self._text, delimiter)
         if (
@@ -472,8 +486,8 @@ class _Reader:
             self._glued = self._glued or delimiter
         return None
 
-    def doubtful_end(self) -> End:
-        """The best candidate. Where a here-document never ends, nobody knows where the code does."""
+    def doubtful_end(self) -> CodeEnd:
+        """Return the best candidate. Behind a here-document that never ends, the end of the code is unknown."""
         if self._line is not None:
             known = self._is_python or self._line.where is Where.CODE
             end = _own_line(self._text, self._line)._replace(closed=known)
@@ -493,14 +507,14 @@ def _is_glued(text: str, delimiter: Delimiter) -> bool:
     return PREFIX.fullmatch(text, delimiter.line, delimiter.start) is None
 
 
-def _own_line(text: str, delimiter: Delimiter) -> End:
-    return End(delimiter.line, min(line_end(text, delimiter.end) + 1, len(text)), certain=True)
+def _own_line(text: str, delimiter: Delimiter) -> CodeEnd:
+    return CodeEnd(delimiter.line, min(line_end(text, delimiter.end) + 1, len(text)), certain=True)
 
 
-def _glued(text: str, delimiter: Delimiter) -> End:
+def _glued(text: str, delimiter: Delimiter) -> CodeEnd:
     certain = delimiter.indent is not None or not text[delimiter.start - 1].isspace()
-    return End(delimiter.start, delimiter.end, certain=certain)
+    return CodeEnd(delimiter.start, delimiter.end, certain=certain)
 
 
-def _unclosed(text: str) -> End:
-    return End(len(text), len(text), closed=False)
+def _unclosed(text: str) -> CodeEnd:
+    return CodeEnd(len(text), len(text), closed=False)

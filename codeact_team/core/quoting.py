@@ -1,7 +1,7 @@
-"""Text in which no code may be found, and a model's thoughts, which are no part of its reply.
+"""Makes text inert, so that no code is found in it, and separates a model's thoughts from its reply.
 
-A server that knows the model's family gives the thoughts apart from the words. Others leave them in the text,
-between tags. Some leave out the opening tag, because their prompt has ended with it.
+A server that knows the model's family returns the thoughts separately. Others leave them in the text between tags, some
+without the opening tag, because the prompt has ended with it.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ _START_TAG = re.compile(
 
 
 def make_inert(text: str) -> str:
-    """Break what could be taken as a fence or a tag such as ``<execute>`` with zero-width spaces.
+    """Break everything that could be a fence, or a tag such as ``<execute>``, with zero-width spaces.
 
-    Neither :func:`extract_code` nor the pattern of AutoGen's own executor agent finds code in the result. It reads as
-    before; text without anything of the kind is returned as it is.
+    Neither :func:`extract_code` nor the pattern of AutoGen's own executor agent finds code in the result, which looks the
+    same. Text without fences and tags is returned as it is.
     """
     text = _BACKTICKS.sub(f"``{_ZERO_WIDTH}", text)
     text = _TILDES.sub(lambda match: match[1] + _ZERO_WIDTH.join(match[2]), text)
-    # most outputs hold none, and looking for each by itself is many times faster
+    # most outputs hold none, and a search for each is many times faster than the pattern
     if not any(start in text for start in TAGS):
         return text
     return _START_TAG.sub(lambda tag: f"{tag[0][0]}{_ZERO_WIDTH}{tag[0][1:]}", text)
 
 
 def as_data(text: str) -> str:
-    """Text for a model's context: delimited, so that it is read as data and not as somebody's words."""
+    """Delimit text for a model's context, so that it is read as data and not as a message."""
     inert = _END_OF_DATA.sub(f"<{_ZERO_WIDTH}", text)
     return f"<output>\n{inert}\n</output>"
 
 
 def make_json_inert(text: str) -> str:
-    """JSON on one line that means the same as ``text``, which is that, too, and in which nobody finds code either."""
+    """Write JSON that is on one line so that it means the same, and no code is found in it."""
     text = _BACKTICKS.sub(lambda _: _escaped("`") * 2, text)
     return _START_TAG.sub(lambda tag: _escaped(tag[0][0]) + tag[0][1:], text)
 
@@ -63,7 +63,7 @@ _CLOSING = (
     rf"</{_NAME}>|\[/THINK\]|◁/think▷"
     r"|(?:<\|end\|>)?(?:<\|start\|>assistant)?<\|channel\|>final<\|message\|>"
 )
-# one of them is in every tag, and looking for them is many times faster than for the tags
+# every tag has one of them, and a search for them is many times faster than the pattern
 _WORDS = ("think", "thought", "reasoning", "<|channel|>")
 _TOKEN = re.compile(rf"(?P<opening>{_OPENING})|(?P<closing>{_CLOSING})|(?P<run>`{{3,}}+|~{{3,}}+)")
 _REST_BLANK = re.compile(r"[ \t\r]*+(?=\n|\Z)")
@@ -75,51 +75,50 @@ _OPENING_QUOTES = frozenset("`'\"“«")
 _CLOSING_QUOTES = frozenset("`'\"”»")
 
 
-class Spoken(NamedTuple):
-    """What a model says, its whole text where there are no thoughts in it, and what it thought, if anything."""
+class SplitReply(NamedTuple):
+    """A reply without its thoughts, and the thoughts, if there are any."""
 
     text: str
     thought: str | None
 
 
-def take_thoughts_off(text: str, known: str | None = None) -> Spoken:
-    """Tell what a model says from what it thinks.
+def take_thoughts_off(text: str, known: str | None = None) -> SplitReply:
+    """Separate a model's thoughts from its reply.
 
-    A thought stands between tags such as ``<think>`` and ``</think>``, at the beginning or later. One that is not
-    closed reaches to the end. Where a closing tag has no opening one, all before it is a thought. Tags that are quoted,
-    or stand in a fence, are only mentioned, and in a text that begins as a JSON object a closing tag without an opening
-    one is, too.
+    A thought is between tags such as ``<think>`` and ``</think>``, at the beginning or later. One that is not closed
+    reaches to the end. If a closing tag has no opening one, everything before it is a thought. Tags that are quoted or in
+    a fence are only mentions, and so is a closing tag without an opening one in a text that begins as a JSON object.
 
     Args:
-        text: What the model wrote. Time is linear in its length, whatever it says.
-        known: The thought that its server has told apart.
+        text: The model's text. Time is linear in its length for any text.
+        known: The thought that the server has separated.
     """
     lowered = text.lower()
     if not any(word in lowered for word in _WORDS):
-        return Spoken(text, known)
+        return SplitReply(text, known)
     reader = _Reader(text)
     reader.read()
     if not reader.thoughts:
-        return Spoken(text, known)
+        return SplitReply(text, known)
     thoughts = [known or "", *(thought.strip() for thought in reader.thoughts)]
-    return Spoken(_joined([_trimmed(part) for part in reader.said]), _joined(thoughts) or None)
+    return SplitReply(_joined([_trimmed(part) for part in reader.replies]), _joined(thoughts) or None)
 
 
 class _Reader:
-    """Reads a text once, from the beginning to the end."""
+    """Splits a text into parts of the reply and thoughts, reading it once."""
 
     def __init__(self, text: str) -> None:
-        self.said: list[str] = []
+        self.replies: list[str] = []
         self.thoughts: list[str] = []
         self._text = text
         self._is_json = text.lstrip().startswith("{")
         self._thinking = False
         self._start = 0
-        """Where the current thought, or what is said, begins."""
+        """The offset at which the current part begins."""
         self._fence = ""
-        """The run of characters that has opened the current fence."""
+        """The run of characters of the current fence."""
         self._mentioned: int | None = None
-        """Where an opening tag ends that has begun no thought."""
+        """The end of an opening tag that is only a mention."""
 
     def read(self) -> None:
         line = before = 0
@@ -130,15 +129,15 @@ class _Reader:
             if token["run"] is not None:
                 self._read_fence(token, first=first)
             elif self._turns(token, first=first):
-                (self.said if token["opening"] else self.thoughts).append(
+                (self.replies if token["opening"] else self.thoughts).append(
                     self._text[self._start : token.start()]
                 )
                 self._thinking = token["opening"] is not None
                 self._fence, self._mentioned = "", None
-                # what follows counts as a line of its own
+                # the rest counts as a line of its own
                 self._start = line = token.end()
             before = token.end()
-        (self.thoughts if self._thinking else self.said).append(self._text[self._start :])
+        (self.thoughts if self._thinking else self.replies).append(self._text[self._start :])
 
     def _turns(self, tag: re.Match[str], *, first: bool) -> bool:
         """Whether a thought begins or ends at the tag."""
@@ -171,7 +170,7 @@ class _Reader:
 
 
 def _trimmed(part: str) -> str:
-    """``part`` without blanks around it; its first line keeps its indentation."""
+    """Strip blanks around ``part``, except the indentation of its first line."""
     blank = _BLANK_LINES.match(part)
     return part[blank.end() :].rstrip() if blank else part.strip()
 

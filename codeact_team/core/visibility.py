@@ -1,6 +1,6 @@
-"""Text that a person reads: hostile characters made visible, and how much code a lexer can be given.
+"""Hostile text for a person's eyes: makes hostile characters visible, and limits the code that a lexer gets.
 
-The regular expressions of a lexer can be made to take a minute for 50,000 characters.
+The regular expressions of a lexer can take a minute for 50,000 hostile characters.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 
 _VISIBLE: dict[int, str] = {
-    # the pictures that Unicode has for them
+    # the pictures of control characters in Unicode
     **{code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n"},
     0x7F: "\N{SYMBOL FOR DELETE}",
     **dict.fromkeys(range(0x80, 0xA0), _REPLACEMENT),
-    # what reorders text, so that it reads as something else than it is
+    # characters that reorder text
     **dict.fromkeys(_DIRECTIONS, _REPLACEMENT),
     # halves of a pair, which no stream can encode
     **dict.fromkeys(range(0xD800, 0xE000), _REPLACEMENT),
 }
 _UNSEEN = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"})
-"""Unicode's categories of characters that leave no mark, such as zero-width spaces, or look like a plain space and are none."""
+"""Unicode's categories of characters that leave no mark, such as zero-width spaces, or only look like a plain space."""
 _BLANK = frozenset(
     {
-        # what Unicode says to ignore where it is not supported, without those of the categories above
+        # characters that Unicode tells to ignore if they are not supported, without the categories above
         *(0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, *range(0x180B, 0x1810), 0x3164, 0xFFA0),
         *range(0xFE00, 0xFE10),
         *range(0xE0100, 0xE01F0),
@@ -40,14 +40,14 @@ _END_MARKS = {0x20: "\N{SYMBOL FOR SPACE}", 0x09: "\N{SYMBOL FOR HORIZONTAL TABU
 _TAB = 4
 
 EDGE = "| "
-"""Stands before each line of foreign text, so that none can pass for a line of ours."""
+"""Precedes each line of foreign text, so that none can pass for a line of ours."""
 CONTINUED = "|↳ "
-"""The same where a line goes on that is too long for the screen."""
+"""The same for the continuation of a line that is too long for the screen."""
 _EDGE_CELLS = 4
 
 
 def visible(text: str) -> str:
-    """Replace the characters that steer a terminal by others that show them.
+    """Replace the characters that control a terminal by visible ones.
 
     A lone carriage return, with which a line overwrites itself, becomes a new line.
     """
@@ -55,14 +55,14 @@ def visible(text: str) -> str:
 
 
 def all_visible(text: str) -> str:
-    r"""Do what :func:`visible` does, and show what is unseen, for somebody who decides by what is there.
+    r"""Do what :func:`visible` does, and make characters without a mark visible, for a person who has to decide.
 
-    What leaves no mark is written as Python and JSON do, such as ``\u200b``. A joined emoji falls apart by this.
+    They are written as escapes, such as ``\u200b``. A joined emoji falls apart by this.
     """
     text = _plain_lines(text)
     if text.isascii():
         return text.translate(_VISIBLE)
-    # most texts have few characters, each of them many times
+    # most texts have few different characters
     return text.translate({ord(char): mark for char in {*text} if (mark := _mark(char)) is not None})
 
 
@@ -73,7 +73,7 @@ def exact(text: str) -> str:
 
 
 def unseen_place(text: str) -> int | None:
-    """Find a character that leaves no mark, unless it is a part of the emoji before it; ``None`` if there is none."""
+    """Find the first character that leaves no mark and is no part of an emoji; ``None`` if there is none."""
     if text.isascii():
         return None
     before = " "
@@ -121,7 +121,7 @@ def _leaves_no_mark(char: str) -> bool:
 
 
 def _mark(char: str) -> str | None:
-    """What stands for a character that is unseen or steers a terminal; ``None`` for all others."""
+    """The text in place of a character that is unseen or controls a terminal; ``None`` for all others."""
     return _escaped(char) if _leaves_no_mark(char) else _VISIBLE.get(ord(char))
 
 
@@ -156,8 +156,19 @@ def cut(text: str, chars: int) -> str:
     return text if len(text) <= chars else f"{text[: chars - 1]}…"
 
 
+def clean(text: str, chars: int) -> str:
+    """Return the beginning of a text, with everything unseen in it made visible."""
+    # the rest, which is not shown, costs nothing
+    return cut(all_visible(text[: chars + 1]).strip(), chars)
+
+
+def one_line(text: str, chars: int) -> str:
+    """Return the beginning of a text on one line, with everything unseen in it made visible."""
+    return clean(text.strip(), chars).replace("\n", " ").replace("\t", " ")
+
+
 _TRIED = {"python", "python3", "py", "bash", "sh", "shell", "json"}
-"""Languages whose lexers take their time for long runs of blanks only."""
+"""Languages whose lexers are slow for long runs of blanks only."""
 _LONGEST, _LONGEST_UNTRIED = 20_000, 2_000
 _BLANKS = re.compile(r"\s{200}")
 _LINE_BREAK = re.compile(r"\r\n?|\n")
@@ -166,9 +177,9 @@ _UTF_8 = re.compile(r"utf[-_]?8(?:[-_].*)?", re.IGNORECASE)
 
 
 def foreign_encoding(code: str) -> str | None:
-    """Find the encoding other than UTF-8 in which Python would read the file of some code.
+    """Find the encoding, other than UTF-8, in which Python would read the file of this code.
 
-    A comment in one of the first two lines names it. By an encoding such as UTF-7, the rest of a comment is a statement.
+    A comment in one of the first two lines names it. In an encoding such as UTF-7, the rest of a comment may be a statement.
     """
     # a line ends for Python at a carriage return, too
     for line in _LINE_BREAK.split(code.removeprefix("\ufeff"), maxsplit=2)[:2]:
@@ -178,7 +189,7 @@ def foreign_encoding(code: str) -> str | None:
 
 
 def is_lexed_quickly(code: str, language: str) -> bool:
-    """Whether the lexer of a language takes less than a second for some code, whoever wrote it."""
+    """Whether the lexer of a language takes less than a second for this code, even if it is hostile."""
     if language.strip().lower() not in _TRIED:
         return len(code) <= _LONGEST_UNTRIED
     return len(code) <= _LONGEST and _BLANKS.search(code) is None

@@ -1,7 +1,6 @@
-"""Model clients, wrapped: each call passes the door, keeps what clients promise, and can be stopped.
+"""A wrapper of model clients: each call goes through the dispatcher, is checked, and can be cancelled.
 
-The wrapper is put around every client that a config loads, and by :func:`wrap_client` around those of Python. It is
-invisible in a dump.
+Clients of a config are wrapped when it is loaded, others by :func:`wrap_client`. A dump does not show the wrapper.
 """
 
 from __future__ import annotations
@@ -35,14 +34,21 @@ _NO_STREAM = (
     "OPENAI_BASE_URL), which usually ends in /v1, whatever proxy is in between, and whether the server can stream"
 )
 _STUMBLES = (AttributeError, TypeError, KeyError, IndexError, JSONDecodeError)
-"""What AutoGen's clients raise about an answer without what they look for in it."""
+"""What AutoGen's clients raise if a server's answer lacks the fields of a chat completion."""
 _DEFAULT_CHOICE = ("tool_choice", "auto")
 
 Emit = Callable[[str], Awaitable[None]]
 
 
 class ModelCall(Effect[CreateResult]):
-    """A model, by its name, is asked to go on with a conversation; ``options`` are further arguments of ``create``."""
+    """A model is asked to continue a conversation.
+
+    Args:
+        client: The client.
+        model: The name of the model.
+        messages: The conversation.
+        options: Further arguments of the client's ``create``.
+    """
 
     kind = "model_call"
     form = TypeAdapter(CreateResult)
@@ -70,9 +76,9 @@ class ModelCall(Effect[CreateResult]):
         }
 
     async def skip(self) -> None:
-        # it gives one answer after the other, whatever it is asked
+        # AutoGen's replay client gives its answers in turn, whatever the question
         if _is_replaying(self.part):
-            # a config that has changed since may have fewer
+            # a changed config may have fewer answers
             with suppress(ValueError):
                 await self.part.create(self._messages)
 
@@ -91,12 +97,12 @@ class ModelCall(Effect[CreateResult]):
 
 
 def _is_replaying(client: object) -> TypeGuard[ChatCompletionClient]:
-    # AutoGen's is imported only by who uses it
+    # without importing AutoGen's module
     return any(kind.__module__.startswith("autogen_ext.models.replay.") for kind in type(client).__mro__)
 
 
 class WrappedClient(Wrapper, ChatCompletionClient):
-    """A model client whose calls pass the door; made by :func:`wrap_client`."""
+    """A model client whose calls go through the dispatcher; made by :func:`wrap_client`."""
 
     def __init__(self, client: ChatCompletionClient, model: str | None = None) -> None:
         super().__init__(client)
@@ -111,18 +117,18 @@ class WrappedClient(Wrapper, ChatCompletionClient):
         cancellation_token: CancellationToken | None = None,
         **options: Any,
     ) -> CreateResult:
-        """Let the model go on with a conversation.
+        """Let the model continue a conversation.
 
         Args:
             messages: The conversation.
-            emit: Is given the model's words as they come; ``None`` to have the answer at once.
-            message_id: The id of the message that will have all of the words.
-            cancellation_token: Stops the call, also of a client that does not heed it.
-            options: Further arguments of AutoGen's ``create``; those that are empty are left out.
+            emit: Receives the model's words as they come; ``None`` to get the answer as a whole.
+            message_id: The id of the message that will have all the words.
+            cancellation_token: Stops the call, also if the client ignores it.
+            options: Further arguments of AutoGen's ``create``; empty ones are left out.
 
         Raises:
-            ModelError: If what the client returned, or found in its server's answer, is no answer of a model.
-            Exception: Whatever else the client raises.
+            ModelError: If the client returned, or its server answered with, something that is no answer of a model.
+            Exception: Any other error of the client.
         """
         # not every client knows all options
         options = {key: value for key, value in options.items() if value and (key, value) != _DEFAULT_CHOICE}
@@ -198,7 +204,7 @@ class WrappedClient(Wrapper, ChatCompletionClient):
         message_id: str | None,
     ) -> CreateResult:
         agent, last, began = speaker(), None, time.monotonic()
-        # AutoGen's OpenAI clients report no tokens of a stream unless asked to, and others cannot be asked
+        # AutoGen's OpenAI clients report the tokens of a stream only with this option, which others do not have
         if "include_usage" in inspect.signature(self.wrapped.create_stream).parameters:
             options = {**options, "include_usage": True}
         answer = self.wrapped.create_stream(messages, cancellation_token=token, **options)
@@ -213,19 +219,19 @@ class WrappedClient(Wrapper, ChatCompletionClient):
         # a stream ends with its result
         result = _checked(self.wrapped, last)
         if _is_nothing(result):
-            # clients skip what is no event, such as a whole page of HTML
+            # clients skip everything that is no event, such as a whole page of HTML
             raise ModelError(_NO_STREAM)
         return result
 
 
 def wrap_client(client: ChatCompletionClient, model: str | None = None) -> WrappedClient:
-    """Wrap a model client, so that its calls pass the door; one that is wrapped stays as it is.
+    """Wrap a model client, unless it is wrapped, so that its calls go through the dispatcher.
 
-    Whoever made the client closes it.
+    The wrapper does not own the client: its creator closes it.
 
     Args:
         client: Any model client.
-        model: The name of its model. Default: what its config says, or else the name of its class.
+        model: The name of its model. Default: the name in its config, or else that of its class.
     """
     return client if isinstance(client, WrappedClient) else WrappedClient(client, model)
 
@@ -233,7 +239,7 @@ def wrap_client(client: ChatCompletionClient, model: str | None = None) -> Wrapp
 def _model_of(client: ChatCompletionClient) -> str:
     try:
         model = client.dump_component().config.get("model")
-    except Exception:  # whatever a client raises that has no config
+    except Exception:  # any, of a client without a config
         model = None
     return model if isinstance(model, str) else type(client).__name__
 
@@ -245,14 +251,14 @@ async def _heeding(
 
 
 def _checked(client: ChatCompletionClient, result: object) -> CreateResult:
-    """What a client has returned, if it is what clients have to return.
+    """Return the result of a client if it is valid.
 
     Raises:
-        ModelError: If it is not.
+        ModelError: If it is none.
     """
     given = type(result).__name__
     if isinstance(result, CreateResult):
-        # one that was not validated may hold anything
+        # it may have been constructed without validation
         if isinstance(result.content, str | list):  # pyright: ignore[reportUnnecessaryIsInstance]
             return result
         given = f"{given} with content of type {type(result.content).__name__}"
@@ -263,19 +269,19 @@ def _checked(client: ChatCompletionClient, result: object) -> CreateResult:
 
 
 def _is_nothing(result: CreateResult) -> bool:
-    """Whether a server has not even said that its answer is over, or how long it is."""
+    """Whether a result has neither content, nor a finish reason, nor a count of tokens."""
     said = result.content or result.thought or result.usage.prompt_tokens or result.usage.completion_tokens
     return result.finish_reason == "unknown" and not said
 
 
 def usage_of(error: BaseException | None) -> RequestUsage | None:
-    """The tokens of a call that has failed, where the error tells them, as OpenAI's do of an answer that is cut off."""
+    """The tokens of a failed call if its error has them, as those of OpenAI about an answer that was cut off."""
     usage = getattr(getattr(error, "completion", None), "usage", None)
     return None if usage is None else RequestUsage(usage.prompt_tokens, usage.completion_tokens)
 
 
 def _as_json(value: object) -> object:
-    """What has no form in JSON: a tool, or the class that an answer is to be of."""
+    """Convert a tool, or the class of a structured answer, to JSON."""
     if isinstance(value, Tool):
         return value.schema
     return value.model_json_schema() if _is_model(value) else repr(value)

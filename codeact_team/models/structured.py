@@ -1,9 +1,9 @@
-"""Structured answers of a model, in whatever way it can give them.
+"""Structured answers of a model.
 
-A client is asked in the strictest way it supports: structured output, then JSON mode, then a plain request. A server that
-refuses a way is asked the next one, and that is remembered for the client. What comes back is read leniently, and an object
-that the model may only quote is not its answer. A model whose answer cannot be used is asked once more. An answer that still
-cannot be used is a result, with the reason in words; only a failing environment raises.
+A client is asked in the strictest mode that it supports: structured output, JSON mode, or a plain request. If a server refuses
+a mode, the next one is tried, and remembered for the client. Answers are read leniently, but an object that the model may only
+have quoted is not its answer. A model whose answer cannot be used is asked once more. An answer that still cannot be used is a
+result with a reason in words; only errors of the client and its server raise.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _QUOTED = (
 
 
 class UnreadableAnswer(ValueError):
-    """There is no answer in what a model wrote, or it cannot be told from a quotation; the text says why."""
+    """A text of a model holds no answer, or one that may be a quotation; the message says why."""
 
 
 class _Candidate(NamedTuple):
@@ -74,17 +74,17 @@ class _Candidate(NamedTuple):
     is_alone: bool
 
 
-def read_answer(text: str, *, mark: str | None = None, material: str = "") -> dict[str, Any]:
-    """Read the object that a model answers with.
+def read_object(text: str, *, mark: str | None = None, material: str = "") -> dict[str, Any]:
+    """Read the object in a model's answer.
 
-    That is an object that stands alone, in a code fence that ends the text, or at the end of the text if it holds the
-    mark. Without the mark, no object counts that may be copied from the material.
+    The object stands alone, or in a code fence that ends the text, or at the end of the text if it holds the mark. An
+    object without the mark does not count if it may be copied from the material.
 
     Args:
-        text: What the model wrote. The work is bounded, whatever it is.
-        mark: What the model was told to put into :data:`MARK_FIELD`, unknown to whoever wrote the material; ``None``
-            where the server sees to it that the answer stands alone.
-        material: What the model may quote from.
+        text: The answer. The work is bounded for any text.
+        mark: The value that the model was told to put into :data:`MARK_FIELD`, unknown to the authors of the material;
+            ``None`` if the server guarantees that the object stands alone.
+        material: The texts that the model may quote.
 
     Returns:
         The object, without the mark.
@@ -113,7 +113,7 @@ def read_answer(text: str, *, mark: str | None = None, material: str = "") -> di
 
 
 def read_value(text: str) -> JsonValue:
-    """Read the value, of whatever kind, that a model answers with: alone, or in a code fence that ends the text.
+    """Read the JSON value in a model's answer, which stands alone or in a code fence that ends the text.
 
     Raises:
         UnreadableAnswer: If there is none.
@@ -160,7 +160,7 @@ def _fenced_at_the_end(text: str) -> _Candidate | None:
 
 
 def _decode(text: str) -> JsonValue:
-    """The value that ``text`` is, in JSON or a notation that can be mistaken for nothing else; nothing is made up."""
+    """Decode JSON, or a similar notation with only one possible meaning; nothing is completed or guessed."""
     try:
         value = _STRICT.decode(text)
     except (ValueError, RecursionError) as error:
@@ -172,7 +172,7 @@ def _decode(text: str) -> JsonValue:
 
 
 def _writable(value: JsonValue) -> JsonValue:
-    """The same without halves of characters, which JSON can escape and no encoding can write."""
+    """Replace halves of characters, which JSON can escape but no encoding can write."""
     try:
         return json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
     except (ValueError, RecursionError):
@@ -187,7 +187,7 @@ def _load(text: str) -> dict[str, Any]:
 
 
 def _as_json5(found: re.Match[str]) -> str:
-    """What Python, or a typographer, writes otherwise than JSON5, which has comments and trailing commas itself."""
+    """Convert a notation of Python, or a typographer's quotation marks, to JSON5, which allows trailing commas itself."""
     text = found[0]
     if found["curly"]:
         text = '"' + re.sub(r'(\\.)|"', lambda inner: inner[1] or r"\"", text[1:-1]) + '"'
@@ -200,31 +200,31 @@ def _explain(text: str, error: Exception) -> str:
     try:
         _STRICT.raw_decode(text)
     except (ValueError, RecursionError):
-        said = (
+        reason = (
             error.msg
             if isinstance(error, json.JSONDecodeError)
             else "nested too deeply, or a number too long"
         )
-        return f"The model's answer is no valid JSON ({said})."
+        return f"The model's answer is no valid JSON ({reason})."
     return _NOT_ALONE
 
 
 def _may_be_quoted(candidate: _Candidate, found: Mapping[str, Any], material: str) -> bool:
-    """Whether an object may come from the material: as a whole or, amid prose, any of its plain fields.
+    """Whether an object may be copied from the material: as a whole or, amid prose, any of its plain fields.
 
-    Neither spaces nor quotation marks count, as whoever quotes may write them in another way.
+    Spaces and quotation marks do not count, as a quotation may have others.
     """
     if not material:
         return False
-    said = _squeeze(material)
-    if _squeeze(candidate.text) in said:
+    squeezed = _squeeze(material)
+    if _squeeze(candidate.text) in squeezed:
         return True
     if candidate.is_alone:
         return False
     plain = {
         key: _squeeze(json.dumps(value)) for key, value in found.items() if not isinstance(value, list | dict)
     }
-    return any(value and f"{_squeeze(key)}:{value}" in said for key, value in plain.items())
+    return any(value and f"{_squeeze(key)}:{value}" in squeezed for key, value in plain.items())
 
 
 def _squeeze(text: str) -> str:
@@ -235,7 +235,7 @@ Schema = TypeVar("Schema", bound=BaseModel)
 Value = TypeVar("Value", covariant=True)
 
 MAX_TEXT_CHARS = 4_000
-"""How much of the model's own text an answer keeps."""
+"""Characters of the model's text that an answer keeps."""
 
 _MAX_NAMED_ERRORS = 3
 _MARK_LENGTH = 12
@@ -250,16 +250,15 @@ _ASK_AGAIN = "Your answer could not be used. {problem} Answer again, with the JS
 
 
 @dataclass(frozen=True)
-class Answer(Generic[Value]):
-    """What a model answered.
+class ModelAnswer(Generic[Value]):
+    """The answer of a model.
 
     Attributes:
-        value: The answer, or what stands in for it where there is a problem.
-        problem: Why the model's answer could not be used, for a person and for a model; ``None`` where it could.
-        usage: The tokens of all calls made. A call whose client raised instead of returning counts only where the
-            error tells its usage.
-        text: What the model wrote, without its thoughts, at most :data:`MAX_TEXT_CHARS` characters of it.
-        thought: What the model thought before its answer, in whatever way its server tells that.
+        value: The value, or a substitute if there is a problem.
+        problem: Why the model's answer could not be used, for a person and for a model; ``None`` if it could.
+        usage: The tokens of all calls. A call that raised counts only if its error has the usage.
+        text: The model's text without its thoughts, at most :data:`MAX_TEXT_CHARS` characters.
+        thought: The model's thoughts before the answer, whether its server separates them or not.
     """
 
     value: Value
@@ -268,14 +267,14 @@ class Answer(Generic[Value]):
     text: str = ""
     thought: str | None = None
 
-    def or_else(self: Answer[Schema | None], stand_in: Schema) -> Answer[Schema]:
-        """The same answer, with ``stand_in`` for a value that is missing."""
-        value = stand_in if self.value is None else self.value
-        return Answer(value, self.problem, self.usage, self.text, self.thought)
+    def or_else(self: ModelAnswer[Schema | None], substitute: Schema) -> ModelAnswer[Schema]:
+        """Return the same answer, with ``substitute`` for a missing value."""
+        value = substitute if self.value is None else self.value
+        return ModelAnswer(value, self.problem, self.usage, self.text, self.thought)
 
 
 class _Mode(IntEnum):
-    """The ways to ask, the strictest first."""
+    """The modes of a request, the strictest first."""
 
     STRUCTURED = 0
     JSON = 1
@@ -287,20 +286,24 @@ _accepted: WeakKeyDictionary[ChatCompletionClient, _Mode] = WeakKeyDictionary()
 
 @dataclass(frozen=True)
 class _Question(Generic[Schema]):
-    """What a model is asked."""
+    """A question to a model.
+
+    Attributes:
+        schema: The shape of the answer.
+        material: The messages before, which the model may quote.
+        mark: The value by which the model marks its answer. The authors of the material cannot know it, as it depends
+            on the whole conversation; the same question always has the same mark.
+    """
 
     schema: type[Schema]
     material: str
-    """What was said before, which the model may quote."""
     mark: str
-    """By which the model marks its answer. Whoever wrote the material cannot know it, as it depends on the whole
-    conversation; the same question always has the same mark."""
 
     @classmethod
     def of(cls, messages: Sequence[LLMMessage], schema: type[Schema]) -> _Question[Schema]:
         texts = [_text(message) for message in messages]
-        said = zip(messages[:-1], texts, strict=False)
-        material = "\n".join(text for message, text in said if not isinstance(message, SystemMessage))
+        before = zip(messages[:-1], texts, strict=False)
+        material = "\n".join(text for message, text in before if not isinstance(message, SystemMessage))
         hashed = sha256("\0".join([schema.__name__, *texts]).encode(errors="replace"))
         return cls(schema, material, hashed.hexdigest()[:_MARK_LENGTH])
 
@@ -311,31 +314,30 @@ async def ask(
     schema: type[Schema],
     *,
     cancellation_token: CancellationToken | None = None,
-) -> Answer[Schema | None]:
-    """Ask for an answer that fits ``schema``; once more, with what is wrong, if the first answer cannot be used.
+) -> ModelAnswer[Schema | None]:
+    """Ask for an answer that fits ``schema``; if it cannot be used, ask once more, with the reason.
 
     Args:
-        client: Any model client; its ``model_info`` says how it can be asked.
-        messages: The whole conversation, a system message included where there is one. The last message is the
-            question. What stands in those before it may be hostile, and is not taken for the answer where the model
-            quotes it.
+        client: Any model client; its ``model_info`` tells the modes that it supports.
+        messages: The whole conversation, with its system message if it has one. The last message is the question. Those
+            before may be hostile; what the model quotes from them is not taken for its answer.
         schema: The shape of the answer. Its description and those of its fields are sent to the model.
         cancellation_token: Stops the call that is under way.
 
     Returns:
-        The answer. Its value is ``None`` where the model said something else, its problem then says what.
+        The answer. If it could not be used, its value is ``None``, and its problem says why.
 
     Raises:
-        ModelError: If what the client returned, or found in its server's answer, is no answer of a model.
-        Exception: Whatever else the client raises where not the model but its surroundings failed: a wrong key, a rate
-            limit, a broken connection, a request that is refused in every way of asking.
+        ModelError: If the client returned, or its server answered with, something that is no answer of a model.
+        Exception: Any other error of the client: a wrong key, a rate limit, a broken connection, a request that is
+            refused in every mode.
     """
     question, client = _Question[Schema].of(messages, schema), wrap_client(client)
     first = await _ask_once(client, messages, question, cancellation_token)
     if first.problem is None:
         return first
-    said = [AssistantMessage(content=first.text, source="assistant")] if first.text.strip() else []
-    repeated = _extended([*messages, *said], _ASK_AGAIN.format(problem=first.problem))
+    reply = [AssistantMessage(content=first.text, source="assistant")] if first.text.strip() else []
+    repeated = _extended([*messages, *reply], _ASK_AGAIN.format(problem=first.problem))
     answer = await _ask_once(client, repeated, question, cancellation_token)
     usage = RequestUsage(
         first.usage.prompt_tokens + answer.usage.prompt_tokens,
@@ -349,7 +351,7 @@ async def _ask_once(
     messages: Sequence[LLMMessage],
     question: _Question[Schema],
     cancellation_token: CancellationToken | None,
-) -> Answer[Schema | None]:
+) -> ModelAnswer[Schema | None]:
     modes = _modes(client)
     for mode in modes:
         try:
@@ -359,7 +361,7 @@ async def _ask_once(
                 continue
             if isinstance(error, ValidationError) and error.title == question.schema.__name__:
                 # of a client that checks the answer itself
-                return Answer(None, _describe(error), RequestUsage(0, 0))
+                return ModelAnswer(None, _describe(error), RequestUsage(0, 0))
             if (result := _cut_short(error)) is None:
                 raise
         _accepted[client.wrapped] = mode
@@ -368,7 +370,7 @@ async def _ask_once(
 
 
 def _text(message: LLMMessage) -> str:
-    """What a message says; pictures say nothing."""
+    """The text of a message, without its pictures."""
     if isinstance(message.content, str):
         return message.content
     if isinstance(message, FunctionExecutionResultMessage):
@@ -379,11 +381,11 @@ def _text(message: LLMMessage) -> str:
 
 
 def _fit(text: str, question: _Question[Schema], mode: _Mode) -> tuple[Schema | None, str | None]:
-    """The answer in what a model wrote, or ``None`` and the reason in words."""
+    """Read the answer in a model's text: the value and ``None``, or ``None`` and the reason in words."""
     # in structured output nothing but the answer is there, and it has no field for a mark
     mark = None if mode is _Mode.STRUCTURED else question.mark
     try:
-        found = read_answer(text, mark=mark, material=question.material)
+        found = read_object(text, mark=mark, material=question.material)
         return question.schema.model_validate(found), None
     except UnreadableAnswer as error:
         return None, str(error)
@@ -425,7 +427,7 @@ async def _create(
 
 
 class _Unchecked(BaseModel):
-    """A schema that takes every answer for right without reading it."""
+    """A schema that accepts every answer unread."""
 
     @classmethod
     def model_validate_json(cls, *_arguments: object, **_options: object) -> Any:
@@ -434,10 +436,10 @@ class _Unchecked(BaseModel):
 
 @cache
 def _unchecked(schema: type[BaseModel]) -> type[BaseModel]:
-    """``schema`` under the same name, but unchecked by the client.
+    """Make a schema with the same name and fields that the client does not check.
 
-    An OpenAI client that finds the answer wrong raises, and then nobody learns what the model wrote nor what it cost;
-    where it finds nothing wrong, it warns about serializing the parsed object.
+    An OpenAI client raises if the answer does not fit, without the model's text and its cost; and if it fits, warns about
+    serializing the parsed object.
     """
     return create_model(
         schema.__name__, __base__=(_Unchecked, schema), __doc__=schema.__doc__, __module__=schema.__module__
@@ -458,21 +460,21 @@ def _instruction(question: _Question[Any]) -> str:
 
 
 def _extended(messages: Sequence[LLMMessage], text: str) -> list[LLMMessage]:
-    """The messages with more to the last one where possible: some models want alternating turns."""
+    """Append text to the last message if possible, as some models want alternating turns."""
     if messages and isinstance(last := messages[-1], UserMessage) and isinstance(last.content, str):
         return [*messages[:-1], last.model_copy(update={"content": f"{last.content}\n\n{text}"})]
     return [*messages, UserMessage(content=text, source="user")]
 
 
 def _refuses_mode(error: Exception) -> bool:
-    """Whether the server, or the client itself, may have refused the way of asking rather than the question."""
+    """Whether the server, or the client itself, may have refused the mode rather than the question."""
     is_wrong_value = type(error) is ValueError or getattr(error, "type_name", "") == "builtins.ValueError"
     return is_wrong_value or getattr(error, "status_code", None) in _REFUSING_STATUSES
 
 
 def _cut_short(error: Exception) -> CreateResult | None:
-    """What the model wrote, where a client raises instead of returning an answer that was cut short."""
-    # costs 0.3 s, and only users of that client pay it
+    """Make a result of the error that a client raises instead of returning an answer that was cut short."""
+    # the import takes 0.3 s, which only users of that client pay
     from openai import ContentFilterFinishReasonError, LengthFinishReasonError
 
     if not isinstance(error, (LengthFinishReasonError, ContentFilterFinishReasonError)):
@@ -487,12 +489,12 @@ def _cut_short(error: Exception) -> CreateResult | None:
     )
 
 
-def _read(result: CreateResult, question: _Question[Schema], mode: _Mode) -> Answer[Schema | None]:
+def _read(result: CreateResult, question: _Question[Schema], mode: _Mode) -> ModelAnswer[Schema | None]:
     if not isinstance(result.content, str):
-        return Answer(None, _TOOL_CALLS, result.usage, thought=result.thought)
+        return ModelAnswer(None, _TOOL_CALLS, result.usage, thought=result.thought)
     text, thought = take_thoughts_off(result.content, result.thought)
     value, problem = _fit(text, question, mode)
     if problem is not None:
         problem = _CUT_SHORT.get(result.finish_reason, problem)
     kept = text[:MAX_TEXT_CHARS].encode(errors="replace").decode()
-    return Answer(value, problem, result.usage, kept, thought)
+    return ModelAnswer(value, problem, result.usage, kept, thought)

@@ -35,7 +35,7 @@ from codeact_team.runs.result import RunEnding
 from codeact_team.runs.summary import Summary, WorkEnd
 from codeact_team.runs.team_runner import stopped_in_order
 from codeact_team.telemetry import spans as telemetry
-from codeact_team.tools.autogen_parts import past_the_door
+from codeact_team.tools.autogen_parts import bypassing_parts
 
 logger = logging.getLogger(__name__)
 
@@ -170,7 +170,7 @@ class _RecordedTeam(Wrapper):
         self._door = door
         self._recording = recording
         self._executors = executors
-        self._past_the_door = past_the_door(wrapped)
+        self._bypassing_parts = bypassing_parts(wrapped)
         self._end = WorkEnd()
         self._token = CancellationToken()
         """Stops the agents at work."""
@@ -182,9 +182,9 @@ class _RecordedTeam(Wrapper):
         Raises:
             JournalError: If it is refused.
         """
-        self._recording.refuse_what_passes(self._past_the_door)
-        if self._past_the_door:
-            named = ", ".join(self._past_the_door)
+        self._recording.refuse_what_passes(self._bypassing_parts)
+        if self._bypassing_parts:
+            named = ", ".join(self._bypassing_parts)
             logger.warning("this run cannot be resumed, as these act past what is recorded: %s", named)
 
     def end(self) -> WorkEnd:
@@ -230,7 +230,7 @@ class _RecordedTeam(Wrapper):
                 lambda span: RunBegan(
                     span=span,
                     task=_in_words(task),
-                    past_the_door=self._past_the_door,
+                    past_the_door=self._bypassing_parts,
                     record=self._recording.place,
                 ),
                 lambda span: RunEnded(span=span, error=error_text(failure)),

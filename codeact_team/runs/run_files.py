@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from codeact_team.agents.block_calls import Block
+from codeact_team.agents.block_calls import AgentBlock
 from codeact_team.agents.codeact.attempts import Promotion
 from codeact_team.core.aio import to_the_end
 from codeact_team.core.component_effects import CodeEffect
@@ -183,7 +183,7 @@ class RunFiles:
     async def keep(self, effect: Effect[object], do: Perform) -> object:
         """A handler: add what a block has made beside text to the files of the workspace, named by step."""
         outcome = await do()
-        if isinstance(effect, Block) and isinstance(outcome, SessionResult) and not effect.is_apart:
+        if isinstance(effect, AgentBlock) and isinstance(outcome, SessionResult) and not effect.is_apart:
             await self._keep_all(outcome.artifacts, effect)
         elif isinstance(effect, Promotion):
             # what was shown in a branch that is not promoted is nobody's

@@ -43,7 +43,7 @@ from codeact_team.runs.result import RunEnding, RunResult
 from codeact_team.runs.run_files import RunFiles
 from codeact_team.runs.summary import Summary, WorkEnd
 from codeact_team.telemetry import spans as telemetry
-from codeact_team.tools.autogen_parts import PartBlock, past_the_door
+from codeact_team.tools.autogen_parts import PartBlock, bypassing_parts
 
 
 def given_task(config: Document, task: str | None) -> str:
@@ -355,7 +355,7 @@ class TeamRunner:
     async def _load(self, config: CheckedConfig) -> None:
         telemetry.trace(self._door, *span_settings(config, self._source))
         self._team = make_runnable(config)
-        self._recording.refuse_what_passes(past_the_door(self._team))
+        self._recording.refuse_what_passes(bypassing_parts(self._team))
         self._summary.begin(self._team)
         self._must_note = any(map(_needs_note, components_in(self._team)))
         self._opened = what_is_open(executors_of(self._scope))
@@ -380,7 +380,7 @@ class TeamRunner:
     ) -> str | None:
         team = self._team
         assert team is not None, "the team is not open"
-        past = past_the_door(team)
+        past = bypassing_parts(team)
         failure: BaseException | None = None
         with self._door.span(
             lambda span: RunBegan(span=span, task=task, past_the_door=past, record=self._recording.place),

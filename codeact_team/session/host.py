@@ -27,7 +27,7 @@ from codeact_team.session.connection import (
     SupervisorConnection,
 )
 from codeact_team.session.protocol import MAX_ARTIFACT_BYTES, MAX_ARTIFACTS, MAX_FILE_BYTES, RUN_HEAD, Kind
-from codeact_team.session.tool_calls import ToolCalls, introduction
+from codeact_team.session.tool_calls import ToolCalls, declaration_frame
 
 INTERRUPT_GRACE = 1.0
 """Seconds between SIGINT, after which the variables survive, and the end of the interpreter. A long regular expression
@@ -338,7 +338,7 @@ class Session:
         declarations = None if tools is None else tools.declarations
         if declarations is self._declared:
             return b""
-        request = introduction(declarations or ())
+        request = declaration_frame(declarations or ())
         self._declared = declarations
         return request
 

@@ -1,4 +1,4 @@
-"""The calls of host tools that one block makes: taken in as they come, run side by side, answered in any order."""
+"""Runs the calls of host tools that one block makes, in parallel, and sends their answers in any order."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from codeact_team.session.protocol import (
 logger = logging.getLogger(__name__)
 
 _ID = re.compile(rb'\{\s*"id"\s*:\s*([0-9]{1,15})\s*[,}]')
-"""How a call begins. Read without the rest, which may be anything; and not kept as a value before its turn."""
+"""The beginning of a call. The rest, which may be anything, is not parsed before the call's turn."""
 _BATCH = 64 * KIB
-"""How much of small answers goes with one message."""
-_MAX_WORDS = 500
+"""Bytes of small answers that are sent together."""
+_MAX_PROBLEM = 500
 
 _CANCELLED = CallAnswer(CallOutcome.CANCELLED, error="the call was cancelled")
 _NOT_OFFERED = CallAnswer(CallOutcome.REFUSED, error="no tools are offered here")
@@ -44,7 +44,7 @@ _encode_ascii = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class _Request(BaseModel):
-    """What is called, and how; see ``Kind.CALL``."""
+    """The payload of a call; see ``Kind.CALL``."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -55,11 +55,11 @@ class _Request(BaseModel):
 class ToolCalls:
     """The calls of one block, in the event loop that reads its stream.
 
-    Costs nothing as long as none is made. Whoever makes one must see that :meth:`aclose` is awaited.
+    The owner has to await :meth:`aclose`.
 
     Args:
-        tools: What may be called; ``None`` for nothing.
-        send: Sends frames to the supervisor, each whole.
+        tools: The tools that may be called; ``None`` for none.
+        send: Sends whole frames to the supervisor.
         pause: See :meth:`codeact_team.core.execution.HostTools.call`.
     """
 
@@ -73,14 +73,14 @@ class ToolCalls:
         self._send = send
         self._pause = pause
         self._unanswered: dict[int, int] = {}
-        """The size of each call, by its id, until its answer is on the way."""
+        """The size of each call by its id, until its answer is being sent."""
         self._unanswered_bytes = 0
-        # several threads send: the withdrawal may come before the call
+        # several threads of the interpreter send: a withdrawal may come before its call
         self._withdrawable = MAX_CALLS_AT_ONCE
         self._waiting: dict[int, bytes] = {}
         self._running: dict[int, asyncio.Task[None]] = {}
         self._begun: set[int] = set()
-        """Those of the running whose task has begun."""
+        """The running calls whose task has begun."""
         self._answers: deque[tuple[int, bytes]] = deque()
         self._answer_bytes = 0
         self._sender: asyncio.Task[None] | None = None
@@ -89,14 +89,14 @@ class ToolCalls:
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to wait for."""
+        """Whether all calls are answered, and the answers sent."""
         return not self._unanswered and self._sender is None
 
     def take(self, payload: bytes) -> None:
-        """Begin a call, or let it wait for its turn.
+        """Begin a call, or queue it.
 
         Raises:
-            ProtocolError: If it cannot be answered, its id is in use, or too much is unanswered.
+            ProtocolError: If it has no id, its id is in use, or too many calls are unanswered.
         """
         number = _id_of(payload)
         if (
@@ -117,11 +117,11 @@ class ToolCalls:
             self._begin(self._tools)
 
     def withdraw(self, payload: bytes) -> None:
-        """Cancel a call, if it is not answered by now.
+        """Cancel a call if it is not answered yet.
 
         Raises:
-            ProtocolError: If it does not say which, or there are more of these than of calls: nothing else would hold
-                them back, and the event loop would get no time.
+            ProtocolError: If it has no id, or there are more withdrawals than calls: nothing else would limit them, and
+                the event loop would get no time.
         """
         number = _id_of(payload)
         if not self._withdrawable:
@@ -133,7 +133,7 @@ class ToolCalls:
             self._cancel(number)
 
     def end(self) -> None:
-        """Cancel all calls, and those that still come. They are answered: the code may wait for them."""
+        """Cancel all calls, also those that still come. They are answered, since the code may wait for them."""
         self._ending = True
         waiting, self._waiting = self._waiting, {}
         for number in waiting:
@@ -142,7 +142,7 @@ class ToolCalls:
             self._cancel(number)
 
     async def aclose(self) -> None:
-        """End all calls, unanswered, as the block has ended, and wait for them."""
+        """Cancel all calls without answers, as the block has ended, and wait for them."""
         self._ended = True
         self.end()
         self._answers.clear()
@@ -150,12 +150,12 @@ class ToolCalls:
             await asyncio.wait(self._running.values())
 
     async def sent(self) -> None:
-        """Wait until what is being sent is. To be called after :meth:`aclose`."""
+        """Wait until the answer that is being sent is sent. To be called after :meth:`aclose`."""
         if self._sender is not None:
             await asyncio.wait({self._sender})
 
     async def hang_up(self) -> None:
-        """Send no more, not even the rest of a frame: nobody will read it."""
+        """Send nothing more, not even the rest of a frame, as nobody will read it."""
         self._ended = True
         self._answers.clear()
         if self._sender is not None:
@@ -163,7 +163,7 @@ class ToolCalls:
             await asyncio.wait({self._sender})
 
     def _begin(self, tools: HostTools) -> None:
-        # also an answer that is not read takes memory
+        # answers that are not read take memory, too
         while (
             self._waiting
             and len(self._running) < tools.max_parallel
@@ -189,7 +189,7 @@ class ToolCalls:
         if self._running or self._sender is not None:
             self._answer(number, answer)
         elif self._queue(number, answer):
-            # there is no other answer that could go with it
+            # no other answer could go with it
             self._sender = asyncio.current_task()
             await self._send_answers()
 
@@ -202,11 +202,11 @@ class ToolCalls:
 
     def _cancel(self, number: int) -> None:
         task = self._running[number]
-        # once: a second one would cut short what the tool does about the first
+        # once: a second cancellation would interrupt the reaction of the tool to the first
         if self._tools is not None and not task.cancelling():
             task.cancel()
             if number not in self._begun:
-                # it will never run
+                # its coroutine will never run
                 task.add_done_callback(partial(self._never_begun, self._tools, number))
 
     def _never_begun(self, tools: HostTools, number: int, _: object) -> None:
@@ -216,11 +216,11 @@ class ToolCalls:
 
     def _answer(self, number: int, answer: CallAnswer) -> None:
         if self._queue(number, answer) and self._sender is None:
-            # what else is answered in this turn of the loop goes with it
+            # other answers of this turn of the loop go with it
             self._sender = asyncio.ensure_future(self._send_answers())
 
     def _queue(self, number: int, answer: CallAnswer) -> bool:
-        """Let an answer be the next to be sent; whether answers are still sent at all."""
+        """Queue an answer to be sent. Returns whether answers are still sent at all."""
         if not self._ended:
             data = frame(Kind.ANSWER, _encoded(number, answer))
             self._answers.append((number, data))
@@ -241,40 +241,40 @@ class ToolCalls:
             number, data = self._answers.popleft()
             batch.append(data)
             size += len(data)
-            # from now on the interpreter may have it, and make another call
+            # from now on the interpreter may receive it, and make another call
             self._unanswered_bytes -= self._unanswered.pop(number)
         self._answer_bytes -= size
         return b"".join(batch)
 
 
-def introduction(declarations: Sequence[Mapping[str, JsonValue]]) -> bytes:
-    """What tells the code which tools there are: the frame for the supervisor.
+def declaration_frame(declarations: Sequence[Mapping[str, JsonValue]]) -> bytes:
+    """Make the frame that declares the tools to the interpreter.
 
     Raises:
-        SettingError: If there is more to tell than a frame can hold.
+        SettingError: If they are too large for a frame.
     """
-    told = json.dumps({"tools": [dict(one) for one in declarations]}).encode()
-    if len(told) > (limit := FROM_HOST[Kind.TOOLS]):
+    payload = json.dumps({"tools": [dict(one) for one in declarations]}).encode()
+    if len(payload) > (limit := FROM_HOST[Kind.TOOLS]):
         raise SettingError(
-            f"the names, descriptions and schemas of the tools have {len(told) / MIB:.1f} MiB together; they may have "
+            f"the names, descriptions and schemas of the tools have {len(payload) / MIB:.1f} MiB together; they may have "
             f"{limit // MIB} MiB: offer fewer"
         )
-    return frame(Kind.TOOLS, told)
+    return frame(Kind.TOOLS, payload)
 
 
 def _id_of(payload: bytes) -> int:
     if (found := _ID.match(payload)) is None:
-        raise ProtocolError("a call says which it is")
+        raise ProtocolError("a call without an id")
     return int(found[1])
 
 
 def _first_of(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    return ": ".join((*map(str, first["loc"]), first["msg"]))[:_MAX_WORDS]
+    return ": ".join((*map(str, first["loc"]), first["msg"]))[:_MAX_PROBLEM]
 
 
 def _encoded(number: int, answer: CallAnswer) -> bytes:
-    """The payload of the answer, or of one that says why there is none."""
+    """Encode an answer; one that cannot be sent becomes an error that says why."""
     if (size := sum(map(_least_size, answer.content))) <= MAX_ANSWER_BYTES:
         try:
             data = _payload(number, answer)
@@ -288,23 +288,23 @@ def _encoded(number: int, answer: CallAnswer) -> bytes:
 
 
 def _least_size(piece: JsonValue | Artifact) -> int:
-    """How many bytes it will have at least, where that can be told without a copy."""
+    """The least number of bytes of a piece, as far as that is known without a copy."""
     if isinstance(piece, Artifact):
         return len(piece.data) * 4 // 3
     return len(piece) if isinstance(piece, str) else 0
 
 
 def _payload(number: int, answer: CallAnswer) -> bytes:
-    said: dict[str, JsonValue] = {"id": number}
+    fields: dict[str, JsonValue] = {"id": number}
     if answer.outcome is CallOutcome.OK:
-        said["content"] = [_piece(piece) for piece in answer.content]
+        fields["content"] = [_piece(piece) for piece in answer.content]
     else:
-        said |= {"error": answer.error, "outcome": answer.outcome}
+        fields |= {"error": answer.error, "outcome": answer.outcome}
     try:
-        return _encode(said).encode()
+        return _encode(fields).encode()
     except UnicodeEncodeError:
         # half a character
-        return _encode_ascii(said).encode()
+        return _encode_ascii(fields).encode()
 
 
 def _piece(piece: JsonValue | Artifact) -> JsonValue:

@@ -1,4 +1,4 @@
-"""Rules that decide which code and which calls of tools may run, and what a person is asked."""
+"""Rules of approval, and the questions that a person is asked."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from pydantic import (
 from codeact_team.core.visibility import (
     EDGE,
     all_visible,
-    cut,
     edged,
     exact,
     excerpt,
     foreign_encoding,
+    one_line,
     unseen_place,
 )
 
@@ -41,15 +41,15 @@ _SPOILED_CONTINUATION = re.compile(r"\\[ \t]+$", re.MULTILINE)
 
 
 def is_python(language: str) -> bool:
-    """Whether the code of a block is Python for certain."""
+    """Whether a block with this label is certainly Python."""
     return language.lower() == "python"
 
 
 def misleading(code: str, language: str) -> str:
-    """Tell why code would not run as it is shown, in words for the model; empty if it would.
+    """Return why code would not run as it is shown, in words for the model; empty if it would.
 
     Args:
-        code: The block, to be shown with all that is unseen in it.
+        code: The block, shown with everything unseen in it made visible.
         language: Its label.
     """
     if language.lower() not in _SHELLS and (encoding := foreign_encoding(code)) is not None:
@@ -63,7 +63,7 @@ def misleading(code: str, language: str) -> str:
 
 
 def misleading_as_it_is(code: str, language: str) -> str:
-    """Do what :func:`misleading` does for code that is shown with nothing made visible in it."""
+    """Do the same as :func:`misleading` for code that is shown with nothing made visible in it."""
     if reason := misleading(code, language):
         return reason
     if (place := unseen_place(code)) is not None:
@@ -85,23 +85,23 @@ Kind = Literal["code", "tool"]
 MAX_NAME_CHARS = 100
 _MAX_REASON_CHARS = 1_000
 MAX_SHOWN_CHARS = 100_000
-"""Characters of code, or of all arguments, that a person is asked to read; more of them cannot be approved."""
+"""Characters of code, or of all arguments, that a person is asked to read; more cannot be approved."""
 _TOO_LONG = f"it is longer than the {MAX_SHOWN_CHARS:,} characters that are shown to a person"
 _WIDTH = 80
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is to be approved.
+    """Code, or the call of a tool, that needs approval.
 
-    What comes from the code is hostile: show it by the properties that make it fit for a person's eyes.
+    The code and the arguments are hostile: show them by the properties that make them fit for a person's eyes.
 
     Attributes:
         source: The agent whose code it is.
-        kind: Whether it is code that is to run, or a tool that code calls.
+        kind: Whether code wants to run, or to call a tool.
         name: The tool, as code calls it below ``tools``, or the language of the code.
-        arguments: Of the tool, unabridged.
-        code: The whole block, unabridged.
+        arguments: The arguments of the tool, whole.
+        code: The block, whole.
         reason: Why a person is asked, if the rule says so.
     """
 
@@ -114,25 +114,25 @@ class Question:
 
     @property
     def headline(self) -> str:
-        """What is wanted, in a few words."""
+        """Who wants to do what, in a few words."""
         return f"{one_line(self.source, MAX_NAME_CHARS)} wants to {self.deed}"
 
     @property
     def deed(self) -> str:
-        """What would be done, without who does it."""
+        """What the agent wants to do."""
         name = one_line(self.name, MAX_NAME_CHARS)
         return f"run {name} code" if self.kind == "code" else f"call {name}"
 
     @property
     def grant(self) -> str:
-        """What an answer for good would allow."""
+        """What the answer "always" would allow."""
         if self.kind == "code":
             return "all code"
         return f"{one_line(self.name, MAX_NAME_CHARS)} with any arguments"
 
     @property
     def details(self) -> str:
-        """The code, or the arguments line by line; whole, with nothing unseen in it, unless there is an obstacle."""
+        """The code, or the arguments line by line, with nothing unseen in it; whole unless there is an obstacle."""
         if self.kind == "tool":
             return "\n".join(line for line, _ in self._shown_arguments()) or "(no arguments)"
         code = self.code.rstrip("\n")
@@ -143,7 +143,7 @@ class Question:
 
     @property
     def obstacle(self) -> str:
-        """Why nobody can approve this, in words for the model; empty if it can be shown whole, and as it would run."""
+        """Why nobody can approve this, in words for the model; empty if it can be shown whole and as it would run."""
         if len(self.name) > MAX_NAME_CHARS:
             return f"its name is longer than the {MAX_NAME_CHARS} characters that are shown to a person"
         if self.kind == "code":
@@ -156,18 +156,18 @@ class Question:
 
     @property
     def shown_reason(self) -> str:
-        """Why a person is asked, on one line; it may be empty."""
+        """Why a person is asked, on one line; may be empty."""
         return one_line(self.reason, _MAX_REASON_CHARS)
 
     def to_text(self, *, width: int = _WIDTH) -> str:
-        """Write the question on several lines, on which what is foreign keeps its edge if the screen is not narrower."""
+        """Write the question on several lines for a screen of ``width`` cells, each foreign line behind an edge."""
         parts = [f"{self.headline}:", edged(self.details, width)]
         if self.reason:
             parts.append(f"You are asked because: {self.shown_reason}")
         return "\n".join(parts)
 
     def _shown_arguments(self) -> Iterator[tuple[str, bool]]:
-        """The arguments as they are shown, and whether each is whole."""
+        """Yield the lines of the arguments, and whether each is whole."""
         room = MAX_SHOWN_CHARS
         for number, (name, value) in enumerate(self.arguments.items()):
             shown_name = name if name.isidentifier() and name.isascii() else json.dumps(name)
@@ -185,7 +185,8 @@ class Question:
 def as_json(value: JsonValue) -> str | None:
     """Write a value as compact JSON with sorted keys and plain whole numbers, so that equal values have equal texts.
 
-    ``None`` if it is nested too deeply, or holds a number of too many digits.
+    Returns:
+        The text; ``None`` if the value is nested too deeply, or holds a number of too many digits.
     """
     try:
         plain = with_leaves(value, _whole_number)
@@ -195,7 +196,7 @@ def as_json(value: JsonValue) -> str | None:
 
 
 def with_leaves(value: JsonValue, change: Callable[[JsonValue], JsonValue]) -> JsonValue:
-    """Change each text, number and the like in a value.
+    """Replace each text, number, truth value and ``None`` in a value.
 
     Raises:
         RecursionError: If it is nested too deeply.
@@ -209,11 +210,6 @@ def with_leaves(value: JsonValue, change: Callable[[JsonValue], JsonValue]) -> J
 
 def _whole_number(value: JsonValue) -> JsonValue:
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def one_line(text: str, chars: int) -> str:
-    """Return the beginning of a text on one line, with nothing unseen in it."""
-    return cut(all_visible(text.strip()[: chars + 1]), chars).replace("\n", " ").replace("\t", " ")
 
 
 def _shown_value(value: JsonValue, room: int) -> str | None:
@@ -235,14 +231,14 @@ def _shown_value(value: JsonValue, room: int) -> str | None:
 
 
 LONGEST_MATCHED = 100_000
-"""Characters that a glob is matched with. A match takes time in proportion to them, and the event loop waits."""
+"""Characters of a text that is matched with a glob. The event loop waits meanwhile, for a time in proportion to them."""
 
 _SITE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
 _ENCODED_DOT = re.compile("%2e", re.IGNORECASE)
 
 
 def matches(glob: str, text: str | None) -> bool | None:
-    """Tell whether the whole text fits; ``None`` if it is too long to tell, or there is none."""
+    """Whether the whole text fits; ``None`` if there is none, or it is too long to be matched."""
     if not glob.strip("*"):
         return True
     if text is None or len(text) > LONGEST_MATCHED:
@@ -251,13 +247,13 @@ def matches(glob: str, text: str | None) -> bool | None:
 
 
 def matches_value(glob: str, value: JsonValue, *, allowing: bool) -> bool | None:
-    """Tell whether a value fits, in whatever way it is written.
+    """Whether a value fits, however it is written.
 
-    What restricts has to notice a value in any notation. What allows must not be misled by one: a glob with a slash sees
-    the path without detours only, any other has to fit with them and without.
+    A rule that restricts has to notice a value in any notation. One that allows must not be misled by a notation: a glob
+    with a slash is matched with the path without detours only, any other has to fit the path with them and without.
 
     Returns:
-        ``None`` if the value is too long to tell, or nested too deeply.
+        ``None`` if the value is too long to be matched, or nested too deeply.
     """
     if not glob.strip("*"):
         return True
@@ -319,7 +315,7 @@ Glob = Annotated[str, StringConstraints(min_length=1)]
 
 
 class ApprovalRule(BaseModel):
-    """What to do with some code, or with some calls of tools. Of several rules, the first that fits decides.
+    """What to do with certain code, or with certain calls of tools. Of several rules, the first that fits decides.
 
     Where no rule fits, code runs and tools are called; a closing rule with `tool: "*"` and `decision: ask` makes a
     person decide on all other calls. In globs, `*` stands for any text, `?` for one character and `[abc]` for one of
@@ -369,7 +365,7 @@ class ApprovalRule(BaseModel):
         return at_most
 
     def fits(self, question: Question) -> bool | None:
-        """Tell whether the rule is for this; ``None`` if something is too long to be matched."""
+        """Whether the rule applies to this; ``None`` if something is too long to be matched."""
         if self.code is not None:
             return question.kind == "code" and matches(self.code, question.code)
         if question.kind != "tool" or not self.arguments.keys() <= question.arguments.keys():
@@ -386,28 +382,32 @@ class ApprovalRule(BaseModel):
 
 
 class Ruling(NamedTuple):
-    """What the rules say."""
+    """The decision of the rules.
+
+    Attributes:
+        decision: The decision.
+        by: The rule, such as ``rule 2``.
+        reason: Why; never empty for a denial.
+    """
 
     decision: Literal["allow", "deny", "ask"]
     by: str
-    """Who says so."""
     reason: str = ""
-    """Why; it may be empty where nothing is denied."""
 
 
-class Chain:
-    """Rules, of which the first that fits decides, and how often each has allowed something."""
+class RuleChain:
+    """Rules, of which the first that fits decides, with counts of how often each has allowed something."""
 
     def __init__(self, rules: Sequence[ApprovalRule]) -> None:
         self.rules = tuple(rules)
         self._used = Counter[int]()
 
     def reset(self) -> None:
-        """Forget how often something was allowed."""
+        """Set the counts back to zero."""
         self._used.clear()
 
     def decide(self, question: Question) -> Ruling:
-        """Apply the rules; count it where one of them allows something."""
+        """Apply the rules, and count if one allows it."""
         used_up: Ruling | None = None
         for number, rule in enumerate(self.rules, start=1):
             fits, by = rule.fits(question), f"rule {number}"

@@ -1,4 +1,4 @@
-"""Asks whoever decides, and remembers what was decided."""
+"""Decides whether code runs and tools are called: by rules, by grants, or by asking a person."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter
 from codeact_team.core.aio import Turns, is_being_cancelled
 from codeact_team.core.effects import Effect, current_door, error_text, perform, tell
 from codeact_team.core.events import Approval, QuestionAnswered, QuestionAsked
+from codeact_team.core.visibility import one_line
 from codeact_team.tools.approval_rules import (
     MAX_NAME_CHARS,
     NO_RULE,
     ApprovalRule,
-    Chain,
     Kind,
     Question,
+    RuleChain,
     Ruling,
     as_json,
-    one_line,
 )
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What somebody answered.
+    """The answer to a question.
 
     Attributes:
-        allowed: Whether it may be done.
+        allowed: Whether the code may run, or the tool be called.
         reason: Why, in words for the model; it may be empty.
-        always: Whether the same kind of thing is allowed from now on until the agent is reset: this tool with any
-            arguments, or all code. What a rule denies stays denied.
+        always: Whether the same is allowed from now on until the agent is reset: this tool with any arguments, or all
+            code. What a rule denies stays denied.
     """
 
     allowed: bool
@@ -51,14 +51,14 @@ class Answer:
 
 
 Handler = Callable[[Question], Awaitable[Answer]]
-"""Answers questions. An agent asks one at a time, but several agents may ask at once."""
+"""Answers questions. An agent asks one after the other, but several agents may ask at once."""
 
 _current: ContextVar[Handler | None] = ContextVar("codeact_team_approval_handler", default=None)
 
 
 @contextmanager
 def asking(handler: Handler) -> Generator[None]:
-    """Let ``handler`` be asked by every agent that is run meanwhile and has none of its own."""
+    """Within it, agents that have no handler of their own ask this one."""
     token = _current.set(handler)
     try:
         yield
@@ -67,7 +67,7 @@ def asking(handler: Handler) -> Generator[None]:
 
 
 def current_handler() -> Handler | None:
-    """Return whoever is asked in this context, if anybody."""
+    """Return the handler of :func:`asking` in this context, if there is one."""
     return _current.get()
 
 
@@ -75,11 +75,12 @@ _ATTEMPTS = 3
 
 
 def ask_with(input_func: Callable[..., str | Awaitable[str]]) -> Handler:
-    """Make a handler of a function that takes a prompt and returns what was entered.
+    """Make a handler of an input function.
 
     Args:
-        input_func: ``input``, a function like it, or an async one, which may take a cancellation token as well. One
-            that is not async runs in a thread, and cannot be stopped: after a cancellation it still waits for its line.
+        input_func: Takes a prompt and returns the text that was entered, as ``input`` does. An async one may take a
+            cancellation token as well. Any other runs in a thread and cannot be stopped: after a cancellation it still
+            waits for its line.
     """
     turns = Turns()
 
@@ -100,7 +101,7 @@ def ask_with(input_func: Callable[..., str | Awaitable[str]]) -> Handler:
 
 
 def read_answer(text: str) -> Answer | None:
-    """Tell what an answer in words means; ``None`` if that is not clear."""
+    """Read an answer in words; ``None`` if its meaning is not clear."""
     word, rest = [*text.split(maxsplit=1), "", ""][:2]
     match word.lower():
         case "n" | "no":
@@ -116,7 +117,7 @@ def read_answer(text: str) -> Answer | None:
 async def enter(
     function: Callable[..., Any], prompt: str, cancellation_token: CancellationToken | None = None
 ) -> str:
-    """Call an input function, as :func:`ask_with` takes it; the token is passed on, and cancelled if the caller is."""
+    """Call an input function of :func:`ask_with`. The token is passed on, and cancelled if the caller is."""
     token = cancellation_token or CancellationToken()
     arguments = (prompt, token) if _takes_token(function) else (prompt,)
     try:
@@ -152,19 +153,19 @@ def _takes_token(function: Callable[..., Any]) -> bool:
 HANDLER = "handler"
 
 MAX_RECORDS = 500
-"""How many records are kept of what a handler answered, and how many of all else: code that is allowed a thousand calls
-does not drive out what a person was asked."""
+"""Records that are kept of a handler's answers, and as many of all other decisions: a thousand calls that a rule allows
+do not displace what a person was asked."""
 _MAX_ARGUMENTS_CHARS = 500
 _MAX_REASON_CHARS = 1_000
 
 
 class ApprovalRecord(BaseModel):
-    """A decision on a block of code, or on the call of a tool."""
+    """A decision on a block of code or on the call of a tool."""
 
     model_config = ConfigDict(frozen=True)
 
     what: Kind
-    """Whether it is on code, or on the call of a tool."""
+    """Whether it is on code or on the call of a tool."""
     name: str
     """The tool, or the language of the code."""
     arguments: str = ""
@@ -172,41 +173,23 @@ class ApprovalRecord(BaseModel):
     decision: Literal["allow", "deny"]
     """What was decided."""
     by: str
-    """Who decided: `rule 2` (counted from 1), `handler`, `standing grant`, `no rule`, `no one to ask` or `cannot be
+    """What decided: `rule 2` (counted from 1), `handler`, `standing grant`, `no rule`, `no one to ask` or `cannot be
     shown` (to a person, whole and as it would run)."""
     reason: str = ""
     """Why."""
     seconds: float = 0.0
-    """Seconds that were spent waiting for an answer."""
+    """Seconds of waiting for an answer."""
 
     @property
     def allowed(self) -> bool:
-        """Whether it may be done."""
+        """Whether the code may run, or the tool be called."""
         return self.decision == "allow"
-
-
-class Records:
-    """The decisions of a turn, up to a limit, and how many there were beyond it."""
-
-    def __init__(self) -> None:
-        self.kept: list[ApprovalRecord] = []
-        self.left_out = 0
-        self._counts = Counter[bool]()
-
-    def add(self, record: ApprovalRecord) -> None:
-        """Keep a record if there is room."""
-        is_answer = record.by == HANDLER
-        if self._counts[is_answer] >= MAX_RECORDS:
-            self.left_out += 1
-            return
-        self._counts[is_answer] += 1
-        self.kept.append(record)
 
 
 def record_of(question: Question, ruling: Ruling, *, seconds: float = 0.0) -> ApprovalRecord:
     """Record a final decision."""
     arguments = ""
-    # what no rule is about is not kept, and has to cost nothing
+    # without a rule nothing is kept, and must cost nothing
     if question.kind == "tool" and ruling.by != NO_RULE:
         text = as_json(dict(question.arguments))
         arguments = "(too large)" if text is None else one_line(text, _MAX_ARGUMENTS_CHARS)
@@ -228,11 +211,11 @@ NOBODY_THERE = (
 
 
 class AskedQuestion(Effect[Answer | None]):
-    """A person is asked whether code may run, or a tool may be called; the outcome is ``None`` where nobody is there.
+    """A person is asked whether code may run or a tool may be called; the outcome is ``None`` if nobody is there.
 
     Args:
-        question: What is asked.
-        parks: Whether the run is to wait for the answer where nobody is there.
+        question: The question.
+        parks: Whether the run suspends until there is an answer if nobody is there.
     """
 
     kind = "approval"
@@ -247,7 +230,7 @@ class AskedQuestion(Effect[Answer | None]):
         return {"approval": asdict(self.question)}
 
     def to_text(self) -> str:
-        """What is asked, fit to be shown."""
+        """The question, fit to be shown."""
         return self.question.to_text()
 
     def began(self, span: int) -> QuestionAsked:
@@ -269,7 +252,7 @@ Pause = Callable[[], AbstractContextManager[None]]
 
 _GRANT = "standing grant"
 _is_decided: ContextVar[bool] = ContextVar("codeact_team_approval_is_decided", default=False)
-"""Whether a person has decided on this very call already, and is asked to find out how."""
+"""Whether a person has decided on this very call already, and is only asked in order to look up the answer."""
 _NOT_SHOWN = "cannot be shown"
 _NOBODY = Ruling("deny", "no one to ask", NOBODY_THERE)
 _NOT_PARKED = _NOBODY._replace(reason=f"{NOBODY_THERE}. Nor can this run be parked, as it is not recorded")
@@ -277,7 +260,7 @@ _NOT_PARKED = _NOBODY._replace(reason=f"{NOBODY_THERE}. Nor can this run be park
 
 @contextmanager
 def decided() -> Generator[None]:
-    """Within it, a person has decided on the very thing that is asked: no grant for all of its kind counts more."""
+    """Within it, the person's recorded decision on this very call counts, and not a grant for the tool."""
     token = _is_decided.set(True)
     try:
         yield
@@ -286,69 +269,69 @@ def decided() -> Generator[None]:
 
 
 class Approvals:
-    """Decides on an agent's code and on its calls of tools; remembers what was granted until it is reset.
-
-    Where a rule says so, the handler is asked, by default whoever :func:`~codeact_team.tools.approvals.asking` names.
+    """Decides on an agent's code and calls of tools; remembers grants until it is reset.
 
     Args:
         rules: The first that fits decides.
-        handler: Who is asked.
+        handler: Answers where a rule asks; ``None`` for the handler of :func:`asking`.
         source: The agent.
-        parks: Whether a run that is recorded is to wait for the answer where nobody is there; otherwise it is denied.
+        parks: Whether a recorded run suspends until there is an answer if nobody is there. Otherwise it is denied.
+
+    Attributes:
+        left_out: How many decisions there were beyond those recorded, since the records were last taken.
     """
 
     def __init__(
         self, rules: Sequence[ApprovalRule], handler: Handler | None, source: str, *, parks: bool = False
     ) -> None:
         self._parks = parks
-        self._chain = Chain(rules)
+        self._rules = RuleChain(rules)
         self._handler = handler
         self._source = source
         self._door = current_door()
-        self._granted: set[tuple[str, str]] = set()
         self._turns = Turns()
-        self._records = Records()
+        self._granted: set[tuple[str, str]] = set()
+        self._records: list[ApprovalRecord] = []
+        self._counts = Counter[bool]()
+        self.left_out = 0
 
     def __bool__(self) -> bool:
         """Whether there are any rules."""
-        return bool(self._chain.rules)
+        return bool(self._rules.rules)
 
     @property
     def records(self) -> Sequence[ApprovalRecord]:
-        """The decisions since they were last taken; where no rule fits, there is nothing to tell."""
-        return tuple(self._records.kept)
-
-    @property
-    def left_out(self) -> int:
-        """How many decisions more there were since then than are recorded."""
-        return self._records.left_out
+        """The decisions since they were last taken, without those of no rule."""
+        return tuple(self._records)
 
     def take_records(self) -> list[ApprovalRecord]:
-        """Return the decisions since this was last called."""
-        taken, self._records = self._records.kept, Records()
+        """Return the decisions since the last call of this, and forget them."""
+        taken, self._records = self._records, []
+        self._counts.clear()
+        self.left_out = 0
         return taken
 
     def reset(self) -> None:
-        """Forget what was granted, counted and recorded."""
-        self._chain.reset()
-        # an answer that is still to come grants nothing for the time after
+        """Forget all grants, counts and records."""
+        self._rules.reset()
+        # a new object: an answer that is still to come grants nothing for the time after the reset
         self._granted = set()
-        self._records = Records()
+        self.take_records()
 
     async def code(
         self, code: str, *, language: str = "python", pause: Pause = nullcontext
     ) -> ApprovalRecord:
-        """Decide whether a block of code may run; ``pause`` is entered while an answer is waited for."""
+        """Decide whether a block of code may run; waits for an answer within ``pause``."""
         return await self._settle(Question(self._source, "code", language, code=code), pause)
 
     async def call(
         self, name: str, arguments: Mapping[str, JsonValue], *, pause: Pause = nullcontext
     ) -> ApprovalRecord:
-        """Decide whether a tool may be called with these arguments; ``pause`` is entered while an answer is waited for."""
+        """Decide whether a tool may be called with these arguments; waits for an answer within ``pause``."""
         return await self._settle(Question(self._source, "tool", name, arguments), pause)
 
     def count_call(self, name: str, arguments: Mapping[str, JsonValue]) -> None:
-        """Count a call that was decided on before the run was interrupted, where a rule allows a number of them."""
+        """Count a call that was allowed before the run was interrupted, for rules that allow a number of them."""
         self._decide(Question(self._source, "tool", name, arguments))
 
     async def _settle(self, question: Question, pause: Pause) -> ApprovalRecord:
@@ -359,13 +342,21 @@ class Approvals:
             seconds = time.monotonic() - began
         record = record_of(question, ruling, seconds=seconds)
         if ruling.by != NO_RULE:
-            self._records.add(record)
-            told = record.model_dump(exclude={"arguments", "decision"})
-            tell(Approval(agent=self._source, allowed=record.allowed, **told), self._door)
+            self._keep(record)
+            fields = record.model_dump(exclude={"arguments", "decision"})
+            tell(Approval(agent=self._source, allowed=record.allowed, **fields), self._door)
         return record
 
+    def _keep(self, record: ApprovalRecord) -> None:
+        is_answer = record.by == HANDLER
+        if self._counts[is_answer] < MAX_RECORDS:
+            self._counts[is_answer] += 1
+            self._records.append(record)
+        else:
+            self.left_out += 1
+
     def _decide(self, question: Question) -> Ruling:
-        ruling = self._chain.decide(question)
+        ruling = self._rules.decide(question)
         if ruling.decision == "ask" and _kind_of(question) in self._granted and not _is_decided.get():
             return Ruling("allow", _GRANT, ruling.reason)
         return ruling
@@ -373,7 +364,7 @@ class Approvals:
     async def _ask(self, question: Question, pause: Pause) -> Ruling:
         with pause():
             async with self._turn():
-                # what others were answered meanwhile may have settled this, too
+                # the answer to another question may have settled this one meanwhile
                 ruling = self._decide(question)
                 if ruling.decision != "ask":
                     return ruling
@@ -388,10 +379,10 @@ class Approvals:
                     granted.add(_kind_of(question))
         if answer.allowed:
             return Ruling("allow", HANDLER, answer.reason)
-        return Ruling("deny", HANDLER, answer.reason or "whoever was asked said no")
+        return Ruling("deny", HANDLER, answer.reason or "the person who was asked said no")
 
     def _turn(self) -> AbstractAsyncContextManager[object]:
-        # what waits for a person who is not there keeps nobody from asking, too
+        # a question that suspends the run, as nobody is there, holds up no other
         return self._turns if self._handler or current_handler() else nullcontext()
 
     async def _answer(self, question: Question) -> Answer | None:
@@ -411,17 +402,17 @@ async def _answer(handler: Handler, question: Question) -> Answer:
             raise
         return Answer(False, "the question was cancelled")
     except Exception as error:
-        logger.exception("the approval handler failed, so what was asked is denied")
+        logger.exception("the approval handler failed, so the question is denied")
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         return Answer(False, f"the approval handler failed: {text}")
     return _checked(answer)
 
 
 def _checked(answer: object) -> Answer:
-    # a handler may be anybody's, and a text such as "no" is true
+    # a handler may return anything, and a text such as "no" is true
     if isinstance(answer, Answer):
         fields: tuple[object, ...] = (answer.allowed, answer.reason, answer.always)
         if [type(field) for field in fields] == [bool, str, bool]:
             return answer
-    logger.error("the approval handler returned %s, so what was asked is denied", type(answer).__name__)
+    logger.error("the approval handler returned %s, so the question is denied", type(answer).__name__)
     return Answer(False, f"the approval handler returned {type(answer).__name__} instead of a proper Answer")

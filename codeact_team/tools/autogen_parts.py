@@ -1,8 +1,7 @@
-"""What AutoGen's own agents use, wrapped so that it passes the door.
+"""Wrappers of the parts of AutoGen's own agents, so that their effects go through the dispatcher.
 
-The wrappers are put around the parts of every config that is loaded, and by :func:`wrap` around those of Python. They
-are invisible in a dump. The agents of this package take them off tools, workbenches and executors, as they pass the door
-themselves.
+The parts of a config are wrapped when it is loaded, others by :func:`wrap`. A dump does not show the wrappers. The agents of
+this package unwrap tools, workbenches and executors, as they perform these effects themselves.
 """
 
 from __future__ import annotations
@@ -61,7 +60,14 @@ UNKNOWN = (
 
 
 class PartCall(Effect[T]):
-    """A tool is called."""
+    """A tool of an AutoGen agent is called.
+
+    Args:
+        part: The tool, or its workbench.
+        name: The name of the tool.
+        arguments: Its arguments.
+        form: How pydantic writes the outcome as JSON, and reads it.
+    """
 
     kind = "part_call"
 
@@ -98,16 +104,16 @@ class PartCall(Effect[T]):
 
 
 class MemoryCall(PartCall[T]):
-    """A memory is asked, as if it was a tool."""
+    """A method of a memory is called."""
 
     kind = "memory_call"
 
     def unknown(self) -> None:
-        """There is nobody who could be told, and a memory may hold something twice."""
+        """Nothing: the call can be made again, as a memory may hold something twice."""
 
 
 class PartBlock(CodeRun[CodeResult]):
-    """Code blocks of an agent of AutoGen's run."""
+    """Code blocks of an AutoGen agent run."""
 
     kind = "part_block"
     form = TypeAdapter(CodeResult)
@@ -129,7 +135,7 @@ class PersonInput(Effect[str]):
         return {"input": self._prompt}
 
     def to_text(self) -> str:
-        """What is asked."""
+        """The prompt."""
         return self._prompt
 
     def began(self, span: int) -> QuestionAsked:
@@ -141,18 +147,18 @@ class PersonInput(Effect[str]):
 
 _RESULT = TypeAdapter(ToolResult)
 _SCHEMAS: TypeAdapter[Any] = TypeAdapter(list[dict[str, Any]])
-"""AutoGen's class for them knows less than servers say."""
+"""Not AutoGen's class, which lacks some of what servers send."""
 _ANYTHING = TypeAdapter[Any](Any)
 _NOTHING = TypeAdapter(None)
 _MEMORIES = TypeAdapter(MemoryQueryResult)
 
 
-class _Answered(str):
-    """What a tool once returned, as text. It was not called again."""
+class _Recorded(str):
+    """The recorded result of a tool as text; the tool was not called again."""
 
 
 class WrappedTool(Wrapper):
-    """A tool whose calls pass the door."""
+    """A tool whose calls go through the dispatcher."""
 
     async def run_json(
         self, args: Mapping[str, Any], cancellation_token: CancellationToken, call_id: str | None = None
@@ -161,11 +167,11 @@ class WrappedTool(Wrapper):
         return await perform(_ToolRun(self, args), do, self._door)
 
     def return_value_as_string(self, value: Any) -> str:
-        return value if isinstance(value, _Answered) else self.wrapped.return_value_as_string(value)
+        return value if isinstance(value, _Recorded) else self.wrapped.return_value_as_string(value)
 
 
 class _ToolRun(PartCall[Any]):
-    """The call of a single tool. It may return anything; only the text that a model gets is kept."""
+    """The call of a single tool. Its value may be anything; only the text for the model is recorded."""
 
     def __init__(self, tool: WrappedTool, arguments: Mapping[str, Any]) -> None:
         super().__init__(tool.wrapped, tool.name, arguments, _ANYTHING)
@@ -175,14 +181,14 @@ class _ToolRun(PartCall[Any]):
         return self._tool.return_value_as_string(outcome)
 
     def load(self, data: JsonValue) -> Any:
-        return _Answered(data)
+        return _Recorded(data)
 
     def unknown(self) -> Any:
-        return _Answered(UNKNOWN)
+        return _Recorded(UNKNOWN)
 
 
 class WrappedStreamTool(WrappedTool):
-    """A tool that tells what it does meanwhile."""
+    """A tool that reports its progress as a stream."""
 
     def run_json_stream(
         self, args: Mapping[str, Any], cancellation_token: CancellationToken, call_id: str | None = None
@@ -192,11 +198,11 @@ class WrappedStreamTool(WrappedTool):
 
 
 class WrappedWorkbench(Wrapper):
-    """A workbench whose calls pass the door."""
+    """A workbench whose calls go through the dispatcher."""
 
     async def list_tools(self) -> list[ToolSchema]:
         if isinstance(self.wrapped, StaticWorkbench):
-            # they are in the config
+            # its tools are in the config
             return await self.wrapped.list_tools()
         listing = ToolListing(self.wrapped, _SCHEMAS, [type(self.wrapped).__name__])
         return await perform(listing, self.wrapped.list_tools, self._door)
@@ -220,7 +226,7 @@ class WrappedWorkbench(Wrapper):
     ) -> ToolResult:
         if token is None or not is_of_mcp(self.wrapped):
             return await self.wrapped.call_tool(name, arguments, token, call_id)
-        # whoever cancels the token would get the error of what cannot be cancelled
+        # AutoGen links a future that cannot be cancelled, so that cancelling the caller's token would raise
         own = CancellationToken()
         return await until_cancelled(self.wrapped.call_tool(name, arguments, own, call_id), token)
 
@@ -238,7 +244,7 @@ class WrappedWorkbench(Wrapper):
 def _stream(
     effect: Effect[Any], start: Callable[[], AsyncGenerator[Any, None]], door: Door | None
 ) -> AsyncGenerator[Any, None]:
-    """Perform an effect whose outcome is the last item of a stream, and yield what comes before as it comes."""
+    """Perform an effect whose outcome is the last item of a stream, and yield the items before as they come."""
 
     async def work(emit: Callable[[Any], Awaitable[None]]) -> Any:
         async def do() -> Any:
@@ -257,7 +263,7 @@ def _stream(
 
 
 class WrappedExecutor(Wrapper):
-    """An executor whose blocks pass the door."""
+    """An executor whose blocks go through the dispatcher."""
 
     async def execute_code_blocks(
         self, code_blocks: list[CodeBlock], cancellation_token: CancellationToken
@@ -271,7 +277,7 @@ class WrappedExecutor(Wrapper):
 
 
 class _Recalled(BaseModel):
-    """What a memory has added to a conversation."""
+    """The additions of a memory to a conversation."""
 
     memories: MemoryQueryResult
     messages: list[LLMMessage]
@@ -281,18 +287,18 @@ _RECALLED = TypeAdapter(_Recalled)
 
 
 class WrappedMemory(Wrapper):
-    """A memory whose questions pass the door."""
+    """A memory whose calls go through the dispatcher."""
 
     async def update_context(self, model_context: ChatCompletionContext) -> UpdateContextResult:
-        said = await model_context.get_messages()
+        before = await model_context.get_messages()
 
         async def do() -> _Recalled:
-            # a copy, so that what is added is known, and can be added again
-            copy = UnboundedChatCompletionContext(list(said))
+            # in a copy, so that the additions are known, and can be made again
+            copy = UnboundedChatCompletionContext(list(before))
             updated = await self.wrapped.update_context(copy)
-            return _Recalled(memories=updated.memories, messages=(await copy.get_messages())[len(said) :])
+            return _Recalled(memories=updated.memories, messages=(await copy.get_messages())[len(before) :])
 
-        recalled = await self._perform("update_context", {"messages": said}, do, _RECALLED)
+        recalled = await self._perform("update_context", {"messages": before}, do, _RECALLED)
         for message in recalled.messages:
             await model_context.add_message(message)
         return UpdateContextResult(memories=recalled.memories)
@@ -318,14 +324,14 @@ class WrappedMemory(Wrapper):
 
 
 class WrappedInput:
-    """An input function whose questions pass the door. An asynchronous one takes a cancellation token, too."""
+    """An input function whose questions go through the dispatcher. An async one takes a cancellation token, too."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.wrapped = function
         self._door = current_door()
 
     async def ask(self, prompt: str, cancellation_token: CancellationToken | None) -> str:
-        """Ask the person: AutoGen takes an asynchronous function, and no object that can be called."""
+        """Ask the person. A method, as AutoGen takes an async function, but no callable object."""
         do = partial(enter, self.wrapped, prompt, cancellation_token)
         asking = perform(PersonInput(prompt), do, self._door)
         return await (asking if cancellation_token is None else until_cancelled(asking, cancellation_token))
@@ -344,14 +350,14 @@ _EFFECTFUL = tuple(_WRAPPERS)
 
 
 def wrap(part: T) -> T:
-    """Wrap a part of an agent of AutoGen's, so that what it does passes the door.
+    """Wrap a part of an AutoGen agent, so that its effects go through the dispatcher.
 
     For teams that are built in Python; the parts of a config are wrapped when it is loaded, and the agents of this
-    package wrap what they are given themselves. Whoever made a part still stops or closes it.
+    package wrap their parts themselves. The wrapper does not own the part: its creator stops or closes it.
 
     Args:
         part: A model client, tool, workbench, executor or memory; or a ``UserProxyAgent``, whose input function is
-            replaced. What is wrapped already, and anything else, stays as it is.
+            replaced. Anything else, and a part that is wrapped, is returned as it is.
     """
     if isinstance(part, Wrapper):
         return part
@@ -364,7 +370,7 @@ def wrap(part: T) -> T:
 
 
 def unwrap(part: T) -> T:
-    """Take the wrapper off, for an agent that passes the door itself. Anything else stays as it is."""
+    """Remove the wrapper, for an agent that performs the effects itself. Anything else is returned as it is."""
     return cast("T", part.wrapped) if isinstance(part, Wrapper) else part
 
 
@@ -372,8 +378,8 @@ def _is_wrapped_input(agent: UserProxyAgent) -> bool:
     return isinstance(getattr(agent.input_func, "__self__", None), WrappedInput)
 
 
-def past_the_door(root: object) -> list[str]:
-    """Name the parts of a team that act past the door. With any of them, a run can be neither resumed nor replayed.
+def bypassing_parts(root: object) -> list[str]:
+    """Name the parts of a team whose effects bypass the dispatcher; with any, a run can be neither resumed nor replayed.
 
     Args:
         root: A team or an agent.
@@ -382,22 +388,22 @@ def past_the_door(root: object) -> list[str]:
         For each such part its class and, if it has one, its name.
     """
     found: list[Any] = list(components_in(root))
-    # what is in a wrapper, or in an agent of this package, is asked through it
+    # the parts in a wrapper, or in an agent of this package, are used through it
     outer = [part for part in found if type(part).__module__.startswith(_OURS)]
-    asked = {id(inner) for inner in components_in(outer) if isinstance(inner, _EFFECTFUL)}
-    past = [part for part in found if id(part) not in asked and _goes_past(part)]
-    return sorted({" ".join([type(part).__name__, *_name_of(part)]) for part in past})
+    covered = {id(inner) for inner in components_in(outer) if isinstance(inner, _EFFECTFUL)}
+    bypassing = [part for part in found if id(part) not in covered and _bypasses(part)]
+    return sorted({" ".join([type(part).__name__, *_name_of(part)]) for part in bypassing})
 
 
-def _goes_past(part: object) -> bool:
+def _bypasses(part: object) -> bool:
     if isinstance(part, StaticWorkbench):
         # its tools may be wrapped
         return False
     if isinstance(part, FunctionTool):
-        # a handoff of AutoGen's only returns what it is told to
+        # a handoff of AutoGen's only returns a fixed text
         return not function_of(part).__module__.startswith("autogen_agentchat.")
     if isinstance(part, _EFFECTFUL):
-        # an agent as a tool: what that agent does passes the door
+        # an agent as a tool: its parts are checked by themselves
         return not any(isinstance(found, ChatAgent | Team) for found in components_in(part))
     if isinstance(part, UserProxyAgent):
         return not _is_wrapped_input(part)

@@ -1,4 +1,4 @@
-"""Tools as code sees them: JSON Schemas as Python signatures."""
+"""Declarations of tools for code: Python names, signatures and docstrings, made of JSON Schemas."""
 
 from __future__ import annotations
 
@@ -13,31 +13,22 @@ from typing import Any, cast
 
 from pydantic import JsonValue
 
-from codeact_team.core.visibility import cut
-from codeact_team.tools.argument_checking import (
-    NO_SCHEMA,
-    Document,
-    Fields,
-    Schema,
-    as_schema,
-    clean,
-    one_line,
-    subschemas,
-)
+from codeact_team.core.visibility import clean, cut
+from codeact_team.tools.schemas import ANYTHING, Fields, Schema, SchemaDocument, as_schema, subschemas
 from codeact_team.tools.sources import ListedTool
 
 RESERVED = frozenset({"Media", "ToolDenied", "ToolError", "ToolTimeout"})
-"""What the module ``tools`` has beside the tools."""
+"""Members of the module ``tools`` beside the tools."""
 
 _LONGEST_IDENTIFIER = 100
 
 
 def identifier(text: str, instead: str) -> str:
-    """Make the identifier that is most like ``text``. It is never private, and never a keyword.
+    """Make an identifier of ``text`` that is neither private nor a keyword.
 
-    One that would not begin with a letter begins with ``instead``.
+    If it would not begin with a letter, it begins with ``instead``.
     """
-    # as Python itself reads names
+    # as Python itself normalizes names
     text = unicodedata.normalize("NFKC", text[:_LONGEST_IDENTIFIER])[:_LONGEST_IDENTIFIER]
     name = "".join(char if f"_{char}".isidentifier() else "_" for char in text).lstrip("_")
     if not name.isidentifier():
@@ -46,9 +37,9 @@ def identifier(text: str, instead: str) -> str:
 
 
 def assign(names: Sequence[str], instead: str, *, reserved: Collection[str] = ()) -> list[str]:
-    """Make a different identifier for each of ``names``, in their order.
+    """Make a unique identifier for each of ``names``, in their order.
 
-    A name that is an identifier stays as it is. One that is taken gets a number.
+    Names that are identifiers have precedence and stay as they are; others get a number if they are taken.
     """
     wanted = [identifier(name, instead) for name in names]
     wanted = [f"{name}_" if name in reserved else name for name in wanted]
@@ -66,7 +57,7 @@ def assign(names: Sequence[str], instead: str, *, reserved: Collection[str] = ()
 
 
 MAX_TYPES = 40
-"""How many objects get a name. Further ones are called ``dict[str, Any]``."""
+"""Objects that get a name. Further ones are annotated as ``dict[str, Any]``."""
 
 _MAX_SCHEMAS = 3000
 _DEEPEST_ANNOTATION = 25
@@ -80,21 +71,31 @@ _WORDS = re.compile(r"[^\W_]+")
 
 @dataclass
 class NamedType:
-    """An object whose fields are known, and the annotation of each by its key.
+    """An object whose fields are known.
 
-    ``base`` is what annotations would call it if nothing else were called so.
+    Attributes:
+        name: Its name in annotations.
+        base: The same without a number that makes it unique.
+        schema: Its schema.
+        document: The document of the schema.
+        fields: Its fields.
+        hints: The annotations of the fields by their keys.
     """
 
     name: str
     base: str
     schema: Schema
-    document: Document
+    document: SchemaDocument
     fields: Fields
     hints: dict[str, str] = field(default_factory=dict[str, str])
 
 
 class Annotator:
-    """Writes the annotations of one tool, and keeps the objects that they name in the order in which they are met."""
+    """Writes the annotations of one tool.
+
+    Attributes:
+        types: The objects that have a name in them, in the order of their first use.
+    """
 
     def __init__(self) -> None:
         self.types: list[NamedType] = []
@@ -104,8 +105,8 @@ class Annotator:
         self._left = _MAX_SCHEMAS
         self._depth = 0
 
-    def annotation(self, document: Document, schema: Schema, hint: str) -> str:
-        """Write the annotation of a value; an object that has no title is called after the hint."""
+    def annotation(self, document: SchemaDocument, schema: Schema, hint: str) -> str:
+        """Write the annotation of a value; an object without a title is named after the hint."""
         self._depth += 1
         parts = list(dict.fromkeys(self._parts(document, schema, hint)))
         self._depth -= 1
@@ -114,7 +115,7 @@ class Annotator:
         text = " | ".join(parts)
         return "Any" if "Any" in parts or len(text) > _LONGEST_ANNOTATION else text
 
-    def _parts(self, document: Document, schema: Schema, hint: str) -> Iterator[str]:
+    def _parts(self, document: SchemaDocument, schema: Schema, hint: str) -> Iterator[str]:
         self._left -= 1
         if self._left < 0 or self._depth > _DEEPEST_ANNOTATION or len(self._open) > _DEEPEST_ANNOTATION:
             yield "Any"
@@ -134,13 +135,13 @@ class Annotator:
             for kind in _types(schema):
                 yield self._of_type(document, kind, schema, hint)
 
-    def _alternatives(self, document: Document, schema: Schema, hint: str) -> list[str]:
+    def _alternatives(self, document: SchemaDocument, schema: Schema, hint: str) -> list[str]:
         options = [*subschemas(schema, "anyOf"), *subschemas(schema, "oneOf")]
         parts = [part for option in options for part in self._parts(document, option, hint)]
-        # the type is told once, beside alternatives that only differ in other things
+        # alternatives may differ in other things than the type, which is beside them
         return [] if "Any" in parts and "type" in schema else parts
 
-    def _referenced(self, document: Document, reference: str) -> Iterator[str]:
+    def _referenced(self, document: SchemaDocument, reference: str) -> Iterator[str]:
         target = document.find(reference)
         if id(target) in self._named:
             yield self._named[id(target)]
@@ -151,7 +152,7 @@ class Annotator:
             yield from self._parts(document, target, reference.rpartition("/")[2])
             self._open.discard(id(target))
 
-    def _object(self, document: Document, schema: Schema, hint: str) -> str:
+    def _object(self, document: SchemaDocument, schema: Schema, hint: str) -> str:
         if id(schema) in self._named:
             return self._named[id(schema)]
         if len(self.types) >= MAX_TYPES:
@@ -161,7 +162,7 @@ class Annotator:
         if same := next((one for one in self.types if one.base == base and one.schema == schema), None):
             return same.name
         found = NamedType(self._name(base), base, schema, document, document.fields_of(schema))
-        # before its fields: it may be one of them
+        # before its fields, which may refer to it
         self._named[id(schema)] = found.name
         self.types.append(found)
         for key, value in found.fields.schemas.items():
@@ -176,7 +177,7 @@ class Annotator:
         self._names.add(name)
         return name
 
-    def _of_type(self, document: Document, kind: str | None, schema: Schema, hint: str) -> str:
+    def _of_type(self, document: SchemaDocument, kind: str | None, schema: Schema, hint: str) -> str:
         if kind == "array":
             items = [*subschemas(schema, "prefixItems"), *_single(schema, "items")]
             return f"list[{self._union(document, items, f'{hint} item')}]"
@@ -188,7 +189,7 @@ class Annotator:
             return f"dict[str, {self._union(document, values, f'{hint} value')}]"
         return _NAMES.get(kind or "", "Any")
 
-    def _union(self, document: Document, schemas: list[Schema], hint: str) -> str:
+    def _union(self, document: SchemaDocument, schemas: list[Schema], hint: str) -> str:
         return self.annotation(document, cast("Schema", {"anyOf": schemas}), hint)
 
 
@@ -198,7 +199,7 @@ def _camel(hint: str) -> str:
 
 
 def literals(schema: Schema) -> list[str] | None:
-    """Write the annotation of a schema that lists its values; ``None`` if it lists none, or too many."""
+    """Write the annotation of a schema that lists its values; ``None`` if it does not, or lists too many."""
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if not isinstance(values, list) or not 0 < len(values) <= _MAX_LITERALS:
         return None
@@ -229,9 +230,9 @@ def _single(schema: Schema, keyword: str) -> Iterator[Schema]:
 
 
 MAX_DESCRIPTION = 4000
-"""How many characters of a tool's description are passed on."""
+"""Characters of a tool's description that are passed on."""
 MAX_DOC = 16_000
-"""How long a docstring may be."""
+"""Characters of a docstring."""
 
 _MAX_FIELD = 500
 _MAX_DEFAULT = 200
@@ -256,21 +257,28 @@ _LIMITS = {
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of the function that stands for a tool."""
+    """A parameter of the function for a tool.
+
+    Attributes:
+        name: Its name in the signature.
+        key: Its name in the arguments for the host.
+        annotation: Its annotation.
+        required: Whether it has to be passed.
+        default: The default value as the only item; empty if there is none, or it is too long to be shown.
+        keyword_only: Whether it cannot be passed by position.
+        about: Its description and limits in words.
+    """
 
     name: str
     key: str
-    """Its name in the arguments."""
     annotation: str
     required: bool
     default: Sequence[JsonValue]
-    """Holds the default value, unless there is none or it is too long to be shown."""
     keyword_only: bool
     about: str
-    """What else is known, in words."""
 
     def declare(self) -> dict[str, JsonValue]:
-        """See :attr:`codeact_team.core.execution.HostTools.declarations`."""
+        """Declare it as in :attr:`codeact_team.core.execution.HostTools.declarations`."""
         declared: dict[str, JsonValue] = {
             "name": self.name,
             "key": self.key,
@@ -281,19 +289,28 @@ class Parameter:
         return declared | {"default": self.default[0]} if self.default else declared
 
     def show(self) -> str:
-        """Write it as a signature does."""
+        """Write it as in a signature."""
         given = "" if self.required else f" = {repr(self.default[0]) if self.default else '...'}"
         return f"{self.name}: {self.annotation}{given}"
 
     def show_short(self) -> str:
-        """Write it as a signature without annotations does."""
+        """Write it as in a signature without annotations."""
         default = repr(self.default[0]) if self.default else "..."
         return self.name if self.required else f"{self.name}={cut(default, _MAX_SHOWN_DEFAULT)}"
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """What is told of a tool; its name is the dotted path below ``tools``."""
+    """The declaration of a tool.
+
+    Attributes:
+        name: The dotted path below ``tools``.
+        summary: Its description in a line.
+        parameters: Its parameters.
+        returns: The annotation of its result, if it is known.
+        doc: Its docstring.
+        takes_others: Whether it may be called with other keywords than its parameters.
+    """
 
     name: str
     summary: str
@@ -301,10 +318,9 @@ class Declaration:
     returns: str | None
     doc: str
     takes_others: bool
-    """Whether it may be called with keywords that are no parameter's."""
 
     def declare(self) -> dict[str, JsonValue]:
-        """See :attr:`codeact_team.core.execution.HostTools.declarations`."""
+        """Declare it as in :attr:`codeact_team.core.execution.HostTools.declarations`."""
         return {
             "name": self.name,
             "doc": self.doc,
@@ -320,7 +336,7 @@ class Declaration:
         if not self.doc:
             return f"{head}\n{_INDENT}..."
         raw = "r" if "\\" in self.doc else ""
-        # a quotation mark at its end would close it too early
+        # a quotation mark at the end of the text would close it too early
         close = '\n"""' if any(sign in self.doc for sign in '\n"\\') else '"""'
         return f"{head}\n" + indent(f'{raw}"""{self.doc}{close}', _INDENT)
 
@@ -331,36 +347,36 @@ class Declaration:
 
 
 def declare(name: str, tool: ListedTool) -> Declaration:
-    """Describe a tool, whose schema was checked against its meta-schema."""
+    """Make the declaration of a tool, whose schema was checked against its meta-schema."""
     annotator = Annotator()
-    parameters = list(_parameters(annotator, Document(tool.schema)))
+    parameters = list(_parameters(annotator, SchemaDocument(tool.schema)))
     result = "Media" if tool.returns_media else None
     sections = [clean(tool.description, MAX_DESCRIPTION), _args(parameters)]
     if (returns := tool.returns) is not None:
-        shown = annotator.annotation(Document(returns), returns, "Result")
+        shown = annotator.annotation(SchemaDocument(returns), returns, "Result")
         result = None if shown == "Any" else shown
-        if about := _about(Document(returns), returns):
+        if about := _about(SchemaDocument(returns), returns):
             sections.append(f"Returns:\n{_INDENT}{about}")
     sections += [_type_section(found) for found in annotator.types]
     doc = cut("\n\n".join(filter(None, sections)), MAX_DOC).replace('"""', "'''")
-    # only where it says so: most schemas just do not mention what their tool cannot take
+    # only if it is stated: most schemas leave out that their tool takes nothing else
     others = bool(tool.schema.get("patternProperties")) or (
         tool.schema.get("additionalProperties", False) is not False
     )
-    return Declaration(name, one_line(tool.description, _MAX_SHORT), parameters, result, doc, others)
+    return Declaration(name, _summary(tool.description, _MAX_SHORT), parameters, result, doc, others)
 
 
-def _parameters(annotator: Annotator, document: Document) -> Iterator[Parameter]:
+def _parameters(annotator: Annotator, document: SchemaDocument) -> Iterator[Parameter]:
     fields = document.fields_of(document.root)
     keys = list(fields.schemas) + sorted(fields.required - set(fields.schemas))
     names = dict(zip(keys, assign(keys, "arg"), strict=True))
     first_required = [key for key in keys if key in fields.required]
     last = max((keys.index(key) for key in first_required), default=-1)
-    # what stands before a required one would move behind it: only its name tells then which it is
+    # an optional one before a required one has to move behind it, and is keyword-only then
     optional = [key for key in keys[last + 1 :] if key not in fields.required]
     moved = [key for key in keys[: last + 1] if key not in fields.required]
     for key in (*first_required, *optional, *moved):
-        schema = fields.schemas.get(key, NO_SCHEMA)
+        schema = fields.schemas.get(key, ANYTHING)
         yield Parameter(
             name=names[key],
             key=key,
@@ -372,7 +388,7 @@ def _parameters(annotator: Annotator, document: Document) -> Iterator[Parameter]
         )
 
 
-def _default(document: Document, schema: Schema) -> Sequence[JsonValue]:
+def _default(document: SchemaDocument, schema: Schema) -> Sequence[JsonValue]:
     resolved = document.resolve(schema)
     if "default" not in resolved:
         return ()
@@ -385,22 +401,22 @@ def _default(document: Document, schema: Schema) -> Sequence[JsonValue]:
         return ()
 
 
-def _about(document: Document, schema: Schema, key: str = "") -> str:
-    """Put into words what a schema says of its value beside the type."""
+def _about(document: SchemaDocument, schema: Schema, key: str = "") -> str:
+    """Put the description and the limits of a value into words."""
     resolved = document.resolve(schema)
-    said: list[str] = []
+    texts: list[str] = []
     description = resolved.get("description")
-    # what AutoGen writes where nothing is said
+    # AutoGen writes the name if there is no description
     if isinstance(description, str) and description != key:
-        said.append(clean(" ".join(description[: 4 * _MAX_FIELD].split()), _MAX_FIELD))
-    # of an optional value, what the value is
+        texts.append(clean(" ".join(description[: 4 * _MAX_FIELD].split()), _MAX_FIELD))
+    # of an optional value, the limits of the value
     options = [document.resolve(option) for option in subschemas(resolved, "anyOf")]
     narrowed = [option for option in options if option.get("type") != "null"]
-    said += _limits(document, narrowed[0] if len(narrowed) == 1 else resolved)
-    return " ".join(text if text.endswith((".", "!", "?")) else f"{text}." for text in said if text)
+    texts += _limits(document, narrowed[0] if len(narrowed) == 1 else resolved)
+    return " ".join(text if text.endswith((".", "!", "?")) else f"{text}." for text in texts if text)
 
 
-def _limits(document: Document, schema: Schema) -> Iterator[str]:
+def _limits(document: SchemaDocument, schema: Schema) -> Iterator[str]:
     for described in (schema, document.resolve(as_schema(schema.get("items")))):
         values = described.get("enum")
         if isinstance(values, list) and literals(described) is None:
@@ -424,7 +440,7 @@ def _type_section(found: NamedType) -> str:
         default = _default(found.document, schema)
         if default and default[0] is not None:
             about = f"{about} Default: {default[0]!r}.".strip()
-        shown = one_line(key, 100) if key.isidentifier() else cut(repr(key), 100)
+        shown = _summary(key, 100) if key.isidentifier() else cut(repr(key), 100)
         lines.append(f"{_INDENT}{shown} ({found.hints[key]}{optional})" + (f": {about}" if about else ""))
     return "\n".join(lines)
 
@@ -436,3 +452,9 @@ def _signature(parameters: Sequence[Parameter], show: Any) -> str:
             shown.append("*")
         shown.append(show(parameter))
     return ", ".join(shown)
+
+
+def _summary(text: str, limit: int) -> str:
+    """The first paragraph of a text as one line of at most ``limit`` characters."""
+    paragraph = clean(text, 4 * limit).partition("\n\n")[0]
+    return cut(" ".join(paragraph.split()), limit)

@@ -1,7 +1,7 @@
-"""MCP servers as sources of tools: their connection, their answers, and their secrets kept out of errors.
+"""MCP servers as sources of tools: connections, answers, and redaction of their secrets in errors.
 
-``McpWorkbench`` of AutoGen 0.7 loses the definitions of a schema, output schemas, structured content, what is neither text
-nor a picture, and all but the first page of a list. So servers are asked in a session of our own.
+``McpWorkbench`` of AutoGen 0.7 loses the definitions of a schema, output schemas, structured content, content that is neither
+text nor a picture, and all but the first page of a list. So this module uses sessions of its own.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import json
 import logging
 from collections.abc import Awaitable, Coroutine, Iterator, Sequence
 from contextlib import suppress
@@ -27,15 +28,19 @@ from codeact_team.core.aio import to_the_end
 from codeact_team.core.autogen_internals import actor_of, next_request_number, overrides_of, sampling_of
 from codeact_team.core.execution import Artifact
 from codeact_team.core.redaction import Redactor, add_secrets
+from codeact_team.core.visibility import cut
 from codeact_team.errors import WorkbenchError
-from codeact_team.tools.argument_checking import Schema, as_schema, describe_error, leaves
+from codeact_team.tools.schemas import Schema, as_schema
 from codeact_team.tools.sources import (
+    Arguments,
+    Catalog,
     ListedTool,
-    Listing,
     Piece,
     ToolFailed,
     ToolSource,
+    describe_error,
     error_text,
+    leaves,
     mime_type,
     pieces_of_result,
 )
@@ -44,22 +49,25 @@ T = TypeVar("T")
 Answer = TypeVar("Answer", bound=BaseModel)
 
 LOST = (anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.EndOfStream, ConnectionError)
-"""What a request raises whose connection is gone."""
+"""Errors of a request whose connection is gone."""
 
 logger = logging.getLogger(__name__)
 
 _MAX_PAGES = 200
 _CLOSE_SECONDS = 5
-"""How long a server may take to be closed before the connection is cut."""
+"""Seconds that a server may take to close before the connection is cut."""
 _FAREWELL_SECONDS = 0.2
-"""How long a server may take to hear that nobody waits for an answer any more."""
+"""Seconds that cancellation notices may take to be sent when the connection is closed."""
 
 
 class Connection:
     """A connection to one server, which is opened and closed here.
 
     Its session is entered and left in one task, as MCP's client demands. Requests may come from any task of the same
-    event loop, and that is how calls run side by side. They raise whatever MCP's client raises.
+    event loop, and run in parallel. They raise the errors of MCP's client.
+
+    Attributes:
+        server_name: The name that the server states.
     """
 
     def __init__(self, workbench: McpWorkbench) -> None:
@@ -69,7 +77,6 @@ class Connection:
         self._session: ClientSession | None = None
         self._closing = asyncio.Event()
         self.server_name = ""
-        """What the server calls itself."""
 
     @property
     def is_open(self) -> bool:
@@ -77,9 +84,9 @@ class Connection:
         return self._session is not None
 
     async def open(self) -> None:
-        """Connect, and wait until the server has answered. After an error nothing is left running."""
+        """Connect, and wait for the first answer of the server. After an error nothing is left running."""
         params = self._workbench.server_params
-        # for a program, the time-out of each request is limit enough
+        # for a program, the time-out of each request suffices
         seconds = None if isinstance(params, StdioServerParams) else params.timeout
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._owner = asyncio.ensure_future(self._own(ready))
@@ -104,7 +111,7 @@ class Connection:
                     await self._closing.wait()
                 finally:
                     self._session = None
-                    # a session that ends does not tell those who wait for an answer
+                    # a session that ends does not wake up the tasks that wait for an answer
                     for request in self._requests:
                         request.cancel()
         except Exception as error:
@@ -113,7 +120,7 @@ class Connection:
             logger.info("the connection to an MCP server has ended with an error: %s", type(error).__name__)
 
     async def close(self) -> None:
-        """Stop what was started here. Idempotent."""
+        """Close the connection if it was opened here. Idempotent."""
         if (owner := self._owner) is None:
             return
         await self._finish_requests()
@@ -123,7 +130,7 @@ class Connection:
         self._owner = None
 
     async def list_tools(self) -> list[types.Tool]:
-        """The server's tools, of all pages."""
+        """List the tools on all pages."""
         tools: list[types.Tool] = []
         cursor: str | None = None
         for _ in range(_MAX_PAGES):
@@ -135,8 +142,8 @@ class Connection:
         raise ValueError(f"it lists its tools on more than {_MAX_PAGES} pages")
 
     async def call_tool(self, name: str, arguments: dict[str, JsonValue]) -> types.CallToolResult:
-        """Call a tool. If the caller is cancelled, the server is told."""
-        # not by session.call_tool: that checks the answer with regular expressions of the server, in this process
+        """Call a tool. If the caller is cancelled, the server is notified."""
+        # not by session.call_tool, which checks the answer with regular expressions of the server in this process
         params = types.CallToolRequestParams(name=name, arguments=cast("dict[str, object]", arguments))
         return await self._request(types.CallToolRequest(params=params), types.CallToolResult)
 
@@ -149,7 +156,7 @@ class Connection:
 
         async def ask() -> Answer:
             nonlocal number
-            # the one that the request gets, as nothing runs in between
+            # the number that the request gets, as nothing runs in between
             number = next_request_number(session)
             return await session.send_request(types.ClientRequest(request), answer)
 
@@ -158,7 +165,7 @@ class Connection:
             await asyncio.wait({asking})
         except asyncio.CancelledError:
             if number is not None and not asking.done():
-                self._begin(_call_off(session, number))
+                self._begin(_notify_cancelled(session, number))
             asking.cancel()
             raise
         if asking.cancelled():
@@ -166,7 +173,7 @@ class Connection:
         return asking.result()
 
     def _begin(self, request: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start what ends with the connection at the latest."""
+        """Start a request; it is cancelled at the latest when the connection ends."""
         task = asyncio.ensure_future(request)
         self._requests.add(task)
         task.add_done_callback(self._forget)
@@ -175,7 +182,7 @@ class Connection:
     def _forget(self, task: asyncio.Future[Any]) -> None:
         self._requests.discard(task)
         if not task.cancelled():
-            # it may be that nobody else looks at it
+            # possibly nobody else retrieves it
             task.exception()
 
     async def _finish_requests(self) -> None:
@@ -184,21 +191,21 @@ class Connection:
         await _cancel(self._requests)
 
 
-async def _call_off(session: ClientSession, number: int) -> None:
-    """Tell the server that nobody waits for an answer any more."""
+async def _notify_cancelled(session: ClientSession, number: int) -> None:
+    """Notify the server that a request was cancelled."""
     params = types.CancelledNotificationParams(requestId=number)
     cancelled = types.ClientNotification(types.CancelledNotification(params=params))
-    # a server that is gone, or does not listen, need not know
+    # a server that is gone need not know
     with suppress(McpError, *LOST):
-        # servers made with MCP's own library end if they hear of it before they have taken the request up
+        # a server of MCP's own library ends if the notification arrives before it has begun the request
         await session.send_ping()
         await session.send_notification(cancelled)
 
 
 class WorkbenchConnection(Connection):
-    """The connection that a workbench has itself: one that somebody runs already, or that has its own way of calling.
+    """The workbench's own connection, for one that runs already, or whose class overrides ``call_tool``.
 
-    AutoGen lists only the first page of tools, and does not tell a server that a call was cancelled.
+    AutoGen lists only the first page of tools, and does not notify a server of a cancellation.
     """
 
     _ours = False
@@ -244,7 +251,7 @@ class WorkbenchConnection(Connection):
                 raise ConnectionError("the connection has ended") from error
             return await answering
 
-        # to be cancelled while it is about to answer would crash AutoGen's actor
+        # a cancellation just before the answer would crash AutoGen's actor
         return await asyncio.shield(self._begin(ask()))
 
 
@@ -262,7 +269,7 @@ _MAX_LABEL = 120
 
 
 def label_of(params: McpServerParams) -> str:
-    """The command or the URL, as far as no secret can be in it."""
+    """Name a server by its command or URL, without any part that may be a secret."""
     if isinstance(params, StdioServerParams):
         return " ".join([PurePath(params.command).name, *_plain_arguments(params)])[:_MAX_LABEL]
     url = urlsplit(params.url)
@@ -291,7 +298,7 @@ def _plain_arguments(params: StdioServerParams) -> list[str]:
 
 
 def _plain_path(url: SplitResult) -> list[str]:
-    # some services put the key there
+    # some services have the key in the path
     return [part if len(part) <= _MAX_SEGMENT else _MASK for part in url.path.split("/")]
 
 
@@ -308,7 +315,7 @@ def _unlabelled(params: McpServerParams) -> Iterator[str]:
 
 
 def _secret_parts(text: str) -> list[str]:
-    """What a label of this URL leaves out."""
+    """The parts of a URL that its label leaves out."""
     url = urlsplit(text)
     parts = [url.query, url.fragment, url.username or "", url.password or ""]
     parts += [value for _, value in parse_qsl(url.query)]
@@ -319,28 +326,32 @@ _WRAPPER = "result"
 
 
 def returned_schema(output: Schema | None) -> Schema | None:
-    """The schema of the value that code gets, by the output schema of a tool."""
+    """Return the schema of the value that code gets from a tool with this output schema."""
     if output is None or not is_wrapped(output):
         return output
-    # what the value's schema refers to stays at the root
+    # the definitions stay at the root
     value = as_schema(as_schema(output["properties"])[_WRAPPER])
     return {**{key: output[key] for key in ("$defs", "definitions") if key in output}, **value}
 
 
 def is_wrapped(output: Schema) -> bool:
-    """Whether this is how MCP's own library wraps a value that is no object."""
+    """Whether this is the wrapper of MCP's own library around a value that is no object."""
     return output.get("type") == "object" and list(as_schema(output.get("properties"))) == [_WRAPPER]
 
 
 def pieces_of_mcp(result: types.CallToolResult, output: Schema | None) -> Sequence[Piece]:
-    """What a tool with this output schema answered, unless that is not what it says it is."""
+    """Convert the answer of a tool with this output schema into the pieces that the code gets.
+
+    Raises:
+        ToolFailed: If media in it cannot be decoded.
+    """
     structured = cast("dict[str, JsonValue] | None", result.structuredContent)
     if structured is None:
         return [_piece(content) for content in result.content]
     value: JsonValue = structured
     if output is not None and is_wrapped(output) and list(structured) == [_WRAPPER]:
         value = structured[_WRAPPER]
-    # the same as text comes for clients that know no structured content
+    # the text repeats it for clients without structured content
     return [
         value,
         *(_piece(content) for content in result.content if not isinstance(content, types.TextContent)),
@@ -348,7 +359,7 @@ def pieces_of_mcp(result: types.CallToolResult, output: Schema | None) -> Sequen
 
 
 def text_of(result: types.CallToolResult) -> str:
-    """The text of an error."""
+    """Return the text of an error."""
     return "\n".join(content.text for content in result.content if isinstance(content, types.TextContent))
 
 
@@ -382,11 +393,9 @@ _TIMED_OUT = 408
 class McpServer(ToolSource):
     """The tools of one server.
 
-    One that somebody else has started is used as it is, and not stopped. One that was started here, and has died, is
-    started anew by :meth:`start`.
+    A server that runs already is used as it is, and not stopped. One that was started here and has died is restarted by
+    :meth:`start`.
     """
-
-    wire_is_json = True
 
     def __init__(self, workbench: McpWorkbench) -> None:
         self.label = f"MCP server {label_of(workbench.server_params)!r}"
@@ -409,29 +418,38 @@ class McpServer(ToolSource):
         try:
             await self._connection.open()
             return
-        except Exception as error:  # whatever the client of a server raises
+        except Exception as error:  # any, of the client
             reason = self._reason(error)
-        # without the original: it may hold what the label leaves out
+        # without its cause, whose text may hold a secret
         raise WorkbenchError(f"{self.label} does not start: {reason}")
 
     async def stop(self) -> None:
         await to_the_end(self._connection.close())
 
-    async def list_tools(self) -> Listing:
+    async def list_tools(self) -> Catalog:
         try:
             tools = await self._connection.list_tools()
-        except Exception as error:  # whatever the client of a server raises
+        except Exception as error:  # any, of the client
             reason = self._reason(error)
         else:
-            return Listing([self._listed(tool) for tool in tools], self._connection.server_name)
+            return Catalog([self._listed(tool) for tool in tools], self._connection.server_name)
         raise WorkbenchError(f"{self.label} does not list its tools: {reason}")
 
+    def read(self, tool: ListedTool, arguments: dict[str, JsonValue]) -> Arguments:
+        try:
+            # strict JSON, as another program reads it
+            json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
+        except ValueError as error:
+            reason = cut(str(error), 300)
+            raise ToolFailed(f"the arguments cannot be sent to the tool's server: {reason}") from None
+        return Arguments(arguments)
+
     async def call(
-        self, tool: ListedTool, arguments: dict[str, JsonValue], cancellation_token: CancellationToken
+        self, tool: ListedTool, arguments: Arguments, cancellation_token: CancellationToken
     ) -> Sequence[Piece]:
         if self._calls_itself:
-            # somebody's own way of calling
-            answer = await self._workbench.call_tool(tool.name, arguments, cancellation_token)
+            # a subclass has its own way of calling
+            answer = await self._workbench.call_tool(tool.name, arguments.plain, cancellation_token)
             try:
                 return pieces_of_result(answer)
             except ToolFailed as failure:
@@ -439,8 +457,8 @@ class McpServer(ToolSource):
         overrides = overrides_of(self._workbench)
         name = next((name for name, new in overrides.items() if new.name == tool.name), tool.name)
         try:
-            result = await self._connection.call_tool(name, arguments)
-        except Exception as error:  # whatever the client of a server raises
+            result = await self._connection.call_tool(name, arguments.plain)
+        except Exception as error:  # any, of the client
             reason = self._reason(error)
         else:
             if result.isError:
@@ -458,22 +476,24 @@ class McpServer(ToolSource):
         return ListedTool(name, description, tool.inputSchema, returned_schema(output), output=output)
 
     def _reason(self, error: Exception) -> str:
-        """What has gone wrong, without secrets; and take note if the server is gone."""
+        """Describe an error without secrets, and note whether the server is gone."""
         params = self._workbench.server_params
         is_program = isinstance(params, StdioServerParams)
         limits = "read_timeout_seconds" if is_program else "timeout, sse_read_timeout"
-        said: list[str] = []
+        reasons: list[str] = []
         for leaf in leaves(error):
             code = leaf.error.code if isinstance(leaf, McpError) else 0
             if isinstance(leaf, LOST) or code == types.CONNECTION_CLOSED:
                 self._lost = True
-                said.append("the server has ended, or closed the connection")
+                reasons.append("the server has ended, or closed the connection")
             elif isinstance(leaf, TimeoutError) or code == _TIMED_OUT:
-                said.append(f"no answer in time ({limits} of its parameters)")
+                reasons.append(f"no answer in time ({limits} of its parameters)")
             elif isinstance(leaf, OSError) and is_program:
-                said.append(f"the command cannot be run: {leaf.strerror}; is it installed, and on the PATH?")
+                reasons.append(
+                    f"the command cannot be run: {leaf.strerror}; is it installed, and on the PATH?"
+                )
             elif isinstance(leaf, McpError):
-                said.append(leaf.error.message)
+                reasons.append(leaf.error.message)
             else:
-                said.append(describe_error(leaf))
-        return error_text(self._redactor.redact_text("; ".join(dict.fromkeys(said))))
+                reasons.append(describe_error(leaf))
+        return error_text(self._redactor.redact_text("; ".join(dict.fromkeys(reasons))))

@@ -1,4 +1,4 @@
-"""Where tools come from, and what they return: functions, AutoGen's tools and workbenches."""
+"""Sources of tools: Python functions, AutoGen's tools and workbenches; and the values that they return."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import json
 import logging
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -28,36 +28,75 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from codeact_team.core.autogen_internals import function_of
 from codeact_team.core.execution import Artifact
 from codeact_team.core.providers import resolve_function
-from codeact_team.core.visibility import cut
+from codeact_team.core.visibility import clean, cut
 from codeact_team.errors import CodeActTeamError, SettingError, WorkbenchError
-from codeact_team.tools.argument_checking import MAX_ERROR, NO_SCHEMA, Schema, clean, describe_error
+from codeact_team.tools.schemas import ANYTHING, Schema
 
 Piece = JsonValue | Artifact
-"""A part of a result."""
+"""A part of a tool's result."""
 
 MEDIA_TYPES = (Artifact, bytes, bytearray, memoryview, Image, Picture)
-"""JSON has no such values, but a tool may return them, by themselves or in a list."""
+"""Types of values that JSON does not have, but a tool may return, by themselves or in a list."""
+
+MAX_ERROR = 4000
+"""Characters of an error that code gets to see."""
+_MAX_LEAVES = 3
 
 ANY_BYTES = "application/octet-stream"
 _MIME_TYPE = re.compile(r"[a-zA-Z0-9][\w.+-]{0,60}/[a-zA-Z0-9][\w.+-]{0,100}", re.ASCII)
 
 
 class ToolFailed(Exception):
-    """A tool has failed. The text is for whoever wrote the call."""
+    """A tool has failed. The text is for the author of the call."""
+
+
+def error_text(text: str) -> str:
+    """Bound the text of a tool's error."""
+    return clean(text, MAX_ERROR) or "the tool failed and does not say why"
+
+
+def describe_error(error: BaseException) -> str:
+    """Return the text of an exception without its traceback; of a group, the texts of its members."""
+    texts = dict.fromkeys(_text_of(leaf) for leaf, _ in zip(leaves(error), range(_MAX_LEAVES), strict=False))
+    return clean("; ".join(texts), MAX_ERROR)
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """Yield the exceptions of a group, or ``error`` itself."""
+    if isinstance(error, BaseExceptionGroup):
+        for member in cast("BaseExceptionGroup[BaseException]", error).exceptions:
+            yield from leaves(member)
+    else:
+        yield error
+
+
+def _text_of(error: BaseException) -> str:
+    text = str(error)[: 4 * MAX_ERROR]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def pieces_of(value: object) -> Sequence[Piece]:
-    """Turn what a function returned into what the code gets, unless it has no such form.
+    """Convert the value that a function returned into the pieces that the code gets.
 
-    Models, dataclasses, enums, dates and the like become what they are in JSON; numbers that JSON lacks, such as
-    ``nan``, stay what they are, and bytes within other values become base64.
+    Models, dataclasses, enums, dates and the like become their JSON form; numbers that JSON lacks, such as ``nan``, stay
+    as they are, and bytes within other values become base64.
+
+    Raises:
+        ToolFailed: If the value has no form in JSON.
     """
     items = cast("Sequence[object]", value) if isinstance(value, list | tuple) else ()
-    return [_piece(item) for item in (items if any(map(_is_media, items)) else [cast("object", value)])]
+    parts = items if any(isinstance(item, MEDIA_TYPES) for item in items) else [cast("object", value)]
+    return [
+        _artifact(cast("object", part)) if isinstance(part, MEDIA_TYPES) else _as_json(part) for part in parts
+    ]
 
 
 def pieces_of_result(result: ToolResult) -> Sequence[Piece]:
-    """Turn what a workbench answered into what the code gets, unless that is an error."""
+    """Convert the answer of a workbench into the pieces that the code gets.
+
+    Raises:
+        ToolFailed: If the answer is an error.
+    """
     if result.is_error:
         raise ToolFailed(error_text(result.to_text(replace_image="[a picture]")))
     return [
@@ -66,22 +105,9 @@ def pieces_of_result(result: ToolResult) -> Sequence[Piece]:
     ]
 
 
-def error_text(text: str) -> str:
-    """Bound the text of a tool's error."""
-    return clean(text, MAX_ERROR) or "the tool failed and does not say why"
-
-
 def mime_type(text: str | None) -> str:
-    """Return ``text`` if it can be a MIME type, and the type of any bytes if not."""
+    """Return ``text`` if it can be a MIME type, else the type of any bytes."""
     return text.lower() if text and _MIME_TYPE.fullmatch(text) else ANY_BYTES
-
-
-def _piece(value: object) -> Piece:
-    return _artifact(value) if _is_media(value) else _as_json(value)
-
-
-def _is_media(value: object) -> bool:
-    return isinstance(value, MEDIA_TYPES)
 
 
 def _artifact(value: object) -> Artifact:
@@ -115,21 +141,28 @@ def _as_json(value: object) -> JsonValue:
 
 @dataclass(frozen=True)
 class ListedTool:
-    """A tool as its source lists it; what is known of what it returns may be nothing."""
+    """A tool as its source lists it.
+
+    Attributes:
+        name: Its name at the source.
+        description: Its description, hostile if the source is.
+        schema: The JSON Schema of its arguments, unchecked.
+        returns: The schema of the value that code gets, if it is known.
+        returns_media: Whether it returns media, such as a picture.
+        output: The schema of the answers of an MCP server, as the server states it.
+    """
 
     name: str
     description: str
     schema: Schema
-    """Of its arguments, unchecked."""
     returns: Schema | None = None
     returns_media: bool = False
     output: Schema | None = None
-    """Of what a server answers with, as it says so."""
 
 
 @dataclass(frozen=True)
-class Listing:
-    """What a source lists.
+class Catalog:
+    """The tools of a source.
 
     Attributes:
         tools: The tools that there are.
@@ -140,44 +173,77 @@ class Listing:
     server: str | None = None
 
 
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of one call, which fit the tool's schema.
+
+    Attributes:
+        plain: The JSON values that the code passed.
+        model: The same as the tool's Pydantic model has read them; ``None`` for a tool that reads them itself.
+    """
+
+    plain: dict[str, JsonValue]
+    model: BaseModel | None = None
+
+    def received(self) -> dict[str, JsonValue]:
+        """The arguments as JSON values as the tool gets them, as far as that is known."""
+        if self.model is None:
+            return self.plain
+        return self.plain | self.model.model_dump(mode="json", by_alias=True, warnings=False, fallback=repr)
+
+
 class ToolSource(ABC):
     """Tools that are started, listed and stopped together."""
 
-    wire_is_json: bool = False
-    """Whether arguments travel to another program as JSON, which has to be strict then."""
-
     label: str
-    """What it is, for an error."""
+    """Names it in errors."""
 
     @abstractmethod
     async def start(self) -> None:
-        """Start it, unless it runs. After a ``WorkbenchError`` nothing is left running."""
+        """Start it, unless it runs.
+
+        Raises:
+            WorkbenchError: If it does not start; nothing is left running then.
+        """
 
     @abstractmethod
     async def stop(self) -> None:
         """Stop it, if it was started here."""
 
     @abstractmethod
-    async def list_tools(self) -> Listing:
-        """The tools there are now, or a ``WorkbenchError``."""
+    async def list_tools(self) -> Catalog:
+        """Return the tools there are now.
 
-    def understood(self, tool: ListedTool, arguments: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
-        """The arguments as a tool gets them, as far as that is known, unless they do not fit: that is a ``ToolFailed``."""
-        return arguments
+        Raises:
+            WorkbenchError: If they cannot be had.
+        """
+
+    def read(self, tool: ListedTool, arguments: dict[str, JsonValue]) -> Arguments:
+        """Read arguments that fit the tool's schema.
+
+        Raises:
+            ToolFailed: If the tool would not take them all the same.
+        """
+        return Arguments(arguments)
 
     @abstractmethod
     async def call(
-        self, tool: ListedTool, arguments: dict[str, JsonValue], cancellation_token: CancellationToken
+        self, tool: ListedTool, arguments: Arguments, cancellation_token: CancellationToken
     ) -> Sequence[Piece]:
-        """Call a tool. A ``ToolFailed`` says why it fails; it may raise anything else, too."""
+        """Call a tool.
+
+        Raises:
+            ToolFailed: If it fails; the text says why.
+            Exception: Anything else that the tool raises.
+        """
 
     def error(self, message: str) -> CodeActTeamError:
-        """An error about one of its tools."""
+        """Make an error about one of its tools."""
         return WorkbenchError(f"{self.label}: {message}")
 
 
 class AnyWorkbench(ToolSource):
-    """A workbench of which nothing more is known. It is started and stopped here."""
+    """Any workbench of AutoGen's interface. It is started and stopped here."""
 
     def __init__(self, workbench: Workbench) -> None:
         self._workbench = workbench
@@ -189,7 +255,7 @@ class AnyWorkbench(ToolSource):
             return
         try:
             await self._workbench.start()
-        except Exception as error:  # whatever a workbench raises
+        except Exception as error:  # any, of somebody's workbench
             raise WorkbenchError(f"{self.label} does not start: {describe_error(error)}") from error
         self._started = True
 
@@ -198,35 +264,43 @@ class AnyWorkbench(ToolSource):
             self._started = False
             await self._workbench.stop()
 
-    async def list_tools(self) -> Listing:
+    async def list_tools(self) -> Catalog:
         try:
             tools = [
                 ListedTool(
                     name=schema["name"],
                     description=schema.get("description", ""),
-                    schema=cast("Schema", schema.get("parameters", NO_SCHEMA)),
+                    schema=cast("Schema", schema.get("parameters", ANYTHING)),
                 )
                 for schema in await self._workbench.list_tools()
             ]
-        except Exception as error:  # whatever a workbench raises
+        except Exception as error:  # any, of somebody's workbench
             raise WorkbenchError(f"{self.label} does not list its tools: {describe_error(error)}") from error
-        return Listing(tools)
+        return Catalog(tools)
 
     async def call(
-        self, tool: ListedTool, arguments: dict[str, JsonValue], cancellation_token: CancellationToken
+        self, tool: ListedTool, arguments: Arguments, cancellation_token: CancellationToken
     ) -> Sequence[Piece]:
-        return pieces_of_result(await self._workbench.call_tool(tool.name, arguments, cancellation_token))
+        return pieces_of_result(
+            await self._workbench.call_tool(tool.name, arguments.plain, cancellation_token)
+        )
 
 
 Tool = BaseTool[Any, Any] | Callable[..., Any] | str
-"""A tool as it may be given."""
+"""The forms in which a tool may be given."""
 
 _VARIADIC = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 
 
 @dataclass(frozen=True)
 class GivenTool:
-    """A tool, and how it was given: by its import path, as a live function, or as it is."""
+    """A tool, and the form in which it was given.
+
+    Attributes:
+        tool: AutoGen's object for it.
+        path: The import path, if it was given by that.
+        is_live: Whether it was given as a function.
+    """
 
     tool: BaseTool[Any, Any]
     path: str | None = None
@@ -235,8 +309,10 @@ class GivenTool:
     def dump(self) -> ComponentModel | str:
         """Dump the tool for a config.
 
-        A ``FunctionTool`` is dumped as AutoGen does it, with its source; loading that must be allowed. A ``SettingError``
-        says that a tool has no form there.
+        A ``FunctionTool`` is dumped as AutoGen does it, with its source; loading that must be allowed.
+
+        Raises:
+            SettingError: If it has no form in a config.
         """
         if self.path is not None:
             return self.path
@@ -245,7 +321,7 @@ class GivenTool:
             raise SettingError(f"tools: {self.tool.name!r} is a live function and cannot be dumped: {advice}")
         try:
             return self.tool.dump_component()
-        except Exception as error:  # whatever a tool does about a form it does not have
+        except Exception as error:  # any, of a tool that cannot be dumped
             raise SettingError(
                 f"tools: {self.tool.name!r} ({type(self.tool).__name__}) cannot be dumped "
                 f"({type(error).__name__}: {error}): {advice}"
@@ -253,7 +329,12 @@ class GivenTool:
 
 
 def read_tool(tool: Tool) -> GivenTool:
-    """Make a tool of what is given; raise a ``SettingError`` if it is none, or a ``ConfigError`` about its import path."""
+    """Make AutoGen's object for a tool that may be given in any form.
+
+    Raises:
+        SettingError: If it cannot be a tool.
+        ConfigError: If its import path leads to no function, or may not be followed.
+    """
     if isinstance(tool, FunctionTool) and type(tool).run is FunctionTool.run:
         # it would fail at the first call
         _check_parameters(tool.name, function_of(tool))
@@ -283,7 +364,7 @@ def _definition_of(function: Any) -> Callable[..., Any]:
 
 
 def _check_kind(function: Callable[..., Any]) -> str:
-    """Check that AutoGen can make a tool of ``function``; return its name."""
+    """Check that AutoGen can make a tool of this kind of function; return the function's name."""
     if not inspect.isfunction(function) and not inspect.ismethod(function):
         raise SettingError(
             f"tools: {function!r} is no function; what can be given is a function written with 'def', a partial of one, "
@@ -311,7 +392,7 @@ def _check_parameters(name: str, function: Callable[..., Any]) -> None:
 
 
 MAX_THREADS = 64
-"""How many functions that are no coroutines run at the same time. Further calls wait."""
+"""Functions that are no coroutines and run at the same time. Further calls wait."""
 
 _MAX_LOGGED = 2000
 _TOKEN = "cancellation_token"
@@ -321,10 +402,13 @@ event_logger = logging.getLogger(EVENT_LOGGER_NAME)
 
 
 class PythonTools(ToolSource):
-    """Tools that return values, where AutoGen's own workbench would make text of them.
+    """Python functions and AutoGen's tools, whose values stay values; AutoGen's own workbench makes text of them.
 
     Functions that are no coroutines run in threads, which cannot be stopped: a call that is cancelled leaves its
-    function running, unless that looks at its ``cancellation_token``. A tool without a schema is refused.
+    function running, unless the function looks at its ``cancellation_token``.
+
+    Raises:
+        SettingError: If a tool has no schema.
     """
 
     label = "tools"
@@ -343,32 +427,38 @@ class PythonTools(ToolSource):
         if threads is not None:
             threads.shutdown(wait=False, cancel_futures=True)
 
-    async def list_tools(self) -> Listing:
-        return Listing(self.listed)
+    async def list_tools(self) -> Catalog:
+        return Catalog(self.listed)
 
-    def understood(self, tool: ListedTool, arguments: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+    def read(self, tool: ListedTool, arguments: dict[str, JsonValue]) -> Arguments:
         given = self._tools[tool.name]
         if type(given).run_json is not _RUN_JSON:
-            return arguments
-        read = _read_arguments(given, arguments)
-        return {**arguments, **read.model_dump(mode="json", by_alias=True, warnings=False, fallback=repr)}
+            return Arguments(arguments)
+        try:
+            return Arguments(arguments, given.args_type().model_validate(arguments))
+        except ValidationError as error:
+            problems = (
+                f"{'.'.join(map(str, item['loc'])) or 'arguments'}: {item['msg']}"
+                for item in error.errors(include_url=False, include_context=False, include_input=False)[:3]
+            )
+            raise ToolFailed("; ".join(problems)) from None
 
     async def call(
-        self, tool: ListedTool, arguments: dict[str, JsonValue], cancellation_token: CancellationToken
+        self, tool: ListedTool, arguments: Arguments, cancellation_token: CancellationToken
     ) -> Sequence[Piece]:
         given = self._tools[tool.name]
-        if type(given).run_json is not _RUN_JSON:
-            return pieces_of(await given.run_json(arguments, cancellation_token))
-        # what AutoGen's does, without turning the value to text, which fails for a model with a date
+        if arguments.model is None:
+            return pieces_of(await given.run_json(arguments.plain, cancellation_token))
+        # as AutoGen's run_json, but without turning the value to text, which fails for a model with a date
         with trace_tool_span(tool_name=tool.name, tool_description=given.description):
-            value = await self._run(given, _read_arguments(given, arguments), cancellation_token)
+            value = await self._run(given, arguments.model, cancellation_token)
             if isinstance(value, TaskResult):
-                # of an agent or a team: what a model gets of it, and not all of its messages
+                # of an agent or a team: the text that a model gets of it, and not all of its messages
                 value = given.return_value_as_string(value)
             pieces = pieces_of(value)
         if event_logger.isEnabledFor(logging.INFO):
             shown = cut(json.dumps(pieces, default=repr), _MAX_LOGGED)
-            event_logger.info(ToolCallEvent(tool_name=tool.name, arguments=arguments, result=shown))
+            event_logger.info(ToolCallEvent(tool_name=tool.name, arguments=arguments.plain, result=shown))
         return pieces
 
     async def _run(
@@ -408,28 +498,17 @@ def _call(function: partial[Any]) -> Any:
         raise RuntimeError(f"the tool tried to exit ({error})") from error
 
 
-def _read_arguments(tool: BaseTool[Any, Any], arguments: Mapping[str, Any]) -> BaseModel:
-    try:
-        return tool.args_type().model_validate(arguments)
-    except ValidationError as error:
-        said = (
-            f"{'.'.join(map(str, item['loc'])) or 'arguments'}: {item['msg']}"
-            for item in error.errors(include_url=False, include_context=False, include_input=False)[:3]
-        )
-        raise ToolFailed("; ".join(said)) from None
-
-
 def _listed(tool: BaseTool[Any, Any]) -> ListedTool:
     try:
         schema = _arguments_of(tool)
-    except Exception as error:  # whatever a tool, or pydantic, raises about types that have no schema
+    except Exception as error:  # any, of a tool or of pydantic, about types that have no schema
         raise SettingError(
             f"tools: {tool.name!r} has parameters of types that have no JSON schema: {cut(str(error), 500)}"
         ) from error
     # not always a type, whatever AutoGen says
     returned: Any = cast("Any", tool.return_type())
     if returned is TaskResult:
-        # which code gets as text
+        # the code gets its text
         returned = str
     returns_media = isinstance(returned, type) and issubclass(returned, MEDIA_TYPES)
     returns = None if returns_media else _schema_of_returned(cast("Any", returned))
@@ -438,13 +517,13 @@ def _listed(tool: BaseTool[Any, Any]) -> ListedTool:
 
 def _arguments_of(tool: BaseTool[Any, Any]) -> Schema:
     if type(tool).schema is not BaseTool.schema:
-        return cast("Schema", tool.schema.get("parameters", NO_SCHEMA))
+        return cast("Schema", tool.schema.get("parameters", ANYTHING))
     # AutoGen's own puts definitions in the place of references, which it cannot where a type holds itself
     return {"additionalProperties": False, **tool.args_type().model_json_schema()}
 
 
 def _schema_of_returned(returned: object) -> Schema | None:
-    # AutoGen passes on what a signature says that says nothing
+    # AutoGen's return type of a function without a return annotation
     if isinstance(returned, type) and returned.__name__ == "_empty":
         return None
     try:

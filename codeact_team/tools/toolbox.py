@@ -1,4 +1,4 @@
-"""All tools that code may call, assembled from their sources, and called."""
+"""The tools that code may call, assembled from their sources."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 from autogen_core import CancellationToken, ComponentModel
@@ -17,20 +17,21 @@ from codeact_team.core.aio import Turns, is_being_cancelled, to_the_end, until_c
 from codeact_team.core.autogen_internals import is_of_mcp
 from codeact_team.core.providers import did_you_mean
 from codeact_team.core.quoting import make_inert
-from codeact_team.core.visibility import cut
 from codeact_team.errors import SettingError, WorkbenchError
-from codeact_team.tools.argument_checking import ArgumentChecker, describe_error
 from codeact_team.tools.autogen_parts import unwrap
 from codeact_team.tools.declarations import RESERVED, assign, declare
+from codeact_team.tools.schemas import SchemaChecker
 from codeact_team.tools.sources import (
     AnyWorkbench,
+    Arguments,
+    Catalog,
     ListedTool,
-    Listing,
     Piece,
     PythonTools,
     Tool,
     ToolFailed,
     ToolSource,
+    describe_error,
     error_text,
     read_tool,
 )
@@ -38,7 +39,7 @@ from codeact_team.tools.sources import (
 logger = logging.getLogger(__name__)
 
 HANDFUL = 8
-"""How many tools the model is shown whole. If there are more, it gets one line of each and looks up the rest."""
+"""Tools that a prompt shows whole. If there are more, it has one line of each, and the model looks up the rest."""
 
 _MAX_LINES = 300
 _MAX_NAME = 200
@@ -47,86 +48,92 @@ _MAX_NAME = 200
 class OfferedTool:
     """A tool that code may call by the dotted path ``name`` below ``tools``.
 
-    A ``ValueError``, ``TypeError`` or ``RecursionError`` says that its schema cannot be used.
+    Attributes:
+        name: The path.
+        declaration: Its description, as a prompt shows it.
+        declared: The same for the sandbox; see :attr:`codeact_team.core.execution.HostTools.declarations`.
+        size: The bytes of that as JSON.
+
+    Raises:
+        ValueError: If its schema cannot be used; also a ``TypeError`` or a ``RecursionError``.
     """
 
     def __init__(self, name: str, listed: ListedTool, source: ToolSource) -> None:
         self.name = name
         self._listed = listed
         self._source = source
-        self._checker = ArgumentChecker(listed.schema)
+        self._checker = SchemaChecker(listed.schema)
         self.declaration = declare(name, listed)
         self.declared = self.declaration.declare()
-        """See :attr:`codeact_team.core.execution.HostTools.declarations`."""
         self.size = len(json.dumps(self.declared))
-        """How many bytes there are to tell of it."""
 
-    def check(self, arguments: Mapping[str, JsonValue]) -> None:
-        """Check what code passed; a ``ValueError`` says what is wrong and where."""
-        self._checker.check(arguments)
-        if self._source.wire_is_json:
-            _check_strict(arguments)
+    def read(self, arguments: dict[str, JsonValue]) -> Arguments:
+        """Check and read the arguments of a call.
 
-    def understood(self, arguments: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-        """Return the arguments as the tool gets them, as far as that is known, with its defaults for those left out.
+        Raises:
+            ToolFailed: If they do not fit; the text says what is wrong and where.
+        """
+        try:
+            self._checker.check(arguments)
+        except ValueError as error:
+            raise ToolFailed(str(error)) from None
+        return self._source.read(self._listed, arguments)
 
-        They may be found not to fit; a ``ToolFailed`` says so.
+    def received(self, arguments: Arguments) -> dict[str, JsonValue]:
+        """Return the arguments as the tool gets them, in its order, with the defaults of those left out.
+
+        Only as far as that is known: a server may have defaults that it does not state.
         """
         parameters = self.declaration.parameters
         defaults = {one.key: one.default[0] for one in parameters if one.default}
-        complete = {**defaults, **self._source.understood(self._listed, arguments)}
-        # in the order in which the tool has them
+        complete = defaults | arguments.received()
         return {one.key: complete[one.key] for one in parameters if one.key in complete} | complete
 
-    async def call(
-        self, arguments: dict[str, JsonValue], cancellation_token: CancellationToken
-    ) -> Sequence[Piece]:
-        """Call it with arguments that were checked; it is cancelled by the token, and with the caller's task.
+    async def call(self, arguments: Arguments, cancellation_token: CancellationToken) -> Sequence[Piece]:
+        """Call the tool. The token cancels it, and so does the cancellation of the caller's task.
 
-        A ``ToolFailed`` says why it fails, in words for whoever wrote the call.
+        Raises:
+            ToolFailed: If it fails; the text, for the author of the call, says why.
         """
         token = CancellationToken()
         _cancel_with(cancellation_token, token)
         try:
-            return await until_cancelled(self._run(arguments, token), token)
+            return await until_cancelled(self._call(arguments, token), token)
         except asyncio.CancelledError:
-            if not _asked_for(cancellation_token):
+            if not (cancellation_token.is_cancelled() or is_being_cancelled()):
                 raise ToolFailed("the tool was cancelled, and not by its caller") from None
             # a function in a thread can know only from its token
             _cancel(token)
             raise
 
-    async def _run(
-        self, arguments: dict[str, JsonValue], cancellation_token: CancellationToken
-    ) -> Sequence[Piece]:
+    async def _call(self, arguments: Arguments, cancellation_token: CancellationToken) -> Sequence[Piece]:
         try:
             return await self._source.call(self._listed, arguments, cancellation_token)
         except ToolFailed as failure:
             raise ToolFailed(error_text(str(failure))) from failure
-        except (Exception, SystemExit) as error:  # whatever a tool raises; it must not end the host
+        except (Exception, SystemExit) as error:  # a tool may raise anything; it must not end the host
             raise ToolFailed(error_text(describe_error(error))) from error
 
 
-def _asked_for(cancellation_token: CancellationToken) -> bool:
-    """Tell whether the token or the current task was cancelled, and not something within the tool."""
-    return cancellation_token.is_cancelled() or is_being_cancelled()
-
-
 class Offer:
-    """Tools by the names that code has for them."""
+    """Tools by the names that code has for them.
+
+    Attributes:
+        tools: The tools.
+        declarations: See :attr:`codeact_team.core.execution.HostTools.declarations`.
+    """
 
     def __init__(self, tools: Sequence[OfferedTool]) -> None:
         self.tools = tools
         self.declarations = [tool.declared for tool in tools]
-        """See :attr:`codeact_team.core.execution.HostTools.declarations`."""
         self._tools = {tool.name: tool for tool in tools}
 
     def find(self, name: str) -> OfferedTool | None:
-        """Return the tool of this name."""
+        """Return the tool of this name, if there is one."""
         return self._tools.get(name)
 
     def nearest(self, name: str) -> str:
-        """Return the end of a sentence that names the tool most like ``name``, or nothing."""
+        """Return the end of a sentence that suggests the tool with the most similar name; empty if there is none."""
         return did_you_mean(name[:_MAX_NAME], self._tools, cutoff=0.5)
 
     def describe(self) -> str:
@@ -139,7 +146,7 @@ class Offer:
         else:
             lines = [tool.declaration.line() for tool in self.tools[:_MAX_LINES]]
             if left := len(self._tools) - len(lines):
-                lines.append(f"# and {left} more: dir(tools) tells which")
+                lines.append(f"# and {left} more: dir(tools) lists them")
             example = f"help(tools.{self.tools[0].name})"
             intro = (
                 f"These functions run outside the sandbox. Before you call one, read about it: `{example}`."
@@ -169,36 +176,32 @@ def _cancel(token: CancellationToken) -> None:
     try:
         token.cancel()
     except Exception:
-        # what a tool has tied to its token is its own; AutoGen's McpWorkbench ties what cannot be cancelled
-        logger.warning("what a tool does when it is cancelled has failed", exc_info=True)
-
-
-def _check_strict(arguments: Mapping[str, JsonValue]) -> None:
-    try:
-        json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
-    except ValueError as error:
-        raise ValueError(
-            f"the arguments cannot be sent to the tool's server: {cut(str(error), 300)}"
-        ) from None
+        # callbacks of the tool's; AutoGen's McpWorkbench links a future that cannot be cancelled
+        logger.warning("a tool's reaction to its cancellation has failed", exc_info=True)
 
 
 MAX_TOOLS = 5000
 MAX_DECLARATIONS = 2 * 1024 * 1024
-"""How many bytes the declarations of all tools may have."""
+"""Bytes of all declarations together."""
 
-Listings = Sequence[tuple[ToolSource, Listing]]
+Catalogs = Sequence[tuple[ToolSource, Catalog]]
 
 
-def assemble(listings: Listings) -> Offer:
-    """Offer all tools that are listed, unless two without a server have the same name, one is broken, or there are too many."""
-    if sum(len(listing.tools) for _, listing in listings) > MAX_TOOLS:
-        raise _largest(listings).error(f"more than {MAX_TOOLS:,} tools are too many; offer fewer")
-    tools = [_offered(name, listed, source) for name, listed, source in _named(listings)]
+def assemble(catalogs: Catalogs) -> Offer:
+    """Offer all listed tools.
+
+    Raises:
+        CodeActTeamError: If two tools that belong to no server have the same name, the schema of one is broken, or there
+            are too many.
+    """
+    if sum(len(catalog.tools) for _, catalog in catalogs) > MAX_TOOLS:
+        raise _largest(catalogs).error(f"more than {MAX_TOOLS:,} tools are too many; offer fewer")
+    tools = [_offered(name, listed, source) for name, listed, source in _named(catalogs)]
     size = sum(tool.size for tool in tools)
     if size > MAX_DECLARATIONS:
-        raise _largest(listings).error(
-            f"what there is to tell of {len(tools)} tools has {size:,} bytes, of which {MAX_DECLARATIONS:,} are "
-            "allowed; offer fewer tools"
+        raise _largest(catalogs).error(
+            f"the descriptions of {len(tools)} tools have {size:,} bytes together, and may have "
+            f"{MAX_DECLARATIONS:,}; offer fewer tools"
         )
     return Offer(tools)
 
@@ -210,15 +213,15 @@ def _offered(name: str, listed: ListedTool, source: ToolSource) -> OfferedTool:
         raise source.error(f"the schema of the tool {listed.name[:100]!r} cannot be used: {error}") from error
 
 
-def _largest(listings: Listings) -> ToolSource:
-    return max(listings, key=lambda each: len(each[1].tools))[0]
+def _largest(catalogs: Catalogs) -> ToolSource:
+    return max(catalogs, key=lambda each: len(each[1].tools))[0]
 
 
-def _named(listings: Listings) -> Iterator[tuple[str, ListedTool, ToolSource]]:
-    """Give each tool the dotted path by which code calls it."""
-    flat = [(tool, source) for source, listed in listings if listed.server is None for tool in listed.tools]
+def _named(catalogs: Catalogs) -> Iterator[tuple[str, ListedTool, ToolSource]]:
+    """Yield each tool with the dotted path by which code calls it."""
+    flat = [(tool, source) for source, listed in catalogs if listed.server is None for tool in listed.tools]
     _refuse_doubles(flat)
-    servers = [each for each in listings if each[1].server is not None]
+    servers = [each for each in catalogs if each[1].server is not None]
     names = assign([listed.server or "" for _, listed in servers], "server", reserved=RESERVED)
     flat_names = assign([tool.name for tool, _ in flat], "tool", reserved=RESERVED.union(names))
     for name, (tool, source) in zip(flat_names, flat, strict=True):
@@ -241,10 +244,10 @@ def _refuse_doubles(flat: Sequence[tuple[ListedTool, ToolSource]]) -> None:
 T = TypeVar("T")
 
 
-Ask = Callable[[list[str], Callable[[], Awaitable[Sequence[Listing]]]], Awaitable[Sequence[Listing]]]
+Ask = Callable[[list[str], Callable[[], Awaitable[Sequence[Catalog]]]], Awaitable[Sequence[Catalog]]]
 
 
-async def _ask(_: list[str], listed: Callable[[], Awaitable[Sequence[Listing]]]) -> Sequence[Listing]:
+async def _ask(_: list[str], listed: Callable[[], Awaitable[Sequence[Catalog]]]) -> Sequence[Catalog]:
     return await listed()
 
 
@@ -253,31 +256,32 @@ class Toolbox:
 
     Args:
         tools: Tools, functions, and import paths, ``module:function``, of functions on this machine.
-        workbenches: More tools. An MCP server that runs already is used as it is, and left running; everything else
-            is started and stopped here.
+        workbenches: Further tools. An MCP server that runs already is used as it is, and left running; all others are
+            started and stopped here.
 
     Raises:
-        SettingError: If something is no tool, or two have the same name.
+        SettingError: If one cannot be a tool, or two have the same name.
         ConfigError: If an import path leads to no function, or may not be followed.
     """
 
     def __init__(self, tools: Sequence[Tool] = (), workbenches: Sequence[Workbench] = ()) -> None:
         self._given = [read_tool(unwrap(tool)) for tool in tools]
         single = PythonTools([given.tool for given in self._given])
-        assemble([(single, Listing(single.listed))])
+        assemble([(single, Catalog(single.listed))])
         self._single = single
         self._workbenches = [unwrap(workbench) for workbench in workbenches]
         self._others = [*map(_source_of, self._workbenches)]
         self._sources: list[ToolSource] = [single, *self._others]
         self._changing = Turns()
         self._is_started = False
-        self._listings: list[tuple[ToolSource, Listing]] = []
+        self._catalogs: list[tuple[ToolSource, Catalog]] = []
         self._offer: Offer | None = None
 
     async def start(self) -> None:
-        """Start what does not run, and servers that have died. Idempotent.
+        """Start all sources that do not run, and servers that have died. Idempotent.
 
-        After a ``WorkbenchError``, what was started here is stopped.
+        Raises:
+            WorkbenchError: If one does not start; all that were started here are stopped then.
         """
         async with self._changing:
             try:
@@ -288,12 +292,12 @@ class Toolbox:
             self._is_started = True
 
     async def stop(self) -> None:
-        """Stop what was started here. Idempotent."""
+        """Stop all sources that were started here. Idempotent."""
         async with self._changing:
             await to_the_end(self._stop())
 
-    async def be_started(self) -> None:
-        """Start what does not run, unless that was done before: what has died since is not started anew."""
+    async def ensure_started(self) -> None:
+        """Start all sources, unless that was done before; a server that has died since is not restarted."""
         if not self._is_started:
             await self.start()
 
@@ -302,38 +306,47 @@ class Toolbox:
         await _all(source.stop() for source in self._sources)
 
     async def offer(self, ask: Ask = _ask) -> Offer:
-        """Start what does not run, and return the tools there are now: the same object as long as they are the same.
+        """Start all sources, and return the tools there are now: the same object as long as they are the same.
 
         Args:
-            ask: Asks the workbenches, given what they are called and what asks them; it may know what they will say.
+            ask: Lists the tools of the workbenches, given their labels and a function that does it; it may know the
+                result from a record.
 
         Raises:
-            WorkbenchError: If they cannot be had: a server has died, or what it lists is broken.
+            WorkbenchError: If they cannot be had: a server has died, or lists something broken.
             SettingError: If two tools that belong to no server have the same name.
         """
-        listings: list[tuple[ToolSource, Listing]] = [(self._single, Listing(self._single.listed))]
+        catalogs: list[tuple[ToolSource, Catalog]] = [(self._single, Catalog(self._single.listed))]
         if self._others:
             listed = await ask([source.label for source in self._others], self._list)
-            listings += zip(self._others, listed, strict=True)
-        if self._offer is None or listings != self._listings:
-            self._offer, self._listings = assemble(listings), listings
+            catalogs += zip(self._others, listed, strict=True)
+        if self._offer is None or catalogs != self._catalogs:
+            self._offer, self._catalogs = assemble(catalogs), catalogs
         return self._offer
 
-    async def _list(self) -> Sequence[Listing]:
+    async def _list(self) -> Sequence[Catalog]:
         await self.start()
         return await _all(source.list_tools() for source in self._others)
 
     def dump_tools(self) -> list[ComponentModel | str]:
-        """Dump the single tools as components and import paths; one without such a form, as a live function, is an error."""
+        """Dump the single tools as components and import paths.
+
+        Raises:
+            SettingError: If one has no such form, as a live function.
+        """
         return [given.dump() for given in self._given]
 
     def dump_workbenches(self) -> list[ComponentModel]:
-        """Dump the workbenches as components; one without such a form is an error."""
+        """Dump the workbenches as components.
+
+        Raises:
+            SettingError: If one has no such form.
+        """
         return [_dumped(workbench) for workbench in self._workbenches]
 
 
 def _source_of(workbench: Workbench) -> ToolSource:
-    if not isinstance(workbench, Workbench):  # pyright: ignore[reportUnnecessaryIsInstance]  # whatever is given
+    if not isinstance(workbench, Workbench):  # pyright: ignore[reportUnnecessaryIsInstance]  # unchecked user input
         raise SettingError(
             f"workbench: {workbench!r} is no workbench; a tool or a function belongs to 'tools'"
         )
@@ -347,14 +360,14 @@ def _source_of(workbench: Workbench) -> ToolSource:
 def _dumped(workbench: Workbench) -> ComponentModel:
     try:
         return workbench.dump_component()
-    except Exception as error:  # whatever a workbench does about a form it does not have
+    except Exception as error:  # any, of a workbench that cannot be dumped
         raise SettingError(
             f"workbench: a {type(workbench).__name__} cannot be dumped ({type(error).__name__}: {error})"
         ) from error
 
 
 async def _all(work: Iterable[Awaitable[T]]) -> list[T]:
-    """Finish all of it, and only then raise what went wrong."""
+    """Wait until all is done, and only then raise the errors: those of workbenches together, or else the first."""
     outcomes = await asyncio.gather(*work, return_exceptions=True)
     if failures := [outcome for outcome in outcomes if isinstance(outcome, BaseException)]:
         if len(failures) > 1 and all(isinstance(failure, WorkbenchError) for failure in failures):

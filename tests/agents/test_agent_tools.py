@@ -107,7 +107,7 @@ async def test_code_that_skips_the_check_in_the_sandbox_meets_that_of_the_host(
         return "paid"
 
     code = """
-type(tools.refund)._checked.__globals__["check"] = lambda *_: None
+type(tools.refund)._request.__globals__["plain"] = lambda arguments: arguments
 for amount in ("all of it", 1.5, None, [1], True, 7):
     try:
         print(tools.refund(amount))

@@ -27,7 +27,7 @@ from pydantic import BaseModel
 import codeact_team
 from codeact_team.core.effects import Door, Effect, Event, Perform
 from codeact_team.core.events import BlockEnded, QuestionAnswered, ToolCallBegan, ToolCallEnded, dump, load
-from codeact_team.tools.autogen_parts import past_the_door, unwrap, wrap
+from codeact_team.tools.autogen_parts import bypassing_parts, unwrap, wrap
 from codeact_team.tools.toolbox import Toolbox
 
 MCP_SERVER = Path(__file__).parents[1] / "support" / "mcp_server.py"
@@ -293,7 +293,7 @@ config:
 def test_what_a_config_loads_passes_the_door_and_dumps_as_before(tmp_path: Any) -> None:
     (tmp_path / "team.yaml").write_text(TEAM)
     team = codeact_team.load_config(tmp_path / "team.yaml")
-    assert past_the_door(team) == []
+    assert bypassing_parts(team) == []
     assert "Wrapped" not in codeact_team.dump_config(team)
 
 
@@ -320,12 +320,12 @@ async def test_our_agents_pass_the_door_once_whatever_they_are_given() -> None:
             "one", wrap(Executor()), model_client=client, memory=[memory], approval_func=approve
         )
         await said(agent)
-    assert past_the_door(agent) == []
+    assert bypassing_parts(agent) == []
     kinds = [type(event) for event in told]
     assert (kinds.count(BlockEnded), kinds.count(ToolCallEnded)) == (1, 1)
 
 
-def test_what_goes_past_the_door_is_known_by_name() -> None:
+def test_what_goes_bypassing_parts_is_known_by_name() -> None:
     client = ReplayChatCompletionClient([], model_info=INFO)
     inner = AssistantAgent("inner", wrap(client))
     tools: Any = [AgentTool(inner), FunctionTool(said, description="Run."), wrap(Steps())]
@@ -338,7 +338,7 @@ def test_what_goes_past_the_door_is_known_by_name() -> None:
     ]
     ending = TimeoutTermination(9) | MaxMessageTermination(9)
     team = RoundRobinGroupChat(agents, termination_condition=ending)
-    assert past_the_door(team) == [
+    assert bypassing_parts(team) == [
         "CodeExecutorAgent 'runner'",
         "FunctionTool 'said'",
         "ListMemory 'default_list_memory'",

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from support.recorded import result
 
-from codeact_team.agents.block_calls import Block
+from codeact_team.agents.block_calls import AgentBlock
 from codeact_team.core.execution import ExecutionResult, Outcome
 from codeact_team.runs.journal.log import Log, encode
 from codeact_team.runs.journal.recorder import Recorder
@@ -62,10 +62,10 @@ async def _run(_: list[CodeBlock]) -> CodeResult:
     raise NotImplementedError
 
 
-def block(number: int) -> Block:
+def block(number: int) -> AgentBlock:
     """A block of code with a number in it, whose result is as large as the line allows."""
     source = CodeBlock(code=f"print({number})\n" + "# what else is there\n" * 20, language="python")
-    asked = Block(EXECUTOR, [source], _run)
+    asked = AgentBlock(EXECUTOR, [source], _run)
     asked.source = "coder"
     return asked
 

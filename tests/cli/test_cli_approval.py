@@ -87,9 +87,9 @@ def test_code_is_shown_highlighted_and_can_be_denied_with_a_reason(tmp_path: Pat
 @pytest.mark.parametrize(
     ("keys", "reason"),
     [
-        (["no", ENTER, ENTER], "whoever was asked said no"),
+        (["no", ENTER, ENTER], "the person who was asked said no"),
         (["No not today", ENTER], "not today"),
-        ([CTRL_D], "whoever was asked said no"),
+        ([CTRL_D], "the person who was asked said no"),
     ],
 )
 def test_no_comes_with_or_without_a_reason(tmp_path: Path, keys: list[str], reason: str):
@@ -213,7 +213,7 @@ def test_the_work_goes_on_while_what_is_long_is_made_ready_to_be_read(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("keys", "reason"), [(["n too long", ENTER], "too long"), ([CTRL_D], "whoever was asked said no")]
+    ("keys", "reason"), [(["n too long", ENTER], "too long"), ([CTRL_D], "the person who was asked said no")]
 )
 def test_what_is_paged_can_be_denied_before_its_end(tmp_path: Path, keys: list[str], reason: str):
     with asked(tmp_path, {"code": "x = 1\n" * 400}) as terminal:

@@ -16,7 +16,7 @@ from support.cost import SHORT, longest_turn
 from support.executing import why_not_confined
 from support.recorded import recorder, result
 
-from codeact_team.agents.block_calls import Block
+from codeact_team.agents.block_calls import AgentBlock
 from codeact_team.agents.codeact.agent import CodeActAgent
 from codeact_team.cli.options import RECORD_MIB
 from codeact_team.core.effects import Event
@@ -141,11 +141,11 @@ async def test_what_was_not_kept_is_named_when_the_run_goes_on(
     assert any("missing now, as they were not kept: large" in line for line in caplog.messages)
 
 
-def block(size: int) -> Block:
+def block(size: int) -> AgentBlock:
     async def never(_: list[CodeBlock]) -> Any:
         raise NotImplementedError
 
-    asked = Block(None, [CodeBlock(code="pass", language="python")], never)  # pyright: ignore[reportArgumentType]
+    asked = AgentBlock(None, [CodeBlock(code="pass", language="python")], never)  # pyright: ignore[reportArgumentType]
     asked.source = "coder"
     return asked
 

@@ -17,7 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from codeact_team.session.protocol import MAX_CALL_BYTES
-from codeact_team.session.runner.interpreter.arguments import MAX_DEPTH, Problem, encoded, plain
+from codeact_team.session.runner.interpreter.arguments import MAX_DEPTH, BadArgument, encoded, plain
 
 _TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 _VALUES = st.recursive(
@@ -145,7 +145,7 @@ def _nested(levels: int) -> list[Any]:
     ],
 )
 def test_what_cannot_be_sent_is_told_with_its_place(value: object, kind: type[Exception], words: str) -> None:
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(BadArgument) as caught:
         plain({"x": value})
     error = caught.value.error("search", {})
     assert type(error) is kind
@@ -180,7 +180,7 @@ def _doubling() -> list[Any]:
     ],
 )
 def test_too_much_is_refused_with_both_sizes(make: Callable[[], object]) -> None:
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(BadArgument) as caught:
         encoded(plain({"x": make()}))
     error = caught.value.error("search", {})
     assert type(error) is ValueError
@@ -206,6 +206,6 @@ def test_errors_of_a_values_own_methods_are_its_own() -> None:
 
 
 def test_parameters_are_named_as_the_code_names_them() -> None:
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(BadArgument) as caught:
         plain({"user-id": [b""]})
     assert str(caught.value.error("search", {"user-id": "user_id"})).startswith("search(): user_id[0] cannot")

@@ -61,7 +61,7 @@ def test_an_answer_that_cannot_be_read_fails_its_call(interpreter: RunningInterp
     interpreter.start("tools.echo(1)")
     interpreter.send_answer(b'{"id":%d' % interpreter.next_call().number + rest)
     last = interpreter.finish().output.splitlines()[-1]
-    assert last.startswith("tools.ToolError: what the tool returned cannot be read here: ")
+    assert last.startswith("tools.ToolError: the result of the tool cannot be read here: ")
     assert works(interpreter)
 
 

@@ -27,7 +27,7 @@ from codeact_team.session.protocol import (
     MIB,
     Kind,
 )
-from codeact_team.session.tool_calls import ToolCalls, introduction
+from codeact_team.session.tool_calls import ToolCalls, declaration_frame
 
 Answer = dict[str, Any]
 
@@ -485,7 +485,7 @@ async def test_a_tool_that_cancels_itself_is_answered() -> None:
 
 def test_tools_that_are_too_much_to_tell_are_refused() -> None:
     with pytest.raises(SettingError, match=r"5\.0 MiB together; they may have 4 MiB"):
-        introduction([{"name": "x", "doc": "y" * 5 * MIB}])
+        declaration_frame([{"name": "x", "doc": "y" * 5 * MIB}])
 
 
 json_values = st.recursive(

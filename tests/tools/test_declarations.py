@@ -16,8 +16,8 @@ from support.schemas import Call, calls
 from codeact_team.core.markdown import extract_code
 from codeact_team.core.quoting import make_inert
 from codeact_team.tools import declarations
-from codeact_team.tools.argument_checking import ArgumentChecker, Schema
 from codeact_team.tools.declarations import MAX_DESCRIPTION, MAX_DOC, Declaration
+from codeact_team.tools.schemas import Schema, SchemaChecker
 from codeact_team.tools.sources import ListedTool
 
 
@@ -260,7 +260,7 @@ def test_the_schema_of_a_result_may_be_garbage(garbage: dict[str, Any]) -> None:
     declare("f", "", of(), returns=garbage)
     # of arguments it is noticed
     with contextlib.suppress(ValueError):
-        ArgumentChecker(garbage).check({"type": [1], "items": {"x": "x"}})
+        SchemaChecker(garbage).check({"type": [1], "items": {"x": "x"}})
 
 
 @given(calls())

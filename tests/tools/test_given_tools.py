@@ -135,7 +135,7 @@ async def test_what_autogens_assistant_takes_is_a_tool() -> None:
             {"names": {"1": "b"}},
         ]
         returned = [
-            await tool.call(given, CancellationToken())
+            await tool.call(tool.read(given), CancellationToken())
             for tool, given in zip(offer.tools, arguments, strict=True)
         ]
     finally:
@@ -184,7 +184,7 @@ async def test_an_import_path_leads_to_a_function_of_this_machine() -> None:
         toolbox = Toolbox(["hosted:double"])
     tool = (await toolbox.offer()).find("double")
     assert tool is not None
-    assert await tool.call({"number": 3}, CancellationToken()) == [6]
+    assert await tool.call(tool.read({"number": 3}), CancellationToken()) == [6]
 
 
 def test_an_import_path_outside_the_allowed_namespaces_is_refused() -> None:

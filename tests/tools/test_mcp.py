@@ -69,8 +69,7 @@ async def offered(*params: Any) -> AsyncGenerator[Offer]:
 async def call(offer: Offer, name: str, **arguments: Any) -> Any:
     tool = offer.find(name)
     assert tool is not None, [tool.name for tool in offer.tools]
-    tool.check(arguments)
-    return list(await tool.call(arguments, CancellationToken()))
+    return list(await tool.call(tool.read(arguments), CancellationToken()))
 
 
 def is_running(process: int) -> bool:
@@ -168,8 +167,8 @@ async def test_types_of_the_arguments_and_of_the_result_are_told(desk: Offer) ->
         '    """'
     )
     assert place.declaration.line() == "tools.order_desk.place_order(lines, note=None)  # Place an order."
-    with pytest.raises(ValueError, match=r"arguments\['lines'\]\[0\]\['size'\]: it is not one of"):
-        place.check({"lines": [{"sku": "a", "size": "huge"}]})
+    with pytest.raises(ToolFailed, match=r"arguments\['lines'\]\[0\]\['size'\]: it is not one of"):
+        place.read({"lines": [{"sku": "a", "size": "huge"}]})
 
 
 async def test_structured_results_are_values(desk: Offer) -> None:
@@ -196,7 +195,7 @@ async def test_all_kinds_of_content_come_through(desk: Offer) -> None:
 async def test_what_json_cannot_carry_is_refused_before_it_breaks_the_connection(
     desk: Offer, value: Any
 ) -> None:
-    with pytest.raises(ValueError, match="cannot be sent to the tool's server"):
+    with pytest.raises(ToolFailed, match="cannot be sent to the tool's server"):
         await call(desk, "order_desk.echo", value=[value])
     assert await call(desk, "order_desk.echo", value="ü") == ["'ü'"]
 
@@ -257,7 +256,7 @@ async def test_a_cancelled_call_is_cancelled_in_the_server(desk: Offer, by_token
     assert tool is not None
     token = CancellationToken()
     who = f"by_token={by_token}"
-    calling = asyncio.ensure_future(tool.call({"who": who}, token))
+    calling = asyncio.ensure_future(tool.call(tool.read({"who": who}), token))
     await call(desk, "order_desk.when", event=f"{who} waits")
     _ = token.cancel() if by_token else calling.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -270,7 +269,7 @@ async def test_calls_that_are_cancelled_as_soon_as_they_begin_leave_the_server_u
     tool = desk.find("order_desk.add")
     assert tool is not None
     for turns in range(20):
-        calling = asyncio.ensure_future(tool.call({"a": 1}, CancellationToken()))
+        calling = asyncio.ensure_future(tool.call(tool.read({"a": 1}), CancellationToken()))
         for _ in range(turns):
             await asyncio.sleep(0)
         calling.cancel()
@@ -377,7 +376,7 @@ async def test_a_workbench_with_its_own_way_of_calling_keeps_it(url: str) -> Non
         assert await call(offer, "order_desk.add", a=1) == ["3", "3"]
         tool, token = offer.find("order_desk.wait_for_ever"), CancellationToken()
         assert tool is not None
-        calling = asyncio.ensure_future(tool.call({"who": "she"}, token))
+        calling = asyncio.ensure_future(tool.call(tool.read({"who": "she"}), token))
         await call(offer, "order_desk.when", event="she waits")
         token.cancel()
         with pytest.raises(asyncio.CancelledError):

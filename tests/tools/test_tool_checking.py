@@ -13,17 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.schemas import Call, calls
 
-from codeact_team.tools.argument_checking import MAX_DEPTH, ArgumentChecker
+from codeact_team.tools.schemas import MAX_DEPTH, SchemaChecker
 
 
 def problem(schema: dict[str, Any], arguments: dict[str, Any]) -> str:
     with pytest.raises(ValueError) as raised:  # noqa: PT011 - the text is what is tested
-        ArgumentChecker(schema).check(arguments)
+        SchemaChecker(schema).check(arguments)
     return str(raised.value)
 
 
 def fits(schema: dict[str, Any], arguments: dict[str, Any]) -> None:
-    ArgumentChecker(schema).check(arguments)
+    SchemaChecker(schema).check(arguments)
 
 
 def of(**properties: Any) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def of(**properties: Any) -> dict[str, Any]:
 
 @given(calls())
 def test_arguments_that_fit_are_accepted(call: Call) -> None:
-    ArgumentChecker(call.schema).check(call.arguments)
+    SchemaChecker(call.schema).check(call.arguments)
 
 
 @given(
@@ -41,7 +41,7 @@ def test_arguments_that_fit_are_accepted(call: Call) -> None:
 )
 def test_arguments_of_any_kind_are_accepted_or_refused(arguments: dict[str, Any], call: Call) -> None:
     with contextlib.suppress(ValueError):
-        ArgumentChecker(call.schema).check(arguments)
+        SchemaChecker(call.schema).check(arguments)
 
 
 def test_the_text_says_what_is_wrong_and_where() -> None:
@@ -185,7 +185,7 @@ def test_the_dialect_is_the_one_that_the_schema_names(draft: str) -> None:
 )
 def test_a_broken_schema_is_noticed_at_once(schema: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        ArgumentChecker(schema)
+        SchemaChecker(schema)
 
 
 def test_a_schema_that_is_nested_too_deeply_is_broken() -> None:
@@ -193,7 +193,7 @@ def test_a_schema_that_is_nested_too_deeply_is_broken() -> None:
     for _ in range(2000):
         schema = {"type": "array", "items": schema}
     with pytest.raises(ValueError, match="nested too deeply"):
-        ArgumentChecker(of(a=schema))
+        SchemaChecker(of(a=schema))
 
 
 def test_a_reference_to_itself_says_nothing_of_a_value() -> None:
@@ -246,7 +246,7 @@ UNFOLDING: dict[str, Any] = {
 def test_a_schema_that_unfolds_without_end_is_refused_at_once(schema: dict[str, Any]) -> None:
     # such a check never returned
     with pytest.raises(ValueError, match="refer to each other so often"):
-        ArgumentChecker(schema)
+        SchemaChecker(schema)
 
 
 def test_parts_that_are_used_often_but_not_for_the_same_value_are_no_problem() -> None:

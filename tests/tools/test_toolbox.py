@@ -111,8 +111,7 @@ def grow(tree: Tree) -> Tree:
 async def call(offer: Offer, name: str, **arguments: JsonValue) -> Any:
     tool = offer.find(name)
     assert tool is not None
-    tool.check(arguments)
-    return list(await tool.call(arguments, CancellationToken()))
+    return list(await tool.call(tool.read(arguments), CancellationToken()))
 
 
 async def test_values_come_back_as_python_values() -> None:
@@ -200,7 +199,7 @@ async def test_of_many_tools_the_prompt_has_a_line_each() -> None:
 
 async def test_of_very_many_tools_the_prompt_counts_the_rest() -> None:
     offer = await Toolbox([], [Recorder([f"say{number}" for number in range(1000)])]).offer()
-    assert "# and 700 more: dir(tools) tells which" in offer.describe()
+    assert "# and 700 more: dir(tools) lists them" in offer.describe()
     assert await Toolbox().offer() is not offer
     assert (await Toolbox().offer()).describe() == ""
 
@@ -306,7 +305,7 @@ async def test_a_cancelled_call_stops_the_tool(by_token: bool) -> None:
     tool = (await Toolbox([wait]).offer()).find("wait")
     assert tool is not None
     token = CancellationToken()
-    calling = asyncio.ensure_future(tool.call({}, token))
+    calling = asyncio.ensure_future(tool.call(tool.read({}), token))
     await began.wait()
     _ = token.cancel() if by_token else calling.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -329,7 +328,7 @@ async def test_a_function_in_a_thread_learns_from_its_token_that_nobody_waits() 
     tool = (await toolbox.offer()).find("wait")
     assert tool is not None
     assert tool.declaration.parameters == []
-    calling = asyncio.ensure_future(tool.call({}, CancellationToken()))
+    calling = asyncio.ensure_future(tool.call(tool.read({}), CancellationToken()))
     await asyncio.to_thread(began.wait, 10)
     calling.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -352,7 +351,7 @@ async def test_the_token_of_a_run_keeps_nothing_of_its_calls() -> None:
     tool = offer.find("order")
     assert tool is not None
     token = CancellationToken()
-    assert await tool.call({"lines": []}, token) == [[]]
+    assert await tool.call(tool.read({"lines": []}), token) == [[]]
     (callback,) = token._callbacks  # pyright: ignore[reportPrivateUsage]
     (reference, *_) = [cell.cell_contents for cell in callback.__closure__ or ()]
     assert reference() is None

@@ -45,7 +45,7 @@ from codeact_team.core.execution import Artifact
 from codeact_team.core.executor_interface import SessionCodeExecutor
 from codeact_team.core.quoting import as_data, make_inert
 from codeact_team.errors import ForkError, SandboxError
-from codeact_team.models.structured import Answer, ask
+from codeact_team.models.structured import ModelAnswer, ask
 from codeact_team.models.verdicts import REFLECTION_SYSTEM_MESSAGE
 
 
@@ -227,7 +227,7 @@ async def choose(
     task: Sequence[LLMMessage],
     accounts: Sequence[Account],
     cancellation_token: CancellationToken,
-) -> Answer[Choice]:
+) -> ModelAnswer[Choice]:
     """Ask the model which of several answers is the best.
 
     Args:

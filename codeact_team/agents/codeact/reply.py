@@ -26,9 +26,10 @@ from codeact_team.agents.messages import NOT_RUN, text_of_result, why_not_run
 from codeact_team.core.execution import SessionResult
 from codeact_team.core.markdown import Extraction, extract_code, extract_from_reply
 from codeact_team.core.quoting import make_json_inert
+from codeact_team.core.visibility import clean
 from codeact_team.errors import SettingError
 from codeact_team.models.structured import UnreadableAnswer, read_value
-from codeact_team.tools.argument_checking import ValueChecker, clean
+from codeact_team.tools.schemas import SchemaChecker
 
 _IF_ANSWER = "If that was your answer, give it again as it is."
 
@@ -344,7 +345,7 @@ class OutputSchema:
         self.schema = as_schema(given)
         self._model = given if isinstance(given, type) else None
         try:
-            self._checker = ValueChecker(self.schema, name="answer", schema_name="the schema")
+            self._checker = SchemaChecker(self.schema, name="answer", schema_name="the schema")
         except ValueError as error:
             raise SettingError(f"output_schema: {error}") from error
 
@@ -382,7 +383,7 @@ class OutputSchema:
     def _fitting(self, value: JsonValue) -> str:
         try:
             text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-            self._checker.check_value(value)
+            self._checker.check(value)
             if self._model is not None:
                 self._model.model_validate_json(text)
         except ValidationError as error:

@@ -15,7 +15,7 @@ from typing import Any
 from autogen_core.code_executor import CodeBlock, CodeResult
 from pydantic import JsonValue
 
-from codeact_team.agents.block_calls import Block
+from codeact_team.agents.block_calls import AgentBlock
 from codeact_team.agents.codeact.attempts import Attempt
 from codeact_team.agents.observations import load_result
 from codeact_team.core.component_effects import CodeEffect, Run
@@ -339,7 +339,9 @@ class Restoration:
 
     def _recorded(self, block: PastEffect) -> CodeResult:
         outcome = self._recorder.redactor.restore(self._past.outcome(block))
-        return load_result(outcome) if block.kind == Block.kind else PartBlock.form.validate_python(outcome)
+        return (
+            load_result(outcome) if block.kind == AgentBlock.kind else PartBlock.form.validate_python(outcome)
+        )
 
     async def _refuse_conflicts(self, executor: StreamingCodeExecutor, workspace: str) -> None:
         if workspace.startswith("@"):

@@ -1,4 +1,4 @@
-"""The arguments of a tool: values of the code as plain JSON values, or an error that says where one cannot be."""
+"""Converts the arguments of a tool to plain JSON values; errors name the place of the value."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
 interruptible_module(__name__)
 
 MAX_DEPTH = 100
-"""How deeply the arguments may be nested, as an object of their own."""
+"""Levels of nesting, with the object of all arguments as the first."""
 _MAX_DIGITS = 4_300
-"""What Python itself reads as an integer."""
+"""Digits of an integer that Python itself reads."""
 _MAX_BYTES = MAX_CALL_BYTES - 1 * KIB
 """Leaves room for the id and the name."""
 _CERTAIN_BITS = 14_000
-"""An integer of so many bits has fewer digits."""
+"""An integer of so many bits has certainly fewer digits."""
 
 _PLAIN: frozenset[object] = frozenset((bool, type(None)))
 _LISTS: tuple[type, ...] = (list, tuple, set, frozenset)
 _type_of: Any = type
 
 
-class Problem(Exception):
-    """An argument that cannot be.
+class BadArgument(Exception):
+    """A value cannot be sent to a tool.
 
     Args:
-        kind: The class of what the code gets to see.
-        text: What is wrong, to follow the name of what it is wrong with.
+        kind: The class of the exception for the code.
+        text: What is wrong, without the place of the value, which comes before it.
     """
 
     def __init__(self, kind: type[Exception], text: str) -> None:
@@ -43,13 +43,13 @@ class Problem(Exception):
         self._text = text
         self._path: tuple[str | int, ...] = ()
 
-    def within(self, part: str | int) -> Problem:
-        """The same, seen from the container that has the value at ``part``."""
+    def within(self, part: str | int) -> BadArgument:
+        """Put a step before the place: the value is at ``part`` of a container. Returns itself."""
         self._path = (part, *self._path)
         return self
 
     def error(self, function: str, names: Mapping[str, str]) -> Exception:
-        """What the code gets to see that has called ``function``, with these ``names`` of the parameters by their keys."""
+        """Make the exception for the code that has called ``function``, whose parameters have these names by their keys."""
         place = "the arguments"
         if self._path:
             first, *rest = self._path
@@ -57,8 +57,8 @@ class Problem(Exception):
         return self._kind(f"{function}(): {place} {self._text}")
 
 
-class _TooLarge(Problem):
-    """They are too large, all together."""
+class _TooLarge(BadArgument):
+    """The arguments are too large, all together."""
 
     def __init__(self, size: str) -> None:
         limit = f"{_MAX_BYTES:,}"
@@ -66,17 +66,26 @@ class _TooLarge(Problem):
             ValueError, f"have {size} bytes, and may have {limit}: put the data into a file instead"
         )
 
-    def within(self, part: str | int) -> Problem:
+    def within(self, part: str | int) -> BadArgument:
         return self
 
 
 def plain(arguments: dict[str, Any]) -> dict[str, Any]:
-    """A copy of the arguments, of plain JSON values. Raises a :class:`Problem`, or what a value's methods raise."""
+    """Copy arguments as plain JSON values.
+
+    Raises:
+        BadArgument: If one cannot be sent.
+        Exception: Whatever the methods of a value raise.
+    """
     return _Copy().of(arguments)
 
 
 def encoded(arguments: dict[str, Any]) -> bytes:
-    """Plain arguments as JSON. Raises a :class:`Problem` if they are too large."""
+    """Write plain arguments as JSON.
+
+    Raises:
+        BadArgument: If they are too large.
+    """
     data = encode(arguments).encode()
     if len(data) > _MAX_BYTES:
         raise _TooLarge(f"{len(data):,}")
@@ -105,11 +114,11 @@ class _Copy:
         return self._other(value)
 
     def _container(self, value: Any) -> Any:
-        # by their identities, for what is equal may be anything
+        # by identity: values may define equality as they like
         if id(value) in self._within:
-            raise Problem(ValueError, "contains itself")
+            raise BadArgument(ValueError, "contains itself")
         if len(self._within) == MAX_DEPTH:
-            raise Problem(ValueError, f"is nested too deeply: more than {MAX_DEPTH} levels")
+            raise BadArgument(ValueError, f"is nested too deeply: more than {MAX_DEPTH} levels")
         self._within.append(id(value))
         copy = self._object(value) if issubclass(_type_of(value), dict) else self._list(value)
         self._within.pop()
@@ -121,7 +130,7 @@ class _Copy:
         for index, item in enumerate(items):
             try:
                 items[index] = self.of(item)
-            except Problem as problem:
+            except BadArgument as problem:
                 raise problem.within(index) from None
         return items
 
@@ -130,25 +139,25 @@ class _Copy:
         for key, item in list(value.items()):
             name = self._key(key)
             if name in copy:
-                raise Problem(ValueError, f"has two keys that JSON writes as {name!r:.80}")
+                raise BadArgument(ValueError, f"has two keys that JSON writes as {name!r:.80}")
             self._count(4)
             try:
                 copy[name] = self.of(item)
-            except Problem as problem:
+            except BadArgument as problem:
                 raise problem.within(name) from None
         return copy
 
     def _key(self, key: Any) -> str:
-        """What JSON, which has texts only, writes for a key."""
+        """Return the text that JSON writes for a key."""
         if issubclass(_type_of(key), str):
             return self._text(str.__str__(key))
         try:
             plain = self.of(key)
-        except Problem:
+        except BadArgument:
             plain = None
         if type(plain) in (int, str):
             return str(plain)
-        raise Problem(TypeError, f"must have keys that are texts or whole numbers, not {key!r:.80}")
+        raise BadArgument(TypeError, f"must have keys that are texts or whole numbers, not {key!r:.80}")
 
     def _text(self, value: str) -> str:
         self._count(len(value) + 2)
@@ -157,7 +166,7 @@ class _Copy:
                 value.encode()
             except UnicodeEncodeError as error:
                 where = f"at index {error.start}"
-                raise Problem(ValueError, f"has half a character (a surrogate) {where}") from None
+                raise BadArgument(ValueError, f"has half a character (a surrogate) {where}") from None
         return value
 
     def _other(self, value: Any) -> Any:
@@ -178,10 +187,10 @@ class _Copy:
             if _type_of(item) is not kind:
                 return self.of(item)
         hint = "; its method tolist() makes a list" if hasattr(kind, "tolist") else ""
-        raise Problem(TypeError, f"cannot be sent to a tool: it is of type {_name_of(kind)}{hint}")
+        raise BadArgument(TypeError, f"cannot be sent to a tool: it is of type {_name_of(kind)}{hint}")
 
     def _count(self, size: int) -> None:
-        # what it has at least, to stop before a copy of it all is made
+        # the least size, in order to stop before all of it is copied
         self._size += size
         if self._size > _MAX_BYTES:
             raise _TooLarge(f"at least {self._size:,}")
@@ -189,13 +198,13 @@ class _Copy:
 
 def _integer(value: int) -> int:
     if value.bit_length() > _CERTAIN_BITS and abs(value) >= 10**_MAX_DIGITS:
-        raise Problem(ValueError, f"is an integer of more than {_MAX_DIGITS:,} digits")
+        raise BadArgument(ValueError, f"is an integer of more than {_MAX_DIGITS:,} digits")
     return value
 
 
 def _number(value: float) -> float:
     if value - value != 0:
-        raise Problem(ValueError, f"is {value}, which JSON does not have")
+        raise BadArgument(ValueError, f"is {value}, which JSON does not have")
     return value
 
 

@@ -1,4 +1,4 @@
-"""What the call of a tool comes to: a value, or one of the errors that code sees."""
+"""Answers to calls of tools: values, and the errors that code sees."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 interruptible_module(__name__)
 
 _ID = re.compile(rb'\s*\{\s*"id"\s*:\s*([0-9]{1,15})\s*[,}]')
-"""How an answer begins, for those that cannot be read beyond that."""
+"""The beginning of an answer, for one that cannot be read beyond that."""
 # they came with 3.11
 _GROUP: Any = getattr(builtins, "BaseExceptionGroup", None)
 
@@ -38,7 +38,7 @@ _ERRORS: dict[object, type[ToolError]] = {"denied": ToolDenied, "timed_out": Too
 
 
 class Media:
-    """What a tool returned beside plain values, such as a picture.
+    """A value of a tool that JSON does not have, such as a picture.
 
     Attributes:
         mime_type: Such as ``image/png``.
@@ -50,7 +50,7 @@ class Media:
         self.data = data
 
     def image(self) -> Any:
-        """The picture, as one of PIL's."""
+        """Return the picture as an image of PIL's."""
         from PIL import Image
 
         return Image.open(BytesIO(self.data))
@@ -66,13 +66,13 @@ class Media:
 
 
 CLASSES = (ToolError, ToolDenied, ToolTimeout, Media)
-"""What ``tools`` has beside the tools."""
+"""The members of the module ``tools`` beside the tools."""
 for _class in CLASSES:
     _class.__module__ = "tools"
 
 
 def read_answer(payload: bytes) -> tuple[int | None, Any, ToolError | None]:
-    """The id of the call that is answered, if it can be told, what it returns, and the error that it raises if any."""
+    """Read an answer: the id of its call if it can be read, the value, and the error if there is one."""
     try:
         answer = decode(payload.decode())
         if (error := answer.get("error")) is not None:
@@ -80,9 +80,9 @@ def read_answer(payload: bytes) -> tuple[int | None, Any, ToolError | None]:
         values = [_value(piece) for piece in answer["content"]]
         return answer["id"], values[0] if len(values) == 1 else values or None, None
     except Exception as error:
-        # such as what is nested more deeply than this Python can read
+        # such as a value that is nested more deeply than this Python can read
         number = _ID.match(payload)
-        reason = ToolError(f"what the tool returned cannot be read here: {one_line(error)}")
+        reason = ToolError(f"the result of the tool cannot be read here: {one_line(error)}")
         return int(number[1]) if number else None, None, reason
 
 
@@ -93,10 +93,10 @@ def _value(piece: dict[str, Any]) -> Any:
 
 
 def is_denial(error: BaseException) -> bool:
-    """Whether ``error`` says nothing but that calls were not approved."""
+    """Whether ``error`` consists of denials only: one, or a group of them."""
     waiting = [error]
     for each in waiting:
-        # not isinstance(), which may ask the error itself
+        # not isinstance(), which the error's class may answer itself
         if _GROUP is not None and issubclass(type(each), _GROUP):
             waiting += _GROUP.exceptions.__get__(each)
         elif not issubclass(type(each), ToolDenied):

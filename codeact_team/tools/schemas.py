@@ -1,4 +1,4 @@
-"""Checks arguments that code passes to a tool against the tool's JSON Schema, at bounded cost."""
+"""JSON Schemas that somebody else wrote: their fields and references, and checks of values at bounded cost."""
 
 from __future__ import annotations
 
@@ -13,83 +13,62 @@ from urllib.parse import unquote
 import jsonschema_rs
 from pydantic import JsonValue
 
-from codeact_team.core.visibility import all_visible, cut
-
-MAX_ERROR = 4000
-"""How many characters of an error are passed on."""
-
-_MAX_LEAVES = 3
-
-
-def clean(text: str, limit: int) -> str:
-    """Return at most ``limit`` characters of ``text``, all of them visible."""
-    # nothing is read that will not be shown
-    return cut(all_visible(text[: limit + 1]).strip(), limit)
-
-
-def one_line(text: str, limit: int) -> str:
-    """Return the first paragraph of ``text`` as one line of at most ``limit`` characters."""
-    paragraph = clean(text, 4 * limit).partition("\n\n")[0]
-    return cut(" ".join(paragraph.split()), limit)
-
-
-def describe_error(error: BaseException) -> str:
-    """Say what an exception says, without its traceback; of a group, what its members say."""
-    said = dict.fromkeys(_say(leaf) for leaf, _ in zip(leaves(error), range(_MAX_LEAVES), strict=False))
-    return clean("; ".join(said), MAX_ERROR)
-
-
-def leaves(error: BaseException) -> Iterator[BaseException]:
-    """Yield the exceptions of a group, or ``error`` itself."""
-    if isinstance(error, BaseExceptionGroup):
-        for member in cast("BaseExceptionGroup[BaseException]", error).exceptions:
-            yield from leaves(member)
-    else:
-        yield error
-
-
-def _say(error: BaseException) -> str:
-    text = str(error)[: 4 * MAX_ERROR]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
+from codeact_team.core.visibility import clean, cut
 
 Schema = Mapping[str, JsonValue]
 
-NO_SCHEMA: Schema = {}
-"""Of a value that may be anything."""
+ANYTHING: Schema = {}
+"""The schema of a value that may be anything."""
 
 _MOST_REFERENCES = 20
 
 
+def as_schema(value: object) -> Schema:
+    """Return ``value`` if it is a schema that restricts something, else :data:`ANYTHING`."""
+    return cast("Schema", value) if isinstance(value, Mapping) else ANYTHING
+
+
+def subschemas(schema: Schema, keyword: str) -> Iterator[Schema]:
+    """Yield the schemas in the list under ``keyword``."""
+    listed = schema.get(keyword)
+    return map(as_schema, listed) if isinstance(listed, list) else iter(())
+
+
 @dataclass
 class Fields:
-    """The fields of an object: their schemas by their keys, and which must be there."""
+    """The fields of an object: their schemas by their keys, and the keys of those that are required."""
 
     schemas: dict[str, Schema] = field(default_factory=dict[str, Schema])
     required: set[str] = field(default_factory=set[str])
 
+    def add(self, more: Fields) -> None:
+        """Add fields; of one that is there already, the keywords are merged."""
+        for key, schema in more.schemas.items():
+            self.schemas[key] = {**self.schemas[key], **schema} if key in self.schemas else schema
+        self.required |= more.required
 
-class Document:
-    """A JSON schema, checked against its meta-schema, with what it defines."""
+
+class SchemaDocument:
+    """A JSON Schema, checked against its meta-schema, with its definitions."""
 
     def __init__(self, root: Schema) -> None:
         self.root = root
 
     def resolve(self, schema: Schema) -> Schema:
-        """Follow the reference of ``schema``, if it has one, and add what it says itself."""
+        """Follow the references of ``schema``; its own keywords win over those of its target."""
         for _ in range(_MOST_REFERENCES):
             if not isinstance(reference := schema.get("$ref"), str):
                 return schema
             target = self.find(reference)
             schema = {**target, **{key: value for key, value in schema.items() if key != "$ref"}}
-        return NO_SCHEMA
+        return ANYTHING
 
     def find(self, reference: str) -> Schema:
-        """Return the schema at ``#/like/this``, or one that allows anything if there is none."""
+        """Return the schema at ``#/like/this``, or :data:`ANYTHING` if there is none."""
         return as_schema(self.locate(reference))
 
     def locate(self, reference: str) -> JsonValue:
-        """Return what is at ``#/like/this``; ``None`` if nothing is."""
+        """Return the value at ``#/like/this``; ``None`` if there is none."""
         pointer = unquote(reference)
         found: JsonValue = cast("JsonValue", self.root)
         if pointer == "#":
@@ -105,7 +84,7 @@ class Document:
         return found
 
     def fields_of(self, schema: Schema) -> Fields:
-        """Collect the fields that an object of this schema may have, of all its alternatives."""
+        """Collect the fields of an object of this schema, those of all alternatives included."""
         return self._fields_of(schema, set())
 
     def _fields_of(self, schema: Schema, seen: set[str]) -> Fields:
@@ -114,53 +93,27 @@ class Document:
         # once: references that lead to each other in pairs would double the work with each step
         if isinstance(reference, str) and reference not in seen:
             seen.add(reference)
-            _add(fields, self._fields_of(self.find(reference), seen))
+            fields.add(self._fields_of(self.find(reference), seen))
         for part in subschemas(schema, "allOf"):
-            _add(fields, self._fields_of(part, seen))
+            fields.add(self._fields_of(part, seen))
         for keyword in ("anyOf", "oneOf"):
             if alternatives := [self._fields_of(part, seen) for part in subschemas(schema, keyword)]:
                 in_all = set[str].intersection(*(one.required for one in alternatives))
                 for one in alternatives:
-                    _add(fields, Fields(one.schemas, in_all))
-        _add(fields, _own_fields(schema))
+                    fields.add(Fields(one.schemas, in_all))
+        properties, required = as_schema(schema.get("properties")), schema.get("required")
+        fields.add(
+            Fields(
+                {key: as_schema(value) for key, value in properties.items()},
+                {key for key in required if isinstance(key, str)} if isinstance(required, list) else set(),
+            )
+        )
         return fields
 
     def has_fields(self, schema: Schema) -> bool:
-        """Tell whether this is the schema of an object whose fields are known."""
+        """Whether this is the schema of an object whose fields are known."""
         parts = (schema, *subschemas(schema, "allOf"))
         return any(isinstance(self.resolve(part).get("properties"), Mapping) for part in parts)
-
-
-def subschemas(schema: Schema, keyword: str) -> Iterator[Schema]:
-    """Yield the schemas in the list under ``keyword``."""
-    listed = schema.get(keyword)
-    return map(as_schema, listed) if isinstance(listed, list) else iter(())
-
-
-def as_schema(value: object) -> Schema:
-    """Return ``value`` if it is a schema that says something, and an empty one if not."""
-    return cast("Schema", value) if isinstance(value, Mapping) else NO_SCHEMA
-
-
-def inside(value: JsonValue) -> Iterator[JsonValue]:
-    """Yield the values that a list or a dictionary holds."""
-    if isinstance(value, dict):
-        return iter(value.values())
-    return iter(value) if isinstance(value, list) else iter(())
-
-
-def _own_fields(schema: Schema) -> Fields:
-    properties, required = schema.get("properties"), schema.get("required")
-    return Fields(
-        {key: as_schema(value) for key, value in as_schema(properties).items()},
-        {key for key in required if isinstance(key, str)} if isinstance(required, list) else set(),
-    )
-
-
-def _add(fields: Fields, more: Fields) -> None:
-    for key, schema in more.schemas.items():
-        fields.schemas[key] = {**fields.schemas[key], **schema} if key in fields.schemas else schema
-    fields.required |= more.required
 
 
 MAX_CHECKS = 100_000
@@ -186,24 +139,32 @@ _META_SCHEMAS = ("http://json-schema.org/", "https://json-schema.org/")
 
 
 class Expansion:
-    """Bounds the checks that one value may need, whatever the value; raises ``ValueError`` if there are too many.
+    """Counts the checks that a value may need, whatever the value.
 
-    Where a schema refers to itself, the checker remembers what it has checked. It follows every other reference anew, so
-    forty definitions, each of which refers to the next one twice, mean 2 to the 40th checks.
+    Where a schema refers to itself, the checker remembers the checks it has made. It follows every other reference anew,
+    so forty definitions, each of which refers to the next one twice, mean 2 to the 40th checks.
+
+    Args:
+        schema: The schema.
+
+    Attributes:
+        checks: How often one value is checked at most.
+        is_recursive: Whether a part contains itself.
+
+    Raises:
+        ValueError: If there are more than :data:`MAX_CHECKS`, or the schema refers to a place that it does not have.
     """
 
     def __init__(self, schema: Schema) -> None:
         self._root = schema
         self.is_recursive = False
-        """Whether a part contains itself."""
         self.checks = self._count(schema, 0, iter, {})
-        """How often one value is checked at most."""
         if self.is_recursive:
-            # which reference closes a circle depends on where one begins
+            # which reference closes a circle depends on the part that one begins with
             self.checks = max(self.checks, self._count(schema, 0, reversed, {}))
 
     def _count(self, schema: Schema, depth: int, order: _Order, known: dict[int, int]) -> int:
-        """Count the checks of one value against a part, and against whatever that refers to."""
+        """Count the checks of one value against a part, and against everything that the part refers to."""
         if (checks := known.get(id(schema))) is not None:
             self.is_recursive = self.is_recursive or checks == _UNDER_WAY
             return checks
@@ -216,7 +177,7 @@ class Expansion:
                 (self._count(part, depth + 1, order, known) or 1 for part in order(parts)), default=0
             )
         if not _REPEATED.isdisjoint(schema):
-            # what is evaluated is found out by evaluating it again
+            # the checker finds out what is evaluated by evaluating it again
             checks *= 3
         if checks > MAX_CHECKS:
             raise ValueError(_TOO_MANY)
@@ -224,7 +185,7 @@ class Expansion:
         return checks
 
     def _targets(self, schema: Schema) -> list[Schema]:
-        """Find what a schema refers to, or all that it may refer to where that is not certain."""
+        """Find the target of a schema's reference, or all possible targets where that is not certain."""
         if unbounded := next((keyword for keyword in _UNBOUNDED if keyword in schema), None):
             raise ValueError(f"{unbounded} is not supported; use $ref")
         if not isinstance(reference := schema.get("$ref"), str):
@@ -242,21 +203,21 @@ class Expansion:
                 if fragment in [str(part.get(naming)).removeprefix("#") for naming in _NAMING]:
                     yield cast("JsonValue", part)
             elif "%" in name or any(ending in str(part.get(naming, "")) for naming in ("$id", "id")):
-                yield Document(part).locate(f"#{fragment}")
+                yield SchemaDocument(part).locate(f"#{fragment}")
 
     @cached_property
     def _named(self) -> list[Schema]:
-        """All parts with a name of their own."""
+        """The parts that have a name of their own."""
         level: list[JsonValue] = [cast("JsonValue", self._root)]
         found: list[Schema] = []
         while level:
-            found += [as_schema(item) for item in level if _is_named(item)]
-            level = [inner for item in level for inner in inside(item)]
+            found += [
+                item
+                for item in level
+                if isinstance(item, dict) and any(isinstance(item.get(naming), str) for naming in _NAMING)
+            ]
+            level = [inner for item in level for inner in _inside(item)]
         return found
-
-
-def _is_named(value: JsonValue) -> bool:
-    return isinstance(value, dict) and any(isinstance(value.get(naming), str) for naming in _NAMING)
 
 
 def _parts(schema: Schema, targets: list[Schema]) -> Iterator[list[Schema]]:
@@ -277,15 +238,15 @@ def _parts(schema: Schema, targets: list[Schema]) -> Iterator[list[Schema]]:
 
 
 MAX_DEPTH = 64
-"""How deeply arguments may be nested."""
+"""How deeply a checked value may be nested."""
 
 MAX_WORK = 20_000_000
-"""How many checks of single values the arguments of one call may need; so many take about a second."""
+"""How many checks of single values one value may need; so many take about a second."""
 
 _MAX_BACKTRACKING = 100_000
-_MAX_TOLD_WORK = 100_000
-"""Up to how many checks it is told what does not fit, which takes much longer than to know that it does not: about a
-second where nothing fits."""
+_MAX_EXPLAINED_WORK = 100_000
+"""Up to how many checks the error says what does not fit, which takes much longer than to know that it does not: about
+a second where nothing fits."""
 _MAX_PROBLEMS = 3
 _MAX_PROBLEM = 600
 _MAX_VALUE = 60
@@ -293,18 +254,21 @@ _MAX_PATH = 8
 _MASK = "it"
 
 
-class ValueChecker:
-    """Checks values against a schema, in little time, and looks nothing up elsewhere.
-
-    A ``ValueError`` says that the schema is broken, or refers to what it does not contain.
+class SchemaChecker:
+    """Checks values against a schema, in little time, and without reading anything elsewhere.
 
     Args:
         schema: A JSON Schema.
-        name: What a value is called in errors, such as ``answer``.
-        schema_name: What the schema is called there.
+        name: The name of a value in errors, such as ``answer``.
+        schema_name: The name of the schema there.
+
+    Raises:
+        ValueError: If the schema is broken, or refers to a place that it does not have.
     """
 
-    def __init__(self, schema: Schema, *, name: str, schema_name: str) -> None:
+    def __init__(
+        self, schema: Schema, *, name: str = "arguments", schema_name: str = "the tool's schema"
+    ) -> None:
         self._name, self._schema_name = name, schema_name
         self._is, self._holds, self._does = (
             ("are", "hold", "do") if name.endswith("s") else ("is", "holds", "does")
@@ -325,8 +289,12 @@ class ValueChecker:
         except jsonschema_rs.ReferencingError as error:
             raise ValueError(clean(str(error), _MAX_PROBLEM)) from None
 
-    def check_value(self, value: JsonValue) -> None:
-        """Check a value; a ``ValueError`` says what is wrong and where."""
+    def check(self, value: JsonValue) -> None:
+        """Check a value.
+
+        Raises:
+            ValueError: If it does not fit, or cannot be checked at bounded cost; the text says what is wrong and where.
+        """
         size = _measure(value, MAX_DEPTH)
         if size is None:
             raise ValueError(
@@ -345,25 +313,14 @@ class ValueChecker:
             raise ValueError(
                 f"the {self._name} cannot be checked: {clean(str(error), _MAX_PROBLEM)}"
             ) from None
-        # what says why, unlike what says whether, remembers nothing in a recursion
+        # the iteration over errors, unlike the check, remembers nothing in a recursion
         levels = size.depth if self._expansion.is_recursive else 1
-        if size.values * self._expansion.checks**levels > _MAX_TOLD_WORK:
+        if size.values * self._expansion.checks**levels > _MAX_EXPLAINED_WORK:
             raise ValueError(f"the {self._name} {self._does} not fit {self._schema_name}")
         errors = islice(self._validator.iter_errors(value), _MAX_PROBLEMS)
         raise ValueError(
             "; ".join(f"{_where(error.instance_path, self._name)}: {_refusal(error)}" for error in errors)
         )
-
-
-class ArgumentChecker(ValueChecker):
-    """Checks the arguments of the calls of a tool against its schema, that of an object."""
-
-    def __init__(self, schema: Schema) -> None:
-        super().__init__(schema, name="arguments", schema_name="the tool's schema")
-
-    def check(self, arguments: Mapping[str, JsonValue]) -> None:
-        """Check the arguments of a call; a ``ValueError`` says what is wrong and where."""
-        self.check_value(dict(arguments))
 
 
 class _Size(NamedTuple):
@@ -372,15 +329,22 @@ class _Size(NamedTuple):
 
 
 def _measure(value: JsonValue | Schema, most: int) -> _Size | None:
-    """Measure a value; return ``None`` if it is nested more than ``most`` levels deep."""
+    """Measure a value; ``None`` if it is nested more than ``most`` levels deep."""
     level: list[Any] = [value]
     values = 0
     for depth in range(1, most + 2):
         values += len(level)
-        level = [inner for item in level for inner in inside(item)]
+        level = [inner for item in level for inner in _inside(item)]
         if not level:
             return _Size(depth, values)
     return None
+
+
+def _inside(value: JsonValue) -> Iterable[JsonValue]:
+    """The values that a list or a dictionary holds."""
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def _where(path: Iterable[Any], root: str) -> str:
@@ -390,12 +354,12 @@ def _where(path: Iterable[Any], root: str) -> str:
 
 
 def _refusal(error: Any) -> str:
-    said = clean(" or ".join(dict.fromkeys(_reasons(error))), _MAX_PROBLEM)
-    return f"{said} ({_MASK} is {_short(error.instance)})"
+    reasons = clean(" or ".join(dict.fromkeys(_reasons(error))), _MAX_PROBLEM)
+    return f"{reasons} ({_MASK} is {_short(error.instance)})"
 
 
 def _reasons(error: Any) -> Iterator[str]:
-    """Say why a value does not fit. Where it fits none of several schemas, say why for each."""
+    """Yield why a value does not fit; where it fits none of several schemas, why for each."""
     alternatives: Any = getattr(error.kind, "context", None) or ()
     for errors in alternatives:
         for alternative in errors:
