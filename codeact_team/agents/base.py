@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Self, TypeVar, cast
 
-from autogen_agentchat.agents import ApprovalFuncType, BaseChatAgent
+from autogen_agentchat.agents import BaseChatAgent
 from autogen_agentchat.base import Response
 from autogen_agentchat.messages import BaseChatMessage, MemoryQueryEvent, TextMessage
 from autogen_core import CancellationToken
@@ -20,7 +20,7 @@ from autogen_core.model_context import ChatCompletionContext, UnboundedChatCompl
 from autogen_core.models import ChatCompletionClient, LLMMessage, UserMessage
 from pydantic import BaseModel, ValidationError
 
-from codeact_team.agents.agent_config import ExecutingSettings, Settings, dumped, loaded, settings_of
+from codeact_team.agents.agent_config import ExecutingConfig, Settings, dumped, loaded
 from codeact_team.agents.tool_calls import AgentTools
 from codeact_team.agents.turn import Emit, Item, Turn
 from codeact_team.core.aio import aclosing, streamed, until_cancelled
@@ -126,38 +126,33 @@ def _with(message: LLMMessage, by_text: dict[str, list[_Seen]]) -> LLMMessage:
     return UserMessage(content=[message.content, *shown], source=message.source)
 
 
-Executing = TypeVar("Executing", bound=ExecutingSettings)
+Executing = TypeVar("Executing", bound=ExecutingConfig)
 
 
 class RememberingAgent(BaseChatAgent, Generic[Settings]):
     """An agent that remembers its conversation in a model context. Subclasses define ``_take_turn``.
 
     Args:
-        settings: The class of its plain settings.
-        given: All its settings by name, the live parts among them.
+        settings: Its settings, with live parts.
+        description: What the agent does, for whoever selects the next speaker.
+        model_client: Its model, if it has one.
 
     Raises:
-        TypeError: If there is no such setting.
-        ValueError: If one cannot work.
+        ValueError: If a setting cannot work.
     """
 
-    component_config_schema: type[Any]
-
-    def __init__(self, settings: type[Settings], given: Mapping[str, Any]) -> None:
-        self._settings = settings_of(settings, self.component_config_schema, given)
-        plain = dict(self._settings)
-        super().__init__(plain["name"], plain["description"])
-        memory: Sequence[Memory] | None = given.get("memory")
-        if memory is not None and not _are_memories(memory):
+    def __init__(
+        self, settings: Settings, description: str, model_client: ChatCompletionClient | None
+    ) -> None:
+        self._settings = settings
+        super().__init__(settings.name, description)
+        if settings.memory is not None and not _are_memories(settings.memory):
             raise SettingError("memory: a list of autogen_core.memory.Memory is expected")
-        self._memory = None if memory is None else [wrap(one) for one in memory]
-        client: ChatCompletionClient | None = given.get("model_client")
-        self._model_client = None if client is None else wrap_client(client)
-        self._sight = Sight(plain["max_pictures"], self._model_client)
+        self._memory = [wrap(one) for one in settings.memory or ()]
+        self._model_client = None if model_client is None else wrap_client(model_client)
+        self._sight = Sight(settings.max_pictures, self._model_client)
         self._door = current_door()
-        self._model_context: ChatCompletionContext = (
-            given.get("model_context") or UnboundedChatCompletionContext()
-        )
+        self._model_context = settings.model_context or UnboundedChatCompletionContext()
 
     @property
     def produced_message_types(self) -> Sequence[type[BaseChatMessage]]:
@@ -202,7 +197,7 @@ class RememberingAgent(BaseChatAgent, Generic[Settings]):
 
     async def _recall(self, turn: Turn) -> None:
         """Have the memory add what it knows to the context, and tell of it, as AutoGen's ``AssistantAgent`` does."""
-        updates = [await memory.update_context(self._model_context) for memory in self._memory or ()]
+        updates = [await memory.update_context(self._model_context) for memory in self._memory]
         for update in updates:
             if update.memories.results:
                 await turn.send(MemoryQueryEvent(content=update.memories.results, source=self.name))
@@ -235,17 +230,14 @@ class RememberingAgent(BaseChatAgent, Generic[Settings]):
             await self._model_context.load_state(state["model_context"])
         self._sight.load_state(state)
 
-    def _parts(self) -> dict[str, Any]:
-        """The live settings by field."""
-        return {
-            "model_client": self._model_client,
-            "model_context": self._model_context,
-            "memory": self._memory,
-        }
+    def _dumped_parts(self) -> dict[str, Any]:
+        """The fields of the config that are not dumped as they were given."""
+        return {"model_context": dumped("model_context", self._model_context)}
 
     def _to_config(self) -> Any:
-        parts = {field: dumped(field, part) for field, part in self._parts().items()}
-        return self.component_config_schema(**dict(self._settings), **parts)
+        parts = self._dumped_parts()
+        others = {name: dumped(name, value) for name, value in self._settings if name not in parts}
+        return type(self._settings).model_validate({**others, **parts})
 
     @classmethod
     def _from_config(cls, config: Any) -> Self:
@@ -255,21 +247,26 @@ class RememberingAgent(BaseChatAgent, Generic[Settings]):
 class ExecutingAgent(RememberingAgent[Executing]):
     """An agent that runs code, in an executor that others may share."""
 
-    def __init__(self, settings: type[Executing], given: Mapping[str, Any]) -> None:
-        super().__init__(settings, given)
+    def __init__(
+        self,
+        settings: Executing,
+        description: str,
+        model_client: ChatCompletionClient | None,
+        code_executor: CodeExecutor,
+    ) -> None:
+        super().__init__(settings, description, model_client)
         # what it does passes the door here
-        self._code_executor: CodeExecutor = unwrap(given["code_executor"])
+        self._code_executor = unwrap(code_executor)
         self._tools = AgentTools(
             self.name,
-            tools=given.get("tools", ()),
-            workbench=given.get("workbench"),
-            limits=self._settings.tool_limits,
-            approval=self._settings.approval,
-            handler=given.get("approval_handler"),
-            parks=self._settings.approval_timeout == "park",
+            tools=settings.tools,
+            workbench=settings.workbench,
+            limits=settings.tool_limits,
+            approval=settings.approval,
+            handler=settings.approval_handler,
+            parks=settings.approval_timeout == "park",
         )
-        self._approval_func: ApprovalFuncType | str | None = given.get("approval_func")
-        approve = self._approval_func
+        approve = settings.approval_func
         self._approve = resolve_function(approve) if isinstance(approve, str) else approve
         self._owns_executor = False
         self._left_to_others = False
@@ -299,13 +296,8 @@ class ExecutingAgent(RememberingAgent[Executing]):
             if self._owns_executor:
                 stack.push_async_callback(self._code_executor.stop)
 
-    def _parts(self) -> dict[str, Any]:
-        return {
-            **super()._parts(),
-            "code_executor": self._code_executor,
-            "approval_func": self._approval_func,
-            **self._tools.parts(),
-        }
+    def _dumped_parts(self) -> dict[str, Any]:
+        return {**super()._dumped_parts(), **self._tools.dump()}
 
     @classmethod
     def _from_config(cls, config: Any) -> Self:

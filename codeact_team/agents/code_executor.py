@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Unpack
+from typing import Annotated, ClassVar
 
 from autogen_agentchat.base import Response
 from autogen_agentchat.messages import BaseChatMessage, TextMessage
@@ -20,12 +20,7 @@ from autogen_core.models import (
 )
 from pydantic import AfterValidator, Field
 
-from codeact_team.agents.agent_config import (
-    ExecutingConfig,
-    ExecutingOptions,
-    ExecutingSettings,
-    show_options,
-)
+from codeact_team.agents.agent_config import ExecutingConfig
 from codeact_team.agents.base import ExecutingAgent
 from codeact_team.agents.block_calls import run_blocks, warming_up
 from codeact_team.agents.messages import (
@@ -46,6 +41,7 @@ from codeact_team.core.fences import Languages
 from codeact_team.core.markdown import extract_from_reply
 from codeact_team.core.quoting import as_data, make_inert
 from codeact_team.core.sandbox_description import without_note
+from codeact_team.core.settings import in_config, read_as, takes_settings
 from codeact_team.errors import CodeActTeamError, SettingError
 from codeact_team.models.clients import WrappedClient
 
@@ -63,18 +59,22 @@ def _or_empty(text: str | None) -> str:
     return text or ""
 
 
-class CodeExecutorAgentSettings(ExecutingSettings):
-    """The plain settings of :class:`~codeact_team.CodeExecutorAgent`."""
+class CodeExecutorAgentConfig(ExecutingConfig):
+    """Settings of :class:`~codeact_team.CodeExecutorAgent`."""
 
-    max_retries_on_error: int = Field(0, ge=0)
+    code_executor: Annotated[CodeExecutor, in_config(ComponentModel)] = Field(kw_only=False)
+    """Where and how code runs."""
+    model_client: Annotated[ChatCompletionClient | None, in_config(ComponentModel | None)] = None
+    """The model that writes code; without one, the agent runs the code in the messages."""
+    max_retries_on_error: int = Field(default=0, ge=0)
     """How often code that failed may be written anew."""
     description: str | None = None
     """What the agent does, for whoever selects the next speaker. Default: one of AutoGen's two texts."""
     system_message: Annotated[str | None, AfterValidator(_or_empty)] = SYSTEM_MESSAGE
     """The model's instructions, to which a description of the sandbox is added; empty or null for none."""
-    sources: list[str] | None = None
+    sources: Annotated[Sequence[str] | None, read_as(list[str] | None)] = None
     """Whose code to run; default: everybody's."""
-    supported_languages: list[str] | None = None
+    supported_languages: Annotated[Sequence[str] | None, read_as(list[str] | None)] = None
     """Labels of the code that is run. Default: what the executor runs, or python and sh if it does not say."""
     code_from_messages: bool = False
     """Whether the first attempt runs the code in the messages, so that the model is asked only if that fails."""
@@ -83,15 +83,19 @@ class CodeExecutorAgentSettings(ExecutingSettings):
     default_language: str | None = None
     """What a code block without a label holds. Default: such blocks are left alone."""
 
-    def check(self, *, has_model: bool, has_memory: bool, languages: Sequence[str]) -> None:
-        """Refuse what cannot work together, and warn of what has no effect.
+    def check(self, languages: Sequence[str]) -> None:
+        """Refuse settings that contradict each other, and warn of those without effect.
+
+        Args:
+            languages: Labels of the code that is run.
 
         Raises:
-            SettingError: If there is something.
+            SettingError: If settings contradict each other.
         """
+        has_model = self.model_client is not None
         if self.max_retries_on_error > 0 and not has_model:
             raise SettingError("max_retries_on_error > 0 needs a model_client, to write the code anew")
-        if has_memory and not has_model:
+        if self.memory and not has_model:
             raise SettingError("memory needs a model_client, whose context it adds to")
         if self.code_from_messages and not has_model:
             raise SettingError(
@@ -102,7 +106,7 @@ class CodeExecutorAgentSettings(ExecutingSettings):
             text = (
                 f"sources of {self.name} has no effect with a model_client, unless code_from_messages is true"
             )
-            warnings.warn(text, UserWarning, stacklevel=3)
+            warnings.warn(text, UserWarning, stacklevel=4)
         if not languages:
             raise SettingError("supported_languages is empty: no code would ever run")
         if self.default_language is not None and Languages(languages).resolve(self.default_language) is None:
@@ -112,29 +116,6 @@ class CodeExecutorAgentSettings(ExecutingSettings):
             )
 
 
-class CodeExecutorAgentConfig(CodeExecutorAgentSettings, ExecutingConfig):
-    """Settings of :class:`~codeact_team.CodeExecutorAgent`."""
-
-    code_executor: ComponentModel
-    """Where and how code runs."""
-    model_client: ComponentModel | None = None
-    """The model that writes code; without one, the agent runs the code in the messages."""
-
-
-class CodeExecutorAgentOptions(ExecutingOptions, total=False):
-    """Keyword arguments; see the fields of the same names in :class:`CodeExecutorAgentConfig`."""
-
-    model_client: ChatCompletionClient | None
-    max_retries_on_error: int
-    description: str | None
-    system_message: str | None
-    sources: Sequence[str] | None
-    supported_languages: Sequence[str] | None
-    code_from_messages: bool
-    reflect: bool
-    default_language: str | None
-
-
 _MISSING_APPROVAL = (
     "No approval function set for CodeExecutorAgent. This means code will be executed automatically without human "
     "oversight, by an executor that is not known to be sandboxed. Set an approval_func that reviews the code, or use "
@@ -142,7 +123,7 @@ _MISSING_APPROVAL = (
 )
 
 
-class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentSettings], Component[CodeExecutorAgentConfig]):
+class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentConfig], Component[CodeExecutorAgentConfig]):
     """An agent that runs code, and with a model client also writes it, repairs it and reflects on the result.
 
     A drop-in for AutoGen 0.7's class of that name: the same parameters, events, texts and methods, and any AutoGen
@@ -153,9 +134,7 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentSettings], Component[Cod
     calls of the turn.
 
     Args:
-        name: Name of the agent.
-        code_executor: Where and how code runs.
-        **options: The fields of :class:`CodeExecutorAgentConfig`, parts as objects instead of configs. ``tools`` may
+        **settings: The fields of :class:`CodeExecutorAgentConfig`, parts as objects instead of configs. ``tools`` may
             hold functions, too, and ``approval_func`` and ``approval_handler`` be functions; of functions only import
             paths can be dumped. Where no ``approval_handler`` is given, the one of
             :func:`codeact_team.tools.approvals.asking` is asked; where there is none, what would be asked is denied.
@@ -182,16 +161,14 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentSettings], Component[Cod
     component_config_schema = CodeExecutorAgentConfig
     component_provider_override = "codeact_team.CodeExecutorAgent"
 
-    @show_options(CodeExecutorAgentOptions, CodeExecutorAgentConfig)
-    def __init__(
-        self, name: str, code_executor: CodeExecutor, **options: Unpack[CodeExecutorAgentOptions]
-    ) -> None:
-        if options.get("description") is None:
-            has_model = options.get("model_client") is not None
-            options["description"] = (
+    @takes_settings(CodeExecutorAgentConfig)
+    def __init__(self, settings: CodeExecutorAgentConfig) -> None:
+        if settings.description is None:
+            has_model = settings.model_client is not None
+            settings.description = (
                 self.DEFAULT_AGENT_DESCRIPTION if has_model else self.DEFAULT_TERMINAL_DESCRIPTION
             )
-        super().__init__(CodeExecutorAgentSettings, {"name": name, "code_executor": code_executor, **options})
+        super().__init__(settings, settings.description, settings.model_client, settings.code_executor)
         self._turn: CodeTurn | None = None
         if self._tools and not isinstance(self._code_executor, SessionCodeExecutor):
             raise SettingError(
@@ -203,14 +180,10 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentSettings], Component[Cod
                 f"rollback_on_error: {type(self._code_executor).__name__} keeps no variables to go back to; that needs a "
                 "session: DockerSessionCodeExecutor or ConfinedSessionCodeExecutor"
             )
-        self._settings.check(
-            has_model=self._model_client is not None,
-            has_memory=bool(self._memory),
-            languages=self.languages,
-        )
-        # a StreamingCodeExecutor is a sandbox, and says itself what is loosened
+        settings.check(self.languages)
+        # a StreamingCodeExecutor is a sandbox, and reports its relaxations itself
         if self._approve is None and not isinstance(self._code_executor, StreamingCodeExecutor):
-            warnings.warn(_MISSING_APPROVAL, UserWarning, stacklevel=2)
+            warnings.warn(_MISSING_APPROVAL, UserWarning, stacklevel=3)
 
     @property
     def languages(self) -> Sequence[str]:
@@ -404,7 +377,8 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentSettings], Component[Cod
             turn.add([f"[This reply was {turn.broken}, so no code in it was run.]"])
 
     def _to_config(self) -> CodeExecutorAgentConfig:
-        if self._approval_func is not None and not isinstance(self._approval_func, str):
+        approve = self._settings.approval_func
+        if approve is not None and not isinstance(approve, str):
             raise SettingError(
                 "Cannot serialize CodeExecutorAgent with approval_func set to a function: name the function by its "
                 "import path, `module:function`"

@@ -5,27 +5,31 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Unpack
+from typing import Annotated
 
 from autogen_agentchat.base import Response
 from autogen_agentchat.messages import BaseChatMessage, TextMessage
 from autogen_core import CancellationToken, Component, ComponentModel
 from autogen_core.models import AssistantMessage, ChatCompletionClient, SystemMessage, UserMessage
+from pydantic import Field
 
-from codeact_team.agents.agent_config import AgentConfig, AgentOptions, AgentSettings, show_options
+from codeact_team.agents.agent_config import AgentConfig
 from codeact_team.agents.base import RememberingAgent
 from codeact_team.agents.messages import add_to_context, given_answer, text_of, visible_to
 from codeact_team.agents.observations import ExecutionRecord, shorten
 from codeact_team.agents.turn import Emit, Turn
 from codeact_team.core.execution import Drawn, pictures_from_metadata
 from codeact_team.core.quoting import as_data, make_inert
+from codeact_team.core.settings import in_config, takes_settings
 from codeact_team.models.clients import wrap_client
 from codeact_team.models.verdicts import REFLECTION_SYSTEM_MESSAGE
 
 
-class ReflectionAgentSettings(AgentSettings):
-    """The plain settings of :class:`ReflectionAgent`."""
+class ReflectionAgentConfig(AgentConfig):
+    """Settings of :class:`ReflectionAgent`."""
 
+    model_client: Annotated[ChatCompletionClient, in_config(ComponentModel)] = Field(kw_only=False)
+    """The model that judges."""
     description: str = (
         "A reviewer who judges whether the task is solved, and says what to do next if it is not."
     )
@@ -34,21 +38,7 @@ class ReflectionAgentSettings(AgentSettings):
     """The model's instructions; empty for none."""
 
 
-class ReflectionAgentConfig(ReflectionAgentSettings, AgentConfig):
-    """Settings of :class:`ReflectionAgent`."""
-
-    model_client: ComponentModel
-    """The model that judges."""
-
-
-class ReflectionAgentOptions(AgentOptions, total=False):
-    """Keyword arguments; see the fields of the same names in :class:`ReflectionAgentConfig`."""
-
-    description: str
-    system_message: str
-
-
-class ReflectionAgent(RememberingAgent[ReflectionAgentSettings], Component[ReflectionAgentConfig]):
+class ReflectionAgent(RememberingAgent[ReflectionAgentConfig], Component[ReflectionAgentConfig]):
     """Reads the task, the code and its result, and answers with a verdict; with the answer to the task if it accepts.
 
     The verdict is a :class:`~codeact_team.models.verdicts.Verdict` in the response's metadata. The response's text is the
@@ -58,20 +48,16 @@ class ReflectionAgent(RememberingAgent[ReflectionAgentSettings], Component[Refle
     read is a verdict that does not accept, and says so.
 
     Args:
-        name: Name of the agent.
-        model_client: The model that judges.
-        **options: The fields of :class:`ReflectionAgentConfig`, parts as objects instead of configs.
+        **settings: The fields of :class:`ReflectionAgentConfig`, parts as objects instead of configs.
     """
 
     component_config_schema = ReflectionAgentConfig
     component_provider_override = "codeact_team.ReflectionAgent"
 
-    @show_options(ReflectionAgentOptions, ReflectionAgentConfig)
-    def __init__(
-        self, name: str, model_client: ChatCompletionClient, **options: Unpack[ReflectionAgentOptions]
-    ) -> None:
-        self._judge = wrap_client(model_client)
-        super().__init__(ReflectionAgentSettings, {"name": name, "model_client": self._judge, **options})
+    @takes_settings(ReflectionAgentConfig)
+    def __init__(self, settings: ReflectionAgentConfig) -> None:
+        self._judge = wrap_client(settings.model_client)
+        super().__init__(settings, settings.description, self._judge)
 
     async def _take_turn(
         self, messages: Sequence[BaseChatMessage], cancellation_token: CancellationToken, emit: Emit

@@ -217,7 +217,7 @@ class Batch:
         for part in config.parts:
             if issubclass(part.component, BudgetTermination):
                 settings = BudgetTerminationConfig.model_validate(part.config)
-                prices |= settings.prices
+                prices |= settings.price_list
                 currency = settings.currency
         if self._limits.max_cost is not None and not prices:
             raise SettingError(

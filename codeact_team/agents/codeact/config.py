@@ -20,10 +20,10 @@ from typing import Annotated, Any, Self, TypeAlias
 from autogen_agentchat.base import Handoff
 from autogen_core import CancellationToken, ComponentModel
 from autogen_core.code_executor import CodeExecutor, FunctionWithRequirements, FunctionWithRequirementsStr
-from autogen_core.models import RequestUsage
+from autogen_core.models import ChatCompletionClient, RequestUsage
 from pydantic import AfterValidator, BaseModel, Field, JsonValue, TypeAdapter
 
-from codeact_team.agents.agent_config import ExecutingConfig, ExecutingOptions, ExecutingSettings
+from codeact_team.agents.agent_config import ExecutingConfig
 from codeact_team.agents.codeact.reply import HandoffConfig
 from codeact_team.agents.observations import Ending
 from codeact_team.core.aio import Timer
@@ -32,6 +32,7 @@ from codeact_team.core.effects import Door, Effect, perform
 from codeact_team.core.events import ClockRead
 from codeact_team.core.executor_interface import SessionCodeExecutor
 from codeact_team.core.providers import resolve_function
+from codeact_team.core.settings import in_config
 from codeact_team.errors import ConfigError, SettingError
 
 LAST_CALL_SECONDS = 30.0
@@ -384,28 +385,40 @@ def render(system_message: str, functions: Sequence[GivenFunction], tools: str, 
     return _GAP.sub("\n\n", text).strip()
 
 
-class CodeActAgentSettings(Limits, ExecutingSettings):
-    """The plain settings of :class:`~codeact_team.CodeActAgent`."""
+class CodeActAgentConfig(Limits, ExecutingConfig):
+    """Settings of :class:`~codeact_team.CodeActAgent`."""
 
+    model_client: Annotated[ChatCompletionClient, in_config(ComponentModel)] = Field(kw_only=False)
+    """The model that writes code."""
+    code_executor: Annotated[CodeExecutor, in_config(ComponentModel)] = Field(kw_only=False)
+    """Where the code runs: a session executor, whose interpreter lives on."""
+    functions: Annotated[Sequence[Function], in_config(list[ImportPath])] = Field(
+        default_factory=list[Function]
+    )
+    """Functions given to the code: import paths, `module:function`, of what the image has."""
+    handoffs: Annotated[Sequence[Handoff | str] | None, in_config(list[HandoffConfig] | None)] = None
+    """Agents that the work can be handed to, in a Swarm: their names, or more about each."""
     description: str = "An agent that solves tasks by writing Python code and running it, step by step."
     """What the agent does, for whoever selects the next speaker."""
     system_message: str = CODEACT_SYSTEM_MESSAGE
     """The model's instructions, with `$functions` and `$tools` where these are to be described; empty for none. The
     sandbox is described at `$sandbox`, or at the end."""
-    max_retries_on_error: int | None = Field(None, ge=0)
+    max_retries_on_error: int | None = Field(default=None, ge=0)
     """How many errors in a row the model may mend, deciding each time whether that is worth it. Default: an error is a
     result like others."""
-    max_reflections: int = Field(0, ge=0)
+    max_reflections: int = Field(default=0, ge=0)
     """How often a reflection on the answer may send the agent back to work. Default: there is no reflection."""
 
-    attempts: int = Field(1, ge=1, le=32)
+    attempts: int = Field(default=1, ge=1, le=32)
     """How many attempts at a task are made side by side, each in a branch of the session: with the variables and files as they
     are, a conversation and the limits of its own. The model then chooses the best answer, and the agent goes on with the
     variables, files and conversation of that attempt; the others are dropped, and cost what they cost. Until then only tools
     are called that `tool_limits.repeatable` names. One attempt is made where variables cannot be copied: while code holds
     files open for writing, sockets, threads or processes; that is told. A model at temperature 0 makes the same attempt so
     many times."""
-    output_schema: dict[str, Any] | None = None
+    output_schema: Annotated[Mapping[str, Any] | type[BaseModel] | None, in_config(dict[str, Any] | None)] = (
+        None
+    )
     """A JSON Schema that the answer has to fit: what the code calls `final_answer` with, or a reply that is nothing but
     JSON. The message of the answer then is that JSON. What does not fit is told to the model, which goes on within its
     limits; at the end of these nothing counts as an answer. Default: an answer is any text."""
@@ -420,37 +433,6 @@ class CodeActAgentSettings(Limits, ExecutingSettings):
             raise SettingError(
                 "max_reflections has no effect with max_steps 1: there is no step to go back to"
             )
-
-
-class CodeActAgentConfig(CodeActAgentSettings, ExecutingConfig):
-    """Settings of :class:`~codeact_team.CodeActAgent`."""
-
-    model_client: ComponentModel
-    """The model that writes code."""
-    code_executor: ComponentModel
-    """Where the code runs: a session executor, whose interpreter lives on."""
-    functions: list[ImportPath] = Field(default_factory=list)
-    """Functions given to the code: import paths, `module:function`, of what the image has."""
-    handoffs: list[HandoffConfig] | None = None
-    """Agents that the work can be handed to, in a Swarm: their names, or more about each."""
-    model_context: ComponentModel | None = None
-    """What the model remembers. Default: everything. The task, the functions and the latest result stay in view."""
-
-
-class CodeActAgentOptions(ExecutingOptions, total=False):
-    """Keyword arguments; see the fields of the same names in :class:`CodeActAgentConfig`."""
-
-    functions: Sequence[Function]
-    handoffs: Sequence[Handoff | str] | None
-    description: str
-    system_message: str
-    max_steps: int
-    max_seconds: float | None
-    max_tokens: int | None
-    max_retries_on_error: int | None
-    max_reflections: int
-    attempts: int
-    output_schema: Mapping[str, Any] | type[BaseModel] | None
 
 
 def check_executor(executor: CodeExecutor, *, attempts: int = 1) -> SessionCodeExecutor:

@@ -14,7 +14,7 @@ from autogen_core.models import AssistantMessage, LLMMessage, SystemMessage, Use
 
 from codeact_team.agents.base import Sight
 from codeact_team.agents.block_calls import CANCELLED, run_blocks, warming_up
-from codeact_team.agents.codeact.config import CodeActAgentSettings
+from codeact_team.agents.codeact.config import CodeActAgentConfig
 from codeact_team.agents.codeact.reply import (
     HOW_TO_ANSWER,
     Handoffs,
@@ -46,7 +46,7 @@ _NOT_RUN = "The code in that answer was not run."
 class CodeActLoop:
     """How an agent works on a task; what it has come to is in a :class:`CodeActRun`."""
 
-    settings: CodeActAgentSettings
+    settings: CodeActAgentConfig
     model_client: WrappedClient
     executor: SessionCodeExecutor
     context: ChatCompletionContext
