@@ -14,10 +14,10 @@ from autogen_agentchat.messages import ModelClientStreamingChunkEvent
 from pydantic import JsonValue
 
 from codeact_team.agents.observations import RESULT_KEY
-from codeact_team.config.document import without_secrets
 from codeact_team.core.effects import Event
 from codeact_team.core.events import VERSION, ArtifactReference, MessageSent, Output, Said, Words, dump
 from codeact_team.core.execution import PICTURES_KEY, Artifact
+from codeact_team.core.redaction import without_secrets
 from codeact_team.runs.result import RunEnding, RunResult
 
 _SOURCE = "codeact-team"

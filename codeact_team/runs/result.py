@@ -19,7 +19,6 @@ from typing import Any, cast
 from autogen_agentchat.messages import ModelClientStreamingChunkEvent
 from autogen_core.models import RequestUsage
 
-from codeact_team.config.document import without_secrets
 from codeact_team.core.effects import Event
 from codeact_team.core.events import (
     BlockBegan,
@@ -31,6 +30,7 @@ from codeact_team.core.events import (
     ToolCallEnded,
 )
 from codeact_team.core.execution import CallOutcome
+from codeact_team.core.redaction import without_secrets
 from codeact_team.errors import CodeActTeamError, EngineError, SandboxLostError
 from codeact_team.runs.run_files import RunFile
 
