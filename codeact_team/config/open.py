@@ -12,8 +12,8 @@ from autogen_agentchat.base import ChatAgent, Team
 
 from codeact_team.config.document import ConfigSource, is_text
 from codeact_team.config.dumping import credentials_of
-from codeact_team.config.for_every import ForEvery
 from codeact_team.config.loading import CheckedConfig, read_config
+from codeact_team.config.overrides import ForEvery
 from codeact_team.core.events import Opened
 from codeact_team.core.executor_interface import StreamingCodeExecutor
 from codeact_team.core.providers import Policy
