@@ -135,6 +135,10 @@ class Door:
         self._listeners: dict[Listener, bool] = {} if outer is None else {outer.tell: False}
         self._spans = count(1) if outer is None else outer._spans
         self._failures: list[BaseException] = []
+        self.sent: set[str] = set() if outer is None else outer.sent
+        """Ids of the messages that were emitted."""
+        self.streamed: set[str] = set() if outer is None else outer.streamed
+        """Ids of the messages whose text was emitted piece by piece."""
         self._broken: BaseException | None = None
 
     def put_outside(self, handler: Handler) -> None:

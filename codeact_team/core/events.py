@@ -14,12 +14,17 @@ from functools import cache
 from hashlib import sha256
 from typing import Annotated, Any
 
-from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage, MessageFactory
+from autogen_agentchat.messages import (
+    BaseAgentEvent,
+    BaseChatMessage,
+    MessageFactory,
+    ModelClientStreamingChunkEvent,
+)
 from autogen_core.code_executor import CodeResult
 from autogen_core.models import RequestUsage
 from pydantic import JsonValue, PlainSerializer, PlainValidator, TypeAdapter
 
-from codeact_team.core.effects import Event, error_text
+from codeact_team.core.effects import Door, Event, current_door, error_text
 from codeact_team.core.execution import (
     Artifact,
     BoundName,
@@ -29,8 +34,8 @@ from codeact_team.core.execution import (
     SessionResult,
 )
 
-VERSION = 2
-"""Of the events as JSON. The first was AutoGen's messages as ``--json`` printed them."""
+VERSION = 3
+"""Of the events as JSON."""
 
 
 @dataclass(kw_only=True)
@@ -164,6 +169,7 @@ class ModelCallEnded(EffectEvent):
     Attributes:
         usage: The tokens that it cost; ``None`` where nobody knows.
         cached: Whether the answer cost nothing, as it was there already.
+        first_piece: Seconds until its first words came, where it is streamed.
         error: What went wrong, if something did.
     """
 
@@ -171,20 +177,13 @@ class ModelCallEnded(EffectEvent):
     usage: RequestUsage | None = None
     cached: bool = False
     finish_reason: str | None = None
+    first_piece: float | None = None
     error: str | None = None
 
 
 @dataclass(kw_only=True)
 class Words(AgentEvent):
     """A piece of what a model writes, as it comes; ``message_id`` is that of the message that will have all of it."""
-
-    text: str
-    message_id: str | None = None
-
-
-@dataclass(kw_only=True)
-class Thought(AgentEvent):
-    """What a model thought before it spoke."""
 
     text: str
     message_id: str | None = None
@@ -409,19 +408,6 @@ class Approval(AgentEvent):
 
 
 @dataclass(kw_only=True)
-class CodeWritten(AgentEvent):
-    """A model has written code that is to run, or proposed a correction, or a reply whose code is not run.
-
-    ``attempt`` is the number of attempts made before.
-    """
-
-    text: str
-    blocks: Sequence[Code]
-    attempt: int
-    message_id: str
-
-
-@dataclass(kw_only=True)
 class Decision(AgentEvent):
     """A model has decided whether code that failed is worth another attempt."""
 
@@ -443,13 +429,6 @@ class Judged(AgentEvent):
     next_step: str = ""
     answer: str = ""
     message_id: str | None = None
-
-
-@dataclass(kw_only=True)
-class HandedOff(AgentEvent):
-    """An agent has handed the work to another."""
-
-    target: str
 
 
 @dataclass(kw_only=True)
@@ -660,23 +639,33 @@ Message = Annotated[
 
 @dataclass(kw_only=True)
 class MessageSent(Event, type="message"):
-    """A message of AutoGen's has come out of the team.
+    """A message: an agent of this package has sent or received it, or it has come out of the team.
 
-    An agent of ours has told of what is in it before; the same thing then has the same id.
+    Each message is emitted once, as soon as it is known, also that of an agent inside a tool.
     """
 
     message: Message
 
 
-@dataclass(kw_only=True)
-class Said(Event):
-    """An agent of ours has said this message, or has just read it.
+def emit_piece(piece: Words | Output, door: Door | None) -> None:
+    """Emit a piece of a message, which AutoGen's chunks repeat."""
+    if (door := current_door() or door) is not None:
+        if piece.message_id is not None:
+            door.streamed.add(piece.message_id)
+        door.tell(piece)
 
-    It comes out of the team a little later, as :class:`MessageSent` and with the same id; that of an agent inside a tool
-    does not.
-    """
 
-    message: Message
+def emit_message(message: BaseChatMessage | BaseAgentEvent, door: Door | None) -> None:
+    """Emit a message, or a piece of one, unless it was emitted before."""
+    door = current_door() or door
+    if door is None:
+        return
+    if not isinstance(message, ModelClientStreamingChunkEvent):
+        if message.id not in door.sent:
+            door.sent.add(message.id)
+            door.tell(MessageSent(message=message))
+    elif message.full_message_id not in door.streamed:
+        door.tell(Words(agent=message.source, text=message.content, message_id=message.full_message_id))
 
 
 @cache

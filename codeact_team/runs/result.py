@@ -16,14 +16,12 @@ from enum import StrEnum
 from signal import Signals
 from typing import Any, cast
 
-from autogen_agentchat.messages import ModelClientStreamingChunkEvent
 from autogen_core.models import RequestUsage
 
 from codeact_team.core.effects import Event
 from codeact_team.core.events import (
     BlockBegan,
     BudgetSpent,
-    MessageSent,
     ModelCallEnded,
     RunBegan,
     ToolCallBegan,
@@ -283,7 +281,7 @@ class Costs:
         self._calls_of_code: set[int] = set()
         self._tools: dict[str, ToolUse] = {}
         self.messages = 0
-        """How many there were, the task included and chunks not."""
+        """How many have come out of the team, the task included and chunks not."""
         self.cost: Cost | None = None
         """In money, where a budget has prices."""
 
@@ -306,8 +304,6 @@ class Costs:
         match event:
             case RunBegan() if not self._in_all:
                 self._begin()
-            case MessageSent():
-                self.messages += not isinstance(event.message, ModelClientStreamingChunkEvent)
             case ModelCallEnded(usage=RequestUsage() as usage, cached=False):
                 self._prompt_tokens += usage.prompt_tokens
                 self._completion_tokens += usage.completion_tokens

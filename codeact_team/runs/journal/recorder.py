@@ -12,14 +12,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from autogen_agentchat.messages import ModelClientStreamingChunkEvent
 from pydantic import JsonValue
 
 from codeact_team.agents.codeact.attempts import Attempt
 from codeact_team.core.aio import to_the_end
 from codeact_team.core.component_effects import CodeEffect, CodeRun
 from codeact_team.core.effects import Effect, Event, Perform
-from codeact_team.core.events import MessageSent, OpenQuestion, Output, Words, dump
+from codeact_team.core.events import OpenQuestion, Output, Words, dump
 from codeact_team.core.execution import Artifact, Outcome
 from codeact_team.core.executor_interface import RecordedFile, StreamingCodeExecutor
 from codeact_team.core.places import place_of
@@ -144,8 +143,6 @@ class Recorder:
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Words | Output):
-            return
-        if isinstance(event, MessageSent) and isinstance(event.message, ModelClientStreamingChunkEvent):
             return
         self._write_apart({}, {"event": dump(event)}, is_end=event.type in _ENDS)
 
