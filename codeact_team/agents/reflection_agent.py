@@ -42,10 +42,10 @@ class ReflectionAgent(RememberingAgent[ReflectionAgentConfig], Component[Reflect
     """Reads the task, the code and its result, and answers with a verdict; with the answer to the task if it accepts.
 
     The verdict is a :class:`~codeact_team.models.verdicts.Verdict` in the response's metadata. The response's text is the
-    answer, where there is one: ``result.messages[-1].to_text()`` of a team that ends with an accepting review. An answer
-    that another agent has come to since the last review, by ``final_answer`` or as a CodeAct agent, is passed on word
-    for word, else the reviewer writes one. Without an answer the text is the verdict. A reply of the model that cannot be
-    read is a verdict that does not accept, and says so.
+    answer, if there is one: ``result.messages[-1].to_text()`` of a team that ends with an accepting review. If another
+    agent has given an answer since the last review, by ``final_answer`` or as a CodeAct agent, it is passed on word for
+    word; otherwise the reviewer writes one. Without an answer, the text is the verdict. If the model's reply cannot be
+    read, the verdict does not accept, and says why.
 
     Args:
         **settings: The fields of :class:`ReflectionAgentConfig`, parts as objects instead of configs.
@@ -69,19 +69,19 @@ class ReflectionAgent(RememberingAgent[ReflectionAgentConfig], Component[Reflect
                 await add_to_context(self._model_context, [message])
             else:
                 drawn = Drawn(await asyncio.to_thread(pictures_from_metadata, message.metadata))
-                report = self._sight.tell(_execution_report(message, record), drawn)
+                report = self._vision.add(_execution_report(message, record), drawn)
                 await self._model_context.add_message(UserMessage(content=report, source=message.source))
         await self._recall(turn)
         instructions = self._settings.system_message
         system = [SystemMessage(content=instructions)] if instructions else []
         messages_so_far = await self._model_context.get_messages()
-        conversation = self._sight.show(visible_to(self._judge, [*system, *messages_so_far]))
+        conversation = self._vision.show(visible_to(self._judge, [*system, *messages_so_far]))
         given = next(filter(None, map(given_answer, reversed(messages))), None)
         judged = await turn.reflect(self._judge, conversation, cancellation_token, answered=given is not None)
         if given is not None and judged.value.accepted:
             judged = replace(judged, value=judged.value.model_copy(update={"answer": given}))
         verdict = await turn.judge(judged, turn.message_id)
-        # a reviewer quotes code; an agent that runs code must not take it for new
+        # a reviewer quotes code, which must not be run as new code
         said, answer = make_inert(verdict.to_text()), make_inert(shorten(verdict.answer))
         remembered = AssistantMessage(content=f"{said}\n\n{answer}".rstrip(), source=self.name)
         await self._model_context.add_message(remembered)
@@ -90,7 +90,7 @@ class ReflectionAgent(RememberingAgent[ReflectionAgentConfig], Component[Reflect
 
 
 def _execution_report(message: BaseChatMessage, record: ExecutionRecord) -> str:
-    """What another agent ran and what came of it, for the model: the code it may not have seen, the output as data."""
+    """The code that another agent ran, which the model may not have seen, and its result, the output as data."""
     code = "\n\n".join(f"[{block.language}]\n{block.code}" for block in record.blocks)
     text = (
         f"{message.source} was to run this code (attempt {record.attempts}):\n{code}\n\n"

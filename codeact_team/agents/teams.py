@@ -30,7 +30,7 @@ class ReflectionTerminationConfig(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     source: str | None = Field(default=None, kw_only=False)
-    """Whose verdict counts. Default: anybody's."""
+    """The reviewer whose verdict counts. Default: any."""
 
 
 class ReflectionTermination(TerminationCondition, Component[ReflectionTerminationConfig]):
@@ -98,8 +98,8 @@ def round_robin_team(
         approval_func: Asked before each execution.
 
     Returns:
-        An AutoGen team. Its last message is the answer where the reviewer accepts. The executor starts on first use;
-        whoever opened a scope, or calls its ``stop``, stops it.
+        An AutoGen team. Its last message is the answer if the reviewer accepts. The executor starts on first use, and
+        stops at the end of the scope it belongs to, or by its ``stop``.
 
     Raises:
         ValueError: If a limit leaves no room for any work.
@@ -135,6 +135,6 @@ def round_robin_team(
 
 
 def _coder_system_message() -> str:
-    """What the coder of the shipped config ``team`` is told, where people read and change it."""
+    """The instructions of the coder in the shipped config ``team``, where people read and change them."""
     team: Any = YAML(typ="safe", pure=True).load(shipped_configs()["team"])  # pyright: ignore[reportUnknownMemberType]
     return team["config"]["participants"][0]["config"]["system_message"]
