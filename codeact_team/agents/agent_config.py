@@ -90,11 +90,11 @@ class ExecutingConfig(AgentConfig):
     )
     """Rules that allow or deny code blocks and calls of tools, or have a person asked; the first that fits decides."""
     approval_timeout: WhenNobodyIsThere = "deny"
-    """What happens to a question that nobody is there to answer: `deny`, or `park`. A run that is parked waits until
+    """What happens to a question when there is nobody to answer it: `deny`, or `park`. A run that is parked waits until
     nothing else is under way, and ends. After `codeact-team answer`, `codeact-team resume` continues it, on whatever day.
-    The code that asked then runs again, and its earlier calls get the same answers. Where it could reach more than its
+    The code that asked then runs again, and its earlier calls get the same answers. If it could reach more than its
     workspace, such as a network, it does not run again: its outcome is reported as unknown, its variables are lost, and it
-    has to ask anew. What is not recorded cannot be parked, and is denied."""
+    has to ask again. In a run that is not recorded, the question is denied."""
     approval_handler: Annotated[Handler | str | None, in_config(FunctionPath | None)] = None
     """Import path, `module:function`, of the function that is asked. Default: the person at the terminal."""
     approval_func: Annotated[ApprovalFuncType | str | None, in_config(FunctionPath | None)] = None
@@ -104,10 +104,10 @@ class ExecutingConfig(AgentConfig):
     stream_output: bool = False
     """Whether the code's output is streamed while it runs."""
     rollback_on_error: bool = False
-    """Whether code that fails leaves the variables, and the files of the workspace, as they were before it, so that a
-    further attempt does not begin with half of what was to be changed. Needs a session executor. What code does by tools, and
-    outside the workspace, is not undone. Code is not rolled back where variables cannot be copied: while it holds files
-    open for writing, sockets, threads or processes; that is reported."""
+    """Whether the variables, and the files of the workspace, are rolled back after code that fails, so that the next attempt
+    does not begin with half of the changes. Needs a session executor. Calls of tools, and effects outside the workspace, are
+    not undone. Nothing is rolled back if variables cannot be copied: while code holds files open for writing, sockets,
+    threads or processes; that is reported."""
 
 
 Settings = TypeVar("Settings", bound=AgentConfig)

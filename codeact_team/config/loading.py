@@ -226,7 +226,7 @@ def _reason(part: PlacedComponent, error: Exception) -> str:
         case ValueError() | TypeError() | NotImplementedError():
             return str(error)
         case _:
-            # clients read their keys in this process's environment, whatever references are looked up in
+            # clients read their keys in this process's environment, wherever references are looked up
             missing = missing_key(part.component, part.config, os.environ)
             return missing or f"{type(error).__name__}: {error}"
 

@@ -178,7 +178,7 @@ def objection_of_client(
 
 
 def change_client(
-    component: ComponentClass, config: dict[str, Any], setting: str, said: Container[str]
+    component: ComponentClass, config: dict[str, Any], setting: str, set_before: Container[str]
 ) -> Mapping[str, Resolved | None]:
     """Adapt the rest of a client's config to a changed setting.
 
@@ -186,7 +186,7 @@ def change_client(
         component: The client's class.
         config: Its config, with the new value; it is changed.
         setting: The setting that has been changed.
-        said: Keys that an override has set, which stay.
+        set_before: Keys that an override has set, which stay.
 
     Returns:
         The other keys that are changed, each with the reference that its new value was written with, if any.
@@ -195,7 +195,7 @@ def change_client(
         # the abilities in a config are kept for another model on its server, unless that model is known
         without = {key: value for key, value in config.items() if key not in _ABOUT_THE_MODEL}
         if listed_info(component, without) or info_by_name(config["model"]):
-            outdated = [key for key in _ABOUT_THE_MODEL if key in config and key not in said]
+            outdated = [key for key in _ABOUT_THE_MODEL if key in config and key not in set_before]
             for key in outdated:
                 del config[key]
             return dict.fromkeys(outdated)

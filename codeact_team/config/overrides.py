@@ -347,8 +347,12 @@ def apply_for_every(document: Document, overrides: Sequence[ForEvery], policy: P
     for override in overrides:
         for part, setting in _taking(override, parts, document):
             place_of = (*part.path, "config")
-            said = {key for key in part.config if _is_said((*place_of, key), [*document.overrides, *origins])}
-            for key, reference in _set_in(part, setting, override, said).items():
+            set_before = {
+                key
+                for key in part.config
+                if _is_overridden((*place_of, key), [*document.overrides, *origins])
+            }
+            for key, reference in _set_in(part, setting, override, set_before).items():
                 place = (*place_of, key)
                 origins[place] = override.name
                 if reference is not None:
@@ -356,22 +360,22 @@ def apply_for_every(document: Document, overrides: Sequence[ForEvery], policy: P
     return document.overridden(data, origins, references)
 
 
-def _is_said(path: Path, places: Iterable[Path]) -> bool:
+def _is_overridden(path: Path, places: Iterable[Path]) -> bool:
     """Whether one of the places of overrides is at ``path``, above or below it."""
     return any(is_in(path, place) or is_in(place, path) for place in places)
 
 
 def _set_in(
-    part: PlacedComponent, setting: str, override: ForEvery, said: Container[str]
+    part: PlacedComponent, setting: str, override: ForEvery, set_before: Container[str]
 ) -> Mapping[str, Resolved | None]:
-    """Set the value in a component's config, and adapt its other keys, except those that were ``said`` by an override.
+    """Set the value in a component's config, and adapt its other keys, except those that an override has ``set_before``.
 
     Returns:
         The changed keys, each with the reference that its new value was written with, if any.
     """
     part.config[setting] = copy.deepcopy(override.value)
     if issubclass(part.component, ChatCompletionClient):
-        return {setting: None, **change_client(part.component, part.config, override.setting, said)}
+        return {setting: None, **change_client(part.component, part.config, override.setting, set_before)}
     return {setting: None}
 
 
@@ -402,7 +406,7 @@ def _has_override(part: PlacedComponent, setting: str | None, document: Document
     """Whether an override of a single value sets the setting, or a value around it."""
     if setting is not None and setting not in part.config:
         return False
-    return any(is_in((*part.path, "config", setting or ""), said) for said in document.overrides)
+    return any(is_in((*part.path, "config", setting or ""), place) for place in document.overrides)
 
 
 def _field(component: ComponentClass, setting: str) -> str | None:

@@ -68,7 +68,7 @@ _EXPECTED = {
 
 _SHOWN_CHARS = 40
 _MOST_REPORTED = 100
-"""Mistakes in one component, each with its suggestions; nobody reads more."""
+"""Mistakes in one component that are reported, each with its suggestions; nobody reads more."""
 
 
 def problems_of(

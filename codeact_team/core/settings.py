@@ -22,14 +22,14 @@ _FROM_CONSTRUCTOR = object()
 
 
 def read_as(kind: Any) -> GetPydanticSchema:
-    """Annotates a field that may be given as what it is annotated with, and is checked and kept as ``kind``."""
+    """Annotates a field that is checked and kept as ``kind``, whatever type callers see."""
     return GetPydanticSchema(lambda _, handler: handler(kind))
 
 
 def in_config(kind: Any) -> GetPydanticSchema:
-    """Annotates a field that a constructor is given as a live object, and that a config describes as ``kind``.
+    """Annotates a field for a live object, which a config describes as ``kind``.
 
-    What a constructor is given is kept as it is: the component checks that itself.
+    A constructor's argument is not checked here: the component does that itself.
     """
 
     def validate(value: Any, as_kind: core_schema.ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:

@@ -107,7 +107,7 @@ class Budget:
             return
         self.time_is_over = await perform(Clock(self._source), self._read, self._door)
         if self.time_is_over and not self._has_expired:
-            # told by whatever stands in the door
+            # an interceptor of the door said so
             self._end_time()
 
     def spent(self, usage: RequestUsage | None) -> Ending | None:
@@ -419,8 +419,8 @@ class CodeActAgentConfig(Limits, ExecutingConfig):
         None
     )
     """A JSON Schema for the answer, which is the argument of `final_answer` in the code, or a reply that is nothing but
-    JSON. The message of the answer then is that JSON. What does not fit is told to the model, which goes on within its
-    limits; at the end of these nothing counts as an answer. Default: an answer is any text."""
+    JSON. The message of the answer then is that JSON. The model is told if its answer does not fit, and goes on
+    within its limits; when these are reached, there is no answer. Default: an answer is any text."""
 
     def check(self) -> None:
         """Refuse settings that contradict each other.
