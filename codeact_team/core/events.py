@@ -46,11 +46,21 @@ class AgentEvent(Event):
 
 
 @dataclass(kw_only=True)
-class EffectEvent(Event):
+class SpanEvent(Event):
     """The begin or the end of an agent's turn, or of an effect that it asks for."""
 
     span: int
     agent: str
+
+
+@dataclass(kw_only=True)
+class EffectBegan(SpanEvent):
+    """An effect begins."""
+
+
+@dataclass(kw_only=True)
+class EffectEnded(SpanEvent):
+    """An effect has ended."""
 
 
 @dataclass(kw_only=True)
@@ -143,19 +153,19 @@ class RunEnded(Event):
 
 
 @dataclass(kw_only=True)
-class TurnBegan(EffectEvent):
+class TurnBegan(SpanEvent):
     """An agent begins its turn."""
 
 
 @dataclass(kw_only=True)
-class TurnEnded(EffectEvent):
+class TurnEnded(SpanEvent):
     """An agent has ended its turn; ``error`` is what broke it off."""
 
     error: str | None = None
 
 
 @dataclass(kw_only=True)
-class ModelCallBegan(EffectEvent):
+class ModelCallBegan(EffectBegan):
     """A model is asked; ``client`` is the class of the client that does it."""
 
     model: str
@@ -163,7 +173,7 @@ class ModelCallBegan(EffectEvent):
 
 
 @dataclass(kw_only=True)
-class ModelCallEnded(EffectEvent):
+class ModelCallEnded(EffectEnded):
     """A model has answered, or failed.
 
     Attributes:
@@ -218,7 +228,7 @@ class ArtifactReference:
 
 
 @dataclass(kw_only=True)
-class BlockBegan(EffectEvent):
+class BlockBegan(EffectBegan):
     """Code blocks begin to run."""
 
     blocks: Sequence[Code]
@@ -233,7 +243,7 @@ class Output(AgentEvent):
 
 
 @dataclass(kw_only=True)
-class BlockEnded(EffectEvent):
+class BlockEnded(EffectEnded):
     """Code blocks have ended.
 
     Attributes:
@@ -303,7 +313,7 @@ def block_ended(
 
 
 @dataclass(kw_only=True)
-class ToolCallBegan(EffectEvent):
+class ToolCallBegan(EffectBegan):
     """A tool of the host is called.
 
     Attributes:
@@ -316,7 +326,7 @@ class ToolCallBegan(EffectEvent):
 
 
 @dataclass(kw_only=True)
-class ToolCallEnded(EffectEvent):
+class ToolCallEnded(EffectEnded):
     """The call of a tool has ended; ``seconds`` include the wait for an approval."""
 
     name: str
@@ -326,27 +336,28 @@ class ToolCallEnded(EffectEvent):
 
 
 @dataclass(kw_only=True)
-class ToolsListed(EffectEvent):
-    """Workbenches are asked which tools there are.
-
-    Attributes:
-        of: What the workbenches are called.
-        is_over: Whether they have answered, or failed to.
-    """
+class ToolListingBegan(EffectBegan):
+    """Workbenches are asked which tools there are; ``of`` says what the workbenches are called."""
 
     of: Sequence[str]
-    is_over: bool = False
 
 
 @dataclass(kw_only=True)
-class QuestionAsked(EffectEvent):
+class ToolListingEnded(EffectEnded):
+    """Workbenches have answered, or failed to."""
+
+    of: Sequence[str]
+
+
+@dataclass(kw_only=True)
+class QuestionAsked(EffectBegan):
     """A person is asked; ``text`` is the question, fit to be shown."""
 
     text: str
 
 
 @dataclass(kw_only=True)
-class QuestionAnswered(EffectEvent):
+class QuestionAnswered(EffectEnded):
     """A person has answered; ``text`` is empty where none did."""
 
     text: str = ""
@@ -354,12 +365,16 @@ class QuestionAnswered(EffectEvent):
 
 
 @dataclass(kw_only=True)
-class ClockRead(EffectEvent):
-    """It is looked whether the time is ``over`` of an agent, or of a team with a budget.
+class ClockReadingBegan(EffectBegan):
+    """An agent, or a team with a budget, begins to read the clock."""
 
-    Both are ``None`` where the look begins, and where it failed.
+
+@dataclass(kw_only=True)
+class ClockReadingEnded(EffectEnded):
+    """The clock was read; both fields are ``None`` where that failed.
 
     Attributes:
+        over: Whether the time of an agent is over.
         seconds: How long a team has worked.
     """
 
@@ -432,22 +447,22 @@ class Judged(AgentEvent):
 
 
 @dataclass(kw_only=True)
-class SessionForked(EffectEvent):
-    """An agent makes branches of its session, one for each attempt at its task.
-
-    Attributes:
-        branches: How many.
-        is_over: Whether they are there, or will not be.
-        refusal: Why the session cannot be copied, so that one attempt is made.
-    """
+class ForkBegan(EffectBegan):
+    """An agent forks its session, once for each attempt at its task; ``branches`` says how often."""
 
     branches: int
-    is_over: bool = False
+
+
+@dataclass(kw_only=True)
+class ForkEnded(EffectEnded):
+    """A session was forked, or could not be; then ``refusal`` says why, and one attempt is made."""
+
+    branches: int
     refusal: str | None = None
 
 
 @dataclass(kw_only=True)
-class AttemptBegan(EffectEvent):
+class AttemptBegan(EffectBegan):
     """An agent begins one of several attempts at its task, side by side. What belongs to it has its span as ``parent``.
 
     Attributes:
@@ -460,7 +475,7 @@ class AttemptBegan(EffectEvent):
 
 
 @dataclass(kw_only=True)
-class AttemptEnded(EffectEvent):
+class AttemptEnded(EffectEnded):
     """An attempt has ended.
 
     Attributes:
@@ -476,17 +491,17 @@ class AttemptEnded(EffectEvent):
 
 
 @dataclass(kw_only=True)
-class BranchPromoted(EffectEvent):
-    """An agent goes on where one of its attempts has got to; the others count no more.
-
-    Attributes:
-        attempt: Which.
-        is_over: Whether its variables and files have taken the place of those before.
-        loss: Why they could not.
-    """
+class PromotionBegan(EffectBegan):
+    """An agent chooses one of its attempts: the variables and files of that shall be those of its session."""
 
     attempt: int
-    is_over: bool = False
+
+
+@dataclass(kw_only=True)
+class PromotionEnded(EffectEnded):
+    """An attempt was chosen, and the others are dropped; ``loss`` says why its variables and files are lost, if they are."""
+
+    attempt: int
     loss: str | None = None
 
 
@@ -525,10 +540,15 @@ class SandboxStarted(Event):
 
 
 @dataclass(kw_only=True)
-class SandboxDescribed(EffectEvent):
-    """A sandbox is asked what there is to know of it, for a model; ``text`` is ``None`` before it has answered."""
+class DescriptionBegan(EffectBegan):
+    """A sandbox is asked for a description of itself, for a model."""
 
-    text: str | None = None
+
+@dataclass(kw_only=True)
+class DescriptionEnded(EffectEnded):
+    """A sandbox has described itself."""
+
+    text: str
 
 
 @dataclass(kw_only=True)

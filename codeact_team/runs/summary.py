@@ -30,9 +30,9 @@ from codeact_team.core.events import (
     AttemptBegan,
     AttemptEnded,
     BlockEnded,
-    BranchPromoted,
     BudgetSpent,
     Output,
+    PromotionEnded,
     RunBegan,
     TurnEnded,
     Words,
@@ -73,7 +73,7 @@ class PromotedListener(ABC):
                 self._attempts[event.parent][event.attempt] = self._inside[event.span] = _Attempt()
             case AttemptEnded():
                 self._inside.pop(event.span, None)
-            case BranchPromoted(is_over=True):
+            case PromotionEnded():
                 promoted = self._attempts.pop(event.parent, {}).get(event.attempt, _Attempt())
                 for held in promoted.held:
                     self(held)

@@ -130,7 +130,7 @@ async def test_an_agent_remembers_the_door_it_was_made_with(session: ConfinedSes
         agent = agent_of(replay(py("final_answer(tools.look(at='a'))")), session, tools=[look])
         # as in a runtime that was started before
         await asyncio.create_task(turn(agent), context=Context())
-    expected = ["turn", "model_call", "block", "tool_call"]
+    expected = ["turn", "description", "model_call", "block", "tool_call"]
     assert kinds(heard)[0] == "turn_began"
     assert {kind.removesuffix("_began") for kind in kinds(heard) if kind.endswith("_began")} == set(expected)
     block = only(heard, events.BlockBegan)
