@@ -13,7 +13,7 @@ from pydantic_core import core_schema
 
 from codeact_team.errors import SettingError
 
-Component = TypeVar("Component")
+Instance = TypeVar("Instance")
 Config = TypeVar("Config", bound=BaseModel)
 P = ParamSpec("P")
 
@@ -42,7 +42,7 @@ def in_config(kind: Any) -> GetPydanticSchema:
 
 def takes_settings(
     config: Callable[P, Config],
-) -> Callable[[Callable[[Component, Config], None]], Callable[Concatenate[Component, P], None]]:
+) -> Callable[[Callable[[Instance, Config], None]], Callable[Concatenate[Instance, P], None]]:
     """Let a constructor that is given a config take the config's fields as keyword arguments instead.
 
     Type checkers and ``inspect.signature`` see them with their defaults. Fields that say ``kw_only=False`` may be given
@@ -57,9 +57,9 @@ def takes_settings(
     parameters = sorted((_parameter(*item) for item in fields.items()), key=lambda parameter: parameter.kind)
     signature = inspect.Signature(parameters)
 
-    def decorate(init: Callable[[Component, Config], None]) -> Callable[Concatenate[Component, P], None]:
+    def decorate(init: Callable[[Instance, Config], None]) -> Callable[Concatenate[Instance, P], None]:
         @functools.wraps(init)
-        def with_settings(self: Component, *args: P.args, **settings: P.kwargs) -> None:
+        def with_settings(self: Instance, *args: P.args, **settings: P.kwargs) -> None:
             given = signature.bind(*args, **settings).arguments
             for name in [name for name, value in given.items() if value is None]:
                 if fields[name].default_factory is not None:
