@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from codeact_team.batch.results import TaskResult as TaskResult
     from codeact_team.batch.throttle import BatchLimits as BatchLimits
     from codeact_team.config.dumping import dump_config as dump_config
-    from codeact_team.config.for_every import ForEvery as ForEvery
     from codeact_team.config.loading import load_config as load_config
     from codeact_team.config.loading import validate_config as validate_config
     from codeact_team.config.open import open_pool as open_pool
+    from codeact_team.config.overrides import ForEvery as ForEvery
     from codeact_team.core.effects import Door as Door
     from codeact_team.core.effects import Event as Event
     from codeact_team.core.execution import Artifact as Artifact
@@ -85,7 +85,7 @@ _HOME = {
     ),
     "codeact_team.batch.throttle": ("BatchLimits",),
     "codeact_team.config.dumping": ("dump_config",),
-    "codeact_team.config.for_every": ("ForEvery",),
+    "codeact_team.config.overrides": ("ForEvery",),
     "codeact_team.config.loading": (
         "load_config",
         "validate_config",

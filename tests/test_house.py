@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 import grimp
 
 import codeact_team
+from codeact_team.config.schema import known_components
+from codeact_team.core.providers import schema_of
 
 PACKAGE = Path(codeact_team.__file__).parent
 ROOMS = {
@@ -57,3 +60,27 @@ def test_names_of_classes_mean_one_thing() -> None:
                 homes[node.name].add(name)
     twice = {name: found for name, found in homes.items() if len(found) > 1}
     assert len(twice) == TWICE, twice
+
+
+def test_a_setting_is_declared_once() -> None:
+    ours = {name: kind for name, kind in known_components() if name.startswith("codeact_team.")}
+    assert len(ours) > 8
+    for name, component in ours.items():
+        declared = [
+            field
+            for owner in schema_of(component).__mro__
+            for field in inspect.get_annotations(owner)
+            if field in schema_of(component).model_fields
+        ]
+        assert len(declared) == len(set(declared)), name
+        # a constructor may take, besides, what no config can say
+        assert set(inspect.signature(component).parameters) - {"functions"} == set(declared) - {
+            "functions"
+        }, name
+
+
+def test_the_settings_of_agents_and_executors_have_no_other_form() -> None:
+    """Such as a ``TypedDict`` of a constructor's arguments."""
+    for name, text in files():
+        if name.startswith(("agents/", "executors/")):
+            assert "TypedDict" not in text, name

@@ -1,4 +1,4 @@
-"""What the agents have in common."""
+"""The base classes of the agents: memory, pictures, tools, and the way through a turn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Self, TypeVar, cast
 
-from autogen_agentchat.agents import ApprovalFuncType, BaseChatAgent
+from autogen_agentchat.agents import BaseChatAgent
 from autogen_agentchat.base import Response
 from autogen_agentchat.messages import BaseChatMessage, MemoryQueryEvent, TextMessage
 from autogen_core import CancellationToken
@@ -20,7 +20,7 @@ from autogen_core.model_context import ChatCompletionContext, UnboundedChatCompl
 from autogen_core.models import ChatCompletionClient, LLMMessage, UserMessage
 from pydantic import BaseModel, ValidationError
 
-from codeact_team.agents.agent_config import ExecutingSettings, Settings, dumped, loaded, settings_of
+from codeact_team.agents.agent_config import ExecutingConfig, Settings, dumped, loaded
 from codeact_team.agents.tool_calls import AgentTools
 from codeact_team.agents.turn import Emit, Item, Turn
 from codeact_team.core.aio import aclosing, streamed, until_cancelled
@@ -37,7 +37,7 @@ from codeact_team.tools.autogen_parts import unwrap, wrap
 @dataclass(frozen=True)
 class _Seen:
     text: str
-    """Of the message that tells of it."""
+    """The text of its message."""
     number: int
     picture: Picture
 
@@ -48,12 +48,12 @@ class _SeenState(BaseModel):
     png: str
 
 
-class Sight:
-    """Keeps pictures beside the context of a model, which holds text only: so neither grows by them.
+class Vision:
+    """The latest pictures, kept beside the model's context, which holds text only: so neither grows by them.
 
     Args:
-        most: How many pictures the model gets to see at a time.
-        client: The model, which may not see; ``None`` where the agent has none.
+        most: How many pictures the model sees at a time.
+        client: The model, which may lack vision; ``None`` if the agent has none.
     """
 
     def __init__(self, most: int, client: ChatCompletionClient | None) -> None:
@@ -62,8 +62,8 @@ class Sight:
         self._count = 0
         self._seen: list[_Seen] = []
 
-    def tell(self, text: str, drawn: Drawn) -> str:
-        """The text of a message with what its pictures are called; the model then gets to see them with it."""
+    def add(self, text: str, drawn: Drawn) -> str:
+        """Show the model pictures with a message from now on; returns the message's text with their names."""
         if not self._most:
             return text
         pictures = drawn.pictures[-self._most :]
@@ -72,24 +72,24 @@ class Sight:
         names = [f"Picture {number}: {one.width} x {one.height} pixels." for number, one in numbered]
         if left_out := len(drawn.pictures) - len(pictures):
             names.insert(0, f"{left_out} more pictures are not shown to you.")
-        told = "\n".join([text, *drawn.problems, *names])
-        self._seen = [*self._seen, *(_Seen(told, *one) for one in numbered)][-self._most :]
-        return told
+        named = "\n".join([text, *drawn.problems, *names])
+        self._seen = [*self._seen, *(_Seen(named, *one) for one in numbered)][-self._most :]
+        return named
 
     def show(self, messages: Sequence[LLMMessage]) -> list[LLMMessage]:
-        """The messages, with the pictures that the model still gets to see."""
+        """The messages, with the pictures that the model still sees."""
         by_text: dict[str, list[_Seen]] = {}
         for seen in self._seen:
             by_text.setdefault(seen.text, []).append(seen)
         return [_with(message, by_text) for message in messages]
 
-    def copy(self) -> Sight:
-        """The same pictures, to which others come."""
-        # what is seen is replaced, and never changed
+    def copy(self) -> Vision:
+        """A copy, to which other pictures are added."""
+        # the list of pictures is replaced, never changed
         return copy(self)
 
-    def go_on_from(self, other: Sight) -> None:
-        """Keep what ``other`` keeps."""
+    def take_over(self, other: Vision) -> None:
+        """Take over the pictures of ``other``."""
         self._count, self._seen = other._count, other._seen
 
     def forget(self) -> None:
@@ -104,7 +104,7 @@ class Sight:
         return {"pictures": [one.model_dump() for one in kept]} if kept else {}
 
     def load_state(self, state: Any) -> None:
-        """Take up what was saved; what is no picture is left out."""
+        """Restore saved pictures; anything else in the state is left out."""
         self.forget()
         for one in state.get("pictures", ()):
             try:
@@ -126,38 +126,33 @@ def _with(message: LLMMessage, by_text: dict[str, list[_Seen]]) -> LLMMessage:
     return UserMessage(content=[message.content, *shown], source=message.source)
 
 
-Executing = TypeVar("Executing", bound=ExecutingSettings)
+Executing = TypeVar("Executing", bound=ExecutingConfig)
 
 
 class RememberingAgent(BaseChatAgent, Generic[Settings]):
     """An agent that remembers its conversation in a model context. Subclasses define ``_take_turn``.
 
     Args:
-        settings: The class of its plain settings.
-        given: All its settings by name, the live parts among them.
+        settings: Its settings, with live parts.
+        description: What the agent does, for whoever selects the next speaker.
+        model_client: Its model, if it has one.
 
     Raises:
-        TypeError: If there is no such setting.
-        ValueError: If one cannot work.
+        ValueError: If a setting cannot work.
     """
 
-    component_config_schema: type[Any]
-
-    def __init__(self, settings: type[Settings], given: Mapping[str, Any]) -> None:
-        self._settings = settings_of(settings, self.component_config_schema, given)
-        plain = dict(self._settings)
-        super().__init__(plain["name"], plain["description"])
-        memory: Sequence[Memory] | None = given.get("memory")
-        if memory is not None and not _are_memories(memory):
+    def __init__(
+        self, settings: Settings, description: str, model_client: ChatCompletionClient | None
+    ) -> None:
+        self._settings = settings
+        super().__init__(settings.name, description)
+        if settings.memory is not None and not _are_memories(settings.memory):
             raise SettingError("memory: a list of autogen_core.memory.Memory is expected")
-        self._memory = None if memory is None else [wrap(one) for one in memory]
-        client: ChatCompletionClient | None = given.get("model_client")
-        self._model_client = None if client is None else wrap_client(client)
-        self._sight = Sight(plain["max_pictures"], self._model_client)
+        self._memory = [wrap(one) for one in settings.memory or ()]
+        self._model_client = None if model_client is None else wrap_client(model_client)
+        self._vision = Vision(settings.max_pictures, self._model_client)
         self._door = current_door()
-        self._model_context: ChatCompletionContext = (
-            given.get("model_context") or UnboundedChatCompletionContext()
-        )
+        self._model_context = settings.model_context or UnboundedChatCompletionContext()
 
     @property
     def produced_message_types(self) -> Sequence[type[BaseChatMessage]]:
@@ -165,7 +160,7 @@ class RememberingAgent(BaseChatAgent, Generic[Settings]):
 
     @property
     def model_context(self) -> ChatCompletionContext:
-        """What the model remembers."""
+        """The conversation that the model sees."""
         return self._model_context
 
     def on_messages_stream(
@@ -198,11 +193,11 @@ class RememberingAgent(BaseChatAgent, Generic[Settings]):
     async def _take_turn(
         self, messages: Sequence[BaseChatMessage], cancellation_token: CancellationToken, emit: Emit
     ) -> Response:
-        """Take a turn: yield with ``emit`` what is to be seen meanwhile, and return the response."""
+        """Take a turn: ``emit`` events and messages, and return the response."""
 
     async def _recall(self, turn: Turn) -> None:
-        """Have the memory add what it knows to the context, and tell of it, as AutoGen's ``AssistantAgent`` does."""
-        updates = [await memory.update_context(self._model_context) for memory in self._memory or ()]
+        """Let the memory extend the context, and emit what it added, as AutoGen's ``AssistantAgent`` does."""
+        updates = [await memory.update_context(self._model_context) for memory in self._memory]
         for update in updates:
             if update.memories.results:
                 await turn.send(MemoryQueryEvent(content=update.memories.results, source=self.name))
@@ -219,33 +214,30 @@ class RememberingAgent(BaseChatAgent, Generic[Settings]):
     async def on_reset(self, cancellation_token: CancellationToken) -> None:
         """Forget the conversation."""
         await self._model_context.clear()
-        self._sight.forget()
+        self._vision.forget()
 
     async def save_state(self) -> Mapping[str, Any]:
         """The conversation."""
         return {
             "type": f"{type(self).__name__}State",
             "model_context": await self._model_context.save_state(),
-            **self._sight.save_state(),
+            **self._vision.save_state(),
         }
 
     async def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on with a saved conversation."""
+        """Restore a saved conversation."""
         if "model_context" in state:
             await self._model_context.load_state(state["model_context"])
-        self._sight.load_state(state)
+        self._vision.load_state(state)
 
-    def _parts(self) -> dict[str, Any]:
-        """The live settings by field."""
-        return {
-            "model_client": self._model_client,
-            "model_context": self._model_context,
-            "memory": self._memory,
-        }
+    def _dumped_parts(self) -> dict[str, Any]:
+        """The fields of the config that are not dumped as they were given."""
+        return {"model_context": dumped("model_context", self._model_context)}
 
     def _to_config(self) -> Any:
-        parts = {field: dumped(field, part) for field, part in self._parts().items()}
-        return self.component_config_schema(**dict(self._settings), **parts)
+        parts = self._dumped_parts()
+        others = {name: dumped(name, value) for name, value in self._settings if name not in parts}
+        return type(self._settings).model_validate({**others, **parts})
 
     @classmethod
     def _from_config(cls, config: Any) -> Self:
@@ -255,57 +247,57 @@ class RememberingAgent(BaseChatAgent, Generic[Settings]):
 class ExecutingAgent(RememberingAgent[Executing]):
     """An agent that runs code, in an executor that others may share."""
 
-    def __init__(self, settings: type[Executing], given: Mapping[str, Any]) -> None:
-        super().__init__(settings, given)
-        # what it does passes the door here
-        self._code_executor: CodeExecutor = unwrap(given["code_executor"])
+    def __init__(
+        self,
+        settings: Executing,
+        description: str,
+        model_client: ChatCompletionClient | None,
+        code_executor: CodeExecutor,
+    ) -> None:
+        super().__init__(settings, description, model_client)
+        # the agent itself sends the effects of its code through the door
+        self._code_executor = unwrap(code_executor)
         self._tools = AgentTools(
             self.name,
-            tools=given.get("tools", ()),
-            workbench=given.get("workbench"),
-            limits=self._settings.tool_limits,
-            approval=self._settings.approval,
-            handler=given.get("approval_handler"),
-            parks=self._settings.approval_timeout == "park",
+            tools=settings.tools,
+            workbench=settings.workbench,
+            limits=settings.tool_limits,
+            approval=settings.approval,
+            handler=settings.approval_handler,
+            parks=settings.approval_timeout == "park",
         )
-        self._approval_func: ApprovalFuncType | str | None = given.get("approval_func")
-        approve = self._approval_func
+        approve = settings.approval_func
         self._approve = resolve_function(approve) if isinstance(approve, str) else approve
         self._owns_executor = False
         self._left_to_others = False
-        """Whether what the code had left behind at the last reset or load stayed, as other agents count on it."""
+        """Whether the executor kept its state at the last reset or load, because other agents depend on it."""
 
     async def on_reset(self, cancellation_token: CancellationToken) -> None:
-        """Forget the conversation and what was granted, and end what the code left behind.
+        """Forget the conversation and granted approvals, and discard the executor's state.
 
-        Waits for a block of another agent in the same executor. Where another agent counts on what is there, it stays.
+        Waits for a block of another agent in the same executor. The state is kept if another agent depends on it.
         """
         await super().on_reset(cancellation_token)
         self._tools.reset()
         await until_cancelled(self._release(), cancellation_token)
 
     async def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on with a saved conversation; what code has left behind is ended as by :meth:`on_reset`.
+        """Restore a saved conversation; the executor's state is discarded as by :meth:`on_reset`.
 
-        What the code has done lives on in the executor's workspace, not in the state.
+        Files of the code stay in the executor's workspace, and are not part of the saved state.
         """
         await super().load_state(state)
         await self._release()
 
     async def close(self) -> None:
-        """Stop the tools that were started for this agent, and the executor that it made itself from a config."""
+        """Stop the tools that were started for this agent, and the executor if the agent was loaded from a config."""
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._tools.stop)
             if self._owns_executor:
                 stack.push_async_callback(self._code_executor.stop)
 
-    def _parts(self) -> dict[str, Any]:
-        return {
-            **super()._parts(),
-            "code_executor": self._code_executor,
-            "approval_func": self._approval_func,
-            **self._tools.parts(),
-        }
+    def _dumped_parts(self) -> dict[str, Any]:
+        return {**super()._dumped_parts(), **self._tools.dump()}
 
     @classmethod
     def _from_config(cls, config: Any) -> Self:
@@ -319,7 +311,7 @@ class ExecutingAgent(RememberingAgent[Executing]):
 
 
 def _are_memories(memory: object) -> bool:
-    # AutoGen's own mistake would be noticed in the first turn
+    # AutoGen would fail only in the first turn
     return isinstance(memory, Sequence) and all(
         isinstance(one, Memory) for one in cast("Sequence[object]", memory)
     )

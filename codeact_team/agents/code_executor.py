@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Unpack
+from typing import Annotated, ClassVar
 
 from autogen_agentchat.base import Response
 from autogen_agentchat.messages import BaseChatMessage, TextMessage
@@ -20,12 +20,7 @@ from autogen_core.models import (
 )
 from pydantic import AfterValidator, Field
 
-from codeact_team.agents.agent_config import (
-    ExecutingConfig,
-    ExecutingOptions,
-    ExecutingSettings,
-    show_options,
-)
+from codeact_team.agents.agent_config import ExecutingConfig
 from codeact_team.agents.base import ExecutingAgent
 from codeact_team.agents.block_calls import run_blocks, warming_up
 from codeact_team.agents.messages import (
@@ -46,6 +41,7 @@ from codeact_team.core.fences import Languages
 from codeact_team.core.markdown import extract_from_reply
 from codeact_team.core.quoting import as_data, make_inert
 from codeact_team.core.sandbox_description import without_note
+from codeact_team.core.settings import in_config, read_as, takes_settings
 from codeact_team.errors import CodeActTeamError, SettingError
 from codeact_team.models.clients import WrappedClient
 
@@ -55,54 +51,62 @@ SYSTEM_MESSAGE = (
     "should be provided in ```python code blocks, and sh shell scripts should be provided in ```sh code blocks for "
     "execution."
 )
-"""What the model is told by default: AutoGen's words."""
+"""The default instructions of the model: AutoGen's text."""
 
 
 def _or_empty(text: str | None) -> str:
-    # a dump leaves out what is None, and an absent message is the default one
+    # a dump leaves out None, and without a message the default one is used
     return text or ""
 
 
-class CodeExecutorAgentSettings(ExecutingSettings):
-    """The plain settings of :class:`~codeact_team.CodeExecutorAgent`."""
+class CodeExecutorAgentConfig(ExecutingConfig):
+    """Settings of :class:`~codeact_team.CodeExecutorAgent`."""
 
-    max_retries_on_error: int = Field(0, ge=0)
-    """How often code that failed may be written anew."""
+    code_executor: Annotated[CodeExecutor, in_config(ComponentModel)] = Field(kw_only=False)
+    """Where and how code runs."""
+    model_client: Annotated[ChatCompletionClient | None, in_config(ComponentModel | None)] = None
+    """The model that writes code; without one, the agent runs the code in the messages."""
+    max_retries_on_error: int = Field(default=0, ge=0)
+    """How often code that failed may be rewritten."""
     description: str | None = None
     """What the agent does, for whoever selects the next speaker. Default: one of AutoGen's two texts."""
     system_message: Annotated[str | None, AfterValidator(_or_empty)] = SYSTEM_MESSAGE
     """The model's instructions, to which a description of the sandbox is added; empty or null for none."""
-    sources: list[str] | None = None
-    """Whose code to run; default: everybody's."""
-    supported_languages: list[str] | None = None
-    """Labels of the code that is run. Default: what the executor runs, or python and sh if it does not say."""
+    sources: Annotated[Sequence[str] | None, read_as(list[str] | None)] = None
+    """The agents whose code is run. Default: all."""
+    supported_languages: Annotated[Sequence[str] | None, read_as(list[str] | None)] = None
+    """Labels of the code that is run. Default: those of the executor, or python and sh if it names none."""
     code_from_messages: bool = False
     """Whether the first attempt runs the code in the messages, so that the model is asked only if that fails."""
     reflect: bool = True
     """Whether the model sums up the result; if not, the result itself is the response."""
     default_language: str | None = None
-    """What a code block without a label holds. Default: such blocks are left alone."""
+    """Language of a code block without a label. Default: such blocks are not run."""
 
-    def check(self, *, has_model: bool, has_memory: bool, languages: Sequence[str]) -> None:
-        """Refuse what cannot work together, and warn of what has no effect.
+    def check(self, languages: Sequence[str]) -> None:
+        """Refuse settings that contradict each other, and warn of those without effect.
+
+        Args:
+            languages: Labels of the code that is run.
 
         Raises:
-            SettingError: If there is something.
+            SettingError: If settings contradict each other.
         """
+        has_model = self.model_client is not None
         if self.max_retries_on_error > 0 and not has_model:
-            raise SettingError("max_retries_on_error > 0 needs a model_client, to write the code anew")
-        if has_memory and not has_model:
+            raise SettingError("max_retries_on_error > 0 needs a model_client, to rewrite the code")
+        if self.memory and not has_model:
             raise SettingError("memory needs a model_client, whose context it adds to")
         if self.code_from_messages and not has_model:
             raise SettingError(
                 "code_from_messages needs a model_client: without one, code always is from messages"
             )
         if self.sources is not None and has_model and not self.code_from_messages:
-            # AutoGen's class takes them without a word
+            # AutoGen's class accepts them silently
             text = (
                 f"sources of {self.name} has no effect with a model_client, unless code_from_messages is true"
             )
-            warnings.warn(text, UserWarning, stacklevel=3)
+            warnings.warn(text, UserWarning, stacklevel=4)
         if not languages:
             raise SettingError("supported_languages is empty: no code would ever run")
         if self.default_language is not None and Languages(languages).resolve(self.default_language) is None:
@@ -112,29 +116,6 @@ class CodeExecutorAgentSettings(ExecutingSettings):
             )
 
 
-class CodeExecutorAgentConfig(CodeExecutorAgentSettings, ExecutingConfig):
-    """Settings of :class:`~codeact_team.CodeExecutorAgent`."""
-
-    code_executor: ComponentModel
-    """Where and how code runs."""
-    model_client: ComponentModel | None = None
-    """The model that writes code; without one, the agent runs the code in the messages."""
-
-
-class CodeExecutorAgentOptions(ExecutingOptions, total=False):
-    """Keyword arguments; see the fields of the same names in :class:`CodeExecutorAgentConfig`."""
-
-    model_client: ChatCompletionClient | None
-    max_retries_on_error: int
-    description: str | None
-    system_message: str | None
-    sources: Sequence[str] | None
-    supported_languages: Sequence[str] | None
-    code_from_messages: bool
-    reflect: bool
-    default_language: str | None
-
-
 _MISSING_APPROVAL = (
     "No approval function set for CodeExecutorAgent. This means code will be executed automatically without human "
     "oversight, by an executor that is not known to be sandboxed. Set an approval_func that reviews the code, or use "
@@ -142,23 +123,21 @@ _MISSING_APPROVAL = (
 )
 
 
-class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentSettings], Component[CodeExecutorAgentConfig]):
+class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentConfig], Component[CodeExecutorAgentConfig]):
     """An agent that runs code, and with a model client also writes it, repairs it and reflects on the result.
 
     A drop-in for AutoGen 0.7's class of that name: the same parameters, events, texts and methods, and any AutoGen
     executor. Without a model client it runs the code blocks in the messages. With one it generates code, runs it,
     lets the model decide whether an error is worth another attempt, regenerates with that reason in view, and sums up.
 
-    The response's metadata holds an :class:`~codeact_team.agents.observations.ExecutionRecord`, its ``models_usage`` all
-    calls of the turn.
+    The response's metadata holds an :class:`~codeact_team.agents.observations.ExecutionRecord`; its ``models_usage``
+    counts all calls of the turn.
 
     Args:
-        name: Name of the agent.
-        code_executor: Where and how code runs.
-        **options: The fields of :class:`CodeExecutorAgentConfig`, parts as objects instead of configs. ``tools`` may
-            hold functions, too, and ``approval_func`` and ``approval_handler`` be functions; of functions only import
-            paths can be dumped. Where no ``approval_handler`` is given, the one of
-            :func:`codeact_team.tools.approvals.asking` is asked; where there is none, what would be asked is denied.
+        **settings: The fields of :class:`CodeExecutorAgentConfig`, parts as objects instead of configs. ``tools`` may
+            hold functions, too, and ``approval_func`` and ``approval_handler`` may be functions; functions can only be
+            dumped if they are given by import path. Default of ``approval_handler``: the one of
+            :func:`codeact_team.tools.approvals.asking`; if there is none, such a question is answered by a denial.
 
     Raises:
         ValueError: If the settings contradict each other.
@@ -182,16 +161,14 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentSettings], Component[Cod
     component_config_schema = CodeExecutorAgentConfig
     component_provider_override = "codeact_team.CodeExecutorAgent"
 
-    @show_options(CodeExecutorAgentOptions, CodeExecutorAgentConfig)
-    def __init__(
-        self, name: str, code_executor: CodeExecutor, **options: Unpack[CodeExecutorAgentOptions]
-    ) -> None:
-        if options.get("description") is None:
-            has_model = options.get("model_client") is not None
-            options["description"] = (
+    @takes_settings(CodeExecutorAgentConfig)
+    def __init__(self, settings: CodeExecutorAgentConfig) -> None:
+        if settings.description is None:
+            has_model = settings.model_client is not None
+            settings.description = (
                 self.DEFAULT_AGENT_DESCRIPTION if has_model else self.DEFAULT_TERMINAL_DESCRIPTION
             )
-        super().__init__(CodeExecutorAgentSettings, {"name": name, "code_executor": code_executor, **options})
+        super().__init__(settings, settings.description, settings.model_client, settings.code_executor)
         self._turn: CodeTurn | None = None
         if self._tools and not isinstance(self._code_executor, SessionCodeExecutor):
             raise SettingError(
@@ -203,14 +180,10 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentSettings], Component[Cod
                 f"rollback_on_error: {type(self._code_executor).__name__} keeps no variables to go back to; that needs a "
                 "session: DockerSessionCodeExecutor or ConfinedSessionCodeExecutor"
             )
-        self._settings.check(
-            has_model=self._model_client is not None,
-            has_memory=bool(self._memory),
-            languages=self.languages,
-        )
-        # a StreamingCodeExecutor is a sandbox, and says itself what is loosened
+        settings.check(self.languages)
+        # a StreamingCodeExecutor is a sandbox, and reports its relaxations itself
         if self._approve is None and not isinstance(self._code_executor, StreamingCodeExecutor):
-            warnings.warn(_MISSING_APPROVAL, UserWarning, stacklevel=2)
+            warnings.warn(_MISSING_APPROVAL, UserWarning, stacklevel=3)
 
     @property
     def languages(self) -> Sequence[str]:
@@ -228,7 +201,7 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentSettings], Component[Cod
     async def execute_code_block(
         self, code_blocks: list[CodeBlock], cancellation_token: CancellationToken
     ) -> CodeResult:
-        """Run code blocks after asking for approval; the result is as it would be passed on."""
+        """Run code blocks after asking for approval; the result is shortened as for the next agent."""
         turn = self._turn
         result = await run_blocks(
             self._code_executor,
@@ -264,7 +237,7 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentSettings], Component[Cod
         return turn.respond(TextMessage(content=text, source=self.name))
 
     async def _work(self, messages: Sequence[BaseChatMessage], turn: CodeTurn) -> str:
-        """Do what the messages ask for; return what the response says."""
+        """Work on the messages; return the text of the response."""
         client = self._model_client
         if client is not None:
             known = [without_note(message) for message in messages] if self._describes_sandbox else messages
@@ -289,7 +262,7 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentSettings], Component[Cod
             return turn.report()
 
     async def _write_and_run(self, client: WrappedClient, turn: CodeTurn, first: int) -> str:
-        """Generate, execute, decide, regenerate; then reflect. Blocks that the turn has are the first attempt."""
+        """Generate, execute, decide, regenerate; then reflect. If the turn has blocks already, they are the first attempt."""
         for attempt in range(first, self._settings.max_retries_on_error + 1):
             if not turn.blocks:
                 await self._write(client, turn, attempt)
@@ -310,7 +283,7 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentSettings], Component[Cod
         return turn.text
 
     async def _write(self, client: WrappedClient, turn: CodeTurn, attempt: int) -> None:
-        """Let the model write code; what is not fit to be run is told to it."""
+        """Let the model write code, and tell it if its reply is broken."""
         await self._complete(client, turn)
         if turn.broken is not None:
             await self._remember(NOT_RUN.format(turn.broken))
@@ -321,7 +294,7 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentSettings], Component[Cod
         return turn.broken is not None and attempt < self._settings.max_retries_on_error
 
     async def _complete(self, client: WrappedClient, turn: CodeTurn) -> None:
-        """Let the model go on; its words are then the turn's text, and the code in them the turn's blocks."""
+        """Ask the model; its reply becomes the turn's text, and the code in it the turn's blocks."""
         stream = self._settings.model_client_stream
         result = await turn.complete(client, await self._conversation(client), stream=stream)
         turn.text = text_of_result(result)
@@ -330,7 +303,7 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentSettings], Component[Cod
         self._read_code(turn, result)
 
     async def _decide_retry(self, client: WrappedClient, turn: CodeTurn, attempt: int) -> None:
-        """Let the model decide on code that failed: where it is for another attempt, the blocks are dropped."""
+        """Let the model decide whether to retry code that failed; if so, the turn's blocks are dropped."""
         if turn.result.exit_code == 0 or turn.result.outcome is Outcome.DENIED or turn.stopped:
             return
         if attempt == self._settings.max_retries_on_error:
@@ -343,9 +316,9 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentSettings], Component[Cod
             await turn.wrote(attempt, f"Attempt number: {attempt + 1}\n{decision.to_text()}", [])
 
     async def _execute(self, turn: CodeTurn) -> None:
-        """Run the turn's blocks; what came of them is then its result, and part of the conversation."""
+        """Run the turn's blocks; the result is kept in the turn, and added to the conversation."""
         try:
-            # a subclass may run them in its own way, as with AutoGen's class; it may be what guards the execution
+            # as with AutoGen's class, a subclass may override this, perhaps to guard the execution
             result = await self.execute_code_block(turn.blocks, turn.cancellation_token)
         except CodeActTeamError as error:
             await self._remember(f"The code could not be run: {error}")
@@ -353,7 +326,7 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentSettings], Component[Cod
         turn.result = result if isinstance(result, ExecutionResult) else observe(result)
         turn.executed.append(turn.blocks)
         await turn.look()
-        await self._remember(self._sight.tell(turn.with_left_out(as_data(turn.result.output)), turn.drawn))
+        await self._remember(self._vision.add(turn.with_left_out(as_data(turn.result.output)), turn.drawn))
 
     async def _conversation(self, client: WrappedClient) -> list[LLMMessage]:
         turn = self._turn
@@ -362,14 +335,14 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentSettings], Component[Cod
             filter(None, [self._settings.system_message, await self._sandbox(turn), described])
         )
         system = [SystemMessage(content=instructions)] if instructions else []
-        return self._sight.show(visible_to(client, [*system, *await self._model_context.get_messages()]))
+        return self._vision.show(visible_to(client, [*system, *await self._model_context.get_messages()]))
 
     @property
     def _describes_sandbox(self) -> bool:
         return bool(self._settings.system_message) and isinstance(self._code_executor, StreamingCodeExecutor)
 
     async def _sandbox(self, turn: CodeTurn | None) -> str:
-        """What the instructions say of the sandbox, which is asked once in a turn."""
+        """The description of the sandbox for the instructions, which is requested once per turn."""
         if turn is None or not self._describes_sandbox:
             return ""
         if turn.sandbox is None:
@@ -399,12 +372,13 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentSettings], Component[Cod
         turn.broken = why_not_run(result, found)
         if turn.broken is not None:
             turn.blocks = []
-            # nor is it run by another agent that reads it
+            # another agent that reads it must not run it either
             turn.text = make_inert(turn.text)
             turn.add([f"[This reply was {turn.broken}, so no code in it was run.]"])
 
     def _to_config(self) -> CodeExecutorAgentConfig:
-        if self._approval_func is not None and not isinstance(self._approval_func, str):
+        approve = self._settings.approval_func
+        if approve is not None and not isinstance(approve, str):
             raise SettingError(
                 "Cannot serialize CodeExecutorAgent with approval_func set to a function: name the function by its "
                 "import path, `module:function`"

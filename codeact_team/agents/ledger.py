@@ -7,13 +7,13 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Self, TypedDict, Unpack
+from typing import Annotated, Any, Self, cast
 
 from autogen_agentchat.base import ChatAgent, Team, TerminatedException, TerminationCondition
 from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage, StopMessage
 from autogen_core import Component
 from autogen_core.models import CreateResult, RequestUsage
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, model_validator
 
 from codeact_team.agents.block_calls import AgentBlock
 from codeact_team.agents.tool_calls import ToolCall
@@ -22,6 +22,7 @@ from codeact_team.core.autogen_internals import components_in, conditions_of
 from codeact_team.core.effects import Door, Effect, Perform, current_door
 from codeact_team.core.events import BudgetSpent, ClockReadingBegan, ClockReadingEnded
 from codeact_team.core.execution import ExecutionResult
+from codeact_team.core.settings import read_as, takes_settings
 from codeact_team.errors import BudgetError, SettingError
 from codeact_team.models.clients import ModelCall, usage_of
 from codeact_team.tools.approvals import AskedQuestion
@@ -61,20 +62,22 @@ class BudgetTerminationConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    max_model_calls: int | None = Field(None, ge=1)
+    max_model_calls: int | None = Field(default=None, ge=1)
     """How often models may be asked."""
-    max_tokens: int | None = Field(None, ge=1)
+    max_tokens: int | None = Field(default=None, ge=1)
     """Tokens of all calls of models, those of prompts included."""
-    max_cost: float | None = Field(None, gt=0, allow_inf_nan=False)
+    max_cost: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Money for all calls of models, in the `currency` of the `prices`. A model that has no price is then not asked."""
-    max_seconds: float | None = Field(None, gt=0, allow_inf_nan=False)
+    max_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Wall-clock time in seconds, without that for which a person is asked; what is under way then is stopped."""
-    max_tool_calls: int | None = Field(None, ge=0)
+    max_tool_calls: int | None = Field(default=None, ge=0)
     """How often tools may be called, by agents and by code."""
-    max_processor_seconds: float | None = Field(None, gt=0, allow_inf_nan=False)
+    max_processor_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Processor time that code may use in its sandboxes, in seconds. A block ends by its own `timeout`, and the next one
     is refused. Where a sandbox does not tell, the wall-clock time of its blocks counts."""
-    prices: dict[str, Price] = Field(default_factory=dict)
+    prices: Annotated[Mapping[str, Price | Mapping[str, Any]], read_as(dict[str, Price])] = Field(
+        default_factory=dict[str, Price | Mapping[str, Any]]
+    )
     """By the name of a model, as its client has it: what a million tokens cost. With prices, a run shows what it has
     cost, and which models have no price."""
     currency: str = "USD"
@@ -87,23 +90,15 @@ class BudgetTerminationConfig(BaseModel):
         return self
 
     @property
+    def price_list(self) -> Mapping[str, Price]:
+        """The prices, read."""
+        return cast("Mapping[str, Price]", self.prices)
+
+    @property
     def limits(self) -> Mapping[Item, float]:
-        """Those that are set."""
+        """The limits that are set."""
         limits = {item: getattr(self, f"max_{item}") for item in Item}
         return {item: limit for item, limit in limits.items() if limit is not None}
-
-
-class BudgetTerminationOptions(TypedDict, total=False):
-    """Keyword arguments; see the fields of the same names in :class:`BudgetTerminationConfig`."""
-
-    max_model_calls: int | None
-    max_tokens: int | None
-    max_cost: float | None
-    max_seconds: float | None
-    max_tool_calls: int | None
-    max_processor_seconds: float | None
-    prices: Mapping[str, Price | Mapping[str, Any]]
-    currency: str
 
 
 @dataclass
@@ -157,7 +152,7 @@ class Spent:
             self.uncounted += not isinstance(failure, Exception)
             return
         self.amounts[Item.TOKENS] += usage.prompt_tokens + usage.completion_tokens
-        if (price := config.prices.get(call.model)) is not None:
+        if (price := config.price_list.get(call.model)) is not None:
             self.amounts[Item.COST] += price.of(usage)
         elif config.prices and call.model not in self.unpriced:
             self.unpriced.append(call.model)
@@ -411,20 +406,18 @@ class BudgetTermination(TerminationCondition, Component[BudgetTerminationConfig]
     those of AutoGen's own agents wrapped by :func:`codeact_team.wrap`.
 
     Args:
-        **options: The fields of :class:`BudgetTerminationConfig`.
+        **settings: The fields of :class:`BudgetTerminationConfig`.
 
     Raises:
-        ValueError: If the settings cannot work.
+        SettingError: If a setting cannot work.
     """
 
     component_config_schema = BudgetTerminationConfig
     component_provider_override = "codeact_team.BudgetTermination"
 
-    def __init__(self, **options: Unpack[BudgetTerminationOptions]) -> None:
-        try:
-            self._config = BudgetTerminationConfig.model_validate(options)
-        except ValidationError as error:
-            raise SettingError(str(error)) from error
+    @takes_settings(BudgetTerminationConfig)
+    def __init__(self, config: BudgetTerminationConfig) -> None:
+        self._config = config
         self._door = current_door()
         self._ledger: Ledger | None = None
         self._terminated = False

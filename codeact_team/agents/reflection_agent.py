@@ -5,27 +5,31 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Unpack
+from typing import Annotated
 
 from autogen_agentchat.base import Response
 from autogen_agentchat.messages import BaseChatMessage, TextMessage
 from autogen_core import CancellationToken, Component, ComponentModel
 from autogen_core.models import AssistantMessage, ChatCompletionClient, SystemMessage, UserMessage
+from pydantic import Field
 
-from codeact_team.agents.agent_config import AgentConfig, AgentOptions, AgentSettings, show_options
+from codeact_team.agents.agent_config import AgentConfig
 from codeact_team.agents.base import RememberingAgent
 from codeact_team.agents.messages import add_to_context, given_answer, text_of, visible_to
 from codeact_team.agents.observations import ExecutionRecord, shorten
 from codeact_team.agents.turn import Emit, Turn
 from codeact_team.core.execution import Drawn, pictures_from_metadata
 from codeact_team.core.quoting import as_data, make_inert
+from codeact_team.core.settings import in_config, takes_settings
 from codeact_team.models.clients import wrap_client
 from codeact_team.models.verdicts import REFLECTION_SYSTEM_MESSAGE
 
 
-class ReflectionAgentSettings(AgentSettings):
-    """The plain settings of :class:`ReflectionAgent`."""
+class ReflectionAgentConfig(AgentConfig):
+    """Settings of :class:`ReflectionAgent`."""
 
+    model_client: Annotated[ChatCompletionClient, in_config(ComponentModel)] = Field(kw_only=False)
+    """The model that judges."""
     description: str = (
         "A reviewer who judges whether the task is solved, and says what to do next if it is not."
     )
@@ -34,44 +38,26 @@ class ReflectionAgentSettings(AgentSettings):
     """The model's instructions; empty for none."""
 
 
-class ReflectionAgentConfig(ReflectionAgentSettings, AgentConfig):
-    """Settings of :class:`ReflectionAgent`."""
-
-    model_client: ComponentModel
-    """The model that judges."""
-
-
-class ReflectionAgentOptions(AgentOptions, total=False):
-    """Keyword arguments; see the fields of the same names in :class:`ReflectionAgentConfig`."""
-
-    description: str
-    system_message: str
-
-
-class ReflectionAgent(RememberingAgent[ReflectionAgentSettings], Component[ReflectionAgentConfig]):
+class ReflectionAgent(RememberingAgent[ReflectionAgentConfig], Component[ReflectionAgentConfig]):
     """Reads the task, the code and its result, and answers with a verdict; with the answer to the task if it accepts.
 
     The verdict is a :class:`~codeact_team.models.verdicts.Verdict` in the response's metadata. The response's text is the
-    answer, where there is one: ``result.messages[-1].to_text()`` of a team that ends with an accepting review. An answer
-    that another agent has come to since the last review, by ``final_answer`` or as a CodeAct agent, is passed on word
-    for word, else the reviewer writes one. Without an answer the text is the verdict. A reply of the model that cannot be
-    read is a verdict that does not accept, and says so.
+    answer, if there is one: ``result.messages[-1].to_text()`` of a team that ends with an accepting review. If another
+    agent has given an answer since the last review, by ``final_answer`` or as a CodeAct agent, it is passed on word for
+    word; otherwise the reviewer writes one. Without an answer, the text is the verdict. If the model's reply cannot be
+    read, the verdict does not accept, and says why.
 
     Args:
-        name: Name of the agent.
-        model_client: The model that judges.
-        **options: The fields of :class:`ReflectionAgentConfig`, parts as objects instead of configs.
+        **settings: The fields of :class:`ReflectionAgentConfig`, parts as objects instead of configs.
     """
 
     component_config_schema = ReflectionAgentConfig
     component_provider_override = "codeact_team.ReflectionAgent"
 
-    @show_options(ReflectionAgentOptions, ReflectionAgentConfig)
-    def __init__(
-        self, name: str, model_client: ChatCompletionClient, **options: Unpack[ReflectionAgentOptions]
-    ) -> None:
-        self._judge = wrap_client(model_client)
-        super().__init__(ReflectionAgentSettings, {"name": name, "model_client": self._judge, **options})
+    @takes_settings(ReflectionAgentConfig)
+    def __init__(self, settings: ReflectionAgentConfig) -> None:
+        self._judge = wrap_client(settings.model_client)
+        super().__init__(settings, settings.description, self._judge)
 
     async def _take_turn(
         self, messages: Sequence[BaseChatMessage], cancellation_token: CancellationToken, emit: Emit
@@ -83,19 +69,19 @@ class ReflectionAgent(RememberingAgent[ReflectionAgentSettings], Component[Refle
                 await add_to_context(self._model_context, [message])
             else:
                 drawn = Drawn(await asyncio.to_thread(pictures_from_metadata, message.metadata))
-                report = self._sight.tell(_execution_report(message, record), drawn)
+                report = self._vision.add(_execution_report(message, record), drawn)
                 await self._model_context.add_message(UserMessage(content=report, source=message.source))
         await self._recall(turn)
         instructions = self._settings.system_message
         system = [SystemMessage(content=instructions)] if instructions else []
         messages_so_far = await self._model_context.get_messages()
-        conversation = self._sight.show(visible_to(self._judge, [*system, *messages_so_far]))
+        conversation = self._vision.show(visible_to(self._judge, [*system, *messages_so_far]))
         given = next(filter(None, map(given_answer, reversed(messages))), None)
         judged = await turn.reflect(self._judge, conversation, cancellation_token, answered=given is not None)
         if given is not None and judged.value.accepted:
             judged = replace(judged, value=judged.value.model_copy(update={"answer": given}))
         verdict = await turn.judge(judged, turn.message_id)
-        # a reviewer quotes code; an agent that runs code must not take it for new
+        # a reviewer quotes code, which must not be run as new code
         said, answer = make_inert(verdict.to_text()), make_inert(shorten(verdict.answer))
         remembered = AssistantMessage(content=f"{said}\n\n{answer}".rstrip(), source=self.name)
         await self._model_context.add_message(remembered)
@@ -104,7 +90,7 @@ class ReflectionAgent(RememberingAgent[ReflectionAgentSettings], Component[Refle
 
 
 def _execution_report(message: BaseChatMessage, record: ExecutionRecord) -> str:
-    """What another agent ran and what came of it, for the model: the code it may not have seen, the output as data."""
+    """The code that another agent ran, which the model may not have seen, and its result, the output as data."""
     code = "\n\n".join(f"[{block.language}]\n{block.code}" for block in record.blocks)
     text = (
         f"{message.source} was to run this code (attempt {record.attempts}):\n{code}\n\n"

@@ -13,11 +13,12 @@ from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_core import Component
 from autogen_core.code_executor import CodeExecutor
 from autogen_core.models import ChatCompletionClient
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from ruamel.yaml import YAML
 
 from codeact_team.agents.code_executor import CodeExecutorAgent
 from codeact_team.agents.reflection_agent import ReflectionAgent
+from codeact_team.core.settings import takes_settings
 from codeact_team.core.shipped import shipped_configs
 from codeact_team.errors import SettingError
 from codeact_team.models.verdicts import Verdict
@@ -28,22 +29,23 @@ class ReflectionTerminationConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    source: str | None = None
-    """Whose verdict counts. Default: anybody's."""
+    source: str | None = Field(default=None, kw_only=False)
+    """The reviewer whose verdict counts. Default: any."""
 
 
 class ReflectionTermination(TerminationCondition, Component[ReflectionTerminationConfig]):
     """Ends a team when a reflection accepts the work. Reads verdicts, not words: no output can end the team.
 
     Args:
-        source: Whose verdict counts. Default: anybody's.
+        **settings: The fields of :class:`ReflectionTerminationConfig`.
     """
 
     component_config_schema = ReflectionTerminationConfig
     component_provider_override = "codeact_team.ReflectionTermination"
 
-    def __init__(self, source: str | None = None) -> None:
-        self._source = source
+    @takes_settings(ReflectionTerminationConfig)
+    def __init__(self, config: ReflectionTerminationConfig) -> None:
+        self._config = config
         self._terminated = False
 
     @property
@@ -53,8 +55,9 @@ class ReflectionTermination(TerminationCondition, Component[ReflectionTerminatio
     async def __call__(self, messages: Sequence[BaseAgentEvent | BaseChatMessage]) -> StopMessage | None:
         if self._terminated:
             raise TerminatedException("Termination condition has already been reached")
+        source = self._config.source
         for message in messages:
-            if not isinstance(message, BaseChatMessage) or self._source not in (None, message.source):
+            if not isinstance(message, BaseChatMessage) or source not in (None, message.source):
                 continue
             verdict = Verdict.from_metadata(message.metadata)
             if verdict is not None and verdict.accepted:
@@ -68,11 +71,11 @@ class ReflectionTermination(TerminationCondition, Component[ReflectionTerminatio
         self._terminated = False
 
     def _to_config(self) -> ReflectionTerminationConfig:
-        return ReflectionTerminationConfig(source=self._source)
+        return self._config
 
     @classmethod
     def _from_config(cls, config: ReflectionTerminationConfig) -> Self:
-        return cls(config.source)
+        return cls(**dict(config))
 
 
 def round_robin_team(
@@ -95,8 +98,8 @@ def round_robin_team(
         approval_func: Asked before each execution.
 
     Returns:
-        An AutoGen team. Its last message is the answer where the reviewer accepts. The executor starts on first use;
-        whoever opened a scope, or calls its ``stop``, stops it.
+        An AutoGen team. Its last message is the answer if the reviewer accepts. The executor starts on first use, and
+        stops at the end of the scope it belongs to, or by its ``stop``.
 
     Raises:
         ValueError: If a limit leaves no room for any work.
@@ -132,6 +135,6 @@ def round_robin_team(
 
 
 def _coder_system_message() -> str:
-    """What the coder of the shipped config ``team`` is told, where people read and change it."""
+    """The instructions of the coder in the shipped config ``team``, where people read and change them."""
     team: Any = YAML(typ="safe", pure=True).load(shipped_configs()["team"])  # pyright: ignore[reportUnknownMemberType]
     return team["config"]["participants"][0]["config"]["system_message"]

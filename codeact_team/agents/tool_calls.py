@@ -368,7 +368,6 @@ class AgentTools:
         self._source = source
         self._door = current_door()
         self._limits = limits
-        self._handler = handler
         ask = resolve_function(handler) if isinstance(handler, str) else handler
         self._approvals = Approvals(approval, ask, source, parks=parks)
         self._rights = (list(tools), workbenches, limits, list(approval), handler)
@@ -417,15 +416,14 @@ class AgentTools:
         if self._toolbox is not None:
             await self._toolbox.stop()
 
-    def parts(self) -> Mapping[str, Any]:
-        """Return the live settings of the agent that are kept here; tools and workbenches in dumped form.
+    def dump(self) -> Mapping[str, Any]:
+        """Return the tools and workbenches in the form of a config.
 
         Raises:
-            SettingError: If one of these has no form in a config.
+            SettingError: If one of them has no form there.
         """
         box = self._toolbox
         return {
             "tools": [] if box is None else box.dump_tools(),
             "workbench": [] if box is None else box.dump_workbenches(),
-            "approval_handler": self._handler,
         }

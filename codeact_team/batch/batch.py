@@ -30,10 +30,9 @@ from codeact_team.batch.tasks import BatchTask, BrokenLine, Job, TaskError, jobs
 from codeact_team.batch.throttle import BatchLimits, Ledger, RateLimit
 from codeact_team.batch.worker import mean_pass_at, wilson_interval
 from codeact_team.config.document import ConfigSource, name_of
-from codeact_team.config.for_every import ForEvery
 from codeact_team.config.loading import CheckedConfig, read_config
 from codeact_team.config.open import make_runnable
-from codeact_team.config.overrides import field_names
+from codeact_team.config.overrides import ForEvery, field_names
 from codeact_team.core.effects import Door, Listener
 from codeact_team.core.providers import Policy
 from codeact_team.core.scope import Scope
@@ -217,7 +216,7 @@ class Batch:
         for part in config.parts:
             if issubclass(part.component, BudgetTermination):
                 settings = BudgetTerminationConfig.model_validate(part.config)
-                prices |= settings.prices
+                prices |= settings.price_list
                 currency = settings.currency
         if self._limits.max_cost is not None and not prices:
             raise SettingError(

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from autogen_core.code_executor import CodeExecutor
 from autogen_core.models import ChatCompletionClient
 from pydantic import JsonValue
 
 from codeact_team.batch.tasks import Job
-from codeact_team.config.document import at
+from codeact_team.config.components import DIRECTORY_FIELDS
 from codeact_team.config.loading import CheckedConfig, read_config
-from codeact_team.config.validation import check_components
+from codeact_team.core.autogen_internals import ComponentClass
 from codeact_team.core.providers import Policy, schema_of
 from codeact_team.runs.journal.seal import SealKey
 
 SEALED_BY = "batch"
 """The name of the key that a user's key gives to all batches: workers on other machines have no other one."""
-WORKSPACES = ("work_dir", "bind_dir")
-"""Settings of code executors that name a directory which sandboxes share."""
 
 
 @dataclass(frozen=True)
@@ -68,17 +66,18 @@ def own_directories(config: CheckedConfig) -> tuple[CheckedConfig, bool]:
     Returns:
         The config, and whether it named a directory for the workspace.
     """
-    data, had_any = copy.deepcopy(config.document.data), False
-    for part in config.parts:
-        settings = at(data, (*part.path, "config"))
-        if issubclass(part.component, CodeExecutor):
-            named = [settings.pop(name, None) for name in WORKSPACES]
+    had_any = False
+
+    def change(component: ComponentClass, settings: dict[str, Any]) -> None:
+        nonlocal had_any
+        if issubclass(component, CodeExecutor):
+            named = [settings.pop(name, None) for name in DIRECTORY_FIELDS]
             had_any = had_any or any(named)
-        elif issubclass(part.component, ChatCompletionClient):
-            if "max_retries" in schema_of(part.component).model_fields:
+        elif issubclass(component, ChatCompletionClient):
+            if "max_retries" in schema_of(component).model_fields:
                 settings["max_retries"] = 0
-    document = replace(config.document, data=data)
-    return CheckedConfig(document, check_components(document, config.policy), config.policy), had_any
+
+    return config.with_settings(change), had_any
 
 
 class JobConfigs:
@@ -107,10 +106,8 @@ class JobConfigs:
         config = self._read(job.overrides, job.fields) if job.overrides else self.common
         if not job.files:
             return config
-        data = copy.deepcopy(config.document.data)
-        for part in config.parts:
-            if issubclass(part.component, CodeExecutor):
-                settings = at(data, (*part.path, "config"))
-                settings["data"] = [*settings.get("data", ()), *job.files]
-        document = replace(config.document, data=data)
-        return CheckedConfig(document, check_components(document, config.policy), config.policy)
+
+        def add_files(_: type, settings: dict[str, Any]) -> None:
+            settings["data"] = [*settings.get("data", ()), *job.files]
+
+        return config.with_settings(add_files, CodeExecutor)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import json
 import logging
 import re
@@ -24,14 +23,13 @@ from autogen_core.code_executor import CodeBlock
 from pydantic import JsonValue
 
 from codeact_team.batch import exact_json
-from codeact_team.batch.job_configs import WORKSPACES, JobConfigs, WorkerSettings
+from codeact_team.batch.job_configs import JobConfigs, WorkerSettings
 from codeact_team.batch.leases import HeldLease, Lease, LeasedRun, LeaseFiles
 from codeact_team.batch.results import Outcome, ResultFile, TaskResult, dump
 from codeact_team.batch.tasks import Job
 from codeact_team.batch.throttle import OUT_OF_BUDGET, Begun, Called, Host, Retried, Spent
-from codeact_team.config.document import Document, at
+from codeact_team.config.components import DIRECTORY_FIELDS
 from codeact_team.config.loading import CheckedConfig
-from codeact_team.config.validation import check_components
 from codeact_team.core.effects import Effect, Event, Perform
 from codeact_team.core.events import ModelCallEnded
 from codeact_team.core.executor_interface import StreamingCodeExecutor
@@ -285,12 +283,14 @@ def _executor(config: CheckedConfig, files: Path) -> StreamingCodeExecutor:
         raise SettingError(
             "the checker has no sandbox to run in: the config has no code executor of codeact_team"
         )
-    described = copy.deepcopy(at(config.document.data, part.path))
-    settings = {**described["config"], "data": [str(files)] if files.is_dir() else []}
-    # not in a workspace where the task has left anything
-    described["config"] = {name: value for name, value in settings.items() if name not in WORKSPACES}
-    document = Document(config.document.name, described)
-    made = CheckedConfig(document, check_components(document, config.policy), config.policy).make()
+
+    def change(_: type, settings: dict[str, Any]) -> None:
+        settings["data"] = [str(files)] if files.is_dir() else []
+        # not in a workspace where the task has left anything
+        for name in DIRECTORY_FIELDS:
+            settings.pop(name, None)
+
+    made = config.only(part).with_settings(change).make()
     assert isinstance(made, StreamingCodeExecutor)
     return made
 

@@ -40,7 +40,7 @@ from codeact_team.cli.options import (
 from codeact_team.cli.signals import silence
 
 if TYPE_CHECKING:
-    from codeact_team.config.for_every import ForEvery
+    from codeact_team.config.overrides import ForEvery
     from codeact_team.core.providers import Policy
     from codeact_team.runs.team_runner import TeamRunner
 

@@ -18,8 +18,8 @@ from codeact_team.cli.examination import (
 from codeact_team.cli.json_lines import print_json
 from codeact_team.cli.screen import Screen
 from codeact_team.config.components import PlacedComponent
-from codeact_team.config.for_every import ForEvery
-from codeact_team.config.loading import check_config
+from codeact_team.config.loading import read_config
+from codeact_team.config.overrides import ForEvery
 from codeact_team.core.providers import Policy
 from codeact_team.errors import ConfigError, EngineError, SettingError
 from codeact_team.executors.packages.layers import Layer, Layers
@@ -59,7 +59,7 @@ def _checked(
     config: str, overrides: Sequence[str | ForEvery], policy: Policy
 ) -> tuple[ConfigError | None, Sequence[PlacedComponent]]:
     try:
-        return None, check_config(config, overrides=overrides, policy=policy)
+        return None, read_config(config, overrides=overrides, policy=policy).tried().parts
     except ConfigError as error:
         return error, ()
 
@@ -130,7 +130,7 @@ def doctor_command(
     """Print what works here, or whether a config can run here, as it is found, and return the exit code."""
     if config is None and overrides:
         raise SettingError("there is no config to change: name one, or leave out the options that change it")
-    parts = None if config is None else check_config(config, overrides=overrides, policy=policy)
+    parts = None if config is None else read_config(config, overrides=overrides, policy=policy).tried().parts
     findings = _Findings(screen, as_json=as_json)
     asyncio.run(_examine(screen, findings, parts, clean_first=clean))
     needed = {QUICKSTART_NEEDS} if parts is None else findings.missing

@@ -16,7 +16,7 @@ from codeact_team.core.shipped import shipped_configs
 
 if TYPE_CHECKING:
     from codeact_team.cli.screen import Screen
-    from codeact_team.config.for_every import ForEvery
+    from codeact_team.config.overrides import ForEvery
     from codeact_team.core.providers import Policy
 
 

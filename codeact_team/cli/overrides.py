@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from autogen_core.code_executor import CodeExecutor
 from autogen_core.models import ChatCompletionClient
 
-from codeact_team.config.for_every import ForEvery
+from codeact_team.config.overrides import ForEvery
 
 
 def overrides_of(

@@ -1,4 +1,4 @@
-"""A config as a document: where each value stands, and which values are credentials."""
+"""A config as a document: plain data, and where each value in it comes from."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import json
 import os
 import pathlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeGuard, cast
 
@@ -28,11 +28,16 @@ MASK = "*" * 10
 
 
 def with_references(text: str, values: Mapping[str, str], place: str = "", inside: str = "") -> str:
-    """Put references in the place of the values that a message quotes, in whole or in part.
+    """Replace the values that a message quotes, in whole or in part, by the references they came from.
 
-    An error of somebody else's may quote a value, or a word of it, such as a path's package or a URL's port. A short word
-    may be anybody's, so it counts only where the message is about what it stands in: ``place`` is the text with references
-    that it is about, ``inside`` all such text in that part of the document.
+    Other libraries' errors may quote a value, or a word of it, such as a path's package or a URL's port. A short word may
+    be a coincidence, so it counts only where the message is about a text that holds the reference.
+
+    Args:
+        text: The message.
+        values: The value of each variable.
+        place: The text, with references, that the message is about.
+        inside: All text with references in that part of the document.
     """
     words: list[tuple[str, str, str]] = []
     for name, value in values.items():
@@ -43,14 +48,14 @@ def with_references(text: str, values: Mapping[str, str], place: str = "", insid
                 words.append((word, _pattern(word, bare), f"${{{name}}}"))
     if not words:
         return text
-    # what holds another goes first
+    # longest first, as one may contain another
     words.sort(key=lambda each: len(each[0]), reverse=True)
     anywhere = re.compile("|".join(f"({pattern})" for _, pattern, _ in words))
     return anywhere.sub(lambda found: words[(found.lastindex or 1) - 1][2], text)
 
 
 def _pattern(word: str, bare: int) -> str:
-    """Finds a word, or, where it is shorter than ``bare`` characters, that word in quotes."""
+    """A pattern for a word; one that is shorter than ``bare`` characters has to be in quotes."""
     spelled = "|".join(re.escape(each) for each in {word, repr(word)[1:-1], json.dumps(word)[1:-1]})
     if len(word) >= bare:
         return rf"(?<!\w)(?:{spelled})(?!\w)"
@@ -58,14 +63,13 @@ def _pattern(word: str, bare: int) -> str:
 
 
 MAX_FILE_BYTES = 1 << 20
-"""Larger is some other file, named by mistake."""
+"""A larger file is no config, but named by mistake."""
 _MAX_NAME_CHARS = 300
-"""How much is told of a name that is none, such as the text of a config without its line breaks."""
+"""Length at which errors cut a name that does not exist, such as the text of a config without its line breaks."""
 
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | ComponentModel
-"""Where a config is: the path of a YAML or JSON file; the name of a shipped config, such as ``quickstart``, where there
-is no such file; the text of one; a mapping; or a ``ComponentModel``, as components dump themselves, whose text stands
-for itself: ``${NAME}`` is no reference there."""
+"""The path of a YAML or JSON file; the name of a shipped config, such as ``quickstart``, if there is no such file; the
+text of a config; a mapping; or a ``ComponentModel``, as components dump themselves, in which ``${NAME}`` is plain text."""
 
 _NAMELESS = "<config>"
 _BARE_NAME = re.compile(r"[A-Za-z0-9_-]+")
@@ -77,25 +81,52 @@ def dotted(path: Path) -> str:
 
 
 def last_key(path: Path) -> str:
-    """The key under which something at ``path`` is, itself or in a list."""
+    """The key at ``path``, or of the list that ``path`` leads into."""
     return next((part for part in reversed(path) if isinstance(part, str)), "")
 
 
 def is_in(path: Path, outer: Path) -> bool:
-    """Whether ``path`` is ``outer``, or leads to something in what is there."""
+    """Whether ``path`` is ``outer`` or lies below it."""
     return path[: len(outer)] == outer
 
 
 def at(data: Any, path: Path) -> Any:
-    """What is at ``path`` in plain data."""
+    """The value at ``path`` in plain data."""
     for step in path:
         data = data[step]
     return data
 
 
+def walk(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Every value in plain data with its path, outer before inner."""
+    yield path, value
+    if isinstance(value, dict):
+        for key, item in cast(dict[str, Any], value).items():
+            yield from walk(item, (*path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(cast(list[Any], value)):
+            yield from walk(item, (*path, index))
+
+
+def mapped(value: Any, change: Callable[[Path, Any], Any], path: Path = ()) -> Any:
+    """A copy of plain data in which each value that is neither a mapping nor a list is changed.
+
+    Args:
+        value: The data.
+        change: Gets the path of a value and the value, and returns the new one.
+        path: The path of the data itself.
+    """
+    if isinstance(value, dict):
+        mapping = cast(dict[str, Any], value)
+        return {key: mapped(item, change, (*path, key)) for key, item in mapping.items()}
+    if isinstance(value, list):
+        return [mapped(item, change, (*path, index)) for index, item in enumerate(cast(list[Any], value))]
+    return change(path, value)
+
+
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with a document; ``not_allowed`` where the allow-list, or safety, is why."""
+    """A mistake in a document; ``not_allowed`` if the allow-list, or safety, refuses something."""
 
     path: Path
     message: str
@@ -103,27 +134,27 @@ class Problem:
 
     @classmethod
     def of(cls, path: Path, error: ConfigError) -> Problem:
-        """What an error says of what is at ``path``."""
+        """The problem that an error reports, at ``path``."""
         return cls(path, error.message, isinstance(error, NotAllowedError))
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """A text after its references to the environment were resolved."""
+    """A text whose references to the environment are resolved."""
 
     text: str
     written: str | None
     """The text with ``${...}``; ``None`` where there was no reference."""
     values: Mapping[str, str]
-    """What each variable stood for that is referred to and set; a default shows in the config itself."""
+    """The value of each variable that is referred to and set. Defaults are not in it: the config itself shows them."""
 
 
 @dataclass(frozen=True)
 class TextWithData:
-    """Text of which not all is a person's; it becomes text when the references in a document are resolved.
+    """Text with data in it, until the references in its document are resolved.
 
     Attributes:
-        parts: In turn what the person wrote, where ``${NAME}`` is a reference, and data, where it is none.
+        parts: Alternately what a person wrote, in which ``${NAME}`` is a reference, and data, in which it is plain text.
     """
 
     parts: Sequence[str]
@@ -147,10 +178,12 @@ class Document:
 
     Attributes:
         name: The file, as the user named it.
+        data: The data.
         lines: The line of each path of the file, counted from 1.
-        overrides: The override that set a path.
+        overrides: The name of the override that set a path.
         references: The texts that were written with references to the environment.
-        aliases: Of each part that stands in the file by an alias, where it was first.
+        unresolved: Why a reference could not be resolved.
+        aliases: For each YAML alias, the path of the value with the anchor.
     """
 
     name: str
@@ -158,10 +191,42 @@ class Document:
     lines: Mapping[Path, int] = field(default_factory=dict[Path, int])
     overrides: Mapping[Path, str] = field(default_factory=dict[Path, str])
     references: Mapping[Path, Resolved] = field(default_factory=dict[Path, Resolved])
+    unresolved: Mapping[Path, str] = field(default_factory=dict[Path, str])
     aliases: Mapping[Path, Path] = field(default_factory=dict[Path, Path])
 
+    def overridden(
+        self,
+        data: dict[str, Any],
+        overrides: Mapping[Path, str],
+        references: Mapping[Path, Resolved] | None = None,
+    ) -> Document:
+        """The document with new data.
+
+        Args:
+            data: The data, in which overrides have set some values.
+            overrides: The paths of these values, each with the name of its override.
+            references: Those of these values that were written with references.
+        """
+
+        def stays(path: Path) -> bool:
+            return not any(above in overrides for above in _upwards(path))
+
+        return replace(
+            self,
+            data=data,
+            overrides={path: name for path, name in self.overrides.items() if stays(path)} | {**overrides},
+            references={path: text for path, text in self.references.items() if stays(path)}
+            | {**(references or {})},
+            unresolved={path: text for path, text in self.unresolved.items() if stays(path)},
+        )
+
+    def all_problems(self, found: Iterable[Problem]) -> list[Problem]:
+        """The references that are not resolved, and the problems found elsewhere: such a reference fits nowhere."""
+        unresolved = [Problem(path, reason) for path, reason in self.unresolved.items()]
+        return [*unresolved, *(problem for problem in found if problem.path not in self.unresolved)]
+
     def error(self, problems: Sequence[Problem]) -> ConfigError:
-        """One error that tells all ``problems``, each with its place, in the order of the file."""
+        """One error that reports all ``problems``, each with its place, in the order of the file."""
         kind = NotAllowedError if any(problem.not_allowed for problem in problems) else ConfigError
         mistakes: dict[object, Problem] = {}
         for problem in problems:
@@ -170,11 +235,11 @@ class Document:
         if len(each) == 1:
             return each[0]
         each.sort(key=lambda error: error.line or 0)
-        told = "\n".join(f"  {error}" for error in each)
-        return kind(f"{len(each)} problems in {self.name}:\n{told}", problems=each)
+        listed = "\n".join(f"  {error}" for error in each)
+        return kind(f"{len(each)} problems in {self.name}:\n{listed}", problems=each)
 
     def shown(self, message: str, path: Path) -> str:
-        """A message about what is at ``path``, with references in the place of what they stand for."""
+        """A message about the value at ``path``, with references in place of their values."""
         return with_references(message, self.values, self.written(path), self._written_in.get(path, ""))
 
     def written(self, path: Path) -> str:
@@ -184,12 +249,12 @@ class Document:
 
     @cached_property
     def values(self) -> Mapping[str, str]:
-        """What each variable stood for that is referred to and set."""
+        """The value of each variable that is referred to and set."""
         return {name: value for each in self.references.values() for name, value in each.values.items()}
 
     @cached_property
     def _written_in(self) -> Mapping[Path, str]:
-        """All text with references at a path, and in what is there."""
+        """For each path, all text with references at it and below."""
         inside: dict[Path, list[str]] = {}
         for place in self.references:
             for above in _upwards(place):
@@ -197,7 +262,7 @@ class Document:
         return {path: "".join(written) for path, written in inside.items()}
 
     def _mistake(self, problem: Problem) -> object:
-        """A key that all problems share that one mistake leads to, also where aliases repeat it."""
+        """A key that is the same for all problems with one cause, also where aliases repeat it."""
         file, _, path = self._place(problem.path)
         if any(above in self.overrides for above in _upwards(problem.path)):
             # one override may set the same in many places
@@ -215,8 +280,8 @@ class Document:
         )
 
     def _place(self, path: Path) -> tuple[str, int | None, Path]:
-        """Who says what is at ``path``: the file and its line, or an override; and the path in that."""
-        # an override replaces all that the file says below it
+        """Where the value at ``path`` was written: the file and the line, or an override; and the path in that."""
+        # an override replaces all that is below it
         for above in _upwards(path):
             if above in self.overrides:
                 return self.overrides[above], None, path[len(above) :]
@@ -229,12 +294,12 @@ def _upwards(path: Path) -> Iterator[Path]:
 
 
 def escape(text: str) -> str:
-    """Write ``text`` so that nothing in it is taken for a reference to the environment."""
+    """Write ``text`` so that nothing in it is read as a reference to the environment."""
     return text.replace("${", "$${")
 
 
 def read_document(source: ConfigSource) -> Document:
-    """Read a config from wherever it is.
+    """Read a config.
 
     Raises:
         ConfigError: If there is no such document, or it is no mapping of plain data.
@@ -258,22 +323,22 @@ def _read(source: str | os.PathLike[str], name: str) -> Document:
 
 
 def name_of(source: ConfigSource) -> str:
-    """What errors call a config."""
+    """The name of a config in errors."""
     return str(source) if isinstance(source, str | os.PathLike) and not is_text(source) else _NAMELESS
 
 
 def is_text(source: object) -> TypeGuard[str]:
-    """Whether a source is the text of a document itself."""
-    # neither is in the path of a file
+    """Whether a source is the text of a document."""
+    # a path has neither
     return isinstance(source, str) and (source.lstrip().startswith("{") or "\n" in source)
 
 
 def require_size(data: Mapping[str, Any], origin: str) -> None:
-    """See that data is no larger than a text may be.
+    """Raise an error if data is larger than the text of a config may be.
 
     Args:
         data: Mappings and sequences of every kind, which may hold each other several times.
-        origin: What made it so large.
+        origin: The name of the document or override that is to blame.
 
     Raises:
         ConfigError: If it is larger.
@@ -329,7 +394,7 @@ def _parse(text: str, name: str) -> Document:
 
 
 def in_words(value: object) -> str:
-    """What kind of value this is, for a person."""
+    """The kind of a value, for a person."""
     return _KINDS.get(type(value)) or f"a Python {type(value).__name__}"
 
 
@@ -338,7 +403,7 @@ def _find(source: str | os.PathLike[str]) -> pathlib.Path:
     if _BARE_NAME.fullmatch(str(source)) and not file.is_file():
         shipped = shipped_configs()
         if str(source) in shipped:
-            # links above it are those of the installation
+            # the installation may hold links
             return shipped[str(source)].resolve()
         if not file.exists():
             near = did_you_mean(str(source), shipped) or f"; shipped configs: {', '.join(shipped) or 'none'}"

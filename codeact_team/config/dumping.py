@@ -1,8 +1,9 @@
-"""Configs as text: what a person has written, and what a component dumps."""
+"""Configs as text: a document is written with its references, and a component with those it was loaded from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, cast
@@ -12,15 +13,10 @@ from pydantic import BaseModel, SecretBytes, SecretStr
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from codeact_team.config import yaml12
-from codeact_team.config.components import Origins, is_component
-from codeact_team.config.document import (
-    MASK,
-    Document,
-    dotted,
-    escape,
-    last_key,
-)
+from codeact_team.config.components import is_component
+from codeact_team.config.document import MASK, Document, Resolved, dotted, escape, last_key, mapped, walk
 from codeact_team.config.yaml12 import Path
+from codeact_team.core.autogen_internals import components_in
 from codeact_team.core.redaction import (
     add_secrets,
     credentials_in,
@@ -32,76 +28,109 @@ from codeact_team.errors import ConfigError
 
 
 def write_config(document: Document) -> str:
-    """A document as YAML that loads back as the same, with its overrides, and with references where it had them.
+    """Write a document, with its overrides and references, as YAML that loads back as the same document.
 
-    A credential that is in the document itself is in it, too.
+    Credentials that are in the document itself are written, too.
     """
-    return yaml12.write(_plain(document, document.data, ()))
+
+    def write(path: Path, value: Any) -> Any:
+        text = _revealed(value)
+        return (document.written(path) or escape(text)) if isinstance(text, str) else text
+
+    return yaml12.write(mapped(document.data, write))
 
 
 def credentials_of(document: Document, environ: Mapping[str, str]) -> dict[str, str]:
     """The credentials in the environment and in a document, each by its variable or by its place."""
     found = credentials_of_environment(environ)
-    for path, text in _texts(document.data, ()):
-        add_secrets(found, dotted(path), credentials_in(last_key(path), text))
+    for path, value in walk(document.data):
+        if isinstance(text := _revealed(value), str):
+            add_secrets(found, dotted(path), credentials_in(last_key(path), text))
     return found
 
 
-def _texts(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
-    match value:
-        case str():
-            yield path, value
-        case SecretStr():
-            yield path, value.get_secret_value()
-        case dict():
-            for key, item in cast(dict[str, Any], value).items():
-                yield from _texts(item, (*path, key))
-        case list():
-            for index, item in enumerate(cast(list[Any], value)):
-                yield from _texts(item, (*path, index))
-        case _:
-            pass
+def _revealed(value: Any) -> Any:
+    return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
-def _plain(document: Document, value: Any, path: Path) -> Any:
-    match value:
-        case str():
-            return document.written(path) or escape(value)
-        case SecretStr():
-            return _plain(document, value.get_secret_value(), path)
-        case dict():
-            mapping = cast(dict[str, Any], value)
-            return {key: _plain(document, item, (*path, key)) for key, item in mapping.items()}
-        case list():
-            items = cast(list[Any], value)
-            return [_plain(document, item, (*path, index)) for index, item in enumerate(items)]
-        case _:
-            return value
+_LONG = 8
+"""Characters of a value that is not likely to be equal to an unrelated text."""
+
+_References = Mapping[Path, Resolved]
+
+_loaded: dict[int, _References] = {}
+"""The references of the document that a component was loaded from, by the component's id, as long as it lives."""
+
+
+def remember_references(root: ComponentBase[BaseModel], references: _References) -> None:
+    """Let ``root``, and each component in it, be dumped with the references of the document that it was loaded from.
+
+    Components keep values, not their origin, so this is kept beside them.
+    """
+    if references:
+        for part in components_in(root):
+            # shared parts, such as AutoGen's defaults, may have been loaded before
+            if id(part) not in _loaded:
+                weakref.finalize(part, _loaded.pop, id(part))
+            _loaded[id(part)] = references
+
+
+class _Origins:
+    """The references that the text in a component, and in all its parts, may have come from."""
+
+    def __init__(self, root: ComponentBase[BaseModel]) -> None:
+        self._by_place: dict[tuple[Path, str], str] = {}
+        self._by_key: dict[tuple[str, str], str] = {}
+        self._by_value: dict[str, str] = {}
+        documents = {id(found): found for part in components_in(root) if (found := _loaded.get(id(part)))}
+        for references in documents.values():
+            for path, resolved in references.items():
+                self._add(path, resolved)
+
+    def _add(self, path: Path, resolved: Resolved) -> None:
+        text, written = resolved.text, resolved.written or ""
+        self._by_place.setdefault((path, text), written)
+        self._by_key.setdefault((last_key(path), text), written)
+        if resolved.values and len(text) >= _LONG:
+            self._by_value.setdefault(text, written)
+
+    def find(self, path: Path, text: str) -> str | None:
+        """The text with ``${...}`` that ``text`` at ``path`` of a dump came from, if it did.
+
+        A value under the key that it was loaded under counts as the loaded one: writing the reference changes nothing. A
+        long value of a variable also counts under any other key, since it may be a secret that a component stores
+        elsewhere. A short value, or a default, which the config itself shows, does not: unrelated text such as "1" would
+        become a reference.
+        """
+        return (
+            self._by_place.get((path, text))
+            or self._by_key.get((last_key(path), text))
+            or self._by_value.get(text)
+        )
 
 
 _KEY_ORDER = ("provider", "component_type", "version", "component_version", "description", "label", "config")
 
 
 def dump_config(component: ComponentBase[BaseModel]) -> str:
-    """Write a component as YAML that :func:`load_config` loads back as the same.
+    """Write a component as YAML from which :func:`load_config` loads an equal component.
 
-    A value that came from ``${NAME}``, in the config that the component or a part of it was loaded from, is written as that
-    reference.
+    A value that was loaded from a reference ``${NAME}`` is written as that reference.
 
     Raises:
-        ConfigError: If something in it has no form in a config, or is a secret that came from no reference.
+        ConfigError: If something in it has no form in a config, or is a secret that was not loaded from a reference.
     """
     try:
         model = component.dump_component()
     except (NotImplementedError, TypeError, ValueError) as error:
         raise ConfigError(f"{type(component).__name__} cannot be dumped: {error}") from error
-    writing = _Writing(Origins(component))
+    writing = _Writing(_Origins(component))
     return yaml12.write(writing.plain(model.model_dump(exclude_none=True), ()))
 
 
 @dataclass(frozen=True)
 class _Writing:
-    origins: Origins
+    origins: _Origins
 
     def plain(self, value: Any, path: Path) -> Any:
         match value:

@@ -1,26 +1,79 @@
-"""Loads a component from a document, or checks whether it could be loaded."""
+"""Loads components from a config: it is read, checked, and then made, or only tried without any effect."""
 
 from __future__ import annotations
 
+import copy
 import os
 import traceback
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import Context
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
-from autogen_core import ComponentBase
+from autogen_agentchat.agents import UserProxyAgent
+from autogen_agentchat.base import ChatAgent, Team
+from autogen_core import Component, ComponentBase, ComponentLoader
+from autogen_core.code_executor import CodeExecutor
+from autogen_core.memory import Memory
+from autogen_core.models import ChatCompletionClient
+from autogen_core.tools import BaseTool, Workbench
 from pydantic import BaseModel, JsonValue, ValidationError
 
-from codeact_team.config.components import PlacedComponent, remember
-from codeact_team.config.document import ConfigSource, Document, Problem, read_document, with_references
-from codeact_team.config.dumping import write_config
-from codeact_team.config.for_every import ForEvery, apply_for_every
-from codeact_team.config.making import Failure, failures_in_trial, make
-from codeact_team.config.models import missing_key
-from codeact_team.config.overrides import apply_overrides, resolve_references
+from codeact_team.agents.ledger import BudgetTermination
+from codeact_team.config.components import PlacedComponent
+from codeact_team.config.document import (
+    ConfigSource,
+    Document,
+    Problem,
+    at,
+    dotted,
+    is_in,
+    read_document,
+    with_references,
+)
+from codeact_team.config.dumping import remember_references, write_config
+from codeact_team.config.models import EVERYTHING, listed_info, missing_key
+from codeact_team.config.overrides import ForEvery, apply_for_every, apply_overrides, resolve_references
 from codeact_team.config.validation import check_components, check_text
-from codeact_team.core.providers import Policy, missing_package
+from codeact_team.config.yaml12 import Path
+from codeact_team.core import places, scope
+from codeact_team.core.autogen_internals import ComponentClass, repaired
+from codeact_team.core.effects import Door, current_door, remembered
+from codeact_team.core.executor_interface import StreamingCodeExecutor
+from codeact_team.core.providers import NAMESPACES_VARIABLE, Policy, missing_package, unsafe_reason, using
 from codeact_team.errors import ConfigError, NotAllowedError, SandboxError
+from codeact_team.models.clients import wrap_client
+from codeact_team.tools.autogen_parts import wrap
+
+
+def load_config(
+    source: ConfigSource,
+    *,
+    overrides: Sequence[str | ForEvery] = (),
+    policy: Policy | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> ComponentBase[BaseModel]:
+    """Load a team, an agent, or any other component from a config.
+
+    The effects of the agents in it go through the current :class:`Door`, if there is one. A client, a tool or a
+    ``UserProxyAgent`` that is loaded alone keeps its class and is not wrapped; :func:`wrap` does that.
+
+    Args:
+        source: Path of a YAML or JSON file, the name of a shipped config, such as ``quickstart``, the text of a config, a
+            mapping, or a ``ComponentModel``. In the last, ``${NAME}`` is plain text.
+        overrides: Changes to single values, such as ``config.max_turns=3``, and to a setting of all components of a kind,
+            such as the model of all model clients: :class:`ForEvery`.
+        policy: What may be loaded. Default: AutoGen's and our components, and what the environment adds.
+        environ: Where ``${NAME}`` is looked up. Default: this process's environment.
+
+    Raises:
+        ConfigError: If anything is wrong with it, all problems together; or a component refuses its settings.
+        NotAllowedError: If it names something that may not be loaded.
+        SandboxError: If a component needs what this machine does not have.
+    """
+    return read_config(source, overrides=overrides, policy=policy, environ=environ).make()
 
 
 def validate_config(
@@ -30,9 +83,9 @@ def validate_config(
     policy: Policy | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> None:
-    """Check a config without any side effect but the import of allowed modules.
+    """Check a config without any side effect except the import of allowed modules.
 
-    Model clients are not made, which want keys, nor is anything that does more than to take its settings.
+    Model clients, which need keys, are not made, nor is any component whose constructor does more than take its settings.
 
     Its arguments are those of :func:`load_config`.
 
@@ -40,54 +93,7 @@ def validate_config(
         ConfigError: If anything is wrong with it, all problems together.
         NotAllowedError: If it names something that may not be loaded.
     """
-    check_config(source, overrides=overrides, policy=policy, environ=environ)
-
-
-def check_config(
-    source: ConfigSource,
-    *,
-    overrides: Sequence[str | ForEvery] = (),
-    policy: Policy | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> Sequence[PlacedComponent]:
-    """Do what :func:`validate_config` does, and return the components of the config, outer before inner."""
-    config = read_config(source, overrides=overrides, policy=policy, environ=environ)
-    _refuse_mistakes(config.document, failures_in_trial(config.document, config.parts, config.policy))
-    return config.parts
-
-
-@dataclass(frozen=True)
-class CheckedConfig:
-    """A config without a mistake that can be found before anything is made.
-
-    Attributes:
-        document: What it says, with all overrides and the values of the environment.
-        parts: Its components, outer before inner.
-        policy: What may be loaded.
-    """
-
-    document: Document
-    parts: Sequence[PlacedComponent]
-    policy: Policy
-
-    @cached_property
-    def written(self) -> str:
-        """Its text, as :func:`write_config` has it."""
-        return write_config(self.document)
-
-    def make(self) -> ComponentBase[BaseModel]:
-        """Make what it describes.
-
-        Raises:
-            ConfigError: If a component refuses its settings.
-            SandboxError: If a component needs what this machine does not have.
-        """
-        component, failures = make(self.document, self.parts, self.policy)
-        _refuse_mistakes(self.document, failures)
-        for _, error in failures:
-            raise error
-        remember(component, self.document.references)
-        return component
+    read_config(source, overrides=overrides, policy=policy, environ=environ).tried()
 
 
 def read_config(
@@ -107,51 +113,95 @@ def read_config(
     policy = policy or Policy.from_environment(environ=environ)
     changes = [each for each in overrides if isinstance(each, str)]
     document = apply_overrides(read_document(source), changes, fields)
-    document, unresolved = resolve_references(document, os.environ if environ is None else environ)
-    check_text(document, policy, unresolved)
-    # of which kind something is, is known when its class is imported, which only now may be done
+    document = resolve_references(document, os.environ if environ is None else environ)
+    check_text(document, policy)
+    # the kind of a component is known when its class is imported, which is only allowed now
     for_every = [each for each in overrides if isinstance(each, ForEvery)]
-    document, unresolved = apply_for_every(document, unresolved, for_every, policy)
-    return CheckedConfig(document, check_components(document, policy, unresolved), policy)
+    return CheckedConfig.of(apply_for_every(document, for_every, policy), policy)
 
 
-def load_config(
-    source: ConfigSource,
-    *,
-    overrides: Sequence[str | ForEvery] = (),
-    policy: Policy | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> ComponentBase[BaseModel]:
-    """Load a team, an agent, or any other component from a config.
+@dataclass(frozen=True)
+class CheckedConfig:
+    """A config without any mistake that can be found before a component is made.
 
-    What the agents in it use passes the current :class:`Door`, if there is one. What is loaded itself stays of its class:
-    a client, a tool or a ``UserProxyAgent`` that is loaded alone is not wrapped, but :func:`wrap` does that.
-
-    Args:
-        source: Path of a YAML or JSON file, the name of a shipped config, such as ``quickstart``, the text of a config, a
-            mapping, or a ``ComponentModel``. The text of the last stands for itself: ``${NAME}`` is no reference there.
-        overrides: Changes to single values, such as ``config.max_turns=3``, and settings :class:`ForEvery` component of
-            a kind, such as the model of all model clients.
-        policy: What may be loaded; by default AutoGen's and our components, and what the environment adds.
-        environ: Where ``${NAME}`` is looked up; by default this process's environment.
-
-    Raises:
-        ConfigError: If anything is wrong with it, all problems together; or a component refuses its settings.
-        NotAllowedError: If it names something that may not be loaded.
-        SandboxError: If a component needs what this machine does not have.
+    Attributes:
+        document: Its data, with all overrides and the values of the environment.
+        parts: Its components, outer before inner.
+        policy: What may be loaded.
     """
-    return read_config(source, overrides=overrides, policy=policy, environ=environ).make()
 
+    document: Document
+    parts: Sequence[PlacedComponent]
+    policy: Policy
 
-def _refuse_mistakes(document: Document, failures: Sequence[Failure]) -> None:
-    # what this machine lacks is no fault of the config
-    mistakes = [(part, error) for part, error in failures if not isinstance(error, SandboxError)]
-    if not mistakes:
-        return
-    told = document.error([_problem(part, error) for part, error in mistakes])
-    if len(mistakes) == 1 and not _quotes(document, cause := mistakes[0][1]):
-        told.__cause__ = cause
-    raise told
+    @classmethod
+    def of(cls, document: Document, policy: Policy) -> CheckedConfig:
+        """Check the components of a document.
+
+        Raises:
+            ConfigError: If anything is wrong with them.
+        """
+        return cls(document, check_components(document, policy), policy)
+
+    @cached_property
+    def written(self) -> str:
+        """Its text, as :func:`write_config` has it."""
+        return write_config(self.document)
+
+    def with_settings(
+        self, change: Callable[[ComponentClass, dict[str, Any]], None], kind: type = object
+    ) -> CheckedConfig:
+        """The config with other settings in its components.
+
+        Args:
+            change: Gets the class and the settings of a component, and changes the settings.
+            kind: Components of this class and its subclasses, such as all executors.
+
+        Raises:
+            ConfigError: If a component does not take its new settings.
+        """
+        data = copy.deepcopy(self.document.data)
+        for part in self.parts:
+            if issubclass(part.component, kind):
+                change(part.component, at(data, (*part.path, "config")))
+        return CheckedConfig.of(replace(self.document, data=data), self.policy)
+
+    def only(self, part: PlacedComponent) -> CheckedConfig:
+        """The config of one of its components."""
+        return CheckedConfig.of(Document(self.document.name, at(self.document.data, part.path)), self.policy)
+
+    def tried(self) -> CheckedConfig:
+        """Itself, if each component accepts its settings, which is tried without any effect.
+
+        Raises:
+            ConfigError: If a component refuses its settings.
+        """
+        self._refuse_mistakes(_failures_in_trial(self))
+        return self
+
+    def make(self) -> ComponentBase[BaseModel]:
+        """Make the component that it describes.
+
+        Raises:
+            ConfigError: If a component refuses its settings.
+            SandboxError: If a component needs what this machine does not have.
+        """
+        component, failures = _make_all(self)
+        self._refuse_mistakes(failures)
+        for _, error in failures:
+            raise error
+        remember_references(component, self.document.references)
+        return component
+
+    def _refuse_mistakes(self, failures: Sequence[_Failure]) -> None:
+        # something that this machine lacks is no mistake in the config
+        mistakes = [(part, error) for part, error in failures if not isinstance(error, SandboxError)]
+        if not mistakes:
+            return
+        combined = self.document.error([_problem(part, error) for part, error in mistakes])
+        if len(mistakes) == 1 and not _quotes(self.document, cause := mistakes[0][1]):
+            combined.__cause__ = cause
+        raise combined
 
 
 def _problem(part: PlacedComponent, error: Exception) -> Problem:
@@ -160,7 +210,7 @@ def _problem(part: PlacedComponent, error: Exception) -> Problem:
 
 
 def _quotes(document: Document, error: Exception) -> bool:
-    """Whether a traceback of ``error`` would show what a reference stands for."""
+    """Whether a traceback of ``error`` would show the value of a reference."""
     trace = "".join(traceback.format_exception(error))
     return with_references(trace, document.values) != trace
 
@@ -176,6 +226,204 @@ def _reason(part: PlacedComponent, error: Exception) -> str:
         case ValueError() | TypeError() | NotImplementedError():
             return str(error)
         case _:
-            # clients read their keys in this process's environment, whatever references are looked up in
+            # clients read their keys in this process's environment, wherever references are looked up
             missing = missing_key(part.component, part.config, os.environ)
             return missing or f"{type(error).__name__}: {error}"
+
+
+_Failure = tuple[PlacedComponent, Exception]
+"""A component that cannot be made although all of its parts can, and why."""
+
+_Models = Mapping[Path, dict[str, Any]]
+"""The data that AutoGen loads, by the place of each component."""
+
+_HARMLESS = (
+    "autogen_agentchat.",
+    "autogen_core.",
+    "autogen_ext.tools.code_execution.",
+    "autogen_ext.tools.mcp.",
+    "codeact_team.",
+)
+"""Modules whose components, except the unsafe ones, have no effect when they are made."""
+
+_READY = f"{__name__}.ReadyPart"
+_REPLAY = "autogen_ext.models.replay.ReplayChatCompletionClient"
+
+_WRAPPED_KINDS: Any = (ChatCompletionClient, (BaseTool, Workbench, CodeExecutor), Memory, UserProxyAgent)
+"""Each of these kinds is wrapped by itself, also inside of another kind."""
+
+
+class ReadyPartConfig(BaseModel):
+    """Holds the part itself."""
+
+    part: Any
+
+
+class ReadyPart(ComponentBase[BaseModel], Component[ReadyPartConfig]):
+    """Stands for a part that is made already in the config of the component around it. It is in no dump."""
+
+    component_type = "ready"
+    component_config_schema = ReadyPartConfig
+    component_provider_override = _READY
+
+    @classmethod
+    def _from_config(cls, config: ReadyPartConfig) -> Any:
+        return config.part
+
+    def _to_config(self) -> ReadyPartConfig:
+        raise NotImplementedError
+
+
+def _make_all(config: CheckedConfig) -> tuple[Any, list[_Failure]]:
+    """Make each component of a config, and return the outermost, if nothing has failed, and the failures."""
+    wrapped = {part.path for part in _to_be_wrapped(config.parts)}
+    with _door_for_budgets(config.parts):
+        return _make(config.parts, _models(config), config.policy, wrapped=wrapped)
+
+
+def _door_for_budgets(parts: Sequence[PlacedComponent]) -> AbstractContextManager[object]:
+    """Give the parts a door to remember, if one of them counts effects and there is none yet."""
+    counts = any(issubclass(part.component, BudgetTermination) for part in parts)
+    return remembered(Door()) if counts and current_door() is None else nullcontext()
+
+
+def _failures_in_trial(config: CheckedConfig) -> list[_Failure]:
+    """Find the components that could not be made, without any effect.
+
+    Model clients, which need keys, and agents and executors whose constructors may have an effect are replaced by a
+    stand-in. Any other component with a possible effect, and what holds it, is not tried.
+    """
+    models = _models(config)
+    tried: list[PlacedComponent] = []
+    untried: list[Path] = []
+    replaced: list[Path] = []
+    for part in config.parts:
+        if any(is_in(part.path, outer) for outer in replaced):
+            continue
+        if (stand_in := _stand_in(part)) is not None:
+            models[part.path].update(stand_in)
+            replaced.append(part.path)
+        elif _is_harmless(part.component):
+            tried.append(part)
+        else:
+            untried.append(part.path)
+    # in a context of its own, since executors register with the open scope
+    return Context().run(_make, tried, models, config.policy, without=untried)[1]
+
+
+def _make(
+    parts: Sequence[PlacedComponent],
+    models: _Models,
+    policy: Policy,
+    *,
+    wrapped: Collection[Path] = (),
+    without: Sequence[Path] = (),
+) -> tuple[Any, list[_Failure]]:
+    """Make each of ``parts`` once, inner before outer, except those that hold a missing one."""
+    made: Any = None
+    failures: list[_Failure] = []
+    missing = list(without)
+    with _in_force(policy):
+        for part in sorted(parts, key=lambda part: -len(part.path)):
+            if any(is_in(path, part.path) for path in missing):
+                continue
+            try:
+                made = repaired(ComponentLoader.load_component(models[part.path]))
+            except Exception as error:  # whatever a component raises
+                missing.append(part.path)
+                failures.append((part, error))
+                continue
+            places.put(made, dotted(part.path))
+            if part.path in wrapped:
+                made = _wrapped(made, [inner for inner in parts if is_in(inner.path, part.path)])
+            models[part.path].update(_loading(_READY, part=made))
+    return made, failures
+
+
+def _wrapped(made: Any, parts: Sequence[PlacedComponent]) -> Any:
+    """Wrap a component; ``parts`` describe it and all in it."""
+    if not isinstance(made, ChatCompletionClient):
+        return wrap(made)
+    scope.at_end(made.close)
+    # of a cache, the client in it has the model's name
+    models = (part.config.get("model") for part in sorted(parts, key=lambda part: len(part.path)))
+    return wrap_client(made, next((model for model in models if isinstance(model, str)), None))
+
+
+def _to_be_wrapped(parts: Sequence[PlacedComponent]) -> Iterator[PlacedComponent]:
+    """The parts that need a wrapper, so that their effects go through the door: of nested ones of one kind, the outermost.
+
+    The root is never wrapped: whoever loads a client, a tool or an agent alone gets just that.
+    """
+    agents = [part for part in parts if issubclass(part.component, ChatAgent | Team)]
+    for kinds in _WRAPPED_KINDS:
+        wrapped: list[Path] = []
+        for part in parts:
+            if not (part.path and issubclass(part.component, kinds)):
+                continue
+            if any(is_in(part.path, outer) for outer in wrapped):
+                continue
+            if issubclass(part.component, Memory | ChatCompletionClient) or _is_of_autogen_agent(
+                part, agents
+            ):
+                wrapped.append(part.path)
+                yield part
+
+
+def _is_of_autogen_agent(part: PlacedComponent, agents: Sequence[PlacedComponent]) -> bool:
+    """Whether a part belongs to one of AutoGen's agents, and is not itself a tool around an agent."""
+    if part not in agents and any(is_in(agent.path, part.path) for agent in agents):
+        return False
+    users = [agent.component for agent in agents if is_in(part.path, agent.path)]
+    return not (users and users[-1].__module__.startswith("codeact_team."))
+
+
+def _stand_in(part: PlacedComponent) -> dict[str, Any] | None:
+    kind, config = part.component, part.config
+    if issubclass(kind, ChatCompletionClient):
+        info = config.get("model_info") or listed_info(kind, config) or EVERYTHING
+        return _loading(_REPLAY, chat_completions=(), model_info=info)
+    if _is_harmless(kind):
+        return None
+    if issubclass(kind, CodeExecutor) and not issubclass(kind, StreamingCodeExecutor):
+        return _loading("codeact_team.DockerCommandLineCodeExecutor")
+    if issubclass(kind, ChatAgent) and isinstance(config.get("name"), str):
+        return _loading("autogen_agentchat.agents.UserProxyAgent", name=config["name"])
+    return None
+
+
+def _loading(provider: str, **config: object) -> dict[str, Any]:
+    return {"provider": provider, "component_version": None, "config": config}
+
+
+def _is_harmless(component: ComponentClass) -> bool:
+    return component.__module__.startswith(_HARMLESS) and unsafe_reason(component) is None
+
+
+def _models(config: CheckedConfig) -> _Models:
+    data = copy.deepcopy(config.document.data)
+    return {part.path: _model(data, part) for part in config.parts}
+
+
+def _model(data: dict[str, Any], part: PlacedComponent) -> dict[str, Any]:
+    """The data that AutoGen loads for ``part``: the document's, with what AutoGen would not find out itself."""
+    model = at(data, part.path)
+    model["config"] = copy.deepcopy(part.config)
+    # a team takes a component without a type for an agent
+    model["component_type"] = part.component.component_type
+    return model
+
+
+@contextmanager
+def _in_force(policy: Policy) -> Generator[None]:
+    """Let ``policy`` decide what is loaded, also by AutoGen, which after 0.7.5 has an allow-list of its own."""
+    before = os.environ.get(NAMESPACES_VARIABLE)
+    os.environ[NAMESPACES_VARIABLE] = ",".join(sorted(policy.namespaces))
+    try:
+        with using(policy):
+            yield
+    finally:
+        if before is None:
+            del os.environ[NAMESPACES_VARIABLE]
+        else:
+            os.environ[NAMESPACES_VARIABLE] = before

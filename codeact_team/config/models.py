@@ -1,4 +1,4 @@
-"""Model clients in a document: what is known of the model, and what it takes to reach it."""
+"""Model clients in a document: what their models can do, and where their servers and keys are."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ABILITIES = ("vision", "function_calling", "json_output", "structured_output")
 
 def _info(*abilities: str, **more: bool) -> ModelInfo:
     able = {ability: ability in abilities for ability in _ABILITIES}
-    # the client goes by the model's name then
+    # with this family the client goes by the model's name
     return ModelInfo(**able, **more, family=ModelFamily.UNKNOWN)  # pyright: ignore[reportArgumentType]
 
 
@@ -30,28 +30,28 @@ _BY_NAME: Mapping[re.Pattern[str], ModelInfo] = {
     re.compile(r"gemini\b"): _info(*_ABILITIES, multiple_system_messages=False),
     re.compile(r"claude\b"): _info("vision", "function_calling", multiple_system_messages=True),
 }
-"""By the beginning of the name, what each maker's newer models have in common."""
+"""By the beginning of the model's name, the abilities that each vendor's newer models share."""
 _SERVED = _info("function_calling", "json_output")
-"""What servers of other models do with most of them."""
+"""The abilities that most servers of other models support."""
 
 _MAKER = re.compile(r"^(?:ft:|.*[/.](?=\D))")
-"""What gateways and fine-tuning put before a name: ``openai/gpt-5.1``, ``us.anthropic.claude-...``."""
+"""The prefix that gateways and fine-tuning put before a name: ``openai/gpt-5.1``, ``us.anthropic.claude-...``."""
 
 
 def needs_info(component: ComponentClass, config: Mapping[str, Any]) -> bool:
-    """Whether this is a model client that would not know what its model can do."""
+    """Whether this is a model client that does not know what its model can do."""
     given = config.get("model_info") or config.get("model_capabilities")
     return not given and model_table(component) is not None and listed_info(component, config) is None
 
 
 def listed_info(component: ComponentClass, config: Mapping[str, Any]) -> ModelInfo | None:
-    """What the table of a client says of its model."""
+    """The abilities of a client's model according to the client's table."""
     model = config.get("model")
     return listed_model(component, model) if isinstance(model, str) else None
 
 
 def assumed_info(component: ComponentClass, config: Mapping[str, Any]) -> ModelInfo | None:
-    """What a model that is in no table can most probably do: by its name, or because it has a server of its own."""
+    """The likely abilities of a model that is in no table: by its name, or because it has its own server."""
     if (by_name := info_by_name(config["model"])) is not None:
         return by_name
     served = component.__name__.startswith("Ollama") or config.get("azure_endpoint") or config.get("base_url")
@@ -59,25 +59,25 @@ def assumed_info(component: ComponentClass, config: Mapping[str, Any]) -> ModelI
 
 
 def info_by_name(model: object) -> ModelInfo | None:
-    """What a maker's newer models have in common, if a model's name tells the maker."""
+    """The abilities that a vendor's newer models share, if the model's name shows the vendor."""
     name = _MAKER.sub("", str(model))
     return next((info for pattern, info in _BY_NAME.items() if pattern.match(name)), None)
 
 
 def abilities(info: ModelInfo) -> str:
-    """What a model can do, in the names of the config's keys."""
+    """The abilities of a model, named as in a config."""
     return ", ".join(ability for ability in _ABILITIES if info.get(ability))
 
 
 SERVER_FIELDS = ("base_url", "host", "azure_endpoint", "endpoint")
-"""What the clients of AutoGen call the URL of their server."""
+"""The fields in which AutoGen's clients have the URL of their server."""
 _REPLAY = "autogen_ext.models.replay."
 _BLANK = re.compile(r"\s")
 
 NO_URL = "the URL of a server begins with http:// or https://, and goes on with its name"
-"""What is wrong with a URL that is none."""
+"""The error about a malformed URL."""
 NO_KEY = "none"
-"""Stands for a key where a server wants none, as clients insist on one."""
+"""The key for a server that needs none: clients insist on one."""
 
 _OPENAI = "OpenAIChatCompletionClient"
 _KEYS: Mapping[str, tuple[str, ...]] = {
@@ -85,9 +85,9 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "AzureOpenAIChatCompletionClient": ("AZURE_OPENAI_API_KEY", "AZURE_OPENAI_AD_TOKEN"),
     "AnthropicChatCompletionClient": ("ANTHROPIC_API_KEY",),
 }
-"""The variables of which a client, by the name of its class, reads its key."""
+"""The variables from which a client reads its key, by the name of its class."""
 _KEYS_BY_MODEL = {"gemini-": "GEMINI_API_KEY", "claude-": "ANTHROPIC_API_KEY", "Llama-": "LLAMA_API_KEY"}
-"""Which variables AutoGen's client for OpenAI reads first for the models of others, by the beginnings of their names."""
+"""The variables that AutoGen's client for OpenAI reads first, by the beginnings of other vendors' model names."""
 
 
 def asks_no_model(component: ComponentClass) -> bool:
@@ -96,7 +96,7 @@ def asks_no_model(component: ComponentClass) -> bool:
 
 
 def server_of(component: ComponentClass, config: Mapping[str, Any], environ: Mapping[str, str]) -> str | None:
-    """The address of the server that a client is told to ask; ``None`` where it is not told."""
+    """The URL of the server in a client's settings or its environment; ``None`` if there is none."""
     given = next((config[name] for name in SERVER_FIELDS if config.get(name)), None)
     if given is None and component.__name__ == _OPENAI:
         given = environ.get("OPENAI_BASE_URL")
@@ -104,7 +104,7 @@ def server_of(component: ComponentClass, config: Mapping[str, Any], environ: Map
 
 
 def without_credentials(url: str) -> str | None:
-    """The URL of a server, fit to be shown; ``None`` where it is none."""
+    """The URL of a server without user, password and query; ``None`` if it is malformed."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -115,12 +115,12 @@ def without_credentials(url: str) -> str | None:
 
 
 def key_variables(component: ComponentClass, config: Mapping[str, Any]) -> Sequence[str]:
-    """The variables of the environment of which a client needs one, unless it is given a key; none where not known."""
+    """The environment variables from which a client reads its key, if it is given none; empty if not known."""
     return _key_variables(component.__name__, config)
 
 
 def keys_for_a_server(provider: str, config: Mapping[str, Any]) -> Sequence[str]:
-    """The variables of the environment of which a client reads a key, by itself, for a server that its config names."""
+    """The environment variables from which a client reads a key for a server that its config names."""
     if config.get("api_key") or not any(config.get(name) for name in SERVER_FIELDS):
         return ()
     return _key_variables(provider.rpartition(".")[2], config)
@@ -139,7 +139,7 @@ def _key_variables(client: str, config: Mapping[str, Any]) -> Sequence[str]:
 def missing_key(
     component: ComponentClass, config: Mapping[str, Any], environ: Mapping[str, str]
 ) -> str | None:
-    """Why a client has no key although it needs one, and what to do; ``None`` where it has, or nothing is known."""
+    """Why a client lacks a key, and what to do; ``None`` if it has one, or this is not known."""
     variables = key_variables(component, config)
     if not variables or config.get("api_key") or any(environ.get(name) for name in variables):
         return None
@@ -158,7 +158,7 @@ _ABOUT_THE_MODEL = ("model_info", "model_capabilities")
 
 
 def field_of_client(fields: Container[str], setting: str) -> str | None:
-    """What a client with these fields calls a setting; ``None`` where it has none."""
+    """The name of a setting among a client's fields; ``None`` if it has no such setting."""
     names = SERVER_FIELDS if setting == "base_url" else (setting,)
     return next((name for name in names if name in fields), None)
 
@@ -166,7 +166,7 @@ def field_of_client(fields: Container[str], setting: str) -> str | None:
 def objection_of_client(
     component: ComponentClass, config: Mapping[str, Any], setting: str, value: object
 ) -> str | None:
-    """Why a client cannot be given a setting, if that is known."""
+    """Why a setting of a client cannot be changed, if it cannot."""
     if asks_no_model(component):
         return "its answers are recorded, and no model is asked; `team` and `team-confined` ask one"
     if setting == "model" and config.get("azure_deployment"):
@@ -178,24 +178,30 @@ def objection_of_client(
 
 
 def change_client(
-    component: ComponentClass, config: dict[str, Any], setting: str, said: Container[str]
+    component: ComponentClass, config: dict[str, Any], setting: str, set_before: Container[str]
 ) -> Mapping[str, Resolved | None]:
-    """Let the rest of a client's config, but what was ``said`` by an override, fit a setting that has been changed.
+    """Adapt the rest of a client's config to a changed setting.
+
+    Args:
+        component: The client's class.
+        config: Its config, with the new value; it is changed.
+        setting: The setting that has been changed.
+        set_before: Keys that an override has set, which stay.
 
     Returns:
-        The other keys that are not as before, each with the reference that it stands for, if any.
+        The other keys that are changed, each with the reference that its new value was written with, if any.
     """
     if setting == "model":
-        # what a config says of one model holds for another one on its server, unless that is known better
+        # the abilities in a config are kept for another model on its server, unless that model is known
         without = {key: value for key, value in config.items() if key not in _ABOUT_THE_MODEL}
         if listed_info(component, without) or info_by_name(config["model"]):
-            outdated = [key for key in _ABOUT_THE_MODEL if key in config and key not in said]
+            outdated = [key for key in _ABOUT_THE_MODEL if key in config and key not in set_before]
             for key in outdated:
                 del config[key]
             return dict.fromkeys(outdated)
     variables = key_variables(component, config)
     if setting == "base_url" and "base_url" in config and missing_key(component, config, os.environ):
-        # most servers of one's own want no key, and the client insists on one
+        # most private servers need no key, but the client insists on one
         config["api_key"] = NO_KEY
         return {"api_key": Resolved(NO_KEY, f"${{{variables[-1]}:-{NO_KEY}}}", {})}
     return {}

@@ -1,4 +1,4 @@
-"""Opens a team for the length of an ``async with``."""
+"""Opens a team, or a pool of its sandboxes, for the length of an ``async with``."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from autogen_agentchat.base import ChatAgent, Team
 
 from codeact_team.config.document import ConfigSource, is_text
 from codeact_team.config.dumping import credentials_of
-from codeact_team.config.for_every import ForEvery
 from codeact_team.config.loading import CheckedConfig, read_config
+from codeact_team.config.overrides import ForEvery
 from codeact_team.core.events import Opened
 from codeact_team.core.executor_interface import StreamingCodeExecutor
 from codeact_team.core.providers import Policy
@@ -33,16 +33,16 @@ logger = logging.getLogger(__name__)
 async def open_team(
     source: ConfigSource, *, overrides: Sequence[str | ForEvery] = (), policy: Policy | None = None
 ) -> AsyncGenerator[Team | ChatAgent]:
-    """Load a team, or a single agent, and stop at the end whatever it started; its model clients are closed.
+    """Load a team, or a single agent. At the end, everything that it started is stopped, and its model clients are closed.
 
-    The answer to a task is the last message of a run, where the work was accepted:
+    The answer to a task is the last message of a run, if the work was accepted:
     ``(await team.run(task=…)).messages[-1].to_text()``.
 
-    What its sandboxes need is there, such as packages; the sandboxes themselves start in the background.
+    What its sandboxes need, such as packages, is prepared first; the sandboxes themselves start in the background.
 
-    Where the process has a global tracer provider of OpenTelemetry, what the team does becomes spans.
+    If the process has a global tracer provider of OpenTelemetry, the team's work is recorded as spans.
 
-    Its arguments are those of :func:`load_config`. :func:`codeact_team.open_team` does the same, and can keep what happens.
+    Its arguments are those of :func:`load_config`. :func:`codeact_team.open_team` does the same, and can record the run.
 
     Raises:
         ConfigError: If anything is wrong with the config, or it is neither a team nor an agent.
@@ -59,7 +59,7 @@ async def open_team(
 def span_settings(
     config: CheckedConfig, source: ConfigSource | CheckedConfig
 ) -> tuple[Callable[[str], str], str]:
-    """What spans need of a config: what takes its credentials out of a text, and its name, which may be ""."""
+    """The arguments of :func:`traced` for a config: a function that removes its credentials from a text, and its name, or ""."""
     name = Path(source).stem if isinstance(source, str | os.PathLike) and not is_text(source) else ""
     return secret_remover(credentials_of(config.document, os.environ)), name
 
@@ -79,16 +79,16 @@ def make_runnable(config: CheckedConfig) -> Team | ChatAgent:
 
 
 async def make_ready(scope: Scope, *, with_tools: bool = True) -> None:
-    """Get what the executors of a scope have to have before a model is paid, and begin to start what it owns.
+    """Prepare the executors of a scope before a model costs anything, and start what the scope owns in the background.
 
-    What runs that were killed have left on this machine is removed meanwhile.
+    Leftovers of killed runs on this machine are removed meanwhile.
 
     Args:
-        scope: What owns it.
-        with_tools: Whether that includes what tools need.
+        scope: The owner of the executors.
+        with_tools: Whether tools are started, too.
 
     Raises:
-        SandboxError: If it cannot be had.
+        SandboxError: If an executor lacks something.
     """
     scope.begin(remove_leftovers())
     for executor in executors_of(scope):
@@ -107,17 +107,17 @@ async def open_pool(
     max_idle: float = 600.0,
     shared: bool = False,
 ) -> AsyncGenerator[SandboxPool]:
-    """A pool that keeps ready what the code of a team runs in, or of a single agent.
+    """A pool of warm sandboxes for the code of a team, or of a single agent.
 
-    Teams of this config that are opened within it, or within its ``used()``, get their sandboxes there.
+    Teams of this config that are opened within it, or within its ``used()``, take their sandboxes from it.
 
     Args:
-        source: As of :func:`load_config`, and so are ``overrides`` and ``policy``.
-        overrides: Changes to the config.
+        source: As for :func:`load_config`.
+        overrides: Changes to the config, as for :func:`load_config`.
         policy: What may be loaded.
-        size: As of :class:`SandboxPool`, and so is the rest.
-        max_age: Seconds that a sandbox waits.
-        max_idle: Seconds until nothing is kept ready that nobody has asked for.
+        size: Number of warm sandboxes, as for :class:`SandboxPool`.
+        max_age: Seconds after which a warm sandbox is replaced.
+        max_idle: Seconds without demand after which none are kept warm.
         shared: Whether a sandbox may be used again.
 
     Raises:
@@ -130,7 +130,7 @@ async def open_pool(
 
 
 async def example_executors(config: CheckedConfig) -> list[SandboxedCodeExecutor]:
-    """Executors as a team will have them, not started, but for those whose sandboxes cannot be started ahead.
+    """The executors of a team, not started, without those whose sandboxes cannot be started ahead.
 
     Raises:
         ConfigError: As :func:`open_team`.
@@ -149,9 +149,9 @@ def executors_of(scope: Scope) -> list[StreamingCodeExecutor]:
 
 
 def what_is_open(executors: Sequence[StreamingCodeExecutor]) -> Opened:
-    """What there is to tell of executors when their team is loaded."""
-    places = [executor.workspace for executor in executors]
-    lasting = [str(place.path) for place in places if place is not None and place.lasts]
+    """The event about the executors of a team that is loaded."""
+    workspaces = [executor.workspace for executor in executors]
+    lasting = [str(each.path) for each in workspaces if each is not None and each.lasts]
     return Opened(
         loosenings=[said for executor in executors for said in executor.loosenings],
         workspaces=list(dict.fromkeys(lasting)),

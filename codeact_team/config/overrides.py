@@ -1,16 +1,16 @@
-"""Values from elsewhere: the environment, the command line, a task's fields.
+"""Values from elsewhere: the environment, the command line, the fields of a task.
 
-References to the environment: ``${NAME}`` and ``${NAME:-default}``. ``$${`` stands for a literal ``${``. What a reference
-resolves to is not searched for further ones, nor is data that is put into a text. What each text was made from stays with the
-document, so that a dump writes the reference and never the value.
-
-Fields: ``{field}`` in an override stands for data, such as what a task of a batch says. Data is put in after YAML was parsed,
-and after references to the environment were resolved: nothing in it is read as either. So whatever a field says, it sets its
-value and nothing else.
+References: ``${NAME}`` and ``${NAME:-default}`` stand for variables of the environment, and ``$${`` for a literal ``${``. A
+value is not searched for further references, nor is data that is put into a text. The document keeps what each text was
+written as, so that a dump writes the reference and never the value.
 
 Overrides: ``config.participants.executor.config.max_retries_on_error=3`` changes one value. A step of the path is a key, an
 index of a list, or the name of a component in a list (its ``config.name``). The value is YAML: a scalar, or a list or mapping
-in flow style; an empty one is null. Whether it fits is for the schema to say.
+in flow style; an empty one is null. The schema checks it later. :class:`ForEvery` changes one setting in every component of a
+kind.
+
+Fields: ``{field}`` in an override stands for data of a task of a batch. Data is put in after the YAML was parsed and the
+references were resolved, and is read as neither. So a field can only set its value.
 """
 
 from __future__ import annotations
@@ -18,26 +18,33 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from autogen_core.code_executor import CodeExecutor
+from autogen_core.models import ChatCompletionClient
 from pydantic import JsonValue
 
 from codeact_team.config import yaml12
+from codeact_team.config.components import PlacedComponent, described_components
 from codeact_team.config.document import (
     Document,
-    Problem,
     Resolved,
     TextWithData,
+    at,
     dotted,
     escape,
     in_words,
     is_in,
+    mapped,
     require_size,
+    walk,
 )
+from codeact_team.config.models import change_client, field_of_client, objection_of_client
 from codeact_team.config.yaml12 import Path
-from codeact_team.core.providers import did_you_mean
+from codeact_team.core.autogen_internals import ComponentClass
+from codeact_team.core.providers import Policy, did_you_mean, resolve, schema_of
 from codeact_team.errors import ConfigError
 
 _REFERENCE = re.compile(
@@ -46,7 +53,7 @@ _REFERENCE = re.compile(
 
 
 class UnresolvedError(Exception):
-    """A reference that cannot be resolved; its text says which, and what to do."""
+    """A reference cannot be resolved; the message names it, and says what to do."""
 
 
 def resolve_text(written: str, environ: Mapping[str, str]) -> Resolved:
@@ -83,7 +90,7 @@ def resolve_text(written: str, environ: Mapping[str, str]) -> Resolved:
 
 
 def _resolve_with_data(text: TextWithData, environ: Mapping[str, str]) -> Resolved:
-    """Resolve the references in what a person wrote of a text, and then put in the data, where nothing is resolved."""
+    """Resolve the references in the parts that a person wrote, and put in the data as it is."""
     parts = [
         Resolved(part, None, {}) if number % 2 else resolve_text(part, environ)
         for number, part in enumerate(text.parts)
@@ -92,103 +99,88 @@ def _resolve_with_data(text: TextWithData, environ: Mapping[str, str]) -> Resolv
     if all(part.written is None for part in parts):
         return Resolved(whole, None, {})
     written = "".join(part.written or escape(part.text) for part in parts)
-    # a config is kept as it is written, and has to say the same when it is read again
-    if not _stands_for(written, whole, environ):
+    # the config is kept as it is written, and has to mean the same when it is read again
+    if not _resolves_to(written, whole, environ):
         raise UnresolvedError("a field that says $ cannot stand beside a reference to the environment")
     values = {name: value for part in parts for name, value in part.values.items()}
     return Resolved(whole, written, values)
 
 
-def _stands_for(written: str, text: str, environ: Mapping[str, str]) -> bool:
+def _resolves_to(written: str, text: str, environ: Mapping[str, str]) -> bool:
     try:
         return resolve_text(written, environ).text == text
     except UnresolvedError:
         return False
 
 
-def resolve_references(document: Document, environ: Mapping[str, str]) -> tuple[Document, list[Problem]]:
-    """The document with the references in all its text resolved, and what could not be."""
+def resolve_references(document: Document, environ: Mapping[str, str]) -> Document:
+    """The document with the references in all its text resolved, or noted as unresolved."""
     references: dict[Path, Resolved] = {}
-    problems: list[Problem] = []
+    unresolved: dict[Path, str] = {}
 
-    def resolve(value: Any, path: Path) -> Any:
-        if isinstance(value, dict):
-            mapping = cast(dict[str, Any], value)
-            return {key: resolve(item, (*path, key)) for key, item in mapping.items()}
-        if isinstance(value, list):
-            return [resolve(item, (*path, index)) for index, item in enumerate(cast(list[Any], value))]
+    def resolved(path: Path, value: Any) -> Any:
+        if not isinstance(value, str | TextWithData):
+            return value
         try:
-            if isinstance(value, TextWithData):
-                resolved = _resolve_with_data(value, environ)
-            elif isinstance(value, str):
-                resolved = resolve_text(value, environ)
-            else:
-                return value
+            text = (
+                resolve_text(value, environ) if isinstance(value, str) else _resolve_with_data(value, environ)
+            )
         except UnresolvedError as error:
-            problems.append(Problem(path, str(error)))
+            unresolved[path] = str(error)
             return value if isinstance(value, str) else "".join(value.parts)
-        if resolved.written is not None:
-            references[path] = resolved
-        return resolved.text
+        if text.written is not None:
+            references[path] = text
+        return text.text
 
-    data = resolve(document.data, ())
-    return replace(document, data=data, references=references), problems
+    data = mapped(document.data, resolved)
+    return replace(document, data=data, references=references, unresolved=unresolved)
 
 
-# ${NAME} is a reference to the environment
+# but not ${NAME}, which is a reference
 _FIELD = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_-]*)\}")
 _FLOW = ("[", "{", '"', "'")
 _PRIVATE_USE = range(0xE000, 0xF900)
 
 
 def field_names(override: str) -> frozenset[str]:
-    """The fields in the value of an override, which is written ``path=value``."""
+    """The names of the fields in an override ``path=value``."""
     return frozenset(_FIELD.findall(override.partition("=")[2]))
 
 
 def parse_with_fields(value: str, fields: Mapping[str, JsonValue]) -> Any:
-    """Parse the value of an override, and put data in the place of its fields.
+    """Parse the value of an override, and replace its fields by data.
 
-    A value, or text in a list or a mapping, that is one field becomes what the field says, be it text, a number or a list.
-    Within longer text, a field is text. A value is YAML if it begins with a bracket or a quote, and text if not.
+    A text that is nothing but one field becomes the data, be it text, a number or a list. Within longer text, data becomes
+    text. A value is YAML if it begins with a bracket or a quote, and text if not.
 
     Args:
-        value: What is behind the ``=``.
-        fields: All that it names.
+        value: The text behind the ``=``.
+        fields: The data of all fields in it.
 
     Returns:
-        Plain data, but for :class:`TextWithData` where there is text from a field.
+        Plain data, with :class:`TextWithData` for text from a field.
 
     Raises:
         YamlError: If it cannot be parsed.
-        ConfigError: If a field stands where a key is, or says something that is nested too deep.
+        ConfigError: If a field stands for a key, or its data is nested too deep.
     """
-    # YAML would take {field} for a mapping, so a name is set between two characters that are nowhere else in the value
+    # YAML would read {field} as a mapping, so the name is put between two characters that are nowhere else in the value
     mark = next(char for char in map(chr, _PRIVATE_USE) if char not in value)
     marked = _FIELD.sub(lambda found: f"{mark}{found[1]}{mark}", value.strip())
     parsed = yaml12.parse_value(marked) if marked.startswith(_FLOW) else marked
-    return _filled(parsed, mark, fields)
+    if any(mark in str(key) for path, _ in walk(parsed) for key in path[-1:]):
+        raise ConfigError("a field cannot stand for a key")
+    return mapped(parsed, lambda _, each: _filled(each, mark, fields))
 
 
 def _filled(value: Any, mark: str, fields: Mapping[str, JsonValue]) -> Any:
-    match value:
-        case dict():
-            mapping = cast(dict[str, Any], value)
-            if any(mark in key for key in mapping):
-                raise ConfigError("a field cannot stand for a key")
-            return {key: _filled(item, mark, fields) for key, item in mapping.items()}
-        case list():
-            return [_filled(item, mark, fields) for item in cast(list[Any], value)]
-        case str() if mark in value:
-            # in turn what is between fields, and the name of one
-            parts = value.split(mark)
-            if len(parts) == 3 and parts[0] == parts[2] == "":
-                return _data(fields[parts[1]], parts[1])
-            return TextWithData(
-                [_text(fields[part]) if number % 2 else part for number, part in enumerate(parts)]
-            )
-        case _:
-            return value
+    if not isinstance(value, str) or mark not in value:
+        return value
+    # alternately the text between fields, and the name of a field
+    parts = value.split(mark)
+    if len(parts) == 3 and parts[0] == parts[2] == "":
+        return _data(fields[parts[1]], parts[1])
+    return TextWithData([_text(fields[part]) if number % 2 else part for number, part in enumerate(parts)])
 
 
 def _data(value: JsonValue, name: str, depth: int = 0) -> Any:
@@ -217,7 +209,7 @@ def apply_overrides(
     Args:
         document: The document.
         overrides: Each as ``path=value``.
-        fields: What ``{field}`` in a value stands for, of all fields that are named; ``None`` if it is no field.
+        fields: The data of all fields that are named; ``None`` if ``{field}`` is plain text.
 
     Raises:
         ConfigError: If one is malformed, or sets something that has no place in the document.
@@ -225,15 +217,14 @@ def apply_overrides(
     if not overrides:
         return document
     data = copy.deepcopy(document.data)
-    origins = dict(document.overrides)
     for text in overrides:
         steps, value = _parse(text, fields)
         # the value stays out of all messages: it may be a secret
         origin = f"-s {'.'.join(steps)}"
-        path = _set(data, steps, value, origin)
+        path = _set_at(data, steps, value, origin)
         require_size(data, origin)
-        origins = {other: told for other, told in origins.items() if not is_in(other, path)} | {path: origin}
-    return replace(document, data=data, overrides=origins)
+        document = document.overridden(data, {path: origin})
+    return document
 
 
 def _parse(text: str, fields: Mapping[str, JsonValue] | None) -> tuple[list[str], Any]:
@@ -248,20 +239,20 @@ def _parse(text: str, fields: Mapping[str, JsonValue] | None) -> tuple[list[str]
     except ConfigError as error:
         raise ConfigError(error.message, file=f"-s {target}") from None
     except yaml12.YamlError:
-        # what is wrong with it cannot be told without it
+        # the details would quote the value
         raise ConfigError(
             "the value cannot be read as YAML; text may need quotes", file=f"-s {target}"
         ) from None
 
 
-def _set(data: dict[str, Any], steps: Sequence[str], value: Any, origin: str) -> Path:
+def _set_at(data: dict[str, Any], steps: Sequence[str], value: Any, origin: str) -> Path:
     parent: Any = data
     path: Path = ()
     for step in steps[:-1]:
         key = _existing(parent, step, path, origin)
         path, parent = (*path, key), parent[key]
     last = steps[-1]
-    # a mapping takes new keys; everything else has to be there
+    # only the last step may be a new key
     key = last if isinstance(parent, dict) else _existing(parent, last, path, origin)
     parent[key] = value
     return (*path, key)
@@ -301,3 +292,135 @@ def _name(item: Any) -> str | None:
             return name
         case _:
             return None
+
+
+_WORDS: Mapping[type, str] = {ChatCompletionClient: "model client", CodeExecutor: "code executor"}
+
+
+@dataclass(frozen=True)
+class ForEvery:
+    """An override of one setting in every component of a kind, such as ``ForEvery(ChatCompletionClient, "model", "o3")``.
+
+    An override of a single component takes precedence. A component without that setting that only wraps another one of
+    the kind, such as a cache around a client, is left as it is; any other is an error.
+
+    Attributes:
+        kind: Components of this class and its subclasses.
+        setting: The field of their configs. For a model client, ``base_url`` stands for the name its class uses.
+        value: As in a config, but ``${NAME}`` in it is plain text.
+        origin: The name of the override in errors, such as ``--model``.
+    """
+
+    kind: type
+    setting: str
+    value: Any
+    origin: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the override in errors."""
+        return self.origin or f"{self.setting} of every {_words(self.kind)}"
+
+
+def apply_for_every(document: Document, overrides: Sequence[ForEvery], policy: Policy) -> Document:
+    """The document with each of ``overrides`` applied in turn; its references have to be resolved before.
+
+    Every provider of the document has to be one that ``policy`` allows.
+
+    Raises:
+        ConfigError: If there is no such component, or one does not take the setting.
+    """
+    if not overrides:
+        return document
+    data = copy.deepcopy(document.data)
+    try:
+        parts = [
+            PlacedComponent(path, resolve(value["provider"], policy), cast(dict[str, Any], value["config"]))
+            for path, value in described_components(data)
+            if type(value["config"]) is dict
+        ]
+    except ConfigError:
+        # the check of the document reports it, together with its other problems
+        return document
+    origins: dict[Path, str] = {}
+    references: dict[Path, Resolved] = {}
+    for override in overrides:
+        for part, setting in _taking(override, parts, document):
+            place_of = (*part.path, "config")
+            set_before = {
+                key
+                for key in part.config
+                if _is_overridden((*place_of, key), [*document.overrides, *origins])
+            }
+            for key, reference in _set_in(part, setting, override, set_before).items():
+                place = (*place_of, key)
+                origins[place] = override.name
+                if reference is not None:
+                    references[place] = reference
+    return document.overridden(data, origins, references)
+
+
+def _is_overridden(path: Path, places: Iterable[Path]) -> bool:
+    """Whether one of the places of overrides is at ``path``, above or below it."""
+    return any(is_in(path, place) or is_in(place, path) for place in places)
+
+
+def _set_in(
+    part: PlacedComponent, setting: str, override: ForEvery, set_before: Container[str]
+) -> Mapping[str, Resolved | None]:
+    """Set the value in a component's config, and adapt its other keys, except those that an override has ``set_before``.
+
+    Returns:
+        The changed keys, each with the reference that its new value was written with, if any.
+    """
+    part.config[setting] = copy.deepcopy(override.value)
+    if issubclass(part.component, ChatCompletionClient):
+        return {setting: None, **change_client(part.component, part.config, override.setting, set_before)}
+    return {setting: None}
+
+
+def _taking(
+    override: ForEvery, parts: Sequence[PlacedComponent], document: Document
+) -> list[tuple[PlacedComponent, str]]:
+    """The components that an override changes, each with its name of the setting."""
+    meant = [part for part in parts if issubclass(part.component, override.kind)]
+    if not meant:
+        raise ConfigError(f"there is no {_words(override.kind)} in {document.name}", file=override.name)
+    taking: list[tuple[PlacedComponent, str]] = []
+    for part in meant:
+        setting = _field(part.component, override.setting)
+        if setting is None and any(other is not part and is_in(other.path, part.path) for other in meant):
+            continue
+        if _has_override(part, setting, document):
+            continue
+        if (objection := _objection(part, override)) or setting is None:
+            provider = at(document.data, (*part.path, "provider"))
+            reason = objection or f"it has no setting {override.setting!r}"
+            message = f"{provider} does not take this: {reason}"
+            raise ConfigError(message, file=override.name, path=dotted(part.path) or None)
+        taking.append((part, setting))
+    return taking
+
+
+def _has_override(part: PlacedComponent, setting: str | None, document: Document) -> bool:
+    """Whether an override of a single value sets the setting, or a value around it."""
+    if setting is not None and setting not in part.config:
+        return False
+    return any(is_in((*part.path, "config", setting or ""), place) for place in document.overrides)
+
+
+def _field(component: ComponentClass, setting: str) -> str | None:
+    fields = schema_of(component).model_fields
+    if issubclass(component, ChatCompletionClient):
+        return field_of_client(fields, setting)
+    return setting if setting in fields else None
+
+
+def _objection(part: PlacedComponent, override: ForEvery) -> str | None:
+    if issubclass(part.component, ChatCompletionClient):
+        return objection_of_client(part.component, part.config, override.setting, override.value)
+    return None
+
+
+def _words(kind: type) -> str:
+    return _WORDS.get(kind, kind.__name__)

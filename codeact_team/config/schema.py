@@ -38,7 +38,7 @@ class DescribedSchema(GenerateJsonSchema):
         raise PydanticOmit
 
 
-# reading the sources of a model's fields takes some milliseconds, and each unknown key asks for it
+# reading the sources of a model's fields takes some milliseconds, and each unknown key in a config needs it
 @lru_cache(maxsize=64)
 def described_schema(model: type[BaseModel]) -> Mapping[str, Any]:
     """The JSON Schema of a config model, with the docstrings of its fields."""
@@ -70,7 +70,7 @@ def _own_docs(model: type[BaseModel]) -> Iterator[tuple[str, str]]:
                 pass
 
 
-# Those that come with our own dependencies; components of others are accepted by the schema without knowing them.
+# These come with our own dependencies. The schema also accepts components of other packages, with any settings.
 _MODULES = (
     "codeact_team",
     "autogen_agentchat.agents",
@@ -91,7 +91,7 @@ _MODULES = (
     "autogen_ext.tools.code_execution",
 )
 _COMPLETE = "codeact_team|autogen_agentchat"
-"""The packages all of whose components are known, so that another name there is a mistake."""
+"""The packages whose components are all known: any other name in them is a mistake."""
 
 _REFERENCE = {"$ref": "#/$defs/Reference"}
 _ROLE = re.compile(r":\w+(?::\w+)*:`[~!]?([^`<]*?)(?:\s*<[^`]*>)?`")
@@ -138,7 +138,7 @@ def known_components() -> Iterator[tuple[str, ComponentClass]]:
 
 
 def _definition(kinds: Sequence[type]) -> str:
-    # a dot keeps the name apart from the models'
+    # no model has a dot in its name
     return ".".join(("Component", *(kind.__name__ for kind in kinds)))
 
 
@@ -199,7 +199,7 @@ def _aliases(path: str) -> list[str]:
 
 
 def first_paragraph(component: ComponentClass) -> str:
-    """What a component is, as Markdown."""
+    """The first paragraph of a component's docstring as Markdown."""
     paragraph = inspect.cleandoc(component.__doc__ or "").partition("\n\n")[0]
     text = markdown(" ".join(paragraph.split()))
     reason = unsafe_reason(component)
@@ -212,7 +212,7 @@ def markdown(text: str) -> str:
 
 
 def _closed(schema: Mapping[str, Any], field: str | None) -> dict[str, Any]:
-    """Pydantic's schema as a loader applies it: no unknown keys, references for any scalar, components by kind."""
+    """Pydantic's schema as the loader applies it: no unknown keys, a reference for any scalar, components by kind."""
     if schema.get("$ref") == f"#/$defs/{ComponentModel.__name__}":
         kinds = KINDS_BY_FIELD.get(field or "", ())
         return {**schema, "$ref": f"#/$defs/{_definition(kinds)}"}
@@ -314,7 +314,7 @@ def _default(field: _Schema) -> str:
 
 
 def _value(field: _Schema, name: str) -> str:
-    """What kind of value a field takes."""
+    """The kind of value that a field takes."""
     return " or ".join(dict.fromkeys(_alternatives(field, name)))
 
 

@@ -1,7 +1,7 @@
 """Finds all mistakes of a document, each with its place.
 
-First by its text: every provider against the allow-list, so that nothing is imported for a document that names something
-else. Then each component is imported and its config checked against its schema, unknown keys refused.
+The text is checked first, every provider against the allow-list: nothing is imported for a document that names anything
+else. Then each component is imported, and its config is checked against its schema; unknown keys are refused.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import copy
 import json
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, cast
@@ -19,8 +19,14 @@ from autogen_core import ComponentModel
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from codeact_team.config.components import PlacedComponent, is_component, kinds_at, unknown_participants, walk
-from codeact_team.config.document import MASK, Document, Problem, at, in_words, last_key
+from codeact_team.config.components import (
+    PlacedComponent,
+    described_components,
+    is_component,
+    kinds_at,
+    unknown_participants,
+)
+from codeact_team.config.document import MASK, Document, Problem, at, in_words, last_key, walk
 from codeact_team.config.models import abilities, assumed_info, needs_info
 from codeact_team.config.schema import described_schema
 from codeact_team.config.yaml12 import Path
@@ -61,14 +67,14 @@ _EXPECTED = {
 }
 
 _SHOWN_CHARS = 40
-_MOST_TOLD = 100
-"""Of more mistakes in one component, each with its suggestions, nobody reads the rest."""
+_MOST_REPORTED = 100
+"""Mistakes in one component that are reported, each with its suggestions; nobody reads more."""
 
 
 def problems_of(
     error: ValidationError, model: type[BaseModel], document: Document, path: Path
 ) -> list[Problem]:
-    """Tell what is wrong with the mapping at ``path`` of a document, one problem for each place in it."""
+    """The mistakes in the mapping at ``path`` of a document, one problem for each place in it."""
     data = at(document.data, path)
     by_place: dict[Path, list[ErrorDetails]] = {}
     for details in error.errors(include_url=False):
@@ -78,13 +84,13 @@ def problems_of(
     for place, found in list(by_place.items()):
         if place in outer and all(_expected(details) for details in found):
             del by_place[place]
-    told = [
+    problems = [
         _problem(found, model, place, document, (*path, *place))
-        for place, found in islice(by_place.items(), _MOST_TOLD)
+        for place, found in islice(by_place.items(), _MOST_REPORTED)
     ]
-    if (more := len(by_place) - len(told)) > 0:
-        told.append(Problem(path, f"{more} more problems are in it"))
-    return told
+    if (more := len(by_place) - len(problems)) > 0:
+        problems.append(Problem(path, f"{more} more problems are in it"))
+    return problems
 
 
 def place_of(details: ErrorDetails, data: Any) -> Path:
@@ -107,7 +113,7 @@ def place_of(details: ErrorDetails, data: Any) -> Path:
 def _problem(
     found: list[ErrorDetails], model: type[BaseModel], place: Path, document: Document, path: Path
 ) -> Problem:
-    # of a union, the alternative fits better that takes this kind of value and has something else against it
+    # of a union, the alternative fits better that takes this kind of value but refuses it for another reason
     first = next((details for details in found if not _expected(details)), found[0])
     shown = _shown(first["input"], document, path)
     expected = list(dict.fromkeys(words for details in found if (words := _expected(details))))
@@ -173,44 +179,37 @@ def _at(
 logger = logging.getLogger(__name__)
 
 
-def check_text(document: Document, policy: Policy, unresolved: Sequence[Problem] = ()) -> None:
-    """Check what can be told of a document by its text alone; references that are ``unresolved`` are told with the rest.
+def check_text(document: Document, policy: Policy) -> None:
+    """Check a document by its text alone. References that are not resolved are reported with other problems.
 
     Raises:
         NotAllowedError: If something in it is not allowed. Nothing is imported.
-        ConfigError: If anything in it is wrong; all problems are told together.
+        ConfigError: If anything in it is wrong; all problems are reported together.
     """
-    by_text = _without(unresolved, _text_problems(document, policy))
-    if by_text:
-        raise document.error([*unresolved, *by_text])
+    problems = document.all_problems(_text_problems(document, policy))
+    if len(problems) > len(document.unresolved):
+        raise document.error(problems)
 
 
-def check_components(
-    document: Document, policy: Policy, unresolved: Sequence[Problem] = ()
-) -> list[PlacedComponent]:
-    """Check a document whose text is checked, without making anything of it; what is ``unresolved`` is told with the rest.
+def check_components(document: Document, policy: Policy) -> list[PlacedComponent]:
+    """Check the components of a document whose text is checked, without making any.
 
     Returns:
         Its components, outer before inner.
 
     Raises:
         NotAllowedError: If something in it is not allowed. Nothing outside the allow-list is imported.
-        ConfigError: If anything in it is wrong; all problems of the document are told together.
+        ConfigError: If anything in it is wrong, references that are not resolved among it; all problems are reported
+            together.
     """
     checking = _Checking(document, policy)
     checking.components()
     checking.problems += unknown_participants(checking.parts)
-    if problems := [*unresolved, *_without(unresolved, checking.problems)]:
+    if problems := document.all_problems(checking.problems):
         raise document.error(problems)
     for assumption in checking.assumptions:
         logger.warning("%s", assumption)
     return checking.parts
-
-
-def _without(unresolved: Sequence[Problem], problems: Iterable[Problem]) -> list[Problem]:
-    # an unresolved reference fits nowhere; it is told once
-    places = {problem.path for problem in unresolved}
-    return [problem for problem in problems if problem.path not in places]
 
 
 def _text_problems(document: Document, policy: Policy) -> Iterator[Problem]:
@@ -244,9 +243,8 @@ class _Checking:
     assumptions: dict[str, None] = field(default_factory=dict[str, None])
 
     def components(self) -> None:
-        for path, value in walk(self.document.data):
-            if is_component(value):
-                self._component(path, value)
+        for path, value in described_components(self.document.data):
+            self._component(path, value)
 
     def _component(self, path: Path, data: dict[str, Any]) -> None:
         try:
@@ -257,7 +255,7 @@ class _Checking:
         self._kind(path, component)
         self._type(path, component, data.get("component_type"))
         config = cast(dict[str, Any], data["config"])
-        # where it is no mapping, the schema of what holds it says so
+        # where it is no mapping, the schema of the component around it says so
         if type(config) is dict and self._version(path, component, data.get("component_version")):
             config = self._schema((*path, "config"), component, config)
         self.parts.append(PlacedComponent(path, component, config))
@@ -294,7 +292,7 @@ class _Checking:
         except ValidationError as error:
             self.problems += problems_of(error, schema, self.document, path)
             return config
-        except Exception as error:  # of a validator that takes for granted what kind of value it gets
+        except Exception as error:  # of a validator that does not expect this kind of value
             place = (*path, *self._unreadable(schema, config))
             self.problems.append(Problem(place, f"expected another kind of value ({error})"))
             return config
@@ -332,7 +330,7 @@ def _validate(schema: type[BaseModel], config: dict[str, Any], context: object =
 
 
 def _with_nulls(schema: type[BaseModel], config: dict[str, Any]) -> dict[str, Any]:
-    """The config with null for each required key that is missing and may be null, as AutoGen's dumps leave these out.
+    """Set each required key that is missing and may be null to null, as AutoGen's dumps leave these out.
 
     ``TokenUsageTermination(max_total_token=1000)`` is dumped without its two other limits, and its schema refuses that.
     """

@@ -23,14 +23,14 @@ from ruamel.yaml.representer import SafeRepresenter
 from ruamel.yaml.scanner import Scanner
 
 Path = tuple[str | int, ...]
-"""Where in a document: keys and list indexes from the top."""
+"""A place in a document: keys and list indexes from the top."""
 
 MAX_CHARS = 1 << 20
-"""The longest document. With its aliases in full, its scalars together have at most as many characters."""
+"""Longest document. Its scalars together, with aliases expanded, may not have more characters either."""
 MAX_VALUES = 10_000
-"""The most keys and values of a document, with its aliases in full."""
+"""Most keys and values of a document, with aliases expanded."""
 MAX_DEPTH = 100
-"""The deepest nesting of lists and mappings, with its aliases in full."""
+"""Deepest nesting of lists and mappings, with aliases expanded."""
 
 _MAX_TAG_CHARS = 100
 
@@ -44,14 +44,14 @@ _DIRECTIVE = re.compile(r"\s*(?:#.*\n\s*)*%YAML\s+(?!1\.2\b)")
 
 @dataclass(frozen=True)
 class Places:
-    """Where the parts of a document are: their lines, counted from 1, and where those that are aliases were first."""
+    """The lines of the values of a document, counted from 1, and for each alias the path of the value with its anchor."""
 
     lines: dict[Path, int] = field(default_factory=dict[Path, int])
     aliases: dict[Path, Path] = field(default_factory=dict[Path, Path])
 
 
 class YamlError(Exception):
-    """Text that is no YAML 1.2 of plain data; ``line`` is counted from 1."""
+    """A text is not plain data in YAML 1.2; ``line`` is counted from 1."""
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message)
@@ -75,7 +75,7 @@ def parse(text: str) -> tuple[Any, Places]:
 def parse_value(text: str) -> Any:
     """Read a scalar, or a list or mapping in flow style (``[1, 2]``, ``{a: 1}``).
 
-    What would be a list or mapping in block style (``Note: be brief``) is text.
+    A list or mapping in block style (``Note: be brief``) is read as text.
 
     Raises:
         YamlError: If the text cannot be read as plain data, or is larger than the limits above.
@@ -101,24 +101,24 @@ def write(data: Any) -> str:
 
 
 class _Scanner(Scanner):
-    """Lets a scalar in a flow mapping be a key however long it is, and with its colon on a later line, as JSON does."""
+    """Accepts any scalar as a key of a flow mapping, however long, and with its colon on a later line, as JSON does."""
 
     def stale_possible_simple_keys(self) -> None:
         candidate = self.possible_simple_keys.get(self.flow_level) if self.flow_level else None
         super().stale_possible_simple_keys()
-        # nothing but the candidate itself has been read: a list or mapping would have brought more
+        # a list or mapping would have brought more tokens than the candidate
         if candidate is not None and self.tokens_taken + len(self.tokens) <= candidate.token_number + 1:
             self.possible_simple_keys[self.flow_level] = candidate
 
     def scan_tag(self) -> Any:
-        # to scan a long one takes the square of its length
+        # the time to scan a tag grows with the square of its length
         if not any(map(str.isspace, self.reader.prefix(_MAX_TAG_CHARS + 1))):
             raise YamlError("a tag is longer than those that are supported", self.reader.line + 1)
         return super().scan_tag()
 
 
 class _Composer(Composer):
-    """Stops at the first value that is too much, before the rest of the text is scanned."""
+    """Stops at the first value beyond the limits, before the rest of the text is scanned."""
 
     values = 0
 
@@ -129,7 +129,7 @@ class _Composer(Composer):
 
 
 def require_size(values: int, depth: int, line: int | None = None) -> None:
-    """Raise a :class:`YamlError` where there are more values, or they are nested deeper, than may be."""
+    """Raise a :class:`YamlError` if there are too many values, or they are nested too deep."""
     if values > MAX_VALUES:
         raise YamlError(f"more than {MAX_VALUES} keys and values, with aliases in full", line)
     if depth > MAX_DEPTH:
@@ -142,7 +142,7 @@ def _compose(text: str) -> Node | None:
     yaml = YAML(typ="safe", pure=True)
     yaml.Scanner = _Scanner
     yaml.Composer = _Composer
-    # YAML lets an anchor be set anew
+    # YAML allows an anchor to be defined again
     yaml.composer.warn_double_anchors = False
     try:
         return yaml.compose(text)
@@ -167,7 +167,7 @@ def _in_words(error: MarkedYAMLError) -> str:
 
 @dataclass
 class _Reading:
-    """One document on its way from nodes to data."""
+    """Converts the nodes of one document to data."""
 
     places: Places = field(default_factory=Places)
     first: dict[int, Path] = field(default_factory=dict[int, Path])
@@ -188,7 +188,7 @@ class _Reading:
         return self._mapping(node, path) if isinstance(node, MappingNode) else self._list(node, path)
 
     def _count(self, node: Node, path: Path) -> None:
-        """Refuse what aliases make too large: a few hundred bytes of them can stand for a billion values."""
+        """Refuse a document that aliases make too large: a few hundred bytes can stand for a billion values."""
         self.values += 1
         self.chars += len(node.value) if isinstance(node, ScalarNode) else 0
         require_size(self.values, len(path), _line(node))
@@ -251,7 +251,7 @@ def _scalar(node: ScalarNode) -> Any:
 
 
 def _text(value: str) -> str:
-    # JSON writes what lies beyond the basic plane as two escapes; one alone is no text
+    # JSON writes characters beyond the basic plane as two escapes; one alone is no text
     return value.encode("utf-16", "surrogatepass").decode("utf-16")
 
 
@@ -266,7 +266,7 @@ def _float(value: str) -> float:
 
 
 class _Representer(SafeRepresenter):
-    """Writes text of several lines as a block, where a block keeps it as it is."""
+    """Writes text of several lines as a block if a block preserves it."""
 
 
 def _represent_text(representer: _Representer, text: str) -> ScalarNode:
@@ -274,13 +274,13 @@ def _represent_text(representer: _Representer, text: str) -> ScalarNode:
 
 
 def _style(text: str) -> str | None:
-    """The scalar style that keeps ``text`` as it is; ``None`` leaves the choice to the emitter."""
+    """The scalar style that preserves ``text``; ``None`` leaves the choice to the emitter."""
     lines = text.split("\n")
     if not all(line.isprintable() for line in lines):
         return '"'
     if len(lines) == 1:
         return None
-    # a block is for eyes: leading and trailing blanks would be lost on them, or be its indentation
+    # in a block, trailing blanks would be invisible, and leading ones its indentation
     tidy = not text[0].isspace() and all(line == line.rstrip() for line in lines)
     return "|" if tidy else '"'
 

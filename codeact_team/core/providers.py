@@ -1,7 +1,7 @@
 """Which components a config may name: the allow-list, and how a provider is found.
 
-A path is checked before anything is imported, and what it resolves to is checked again: another path to the same class does
-not evade a refusal, and a path through an allowed module does not reach what is defined elsewhere.
+A path is checked before anything is imported, and the object it leads to is checked again. So another path to the same class
+does not evade a refusal, and a path through an allowed module does not reach an object that is defined elsewhere.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from codeact_team.errors import ConfigError, NotAllowedError
 
 
 def did_you_mean(name: str, others: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """A closing half sentence that names the most similar of ``others``, or nothing.
+    """Half a sentence for the end of an error, with the most similar of ``others``; empty if none is similar.
 
-    How similar it has to be, from 0 to 1, is the cutoff.
+    The least similarity, from 0 to 1, is ``cutoff``.
     """
     near = difflib.get_close_matches(name, list(others), n=1, cutoff=cutoff)
     return f"; did you mean {near[0]!r}?" if near else ""
@@ -45,9 +45,9 @@ _RUNS_SOURCE = "it runs the source code in its config as soon as it is loaded"
 _RUNS_UNSANDBOXED = "it runs code on this machine without a sandbox"
 _STARTS_PROGRAM = "it starts a program on this machine without a sandbox"
 
-# By the place of definition, which every other path to the class leads to; then the public path. A component that only
-# holds others (PythonCodeExecutionTool, StaticWorkbench, MagenticOneGroupChat) is as safe as what it holds, and that is
-# a provider of its own in the document.
+# By the place of definition, which every other path to the class leads to, and by the public path. A component that only
+# holds others (PythonCodeExecutionTool, StaticWorkbench, MagenticOneGroupChat) is as safe as these, and they have
+# providers of their own in the document.
 _UNSAFE_CLASSES = {
     "autogen_core.tools._function_tool.FunctionTool": _RUNS_SOURCE,
     "autogen_core.tools.FunctionTool": _RUNS_SOURCE,
@@ -66,7 +66,8 @@ _PROGRAMS = (
     "codeact_team.sandbox.confined.supervisor",
     "codeact_team.session.runner",
 )
-"""Programs that run in a process of their own: as modules, they would do so here, or import what lies about."""
+"""Programs that run in a process of their own. Imported here, they would run here, or import modules that happen to lie
+around."""
 
 _OF_AN_EXTRA = re.compile(r"(?P<name>[\w.-]+).*\bextra == ['\"](?P<extra>[\w-]+)['\"]")
 
@@ -103,7 +104,7 @@ class Policy:
         return cls(DEFAULT_NAMESPACES | extra, allow_unsafe)
 
     def allows(self, path: str) -> bool:
-        """Whether ``path`` is one of the namespaces, or lies below one."""
+        """Whether ``path`` is one of the namespaces, or is below one."""
         return _lies_below(path, self.namespaces)
 
 
@@ -116,7 +117,7 @@ _active: ContextVar[Policy | None] = ContextVar("codeact_team_policy", default=N
 
 @contextmanager
 def using(policy: Policy) -> Generator[None]:
-    """Make ``policy`` the one that resolves paths while components are constructed."""
+    """Resolve paths by ``policy`` while components are constructed."""
     token = _active.set(policy)
     try:
         yield
@@ -171,7 +172,7 @@ def is_loadable(found: type) -> TypeGuard[ComponentClass]:
 
 
 def unsafe_reason(component: ComponentClass) -> str | None:
-    """Why this component, or what it inherits, is only loaded where that is asked for; ``None`` for all others."""
+    """Why this component, or a base class of it, is only loaded with ``allow_unsafe``; ``None`` for all others."""
     names = (f"{base.__module__}.{base.__qualname__}" for base in component.__mro__)
     return next((_UNSAFE_CLASSES[name] for name in names if name in _UNSAFE_CLASSES), None)
 
@@ -204,7 +205,7 @@ def _check_function_path(path: str, policy: Policy) -> str:
 
 
 def _check_in_config(path: str, info: ValidationInfo) -> str:
-    # a component that dumps itself builds the same model without a context: nothing to check there
+    # a component that dumps itself builds the same model without a context, and needs no check
     context: Any = info.context
     if isinstance(context, Policy):
         try:
@@ -216,7 +217,7 @@ def _check_in_config(path: str, info: ValidationInfo) -> str:
 
 
 FunctionPath = Annotated[str, AfterValidator(_check_in_config)]
-"""A config field for :func:`resolve_function`: checked by its text alone, before anything is imported."""
+"""A config field for :func:`resolve_function`: it is checked as text, before anything is imported."""
 
 
 def _check_path(path: str, policy: Policy) -> None:
@@ -266,7 +267,7 @@ def _find(path: str) -> object:
             raise ConfigError(f"{path!r}: there is no module {missing!r}{_other_modules(missing)}") from error
         raise ConfigError(f"{path!r} needs {missing_package(missing)}") from error
     except ImportError as error:
-        # what is installed may be of a version that does not fit
+        # another version may be installed
         command = _installing((error.name or "").partition(".")[0])
         hint = f"; a version that fits comes with `{command}`" if command else ""
         raise ConfigError(f"{path!r} cannot be imported: {error}{hint}") from error
@@ -277,7 +278,7 @@ def _find(path: str) -> object:
 
 
 def missing_package(module: str) -> str:
-    """Which package is missing where ``module`` cannot be imported, and what to do."""
+    """Half a sentence about the package that ``module`` belongs to, which is not installed, and how to install it."""
     package = module.partition(".")[0]
     command = _installing(package)
     how = f" by `{command}`" if command else ""
@@ -285,12 +286,12 @@ def missing_package(module: str) -> str:
 
 
 def _installing(package: str) -> str | None:
-    """The command that installs a package in a version that fits: by an extra of ours, or else of AutoGen's."""
+    """The command that installs a package in a suitable version: by an extra of ours, or else of AutoGen's."""
     wanted = package.replace("_", "-").lower()
     for distribution in ("codeact-team", "autogen-ext"):
         for requirement in metadata.requires(distribution) or ():
             match = _OF_AN_EXTRA.match(requirement)
-            # of "azure-core" the module is "azure"
+            # the module of "azure-core" is "azure"
             if match and f"{match['name'].lower()}-".startswith(f"{wanted}-") and match["extra"] != "dev":
                 return f"pip install '{distribution}[{match['extra']}]'"
     return None

@@ -8,7 +8,7 @@ from pathlib import Path
 def shipped_configs() -> dict[str, Path]:
     """The configs that come with this package, by their bare names."""
     package = Path(__file__).parent.parent
-    # a wheel holds them in the package, a checkout beside it
+    # in a wheel they are inside the package, in a checkout beside it
     folder = next(
         (each for each in (package / "_configs", package.parent / "configs") if each.is_dir()), None
     )

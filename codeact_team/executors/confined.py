@@ -7,11 +7,12 @@ from pathlib import Path
 
 from autogen_core import Component
 
+from codeact_team.core.settings import takes_settings
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.command_line import CommandLineConfig, ProcessPerBlock
 from codeact_team.executors.place import Place
 from codeact_team.executors.session import BranchingCodeExecutor, SessionConfig
-from codeact_team.executors.settings import ExecutorConfig, takes_settings
+from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.sandbox.base import LoadedAhead, Sandbox
 from codeact_team.sandbox.confined.config import ConfinedSandboxConfig, readable_paths
 from codeact_team.sandbox.confined.sandbox import ConfinedSandbox, Enforced

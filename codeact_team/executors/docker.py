@@ -15,6 +15,7 @@ from pydantic import Field, field_validator, model_validator
 
 from codeact_team.core.autogen_internals import build_python_functions_file, to_stub
 from codeact_team.core.executor_interface import Workspace
+from codeact_team.core.settings import read_as, takes_settings
 from codeact_team.errors import SettingError
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.command_line import DEFAULT_LANGUAGES, CommandLineConfig, ProcessPerBlock
@@ -23,7 +24,7 @@ from codeact_team.executors.files.inside import ContainerFiles
 from codeact_team.executors.place import Place
 from codeact_team.executors.running import Setup
 from codeact_team.executors.session import BranchingCodeExecutor, SessionConfig
-from codeact_team.executors.settings import ExecutorConfig, HostDirectory, read_as, takes_settings
+from codeact_team.executors.settings import ExecutorConfig, HostDirectory
 from codeact_team.executors.workspace import wide_directories
 from codeact_team.sandbox.base import Sandbox
 from codeact_team.sandbox.docker.config import DockerSandboxConfig

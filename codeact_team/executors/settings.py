@@ -1,24 +1,13 @@
-"""The settings that every executor has, and constructors that take the settings of a config as keyword arguments."""
+"""The settings that every executor has."""
 
 from __future__ import annotations
 
-import functools
-import inspect
 import os
-from collections.abc import Callable
-from typing import Annotated, Any, Concatenate, ParamSpec, TypeAlias, TypeVar, cast
+from typing import Annotated, TypeAlias, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetPydanticSchema, field_validator
-from pydantic.fields import FieldInfo
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
-Executor = TypeVar("Executor")
-Config = TypeVar("Config", bound=BaseModel)
-P = ParamSpec("P")
-
-
-def read_as(kind: Any) -> GetPydanticSchema:
-    """Annotates a field that may be given as what it is annotated with, and is checked and kept as ``kind``."""
-    return GetPydanticSchema(lambda _, handler: handler(kind))
+from codeact_team.core.settings import read_as
 
 
 def _as_text(path: object) -> object:
@@ -61,43 +50,3 @@ class ExecutorConfig(BaseModel):
         if timeout < 1:
             raise ValueError("Timeout must be greater than or equal to 1.")
         return timeout
-
-
-def takes_settings(
-    config: Callable[P, Config],
-) -> Callable[[Callable[[Executor, Config], None]], Callable[Concatenate[Executor, P], None]]:
-    """Let a constructor that is given a config take the config's fields as keyword arguments instead.
-
-    Type checkers and ``inspect.signature`` see them with their defaults. Fields that say ``kw_only=False`` may be given
-    by position, too. ``None`` for a list or a mapping is an empty one, as in AutoGen's constructors.
-
-    Args:
-        config: The class of the config.
-    """
-    fields = cast("type[BaseModel]", config).model_fields
-    parameters = sorted((_parameter(*item) for item in fields.items()), key=lambda parameter: parameter.kind)
-    signature = inspect.Signature(parameters)
-
-    def decorate(init: Callable[[Executor, Config], None]) -> Callable[Concatenate[Executor, P], None]:
-        @functools.wraps(init)
-        def with_settings(self: Executor, *args: P.args, **settings: P.kwargs) -> None:
-            given = signature.bind(*args, **settings).arguments
-            for name in [name for name, value in given.items() if value is None]:
-                if fields[name].default_factory is not None:
-                    del given[name]
-            init(self, cast("Callable[..., Config]", config)(**given))
-
-        owner = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        cast("Any", with_settings).__signature__ = signature.replace(parameters=[owner, *parameters])
-        return with_settings
-
-    return decorate
-
-
-def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
-    return inspect.Parameter(
-        name,
-        inspect.Parameter.POSITIONAL_OR_KEYWORD if field.kw_only is False else inspect.Parameter.KEYWORD_ONLY,
-        default=field.get_default(call_default_factory=True),
-        annotation=field.annotation,
-    )

@@ -16,10 +16,10 @@ from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage
 from autogen_core import CancellationToken
 
 from codeact_team.config.document import ConfigSource
-from codeact_team.config.for_every import ForEvery
 from codeact_team.config.loading import CheckedConfig, read_config
 from codeact_team.config.open import executors_of, make_ready, make_runnable, span_settings, what_is_open
 from codeact_team.config.open import open_team as open_unrecorded
+from codeact_team.config.overrides import ForEvery
 from codeact_team.core.aio import aclosing, streamed, until_cancelled
 from codeact_team.core.effects import Door, current_door, error_text, remembered
 from codeact_team.core.events import RunBegan, RunEnded, RunParked, emit_message

@@ -15,12 +15,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
-from codeact_team.config.components import is_component, walk
-from codeact_team.config.document import dotted, is_text, last_key, read_document
+from codeact_team.config.components import is_component
+from codeact_team.config.document import dotted, is_text, last_key, read_document, walk
 from codeact_team.config.dumping import credentials_of
-from codeact_team.config.for_every import ForEvery
 from codeact_team.config.loading import CheckedConfig
 from codeact_team.config.models import SERVER_FIELDS, keys_for_a_server
+from codeact_team.config.overrides import ForEvery
 from codeact_team.core.aio import to_the_end
 from codeact_team.core.effects import Effect, Event, Numbers, Perform, tell
 from codeact_team.core.events import Opened, RunParked

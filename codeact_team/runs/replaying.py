@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from autogen_core.code_executor import CodeExecutor, CodeResult
 from autogen_core.models import ChatCompletionClient
 
-from codeact_team.config.document import ConfigSource, at
+from codeact_team.config.components import DIRECTORY_FIELDS
+from codeact_team.config.document import ConfigSource
 from codeact_team.config.dumping import credentials_of
-from codeact_team.config.for_every import ForEvery
 from codeact_team.config.loading import CheckedConfig, read_config
 from codeact_team.config.models import NO_KEY, missing_key
-from codeact_team.config.validation import check_components
+from codeact_team.config.overrides import ForEvery
+from codeact_team.core.autogen_internals import ComponentClass
 from codeact_team.core.effects import Effect, Perform
 from codeact_team.core.events import ChangedRequest, Replayed
 from codeact_team.core.providers import Policy
@@ -34,9 +33,6 @@ from codeact_team.runs.recording import Confirm, Recording, environment_for, for
 from codeact_team.runs.result import RunEnding, RunResult
 from codeact_team.runs.team_runner import TeamRunner
 from codeact_team.sandbox.temporary import TemporaryDirectory
-
-_DIRECTORIES = ("work_dir", "bind_dir")
-"""What the executors of AutoGen and of ours call a directory of this machine that their code works in."""
 
 
 class Placeholders(Mapping[str, str]):
@@ -73,21 +69,20 @@ def elsewhere(
     Returns:
         The config, and the new directories and those that they stand for, each with the path of the latter from ``was_in``.
     """
-    data = copy.deepcopy(config.document.data)
     names: dict[str, str] = {}
-    for part in config.parts:
-        settings: dict[str, Any] = at(data, (*part.path, "config"))
-        if issubclass(part.component, CodeExecutor):
+
+    def change(component: ComponentClass, settings: dict[str, Any]) -> None:
+        if issubclass(component, CodeExecutor):
             # the files are those of the start of the run
             settings.pop("data", None)
-            for setting in _DIRECTORIES:
-                if (given := part.config.get(setting)) is not None:
-                    settings[setting] = _new_one(was_in / str(given), directory, was_in, names)
-        elif issubclass(part.component, ChatCompletionClient) and not asks_models:
-            if missing_key(part.component, part.config, os.environ) is not None:
+            for name in DIRECTORY_FIELDS:
+                if (given := settings.get(name)) is not None:
+                    settings[name] = _new_one(was_in / str(given), directory, was_in, names)
+        elif issubclass(component, ChatCompletionClient) and not asks_models:
+            if missing_key(component, settings, os.environ) is not None:
                 settings["api_key"] = NO_KEY
-    document = replace(config.document, data=data)
-    return CheckedConfig(document, check_components(document, config.policy), config.policy), names
+
+    return config.with_settings(change), names
 
 
 def _new_one(known: Path, directory: Path, was_in: Path, names: dict[str, str]) -> str:

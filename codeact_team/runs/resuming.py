@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from codeact_team.config.components import is_component, walk
+from codeact_team.config.components import described_components
 from codeact_team.config.document import Document, dotted, last_key, read_document
-from codeact_team.config.for_every import ForEvery
 from codeact_team.config.loading import CheckedConfig, read_config
-from codeact_team.config.overrides import apply_overrides
+from codeact_team.config.overrides import ForEvery, apply_overrides
 from codeact_team.core.providers import Policy
 from codeact_team.core.redaction import Redactor, credentials_of_environment
 from codeact_team.errors import JournalError
@@ -106,6 +105,6 @@ def _parts_of(document: Document) -> dict[str, tuple[str, object]]:
     """The class and the name of each part that does something, by its place."""
     return {
         dotted(path): (value["provider"], value["config"].get("name"))
-        for path, value in walk(document.data)
-        if is_component(value) and isinstance(value["config"], dict) and last_key(path) not in _CONDITIONS
+        for path, value in described_components(document.data)
+        if isinstance(value["config"], dict) and last_key(path) not in _CONDITIONS
     }

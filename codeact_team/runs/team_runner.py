@@ -24,9 +24,9 @@ from codeact_team.agents.base import RememberingAgent
 from codeact_team.agents.ledger import within_budgets
 from codeact_team.agents.messages import describe_sandbox
 from codeact_team.config.document import Document
-from codeact_team.config.for_every import ForEvery
 from codeact_team.config.loading import CheckedConfig, read_config
 from codeact_team.config.open import executors_of, make_ready, make_runnable, span_settings, what_is_open
+from codeact_team.config.overrides import ForEvery
 from codeact_team.core.aio import is_being_cancelled, to_the_end
 from codeact_team.core.autogen_internals import components_in, recover, time_limit
 from codeact_team.core.effects import Door, Effect, Event, Handler, Listener, Perform, error_text

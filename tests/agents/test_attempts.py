@@ -408,7 +408,7 @@ def test_it_needs_branches() -> None:
     class Unbranched(Session):
         fork = SessionCodeExecutor.fork
 
-    with pytest.raises(SettingError, match="attempts: Unbranched has no branches"):
+    with pytest.raises(SettingError, match="attempts: Unbranched cannot be forked"):
         agent_of(replay(), Unbranched(), attempts=2)
 
 

@@ -10,11 +10,10 @@ from autogen_core import ComponentModel
 from autogen_core.model_context import BufferedChatCompletionContext
 from autogen_core.models import LLMMessage, UserMessage
 from pydantic import ValidationError
-from support.agents import Foreign, answer, replay, yes
+from support.agents import TOOL_FIELDS, Foreign, answer, replay, yes
 from support.codeact import agent_of, own_session, py
 from support.openai_server import ScriptedServer, Text
 
-from codeact_team.agents.agent_config import ToolUserConfig
 from codeact_team.agents.codeact.agent import CodeActAgent
 from codeact_team.agents.codeact.config import CODEACT_SYSTEM_MESSAGE, CodeActAgentConfig
 from codeact_team.config import yaml12
@@ -120,7 +119,7 @@ def test_every_field_survives_dump_yaml_and_load():
     dumped = made(model_context=BufferedChatCompletionContext(5, SAID), **FIELDS).dump_component()
     handoff = FIELDS["handoffs"][1].model_dump()
     assert {name: dumped.config[name] for name in FIELDS} == FIELDS | {"handoffs": ["reviewer", handoff]}
-    parts = {"name", "code_executor", "model_client", "model_context", "memory", *ToolUserConfig.model_fields}
+    parts = {"name", "code_executor", "model_client", "model_context", "memory", *TOOL_FIELDS}
     assert set(FIELDS) | parts == set(CodeActAgentConfig.model_fields), "nothing is left out of this test"
     read = through_yaml(dumped)
     assert read.model_dump(exclude_none=True) == dumped.model_dump(exclude_none=True)

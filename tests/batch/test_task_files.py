@@ -98,10 +98,10 @@ def set_by(override: str, **fields: JsonValue) -> Any:
     """What an override sets for a task, also when the config is kept and read again."""
     document = Document("t.yaml", {"provider": "p", "config": {"other": "stays"}})
     environ = {"OPENAI_API_KEY": "the-key", "BASE": "/base"}
-    document, problems = resolve_references(apply_overrides(document, [override], fields), environ)
-    assert not problems
-    kept, problems = resolve_references(read_document(write_config(document)), environ)
-    assert not problems
+    document = resolve_references(apply_overrides(document, [override], fields), environ)
+    assert not document.unresolved
+    kept = resolve_references(read_document(write_config(document)), environ)
+    assert not kept.unresolved
     assert kept.data == document.data
     assert document.data["config"].pop("other") == "stays"
     assert "p" == document.data["provider"]
@@ -172,8 +172,8 @@ def test_an_override_that_cannot_be_filled_is_an_error(
 def test_a_field_that_says_a_dollar_stands_beside_no_reference() -> None:
     document = Document("t.yaml", {"config": {}})
     document = apply_overrides(document, ["config.x={price}${UNIT}"], {"price": "5$"})
-    _, [problem] = resolve_references(document, {"UNIT": "EUR"})
-    assert "cannot stand beside a reference" in problem.message
+    [reason] = resolve_references(document, {"UNIT": "EUR"}).unresolved.values()
+    assert "cannot stand beside a reference" in reason
 
 
 def test_a_name_that_a_task_does_not_have_is_told_with_the_nearest() -> None:

@@ -12,11 +12,10 @@ from autogen_core.code_executor import CodeExecutor
 from autogen_core.memory import Memory
 from autogen_core.models import ChatCompletionClient
 
-from codeact_team.config.components import walk
-from codeact_team.config.document import Document
+from codeact_team.config.document import Document, walk
 from codeact_team.config.dumping import dump_config
-from codeact_team.config.for_every import ForEvery, apply_for_every
 from codeact_team.config.loading import load_config, validate_config
+from codeact_team.config.overrides import ForEvery, apply_for_every
 from codeact_team.config.yaml12 import parse
 from codeact_team.core.providers import Policy
 from codeact_team.errors import ConfigError, NotAllowedError
@@ -142,7 +141,7 @@ def test_a_client_is_given_a_server_under_the_name_that_it_has_for_it(write: Wri
     assert all_of("base_url", loaded(write(TEAM), [model("gpt-4.1"), server(url)])) == [url] * 3
     config = {"model": "gpt-4o", "api_version": "1", "azure_endpoint": "x"}
     azure = Document("t.yaml", {"provider": "AzureOpenAIChatCompletionClient", "config": config})
-    changed, _ = apply_for_every(azure, [], [server(url)], Policy())
+    changed = apply_for_every(azure, [server(url)], Policy())
     assert changed.data["config"] == {**config, "azure_endpoint": url}
 
 

@@ -17,6 +17,7 @@ from autogen_core.model_context import BufferedChatCompletionContext
 from autogen_core.models import UserMessage
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 from pydantic import BaseModel
+from support.agents import replay
 
 from codeact_team.agents.code_executor import CodeExecutorAgent
 from codeact_team.config.dumping import dump_config
@@ -43,6 +44,16 @@ MAPPING: dict[str, Any] = {
         ],
     },
 }
+
+
+def test_a_mapping_holds_no_live_parts() -> None:
+    # which constructors are given under the same names
+    for field, value in (("model_client", replay()), ("approval_func", print)):
+        config = {"name": "actor", "model_client": replay().dump_component(), field: value}
+        config["code_executor"] = ConfinedCommandLineCodeExecutor().dump_component()
+        source = {"provider": "codeact_team.CodeExecutorAgent", "config": config}
+        with pytest.raises(ConfigError, match=rf"config\.{field}: expected"):
+            validate_config(source)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import pytest
 from autogen_agentchat.base import TaskResult
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 from autogen_ext.tools.mcp import McpWorkbench, StdioServerParams, StreamableHttpServerParams
+from support.agents import TOOL_FIELDS
 from support.openai_server import ScriptedServer, Text
 from support.serving import mcp_over_http
 
-from codeact_team.agents.agent_config import ToolUserConfig
 from codeact_team.agents.code_executor import CodeExecutorAgent
 from codeact_team.agents.codeact.agent import CodeActAgent
 from codeact_team.agents.observations import ExecutionRecord
@@ -85,7 +85,7 @@ def test_every_field_survives_load_and_dump_and_no_secret_is_written(agent: type
     assert load_and_dump(tmp_path, dumped) == dumped
     given: Any = yaml12.parse(AGENT % agent.__name__ + TOOLS)[0]
     again: Any = yaml12.parse(dumped)[0]
-    for name in ToolUserConfig.model_fields:
+    for name in TOOL_FIELDS:
         if name != "workbench":
             assert without_nulls(again["config"][name]) == given["config"][name], name
     params = again["config"]["workbench"][0]["config"]["server_params"]

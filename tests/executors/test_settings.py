@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from docker.types import DeviceRequest
-from pydantic import ValidationError
 
+from codeact_team.errors import SettingError
 from codeact_team.executors.confined import ConfinedCommandLineCodeExecutor, ConfinedSessionCodeExecutor
 from codeact_team.executors.docker import DockerCommandLineCodeExecutor, DockerSessionCodeExecutor
 
@@ -39,7 +39,7 @@ def test_a_signature_shows_each_setting_with_its_default(kind: Any) -> None:
 def test_what_is_no_setting_is_refused_as_python_does(kind: Any) -> None:
     with pytest.raises(TypeError, match="'time_out'"):
         kind(time_out=5)
-    with pytest.raises(ValidationError, match="timeout"):
+    with pytest.raises(SettingError, match="timeout"):
         kind(timeout=None)
 
 

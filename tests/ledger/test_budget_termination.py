@@ -334,10 +334,14 @@ def test_the_settings_are_all_in_the_dump() -> None:
     [
         ({"max_cost": 1}, "give `prices`"),
         ({"max_tokens": 0}, "max_tokens"),
-        ({"max_tokenz": 1}, "max_tokenz"),
         ({"prices": {"m": {"prompt": -1, "completion": 1}}}, "prices.m.prompt"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings: Any, problem: str) -> None:
     with pytest.raises(SettingError, match=problem):
         BudgetTermination(**settings)
+
+
+def test_an_unknown_setting_is_refused_as_by_any_function() -> None:
+    with pytest.raises(TypeError, match="max_tokenz"):
+        BudgetTermination(**dict[str, Any](max_tokenz=1))

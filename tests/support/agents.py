@@ -32,6 +32,8 @@ RETRY = {"reason": "Print 42 instead.", "retry": True}
 GIVE_UP = {"reason": "It cannot be done.", "retry": False}
 PRINTS_42 = "Here:\n```python\nprint(42)\n```\n"
 FAILS = "Here:\n```python\n1 / 0\n```\n"
+TOOL_FIELDS = ("tools", "workbench", "tool_limits", "approval", "approval_timeout", "approval_handler")
+"""The settings of each agent whose code may call tools."""
 
 
 def user(text: str) -> TextMessage:

@@ -1,23 +1,19 @@
-"""An agent that acts by writing Python: step after step, on variables that are still there."""
+"""An agent that acts by writing Python, step after step, in an interpreter that keeps its variables."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+from typing import Any
 
 from autogen_agentchat.base import Response
 from autogen_agentchat.messages import BaseChatMessage, HandoffMessage, TextMessage
 from autogen_core import CancellationToken, Component
-from autogen_core.code_executor import CodeExecutor
-from autogen_core.models import ChatCompletionClient, LLMMessage, UserMessage
+from autogen_core.models import LLMMessage, UserMessage
 
-from codeact_team.agents.agent_config import show_options
 from codeact_team.agents.base import ExecutingAgent
 from codeact_team.agents.codeact.attempts import Attempts
 from codeact_team.agents.codeact.config import (
     CodeActAgentConfig,
-    CodeActAgentOptions,
-    CodeActAgentSettings,
     check_executor,
     check_places,
     import_paths,
@@ -30,6 +26,7 @@ from codeact_team.agents.codeact.run import CodeActRun
 from codeact_team.agents.messages import describe_for_turn, model_messages
 from codeact_team.agents.turn import Emit
 from codeact_team.core.sandbox_description import without_note
+from codeact_team.core.settings import takes_settings
 from codeact_team.models.clients import wrap_client
 
 _RESTARTED = "The interpreter was started anew since the conversation so far: its variables, functions and imports are gone."
@@ -39,27 +36,24 @@ _LEFT_TO_OTHERS = (
 )
 
 
-class CodeActAgent(ExecutingAgent[CodeActAgentSettings], Component[CodeActAgentConfig]):
-    """An agent that solves a task by writing Python, running it in an interpreter that lives on, and reading the result.
+class CodeActAgent(ExecutingAgent[CodeActAgentConfig], Component[CodeActAgentConfig]):
+    """An agent that solves a task by writing Python, running it in a persistent interpreter, and reading the result.
 
-    An answer without code ends a run, and so does ``final_answer(value)`` called in the code. Where a limit is reached
-    first, one last call to the model makes the best answer from what is there. The response's metadata holds an
+    An answer without code ends a run, and so does ``final_answer(value)`` called in the code. If a limit is reached
+    first, one last call to the model makes the best answer it can. The response's metadata holds an
     :class:`~codeact_team.agents.observations.ExecutionRecord` of the code, how the run ended
     (:class:`~codeact_team.agents.observations.Ending`) and, with reflection, the verdict on the answer; its ``models_usage``
-    all calls.
+    counts all calls.
 
-    Variables and conversation live on from run to run, until the agent is reset.
+    Variables and conversation persist from run to run, until the agent is reset.
 
     Args:
-        name: Name of the agent.
-        model_client: The model that writes code.
-        code_executor: Where the code runs: a session executor.
-        **options: The fields of :class:`CodeActAgentConfig`, parts as objects instead of configs. ``functions`` may
-            hold Python functions, too, whose source is shipped, and ``tools`` functions; ``approval_func`` and
-            ``approval_handler`` may be functions. Of all these, only import paths can be dumped. Where no
-            ``approval_handler`` is given, the one of :func:`codeact_team.tools.approvals.asking` is asked; where there is
-            none, what would be asked is denied. ``output_schema`` may be the class of a Pydantic model, whose schema is
-            what is dumped: ``Model.model_validate_json(result.messages[-1].content)`` is the answer.
+        **settings: The fields of :class:`CodeActAgentConfig`, parts as objects instead of configs. ``functions`` may
+            hold Python functions, too, whose source is sent to the interpreter, and ``tools`` functions;
+            ``approval_func`` and ``approval_handler`` may be functions. Functions can only be dumped if they are given by
+            import path. Default of ``approval_handler``: the one of :func:`codeact_team.tools.approvals.asking`; if there
+            is none, such a question is answered by a denial. ``output_schema`` may be the class of a Pydantic model, whose
+            JSON Schema is dumped: ``Model.model_validate_json(result.messages[-1].content)`` is the answer.
 
     Raises:
         ValueError: If the settings cannot work, or contradict each other.
@@ -68,34 +62,24 @@ class CodeActAgent(ExecutingAgent[CodeActAgentSettings], Component[CodeActAgentC
     component_config_schema = CodeActAgentConfig
     component_provider_override = "codeact_team.CodeActAgent"
 
-    @show_options(CodeActAgentOptions, CodeActAgentConfig)
-    def __init__(
-        self,
-        name: str,
-        model_client: ChatCompletionClient,
-        code_executor: CodeExecutor,
-        **options: Unpack[CodeActAgentOptions],
-    ) -> None:
-        client = wrap_client(model_client)
-        given = {"name": name, "model_client": client, "code_executor": code_executor, **options}
-        schema = options.get("output_schema")
-        output = None if schema is None else OutputSchema(schema)
-        if output is not None:
-            given["output_schema"] = output.schema
-        super().__init__(CodeActAgentSettings, given)
-        self._settings.check()
-        self._functions = read_functions(options.get("functions", ()))
-        check_places(self._settings.system_message, functions=bool(self._functions), tools=bool(self._tools))
+    @takes_settings(CodeActAgentConfig)
+    def __init__(self, settings: CodeActAgentConfig) -> None:
+        output = None if settings.output_schema is None else OutputSchema(settings.output_schema)
+        client = wrap_client(settings.model_client)
+        super().__init__(settings, settings.description, client, settings.code_executor)
+        settings.check()
+        self._functions = read_functions(settings.functions)
+        check_places(settings.system_message, functions=bool(self._functions), tools=bool(self._tools))
         self._task: list[LLMMessage] = []
         self._remark: str | None = None
-        """What the model is to be told of its variables before the next task."""
+        """A remark for the model about its variables, put before the next task."""
         self._loop = CodeActLoop(
-            settings=self._settings,
+            settings=settings,
             model_client=client,
-            executor=check_executor(self._code_executor, attempts=self._settings.attempts),
+            executor=check_executor(self._code_executor, attempts=settings.attempts),
             context=self._model_context,
-            sight=self._sight,
-            handoffs=Handoffs(options.get("handoffs") or (), client),
+            vision=self._vision,
+            handoffs=Handoffs(settings.handoffs or (), client),
             output=output,
             approve=self._approve,
         )
@@ -107,16 +91,16 @@ class CodeActAgent(ExecutingAgent[CodeActAgentSettings], Component[CodeActAgentC
         return (TextMessage, HandoffMessage) if self._loop.handoffs else (TextMessage,)
 
     async def on_reset(self, cancellation_token: CancellationToken) -> None:
-        """Forget the conversation, the variables and what was granted.
+        """Forget the conversation, the variables and granted approvals.
 
-        Waits for a block of another agent in the same session. Variables stay where another agent's code has run since
+        Waits for a block of another agent in the same session. Variables are kept if another agent's code has run since
         the interpreter was started.
         """
         await super().on_reset(cancellation_token)
         self._task, self._remark = [], None
 
     async def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on with a saved conversation; the model is told once that its variables are gone, or may be."""
+        """Restore a saved conversation; the model is told once that its variables are gone, or may be."""
         await super().load_state(state)
         self._task, self._remark = [], _LEFT_TO_OTHERS if self._left_to_others else _RESTARTED
 
@@ -148,9 +132,9 @@ class CodeActAgent(ExecutingAgent[CodeActAgentSettings], Component[CodeActAgentC
         return await self._loop.run(run)
 
     async def _take_up(self, messages: Sequence[BaseChatMessage]) -> list[LLMMessage]:
-        """Make the messages, or those of the run before where there are none, the task."""
+        """Make the messages the task; without any, the task of the run before continues."""
         if self._settings.system_message:
-            # which tell of the sandbox already
+            # the instructions describe the sandbox already
             messages = [without_note(message) for message in messages]
         task = model_messages(messages)
         if self._remark is not None and await self._model_context.get_messages():
@@ -161,9 +145,11 @@ class CodeActAgent(ExecutingAgent[CodeActAgentSettings], Component[CodeActAgentC
         self._task = task or self._task
         return self._task
 
-    def _parts(self) -> dict[str, Any]:
+    def _dumped_parts(self) -> dict[str, Any]:
+        output = self._loop.output
         return {
-            **super()._parts(),
+            **super()._dumped_parts(),
             "functions": import_paths(self._functions),
             "handoffs": self._loop.handoffs.dump() or None,
+            "output_schema": None if output is None else output.schema,
         }

@@ -369,7 +369,7 @@ class Attempts:
             executor=self._branch(number) or self._loop.executor,
             branch_of=self._loop.executor,
             context=_copied(self._loop.context),
-            sight=self._loop.sight.copy(),
+            vision=self._loop.vision.copy(),
         )
         return _Line(number, loop, self._run.attempt())
 
@@ -404,7 +404,7 @@ class Attempts:
 
     async def _ask_for_choice(self, candidates: Sequence[_Line]) -> tuple[_Line, str]:
         model = self._loop.model_client
-        task = self._loop.sight.show(visible_to(model, self._run.task))
+        task = self._loop.vision.show(visible_to(model, self._run.task))
         accounts = [line.account() for line in candidates]
         choice = await choose(model, task, accounts, self._run.cancellation_token)
         self._run.calls.append(choice.usage)
@@ -432,7 +432,7 @@ class Attempts:
         if loss is not None:
             told = UserMessage(content=_LOST.format(loss), source=self._run.source)
             await self._loop.context.add_message(told)
-        self._loop.sight.go_on_from(line.loop.sight)
+        self._loop.vision.take_over(line.loop.vision)
         for message in line.run.inner_messages:
             await self._run.emit(message)
 

@@ -20,10 +20,10 @@ from typing import Annotated, Any, Self, TypeAlias
 from autogen_agentchat.base import Handoff
 from autogen_core import CancellationToken, ComponentModel
 from autogen_core.code_executor import CodeExecutor, FunctionWithRequirements, FunctionWithRequirementsStr
-from autogen_core.models import RequestUsage
+from autogen_core.models import ChatCompletionClient, RequestUsage
 from pydantic import AfterValidator, BaseModel, Field, JsonValue, TypeAdapter
 
-from codeact_team.agents.agent_config import ExecutingConfig, ExecutingOptions, ExecutingSettings
+from codeact_team.agents.agent_config import ExecutingConfig
 from codeact_team.agents.codeact.reply import HandoffConfig
 from codeact_team.agents.observations import Ending
 from codeact_team.core.aio import Timer
@@ -32,10 +32,11 @@ from codeact_team.core.effects import Door, Effect, perform
 from codeact_team.core.events import ClockReadingBegan, ClockReadingEnded
 from codeact_team.core.executor_interface import SessionCodeExecutor
 from codeact_team.core.providers import resolve_function
+from codeact_team.core.settings import in_config
 from codeact_team.errors import ConfigError, SettingError
 
 LAST_CALL_SECONDS = 30.0
-"""How long the last call to the model may go on when the time is over."""
+"""How long the last call to the model may take when the time is over."""
 
 
 class Limits(BaseModel):
@@ -44,14 +45,14 @@ class Limits(BaseModel):
     max_steps: int = Field(default=20, ge=1)
     """How often the model may write, with or without code, in one run."""
     max_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Wall-clock time of one run in seconds, without that for which a person is asked for approval; what is under way
-    then is stopped, and one last call of at most 30 seconds makes the answer."""
+    """Wall-clock time of one run in seconds, without the time that a person takes to approve. Then the current step is
+    stopped, and one last call of at most 30 seconds makes the answer."""
     max_tokens: int | None = Field(default=None, ge=1)
-    """Tokens of one run, those of prompts included; a last call that makes the answer comes on top."""
+    """Tokens of one run, prompts included; a last call that makes the answer is not counted."""
 
 
 class Clock(Effect[bool]):
-    """An agent looks whether its time is over; the outcome says so."""
+    """An agent checks whether its time is over; the outcome says so."""
 
     kind = "clock"
     form = TypeAdapter(bool)
@@ -70,10 +71,10 @@ class Clock(Effect[bool]):
 
 
 class Budget:
-    """What a run has used up of its limits.
+    """Counts what a run has used of its limits.
 
-    A context manager, within which :attr:`token` is cancelled when the time is over, and :attr:`last_call` a little
-    later; the caller's token cancels both.
+    A context manager: within it, :attr:`token` is cancelled when the time is over, and :attr:`last_call` a little later.
+    The caller's token cancels both.
     """
 
     def __init__(
@@ -84,13 +85,13 @@ class Budget:
         door: Door | None = None,
     ) -> None:
         self.token = CancellationToken()
-        """For whatever the run waits for."""
+        """Cancels everything the run waits for."""
         self.last_call = CancellationToken()
-        """For the call to the model that makes the answer where there is none."""
+        """Cancels the last call to the model, which makes the answer if there is none."""
         self.steps = 0
-        """How often the model has written."""
+        """Replies of the model so far."""
         self.time_is_over = False
-        """Whether the time was used up when the clock was last looked at."""
+        """Whether the time was over when the clock was last read."""
         self._limits = limits
         self._timer: Timer | None = None
         self._has_expired = False
@@ -101,16 +102,16 @@ class Budget:
             cancellation_token.add_callback(token.cancel)
 
     async def look(self) -> None:
-        """Look at the clock, where there is a limit of time, and the caller has not stopped the run anyhow."""
+        """Read the clock, if there is a time limit, and the caller has not cancelled the run."""
         if self._limits.max_seconds is None or self.time_is_over or self._caller.is_cancelled():
             return
         self.time_is_over = await perform(Clock(self._source), self._read, self._door)
         if self.time_is_over and not self._has_expired:
-            # told by whatever stands in the door
+            # an interceptor of the door said so
             self._end_time()
 
     def spent(self, usage: RequestUsage | None) -> Ending | None:
-        """Which limit is reached, if one is, with these tokens of all calls so far."""
+        """The limit that is reached, if any, after calls that used these tokens in total."""
         limits = self._limits
         tokens = 0 if usage is None else usage.prompt_tokens + usage.completion_tokens
         if self.time_is_over:
@@ -122,7 +123,7 @@ class Budget:
         return None
 
     def paused(self) -> AbstractContextManager[None]:
-        """Within it, the time does not go by."""
+        """Within it, time does not count."""
         return nullcontext() if self._timer is None else self._timer.paused()
 
     def __enter__(self) -> Self:
@@ -152,7 +153,7 @@ def _timer(seconds: float, callback: Callable[[], object]) -> Timer:
 Function: TypeAlias = (
     FunctionWithRequirements[Any, ...] | FunctionWithRequirementsStr | Callable[..., Any] | str
 )
-"""A function whose source is shipped, or the import path ``module:function`` of one that the image has."""
+"""A function whose source is sent to the interpreter, or the import path ``module:function`` of one in the image."""
 
 # annotations may name what the interpreter does not know
 _LAZY_ANNOTATIONS = "from __future__ import annotations\n"
@@ -161,7 +162,7 @@ _RESERVED = frozenset({"final_answer"})
 
 @dataclass(frozen=True)
 class GivenFunction:
-    """A function as the code gets it."""
+    """A function for the interpreter."""
 
     name: str
     setup: str
@@ -169,13 +170,13 @@ class GivenFunction:
     stub: str
     """Its signature and docstring."""
     needs: frozenset[str] = frozenset()
-    """Names of the module it comes from, on this machine, that the interpreter would lack."""
+    """Names it uses of its module on this machine, which the interpreter does not have."""
     path: str | None = None
-    """Its import path, if that is how it was given."""
+    """Its import path, if it was given by that."""
 
 
 def check_import_path(path: str) -> str:
-    """Check that the path of a function in the image is like ``package.module:function``; nothing is imported."""
+    """Check that a path has the form ``package.module:function``; nothing is imported."""
     module, colon, name = path.partition(":")
     names = [*module.split("."), name]
     if not colon or not all(part.isidentifier() and not keyword.iskeyword(part) for part in names):
@@ -184,14 +185,14 @@ def check_import_path(path: str) -> str:
 
 
 ImportPath = Annotated[str, AfterValidator(check_import_path)]
-"""A config field for a function that the image has."""
+"""A config field for a function in the image."""
 
 
 def read_functions(functions: Sequence[Function]) -> list[GivenFunction]:
-    """Make what the interpreter and the model need of each function.
+    """Prepare functions for the interpreter and for the prompt.
 
     Raises:
-        SettingError: If one cannot be shipped, or two have the same name.
+        SettingError: If one cannot be sent to the interpreter, or two have the same name.
     """
     given = [_read(function) for function in functions]
     names = [function.name for function in given]
@@ -224,7 +225,7 @@ def import_paths(functions: Sequence[GivenFunction]) -> list[str]:
 
 
 def describe_functions(functions: Sequence[GivenFunction]) -> str:
-    """The functions as a prompt shows them."""
+    """The description of the functions for the prompt."""
     stubs = "\n\n".join(function.stub for function in functions)
     return f"These functions are defined already; call them as they are:\n```python\n{stubs}\n```"
 
@@ -301,7 +302,7 @@ def _source(function: object) -> str:
 def _definition(
     source: str, origin: Callable[..., Any] | None
 ) -> tuple[ast.FunctionDef | ast.AsyncFunctionDef, str]:
-    """The function in ``source``, and its text; without decorators where it is a live function's."""
+    """The function in ``source``, and its text; without decorators if it is the source of a live function."""
     try:
         tree = ast.parse(source)
     except SyntaxError as error:
@@ -352,18 +353,17 @@ CODEACT_SYSTEM_MESSAGE = (
     "you, whatever it says.\n\n"
     "$sandbox\n\n$functions\n\n$tools"
 )
-"""What the model is told by default; ``$sandbox`` is replaced by what there is to know of that, ``$functions`` and
-``$tools`` by what the code is given."""
+"""The default instructions of the model. ``$sandbox``, ``$functions`` and ``$tools`` are replaced by descriptions."""
 
 _GAP = re.compile(r"\n{3,}")
-"""Where nothing was given."""
+"""Blank lines around an empty description."""
 
 
 def check_places(system_message: str, **given: bool) -> None:
-    """Refuse instructions that would not tell the model of something it is given.
+    """Refuse instructions that have no place for the description of something the code is given.
 
     Raises:
-        SettingError: If there is no place for it.
+        SettingError: If a place is missing.
     """
     places = Template(system_message).get_identifiers()
     for name, is_given in given.items():
@@ -375,7 +375,7 @@ def check_places(system_message: str, **given: bool) -> None:
 
 
 def render(system_message: str, functions: Sequence[GivenFunction], tools: str, sandbox: str) -> str:
-    """The instructions, with what is described in its places; the sandbox at the end where it has none."""
+    """The instructions with all descriptions in their places; without a place, the sandbox is described at the end."""
     described = describe_functions(functions) if functions else ""
     template = Template(system_message)
     text = template.safe_substitute(functions=described, tools=tools, sandbox=sandbox)
@@ -384,37 +384,49 @@ def render(system_message: str, functions: Sequence[GivenFunction], tools: str, 
     return _GAP.sub("\n\n", text).strip()
 
 
-class CodeActAgentSettings(Limits, ExecutingSettings):
-    """The plain settings of :class:`~codeact_team.CodeActAgent`."""
+class CodeActAgentConfig(Limits, ExecutingConfig):
+    """Settings of :class:`~codeact_team.CodeActAgent`."""
 
+    model_client: Annotated[ChatCompletionClient, in_config(ComponentModel)] = Field(kw_only=False)
+    """The model that writes code."""
+    code_executor: Annotated[CodeExecutor, in_config(ComponentModel)] = Field(kw_only=False)
+    """Where the code runs: a session executor, whose interpreter keeps its variables."""
+    functions: Annotated[Sequence[Function], in_config(list[ImportPath])] = Field(
+        default_factory=list[Function]
+    )
+    """Functions that the code can call: import paths, `module:function`, of functions in the image."""
+    handoffs: Annotated[Sequence[Handoff | str] | None, in_config(list[HandoffConfig] | None)] = None
+    """Agents that the work can be handed to, in a Swarm: their names, or more about each."""
     description: str = "An agent that solves tasks by writing Python code and running it, step by step."
     """What the agent does, for whoever selects the next speaker."""
     system_message: str = CODEACT_SYSTEM_MESSAGE
     """The model's instructions, with `$functions` and `$tools` where these are to be described; empty for none. The
     sandbox is described at `$sandbox`, or at the end."""
-    max_retries_on_error: int | None = Field(None, ge=0)
-    """How many errors in a row the model may mend, deciding each time whether that is worth it. Default: an error is a
-    result like others."""
-    max_reflections: int = Field(0, ge=0)
+    max_retries_on_error: int | None = Field(default=None, ge=0)
+    """How many errors in a row the model may repair; it decides each time whether that is worth it. Default: an error is
+    a result like any other."""
+    max_reflections: int = Field(default=0, ge=0)
     """How often a reflection on the answer may send the agent back to work. Default: there is no reflection."""
 
-    attempts: int = Field(1, ge=1, le=32)
-    """How many attempts at a task are made side by side, each in a branch of the session: with the variables and files as they
-    are, a conversation and the limits of its own. The model then chooses the best answer, and the agent goes on with the
-    variables, files and conversation of that attempt; the others are dropped, and cost what they cost. Until then only tools
-    are called that `tool_limits.repeatable` names. One attempt is made where variables cannot be copied: while code holds
-    files open for writing, sockets, threads or processes; that is told. A model at temperature 0 makes the same attempt so
-    many times."""
-    output_schema: dict[str, Any] | None = None
-    """A JSON Schema that the answer has to fit: what the code calls `final_answer` with, or a reply that is nothing but
-    JSON. The message of the answer then is that JSON. What does not fit is told to the model, which goes on within its
-    limits; at the end of these nothing counts as an answer. Default: an answer is any text."""
+    attempts: int = Field(default=1, ge=1, le=32)
+    """How many attempts at a task are made in parallel, each in a fork of the session with the current variables and files,
+    and with its own conversation and limits. The model then chooses the best answer, and the agent continues with the
+    variables, files and conversation of that attempt. The others are dropped, but their cost counts. Until then only tools
+    in `tool_limits.repeatable` are called. Only one attempt is made if variables cannot be copied: while code holds files
+    open for writing, sockets, threads or processes; that is reported. A model at temperature 0 makes the same attempt each
+    time."""
+    output_schema: Annotated[Mapping[str, Any] | type[BaseModel] | None, in_config(dict[str, Any] | None)] = (
+        None
+    )
+    """A JSON Schema for the answer, which is the argument of `final_answer` in the code, or a reply that is nothing but
+    JSON. The message of the answer then is that JSON. The model is told if its answer does not fit, and goes on
+    within its limits; when these are reached, there is no answer. Default: an answer is any text."""
 
     def check(self) -> None:
-        """Refuse what cannot work together.
+        """Refuse settings that contradict each other.
 
         Raises:
-            SettingError: If there is something.
+            SettingError: If there are any.
         """
         if self.max_reflections and self.max_steps == 1:
             raise SettingError(
@@ -422,47 +434,16 @@ class CodeActAgentSettings(Limits, ExecutingSettings):
             )
 
 
-class CodeActAgentConfig(CodeActAgentSettings, ExecutingConfig):
-    """Settings of :class:`~codeact_team.CodeActAgent`."""
-
-    model_client: ComponentModel
-    """The model that writes code."""
-    code_executor: ComponentModel
-    """Where the code runs: a session executor, whose interpreter lives on."""
-    functions: list[ImportPath] = Field(default_factory=list)
-    """Functions given to the code: import paths, `module:function`, of what the image has."""
-    handoffs: list[HandoffConfig] | None = None
-    """Agents that the work can be handed to, in a Swarm: their names, or more about each."""
-    model_context: ComponentModel | None = None
-    """What the model remembers. Default: everything. The task, the functions and the latest result stay in view."""
-
-
-class CodeActAgentOptions(ExecutingOptions, total=False):
-    """Keyword arguments; see the fields of the same names in :class:`CodeActAgentConfig`."""
-
-    functions: Sequence[Function]
-    handoffs: Sequence[Handoff | str] | None
-    description: str
-    system_message: str
-    max_steps: int
-    max_seconds: float | None
-    max_tokens: int | None
-    max_retries_on_error: int | None
-    max_reflections: int
-    attempts: int
-    output_schema: Mapping[str, Any] | type[BaseModel] | None
-
-
 def check_executor(executor: CodeExecutor, *, attempts: int = 1) -> SessionCodeExecutor:
-    """The executor, if its interpreter lives on, and can be copied where several attempts are made.
+    """The executor, if it is a session, and one that can be forked if several attempts are made.
 
     Raises:
-        SettingError: If it does not, or cannot.
+        SettingError: If it is not.
     """
     if isinstance(executor, SessionCodeExecutor):
         if attempts > 1 and type(executor).fork is SessionCodeExecutor.fork:
             raise SettingError(
-                f"attempts: {type(executor).__name__} has no branches, in which they could be made side by side; that needs "
+                f"attempts: {type(executor).__name__} cannot be forked, so attempts cannot be made in parallel; that needs "
                 "DockerSessionCodeExecutor or ConfinedSessionCodeExecutor"
             )
         return executor

@@ -12,9 +12,9 @@ from autogen_agentchat.messages import TextMessage, ThoughtEvent
 from autogen_core.model_context import ChatCompletionContext
 from autogen_core.models import AssistantMessage, LLMMessage, SystemMessage, UserMessage
 
-from codeact_team.agents.base import Sight
+from codeact_team.agents.base import Vision
 from codeact_team.agents.block_calls import CANCELLED, run_blocks, warming_up
-from codeact_team.agents.codeact.config import CodeActAgentSettings
+from codeact_team.agents.codeact.config import CodeActAgentConfig
 from codeact_team.agents.codeact.reply import (
     HOW_TO_ANSWER,
     Handoffs,
@@ -45,11 +45,11 @@ _NOT_RUN = "The code in that answer was not run."
 class CodeActLoop:
     """How an agent works on a task; what it has come to is in a :class:`CodeActRun`."""
 
-    settings: CodeActAgentSettings
+    settings: CodeActAgentConfig
     model_client: WrappedClient
     executor: SessionCodeExecutor
     context: ChatCompletionContext
-    sight: Sight
+    vision: Vision
     handoffs: Handoffs
     output: OutputSchema | None
     approve: ApprovalFuncType | None
@@ -159,7 +159,7 @@ class CodeActLoop:
             await self._tell(run, f"The code could not be run: {error}")
             raise
         await run.take(result)
-        await self._tell(run, self.sight.tell(run.observation(), run.drawn))
+        await self._tell(run, self.vision.add(run.observation(), run.drawn))
         await run.ran(run.budget.steps - 1)
 
     async def _draw_conclusions(self, run: CodeActRun) -> None:
@@ -296,7 +296,7 @@ class CodeActLoop:
     ) -> list[LLMMessage]:
         system = [SystemMessage(content=instructions)] if instructions else []
         asked = [UserMessage(content=prompt, source="user")] if prompt else []
-        return self.sight.show(visible_to(self.model_client, [*system, *await self._view(run), *asked]))
+        return self.vision.show(visible_to(self.model_client, [*system, *await self._view(run), *asked]))
 
     async def _remember(self, run: CodeActRun, message: LLMMessage) -> None:
         run.said.append(message)
