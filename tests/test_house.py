@@ -24,6 +24,18 @@ TWICE = 28
 """How many names of classes are defined in more than one file: may only get smaller."""
 
 
+PROGRAMS = ("session/runner/", "executors/packages/inside/", "sandbox/confined/supervisor/")
+"""What runs in or around a sandbox as a program of its own, and knows the standard library only."""
+IN_ONE_MODULE = {
+    "os.scandir": {"core/trees.py"},
+    "os.rename": {"core/trees.py"},
+    "os.replace": {"core/atomic_files.py"},
+    "os.walk": set[str](),
+    "shutil.rmtree": set[str](),
+}
+"""What is easily led elsewhere by links that code has planted."""
+
+
 def files() -> Iterator[tuple[str, str]]:
     for path in sorted(PACKAGE.rglob("*.py")):
         yield str(path.relative_to(PACKAGE)), path.read_text()
@@ -57,3 +69,15 @@ def test_names_of_classes_mean_one_thing() -> None:
                 homes[node.name].add(name)
     twice = {name: found for name, found in homes.items() if len(found) > 1}
     assert len(twice) == TWICE, twice
+
+
+def test_trees_are_walked_and_files_are_replaced_in_one_module() -> None:
+    homes: dict[str, set[str]] = {call: set() for call in IN_ONE_MODULE}
+    for name, text in files():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Attribute) and not name.startswith(PROGRAMS):
+                # of a path, too
+                call = "os.rename" if node.attr == "rename" else ast.unparse(node)
+                if call in homes:
+                    homes[call].add(name)
+    assert homes == IN_ONE_MODULE

@@ -27,10 +27,10 @@ from codeact_team.core.executor_interface import (
     StreamingCodeExecutor,
     Workspace,
 )
+from codeact_team.core.files import opened
 from codeact_team.core.sandbox_description import DataFile, SandboxDescription
 from codeact_team.errors import SettingError
 from codeact_team.executors.files.base import take
-from codeact_team.executors.files.directories import opened
 from codeact_team.executors.lifecycle import Lifecycle, Warmth
 from codeact_team.executors.packages.requirements import Interpreter
 from codeact_team.executors.place import Place

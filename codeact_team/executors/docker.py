@@ -15,6 +15,7 @@ from pydantic import Field, field_validator, model_validator
 
 from codeact_team.core.autogen_internals import build_python_functions_file, to_stub
 from codeact_team.core.executor_interface import Workspace
+from codeact_team.core.files import resolved
 from codeact_team.errors import SettingError
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.command_line import DEFAULT_LANGUAGES, CommandLineConfig, ProcessPerBlock
@@ -28,7 +29,6 @@ from codeact_team.executors.workspace import wide_directories
 from codeact_team.sandbox.base import Sandbox
 from codeact_team.sandbox.docker.config import DockerSandboxConfig
 from codeact_team.sandbox.docker.sandbox import DockerSandbox
-from codeact_team.sandbox.system.named_paths import resolved
 from codeact_team.sandbox.temporary import NOBODY
 
 Function: TypeAlias = FunctionWithRequirements[Any, ...] | FunctionWithRequirementsStr | Callable[..., Any]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from codeact_team.core.aio import Turns
 from codeact_team.core.executor_interface import Workspace
+from codeact_team.core.files import resolved
 from codeact_team.errors import SandboxError
 from codeact_team.executors.files.base import Files
 from codeact_team.executors.files.given import GivenData
@@ -20,7 +21,6 @@ from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.executors.work_files import WorkFiles
 from codeact_team.executors.workspace import Growth, HostWorkspace, wide_directories
 from codeact_team.sandbox.base import Sandbox, above_default
-from codeact_team.sandbox.system.named_paths import resolved
 
 logger = logging.getLogger(__name__)
 

@@ -15,13 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from codeact_team.core import trees
 from codeact_team.core.aio import to_the_end
+from codeact_team.core.files import below, opened, parent_of, resolved
+from codeact_team.core.trees import Visited, walk
 from codeact_team.errors import SandboxError
-from codeact_team.executors.files.directories import below, opened
 from codeact_team.executors.settings import HostDirectory
-from codeact_team.sandbox.system import trees
-from codeact_team.sandbox.system.named_paths import open_named, parent_of, resolved
-from codeact_team.sandbox.system.trees import DIRECTORY
 from codeact_team.sandbox.temporary import TemporaryDirectory
 from codeact_team.session.protocol import BRANCHES
 
@@ -326,83 +325,44 @@ class _Usage:
         """Count what is in a directory.
 
         Args:
-            directory: It.
-            leave_out: How the paths below it begin of what does not count; nothing if all of it does.
+            directory: The directory. Where there is none, nothing is counted.
+            leave_out: The beginning of the paths that do not count, below the directory; none by default.
+
+        Raises:
+            OSError: If a directory of this user cannot be read, or was moved meanwhile.
         """
+        left_out = leave_out.split("/")
+        with suppress(FileNotFoundError), opened(directory) as top:
+            for inner in walk(top, self._note_closed):
+                depth = len(inner.names)
+                is_on_the_way = leave_out and inner.names == left_out[:depth] and depth < len(left_out)
+                prefix = "/".join(left_out[depth:]) if is_on_the_way else None
+                for name, status in inner.entries():
+                    if prefix is None or not name.startswith(prefix):
+                        self._add_entry(inner, name, status)
+
+    def _note_closed(self, above: int, name: str, error: OSError) -> None:
+        if not isinstance(error, PermissionError):
+            raise error
         try:
-            top = open_named(directory, DIRECTORY)
+            status = os.stat(name, dir_fd=above, follow_symlinks=False)
         except FileNotFoundError:
             return
-        current, device = top, os.fstat(top).st_dev
-        try:
-            # one descriptor, however many directories are inside one another: of each, what is still to be seen there
-            levels = [(_identity(current), self._add_entries(current, device, leave_out), leave_out)]
-            while levels:
-                _, below, left_out = levels[-1]
-                if below:
-                    name = below.pop()
-                    if (inner := self._open(name, current)) is not None:
-                        os.close(current)
-                        current = inner
-                        left_out = _below(name, left_out)
-                        entries = self._add_entries(current, device, left_out)
-                        levels.append((_identity(current), entries, left_out))
-                    continue
-                levels.pop()
-                if levels:
-                    above = os.open("..", DIRECTORY, dir_fd=current)
-                    os.close(current)
-                    current = above
-                    if _identity(current) != levels[-1][0]:
-                        raise OSError("a directory was moved meanwhile")
-        finally:
-            os.close(current)
+        if status.st_uid == os.geteuid():
+            raise error
+        self.closed.add((status.st_dev, status.st_ino))
 
-    def _open(self, name: str, above: int) -> int | None:
-        try:
-            return os.open(name, DIRECTORY, dir_fd=above)
-        except FileNotFoundError:
-            return None
-        except PermissionError:
-            status = os.stat(name, dir_fd=above, follow_symlinks=False)
-            if status.st_uid == os.geteuid():
-                raise
-            self.closed.add((status.st_dev, status.st_ino))
-            return None
-
-    def _add_entries(self, directory: int, device: int, leave_out: str) -> list[str]:
-        """Count the entries of a directory. Returns the names of the directories among them."""
-        below: list[str] = []
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                if leave_out and entry.name.startswith(leave_out):
-                    continue
-                try:
-                    status = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:
-                    continue
-                if stat.S_ISDIR(status.st_mode):
-                    if status.st_dev == device:
-                        below.append(entry.name)
-                elif status.st_nlink > 1:
-                    identity = status.st_dev, status.st_ino
-                    if identity in self._linked:
-                        continue
-                    self._linked.add(identity)
-                else:
-                    self.size_once += status.st_blocks * _BLOCK
-                    self.files_once += 1
-                self.size += status.st_blocks * _BLOCK
-                self.files += 1
-        return below
-
-
-def _below(name: str, leave_out: str) -> str:
-    """How the paths begin of what does not count, below the directory with this name."""
-    above = f"{name}/"
-    return leave_out.removeprefix(above) if leave_out.startswith(above) else ""
-
-
-def _identity(directory: int) -> tuple[int, int]:
-    status = os.fstat(directory)
-    return status.st_dev, status.st_ino
+    def _add_entry(self, directory: Visited, name: str, status: os.stat_result) -> None:
+        size = status.st_blocks * _BLOCK
+        if stat.S_ISDIR(status.st_mode):
+            directory.enter(name, status)
+        elif status.st_nlink > 1:
+            identity = status.st_dev, status.st_ino
+            if identity in self._linked:
+                return
+            self._linked.add(identity)
+        else:
+            self.size_once += size
+            self.files_once += 1
+        self.size += size
+        self.files += 1

@@ -14,16 +14,16 @@ from typing import Any
 from codeact_team.agents.block_calls import Block
 from codeact_team.agents.codeact.attempts import Promotion
 from codeact_team.core.aio import to_the_end
+from codeact_team.core.atomic_files import Directory
 from codeact_team.core.component_effects import CodeEffect
 from codeact_team.core.effects import Effect, Event, Perform, tell
 from codeact_team.core.events import ArtifactKept, ArtifactReference, BlockEnded
 from codeact_team.core.execution import Artifact, SessionResult
 from codeact_team.core.executor_interface import Change, ChangedFile, StreamingCodeExecutor, Workspace
+from codeact_team.core.files import below, opened, parent_of
+from codeact_team.core.trees import DIRECTORY
 from codeact_team.errors import CodeActTeamError, SettingError
-from codeact_team.executors.files.directories import Directory, below, opened
 from codeact_team.executors.files.saving import readable
-from codeact_team.sandbox.system.named_paths import parent_of
-from codeact_team.sandbox.system.trees import DIRECTORY
 
 logger = logging.getLogger(__name__)
 

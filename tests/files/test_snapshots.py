@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codeact_team.core.executor_interface import Change, ChangedFile
+from codeact_team.core.files import opened
 from codeact_team.executors.files import base as snapshots
 from codeact_team.executors.files.base import Seen, Snapshot, compare, take
-from codeact_team.executors.files.directories import opened
 
 _FILES = st.dictionaries(
     st.sampled_from([f"{above}{name}" for above in ("", "d/", "d/e/") for name in "abcde"]),

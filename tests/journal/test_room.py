@@ -19,12 +19,13 @@ from support.recorded import recorder, result
 from codeact_team.agents.block_calls import Block
 from codeact_team.agents.codeact.agent import CodeActAgent
 from codeact_team.cli.options import RECORD_MIB
+from codeact_team.core.atomic_files import Directory
 from codeact_team.core.effects import Event
 from codeact_team.core.execution import Artifact, ExecutionResult, Outcome, SessionResult
 from codeact_team.core.executor_interface import RecordedFile
+from codeact_team.core.files import opened
 from codeact_team.errors import JournalError
 from codeact_team.executors.confined import ConfinedSessionCodeExecutor
-from codeact_team.executors.files.directories import Directory, opened
 from codeact_team.runs.journal.blobs import DEFAULT_MIB, Blobs
 from codeact_team.runs.journal.log import read_log
 from codeact_team.runs.journal.recorded_run import RecordedRun

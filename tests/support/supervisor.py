@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from codeact_team.sandbox.system import trees
+from codeact_team.core import trees
 from codeact_team.session import shipping
 from codeact_team.session.link import Account, Greeting
 from codeact_team.session.protocol import FROM_SUPERVISOR, RUN_HEAD, FrameReader, Kind, frame

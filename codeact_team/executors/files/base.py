@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from codeact_team.core.executor_interface import Change, ChangedFile, Changes
+from codeact_team.core.trees import walk
 from codeact_team.executors.files.given import Given
-from codeact_team.sandbox.system.trees import DIRECTORY
 from codeact_team.session.protocol import KEPT_APART
 
 MAX_SEEN = 200_000
@@ -98,53 +98,29 @@ def take(top: int) -> Snapshot:
         OSError: If the directory itself cannot be read.
     """
     snapshot = Snapshot()
-    _Walk(snapshot, os.fstat(top).st_dev).directory(top, "", 0)
+    left = MAX_SEEN
+
+    def skip(*_: object) -> None:
+        snapshot.unseen += 1
+
+    for directory in walk(top, skip):
+        above = "".join(f"{name}/" for name in directory.names)
+        for name, status in directory.entries():
+            if not left:
+                snapshot.is_whole = False
+                return snapshot
+            left -= 1
+            if name == BY_PYTHON or (not above and is_ours(name)):
+                continue
+            if stat.S_ISREG(status.st_mode):
+                snapshot.files[above + name] = _seen(status)
+            elif not stat.S_ISDIR(status.st_mode):
+                snapshot.others += 1
+            elif len(directory.names) < MAX_DEPTH:
+                directory.enter(name, status)
+            else:
+                skip()
     return snapshot
-
-
-class _Walk:
-    def __init__(self, snapshot: Snapshot, device: int) -> None:
-        self._snapshot = snapshot
-        self._device = device
-        self._left = MAX_SEEN
-
-    def directory(self, directory: int, above: str, depth: int) -> None:
-        below: list[str] = []
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                if not self._left:
-                    self._snapshot.is_whole = False
-                    return
-                self._left -= 1
-                if entry.name == BY_PYTHON or (not above and is_ours(entry.name)):
-                    continue
-                try:
-                    status = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:
-                    continue
-                if stat.S_ISDIR(status.st_mode) and status.st_dev == self._device:
-                    below.append(entry.name)
-                elif stat.S_ISREG(status.st_mode):
-                    self._snapshot.files[above + entry.name] = _seen(status)
-                elif not stat.S_ISDIR(status.st_mode):
-                    self._snapshot.others += 1
-        for name in below:
-            self._inner(directory, name, f"{above}{name}/", depth + 1)
-
-    def _inner(self, above: int, name: str, path: str, depth: int) -> None:
-        try:
-            if depth > MAX_DEPTH:
-                raise RecursionError
-            inner = os.open(name, DIRECTORY, dir_fd=above)
-        except FileNotFoundError:
-            return
-        except (OSError, RecursionError):
-            self._snapshot.unseen += 1
-            return
-        try:
-            self.directory(inner, path, depth)
-        finally:
-            os.close(inner)
 
 
 def _seen(status: os.stat_result) -> Seen:

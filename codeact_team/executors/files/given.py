@@ -11,12 +11,11 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
+from codeact_team.core.files import THROUGH, open_named, opened_file
 from codeact_team.core.sandbox_description import DataFile
+from codeact_team.core.trees import walk
 from codeact_team.errors import SettingError
-from codeact_team.sandbox.system.named_paths import THROUGH, open_named
-from codeact_team.sandbox.system.trees import DIRECTORY
 
 _PARTS: Mapping[str, re.Pattern[bytes]] = {
     "run.json": re.compile(rb'\{\s*"format":\s*\d+,\s*"id":'),
@@ -24,7 +23,7 @@ _PARTS: Mapping[str, re.Pattern[bytes]] = {
 }
 """What is in the directory of a run, whatever its own name, and how that begins; what was damaged may lack the one or the other."""
 _BEGINNING = 256
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NONBLOCK
 
 
 def is_of_a_run(directory: int) -> bool:
@@ -56,19 +55,14 @@ def run_above(path: str) -> str | None:
 
 
 def _beginning(directory: int, name: str) -> bytes | None:
-    """How a file begins; ``None`` if it is not there, and nothing if it cannot be read."""
+    """The first bytes of a file; ``None`` if there is none, and nothing if it cannot be read."""
     try:
-        descriptor = os.open(name, _READ, dir_fd=directory)
+        with opened_file(directory, name) as file:
+            return os.pread(file, _BEGINNING, 0)
     except FileNotFoundError:
         return None
     except OSError:
         return b""
-    try:
-        return os.pread(descriptor, _BEGINNING, 0)
-    except OSError:
-        return b""
-    finally:
-        os.close(descriptor)
 
 
 logger = logging.getLogger(__name__)
@@ -81,8 +75,6 @@ _HEAD_LINES = 5
 _MAX_LINE = 200
 """Characters of a first line."""
 _MIB = 1 << 20
-
-_Entries: TypeAlias = Sequence[tuple[str, os.stat_result]]
 
 
 @dataclass(frozen=True)
@@ -114,7 +106,7 @@ class Given:
         Raises:
             OSError: If it cannot be read, or a link is in its place now.
         """
-        return open(_opened(self.source), "rb", buffering=0)
+        return open(open_named(self.source, _READ), "rb", buffering=0)
 
 
 class GivenData:
@@ -197,64 +189,48 @@ class GivenData:
 
 
 def _tree(path: str, name: str) -> Iterator[Given]:
+    """A file, or a directory with all that is in it."""
     try:
-        opened = _opened(path)
+        # a pipe would be waited for
+        descriptor = open_named(path, _READ)
         try:
-            status = os.fstat(opened)
+            status, run = os.fstat(descriptor), run_above(path)
+            if run is not None:
+                raise SettingError(
+                    f"data: {path} is in {run}, the directory of a run, which no code may read"
+                )
+            _check(path, status.st_mode)
+            if stat.S_ISDIR(status.st_mode):
+                yield from _below(path, descriptor, name)
+            else:
+                yield Given(name, path, status.st_mode, status.st_size)
         finally:
-            os.close(opened)
-        run = run_above(path)
+            os.close(descriptor)
     except OSError as error:
         raise _cannot_be_read(path, error) from error
-    if run is not None:
-        raise SettingError(f"data: {path} is in {run}, the directory of a run, which no code may read")
-    _check(path, status.st_mode)
-    if not stat.S_ISDIR(status.st_mode):
-        yield Given(name, path, status.st_mode, status.st_size)
-        return
-    if (entries := _entries(path)) is None:
-        raise SettingError(f"data: {path} is the directory of a run, whose journal no code may read")
-    yield Given(name, path, status.st_mode)
-    yield from _below(path, entries, name, os.path.realpath(path))
 
 
-def _below(path: str, entries: _Entries, name: str, top: str) -> Iterator[Given]:
-    pending = [(path, name, entries)]
-    while pending:
-        directory, inside, entries = pending.pop()
-        for entry_name, status in entries:
-            source, place = os.path.join(directory, entry_name), f"{inside}/{entry_name}"
+def _below(path: str, top: int, name: str) -> Iterator[Given]:
+    """A directory and what is in it; ``path`` is where it is, and ``name`` what it is called in the workspace."""
+    real = os.path.realpath(path)
+    for directory in walk(top, leaves_device=True):
+        source, place = os.path.join(path, *directory.names), "/".join([name, *directory.names])
+        if is_of_a_run(directory.descriptor):
+            if not directory.names:
+                raise SettingError(f"data: {path} is the directory of a run, whose journal no code may read")
+            logger.info("%s is the directory of a run, and is not copied", source)
+            continue
+        yield Given(place, source, os.fstat(directory.descriptor).st_mode)
+        for entry, status in sorted(directory.entries()):
+            inner, inner_place = os.path.join(source, entry), f"{place}/{entry}"
             if stat.S_ISLNK(status.st_mode):
-                yield Given(place, source, status.st_mode, target=_target(source, top))
+                yield Given(inner_place, inner, status.st_mode, target=_target(inner, real))
                 continue
-            _check(source, status.st_mode)
-            if not stat.S_ISDIR(status.st_mode):
-                yield Given(place, source, status.st_mode, status.st_size)
-            elif (below := _entries(source)) is None:
-                logger.info("%s is the directory of a run, and is not copied", source)
+            _check(inner, status.st_mode)
+            if stat.S_ISDIR(status.st_mode):
+                directory.enter(entry, status)
             else:
-                yield Given(place, source, status.st_mode)
-                pending.append((source, place, below))
-
-
-def _entries(directory: str) -> _Entries | None:
-    """What is in a directory, by name; ``None`` if it is that of a run."""
-    try:
-        opened = open_named(directory, DIRECTORY)
-        try:
-            if is_of_a_run(opened):
-                return None
-            with os.scandir(opened) as scanned:
-                return sorted((entry.name, entry.stat(follow_symlinks=False)) for entry in scanned)
-        finally:
-            os.close(opened)
-    except OSError as error:
-        raise _cannot_be_read(directory, error) from error
-
-
-def _opened(path: str) -> int:
-    # a pipe would be waited for
-    return open_named(path, os.O_RDONLY | os.O_NONBLOCK)
+                yield Given(inner_place, inner, status.st_mode, status.st_size)
 
 
 def _check(path: str, mode: int) -> None:

@@ -13,18 +13,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from codeact_team.core.aio import to_the_end
+from codeact_team.core.atomic_files import Directory, NewFile, Taken, is_unchanged, same_content
+from codeact_team.core.files import below, opened, opened_file
 from codeact_team.errors import SandboxError, SettingError
 from codeact_team.executors.files.base import Files, Snapshot, take
-from codeact_team.executors.files.directories import (
-    Directory,
-    NewFile,
-    Taken,
-    below,
-    is_unchanged,
-    opened,
-    opened_file,
-    same_content,
-)
 from codeact_team.executors.files.given import Given
 
 T = TypeVar("T")

@@ -13,9 +13,9 @@ from itertools import islice
 from typing import Protocol
 
 from codeact_team.core.aio import to_the_end
+from codeact_team.core.atomic_files import numbered
 from codeact_team.errors import SandboxError
 from codeact_team.executors.files.base import BY_PYTHON, MAX_DEPTH, MAX_SEEN, Files, Seen, Snapshot, is_ours
-from codeact_team.executors.files.directories import numbered
 from codeact_team.executors.files.given import Given
 from codeact_team.sandbox.archives import END, file_member, head
 from codeact_team.sandbox.base import Process

@@ -10,11 +10,12 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
 
 from codeact_team.core.aio import to_the_end
+from codeact_team.core.atomic_files import Directory, numbered
 from codeact_team.core.executor_interface import ChangedFile, SavedFile
+from codeact_team.core.files import opened
 from codeact_team.core.visibility import all_visible
 from codeact_team.errors import SandboxError
 from codeact_team.executors.files.base import Files
-from codeact_team.executors.files.directories import Directory, numbered, opened
 
 _OF_THE_NAME = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
 """What is said of a file that has no place in the directory, whatever a person does."""

@@ -8,10 +8,9 @@ import hashlib
 import json
 import os
 import secrets
-import shutil
 import stat
 from collections.abc import Awaitable, Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import resources
 from importlib.metadata import distributions
 from pathlib import Path
@@ -20,12 +19,13 @@ from typing import NamedTuple
 import platformdirs
 from pydantic import BaseModel, ValidationError
 
+from codeact_team.core import trees
 from codeact_team.core.aio import Turns, to_the_end
+from codeact_team.core.atomic_files import write_whole
 from codeact_team.errors import SandboxError
 from codeact_team.executors.packages.installer import install
 from codeact_team.executors.packages.requirements import Interpreter, Requested
 from codeact_team.sandbox.base import PACKAGES_START
-from codeact_team.sandbox.system import trees
 from codeact_team.sandbox.system.kernel import is_running
 
 MAX_TOLD = 20
@@ -46,23 +46,20 @@ Manifest = dict[str, File]
 def make_manifest(directory: Path) -> Manifest:
     """The manifest of a directory of files and directories, in the order of the paths. Reads every file."""
     found: Manifest = {}
-    for entry in files_in(str(directory)):
-        status = entry.stat(follow_symlinks=False)
-        path = os.path.relpath(entry.path, directory)
-        found[path] = File(status.st_size, status.st_mtime_ns, _digest(entry.path))
+    for path, status in files_in(directory):
+        found[path] = File(status.st_size, status.st_mtime_ns, _digest(directory / path))
     return dict(sorted(found.items()))
 
 
 def stamp_of(directory: Path) -> str:
-    """What differs as soon as a file of a directory is another one, or has another size or time. Reads none.
+    """A digest of the paths, sizes, times and permissions of the files in a directory. Reads no file.
 
-    It is for a quick look: what has another stamp may still have the same content.
+    Directories with different stamps may still have the same content.
     """
-    above = len(f"{directory}/")
-    seen: list[str] = []
-    for entry in files_in(str(directory)):
-        status = entry.stat(follow_symlinks=False)
-        seen.append(f"{entry.path[above:]}\0{status.st_size} {status.st_mtime_ns} {status.st_mode}")
+    seen = [
+        f"{path}\0{status.st_size} {status.st_mtime_ns} {status.st_mode}"
+        for path, status in files_in(directory)
+    ]
     seen.sort()
     return hashlib.sha256("\n".join(seen).encode(errors="surrogateescape")).hexdigest()
 
@@ -86,35 +83,30 @@ def differences(directory: Path, manifest: Manifest, *, thorough: bool) -> list[
     """
     left = dict(manifest)
     different: list[str] = []
-    for entry in files_in(str(directory)):
-        path = os.path.relpath(entry.path, directory)
+    for path, status in files_in(directory):
         known = left.pop(path, None)
-        if known is None or not _is(entry, File(*known), thorough=thorough):
+        if known is None or not _is(directory / path, status, File(*known), thorough=thorough):
             different.append(path)
         if len(different) >= MAX_TOLD:
             return different
     return [*different, *left][:MAX_TOLD]
 
 
-def _is(entry: os.DirEntry[str], known: File, *, thorough: bool) -> bool:
-    status = entry.stat(follow_symlinks=False)
+def _is(path: Path, status: os.stat_result, known: File, *, thorough: bool) -> bool:
     if not stat.S_ISREG(status.st_mode) or status.st_size != known.size:
         return False
     looks_the_same = status.st_mtime_ns == known.changed
-    return (looks_the_same and not thorough) or _digest(entry.path) == known.digest
+    return (looks_the_same and not thorough) or _digest(path) == known.digest
 
 
-def files_in(directory: str) -> Iterator[os.DirEntry[str]]:
-    """Everything below a directory but directories; follows no links."""
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                yield from files_in(entry.path)
-            else:
-                yield entry
+def files_in(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """The paths below a directory, and the status, of everything but directories; follows no links."""
+    with trees.opened_own(directory) as top:
+        for inner, name, status in trees.files_below(top):
+            yield "/".join([*inner.names, name]), status
 
 
-def _digest(path: str) -> str:
+def _digest(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -264,7 +256,7 @@ class Layers:
         """Remove what processes have left that were killed while they made a layer. Blocks."""
         for building in self.root.glob("building-*"):
             if not is_running(int(building.name.split("-")[1])):
-                shutil.rmtree(building, ignore_errors=True)
+                _remove(building)
 
     async def _make(
         self,
@@ -282,7 +274,7 @@ class Layers:
             await compile_modules(building)
             return await to_the_end(asyncio.to_thread(self._keep, building, interpreter))
         finally:
-            await to_the_end(asyncio.to_thread(shutil.rmtree, building, ignore_errors=True))
+            await to_the_end(asyncio.to_thread(_remove, building))
 
     def _keep(self, building: Path, interpreter: Interpreter) -> Layer:
         packages = {
@@ -310,7 +302,7 @@ class Layers:
             raise SandboxError(
                 f"the packages in {layer.path} were changed, and other sandboxes use them: stop those first"
             )
-        building.rename(layer.path)
+        trees.move(str(building), str(layer.path))
         _write(self._manifest_path(name), json.dumps(manifest))
         _write(self._record_path(name), layer.model_dump_json())
         return layer
@@ -354,11 +346,13 @@ def _locked(file: Path) -> Generator[None]:
 def _tidy(building: Path) -> None:
     """Remove what is about this machine, and add what lets Python find the packages."""
     packages = building / PACKAGES
-    for entry in files_in(str(packages)):
-        if not entry.is_file(follow_symlinks=False):
-            raise SandboxError(f"the packages cannot be kept: {entry.path} is neither a file nor a directory")
+    for path, status in files_in(packages):
+        if not stat.S_ISREG(status.st_mode):
+            raise SandboxError(
+                f"the packages cannot be kept: {packages / path} is neither a file nor a directory"
+            )
     # scripts name the Python of this machine
-    shutil.rmtree(packages / "bin", ignore_errors=True)
+    _remove(packages / "bin")
     for name in _ABOUT_THE_HOST:
         for file in packages.glob(f"*.dist-info/{name}"):
             file.unlink()
@@ -370,20 +364,23 @@ def _tidy(building: Path) -> None:
 
 def _make_readable(building: Path) -> None:
     """Let every user read it, as code in a sandbox may be any, and nobody write its files."""
-    for directory, _, files in os.walk(building):
-        os.chmod(directory, 0o755)
-        for name in files:
-            path = os.path.join(directory, name)
-            executable = os.stat(path).st_mode & stat.S_IXUSR
-            os.chmod(path, 0o555 if executable else 0o444)
+    with trees.opened_own(building) as top:
+        for directory in trees.walk(top):
+            os.fchmod(directory.descriptor, 0o755)
+            for name, status in directory.entries():
+                if stat.S_ISDIR(status.st_mode):
+                    directory.enter(name, status)
+                    continue
+                executable = status.st_mode & stat.S_IXUSR
+                os.chmod(name, 0o555 if executable else 0o444, dir_fd=directory.descriptor)
+
+
+def _remove(directory: Path) -> None:
+    with suppress(OSError):
+        trees.remove(str(directory))
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file as a whole, or not at all."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    passing = path.with_name(f"{path.name}-{secrets.token_hex(4)}")
-    try:
-        passing.write_text(text)
-        passing.replace(path)
-    finally:
-        passing.unlink(missing_ok=True)
+    with trees.opened_own(path.parent) as directory:
+        write_whole(directory, path.name, text.encode(errors="surrogateescape"))

@@ -40,7 +40,7 @@ async def compile_modules(sandbox: Sandbox, directory: Path, cache_tag: str) -> 
     Raises:
         SandboxError: If the sandbox does not do what it is asked.
     """
-    modules = [path for entry in files_in(str(directory)) if (path := Path(entry.path)).suffix == ".py"]
+    modules = [directory / path for path, _ in files_in(directory) if path.endswith(".py")]
     program = (resources.files(__name__.rpartition(".")[0]) / "inside" / "compile.py").read_text()
     process = await sandbox.spawn([sandbox.python, "-I", "-S", "-W", "ignore", "-c", program])
     sending = asyncio.ensure_future(_send(process, modules))

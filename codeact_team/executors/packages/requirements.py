@@ -24,9 +24,9 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from codeact_team.core.files import open_regular, read_regular
 from codeact_team.core.visibility import cut
 from codeact_team.errors import SandboxError, SettingError
-from codeact_team.sandbox.system.regular_files import open_regular, read_regular
 
 MAX_DESCRIPTION_BYTES = 1024 * 1024
 _MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}

@@ -19,12 +19,11 @@ from watchdog.observers import Observer
 
 from codeact_team.core.effects import Event
 from codeact_team.core.events import RunBegan, SandboxStarted, load
+from codeact_team.core.files import is_locked, open_regular, wait_until_free
 from codeact_team.errors import JournalError
 from codeact_team.runs.journal.blobs import LARGEST, Blobs, TooMuchError
 from codeact_team.runs.journal.log import Entry, LogReader, read_backwards, read_log, understood
 from codeact_team.runs.journal.run_directory import About, RunDirectory
-from codeact_team.sandbox.system.file_locks import is_locked, wait_until_free
-from codeact_team.sandbox.system.regular_files import open_regular
 
 
 async def growth(path: Path) -> AsyncGenerator[None]:

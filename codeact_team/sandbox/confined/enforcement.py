@@ -11,9 +11,9 @@ from contextlib import closing, contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 
+from codeact_team.core.files import resolved
 from codeact_team.errors import ConfinementError
 from codeact_team.sandbox.base import Process, warn_once
-from codeact_team.sandbox.system.named_paths import resolved
 from codeact_team.sandbox.temporary import TemporaryDirectory, places
 
 

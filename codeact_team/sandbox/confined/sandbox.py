@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from codeact_team.core.aio import Turns, to_the_end
+from codeact_team.core.files import KnownDirectory, known_directory, open_named
+from codeact_team.core.trees import DIRECTORY
 from codeact_team.errors import ConfinementError, SandboxError
 from codeact_team.sandbox.base import (
     STARTS_AT_ONCE,
@@ -33,8 +35,6 @@ from codeact_team.sandbox.confined.config import ConfinedSandboxConfig, readable
 from codeact_team.sandbox.confined.enforcement import Enforced, judge, read_probe, something_outside
 from codeact_team.sandbox.confined.template import SEARCH_PATH, Control
 from codeact_team.sandbox.readiness import Readiness, writable
-from codeact_team.sandbox.system.named_paths import KnownDirectory, known_directory, open_named
-from codeact_team.sandbox.system.trees import DIRECTORY
 from codeact_team.sandbox.temporary import TemporaryDirectory
 
 _CHUNK = 1 << 16

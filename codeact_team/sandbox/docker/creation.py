@@ -67,8 +67,8 @@ def noted_start(url: str) -> Generator[Mapping[str, str]]:
 
 def left_notes() -> list[Path]:
     """The notes of this user, some of which may be in use."""
-    with os.scandir(tempfile.gettempdir()) as entries:
-        return [Path(entry.path) for entry in entries if _NAME.fullmatch(entry.name)]
+    place = Path(tempfile.gettempdir())
+    return [place / name for name in os.listdir(place) if _NAME.fullmatch(name)]
 
 
 def remove_noted(note: Path) -> None:

@@ -25,7 +25,8 @@ from means import BOUNDING, Means, entering
 from messages import Messages
 from programs import Programs, Start
 
-from codeact_team.sandbox.system import filters, kernel, trees
+from codeact_team.core import trees
+from codeact_team.sandbox.system import filters, kernel
 from codeact_team.sandbox.system.limits import LOCKED_BYTES, PENDING_SIGNALS, limit
 from codeact_team.sandbox.system.oom_score import SECOND_CHOICE, OomScore
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from codeact_team.sandbox.system import trees
+from codeact_team.core import trees
 from codeact_team.session.protocol import KIB, RUN_HEAD, TOKEN_BYTES, Kind, ProtocolError, frame
 from codeact_team.session.runner.supervisor import workspace_files
 from codeact_team.session.runner.supervisor.block_results import KILLED, Block, Results, exit_code

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-from codeact_team.sandbox.system import trees
+from codeact_team.core import trees
 
 
 def replace_content(source: str, target: str, leave_out: str) -> None:
