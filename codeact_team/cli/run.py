@@ -22,8 +22,8 @@ from codeact_team.core.atomic_files import Directory, NewFile
 from codeact_team.core.effects import Event, Listener
 from codeact_team.core.events import RunBegan
 from codeact_team.core.files import parent_of
+from codeact_team.core.visibility import readable
 from codeact_team.errors import SettingError
-from codeact_team.executors.files.saving import readable
 from codeact_team.runs.result import RunEnding, RunResult
 from codeact_team.runs.team_runner import TIME_LIMIT, TeamRunner
 

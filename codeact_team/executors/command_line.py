@@ -20,7 +20,7 @@ from codeact_team.core.aio import to_the_end
 from codeact_team.core.execution import ExecutionResult, HostTools
 from codeact_team.core.visibility import foreign_encoding
 from codeact_team.errors import SandboxError, SettingError
-from codeact_team.executors.place import Place
+from codeact_team.executors.environment import Environment
 from codeact_team.executors.running import (
     LOST_EXIT_CODE,
     BlockEnd,
@@ -203,16 +203,16 @@ class ProcessPerBlock(CodeRunner[_Program, _ProgramEnd]):
     async def run(
         self,
         program: _Program,
-        place: Place,
+        environment: Environment,
         call: Call,
         output: BoundedOutput,
         tools: HostTools | None = None,
     ) -> _ProgramEnd:
-        sandbox = place.sandbox
+        sandbox = environment.sandbox
         assert sandbox is not None, "a block runs in a sandbox"
-        file = place.host_path(program.file)
+        file = environment.host_path(program.file)
         if self._delete_tmp_files is None and not program.is_kept:
-            place.workspace.remove_at_end(program.file)
+            environment.directory.remove_at_end(program.file)
         try:
             process = await self._begin(sandbox, _argv(program, sandbox), call)
             ending = (

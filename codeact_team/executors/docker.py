@@ -14,18 +14,17 @@ from autogen_core.code_executor import CodeBlock, FunctionWithRequirements, Func
 from pydantic import Field, field_validator, model_validator
 
 from codeact_team.core.autogen_internals import build_python_functions_file, to_stub
-from codeact_team.core.executor_interface import Workspace
 from codeact_team.core.files import resolved
 from codeact_team.errors import SettingError
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.command_line import DEFAULT_LANGUAGES, CommandLineConfig, ProcessPerBlock
-from codeact_team.executors.files.base import Files
-from codeact_team.executors.files.inside import ContainerFiles
-from codeact_team.executors.place import Place
+from codeact_team.executors.environment import Environment
 from codeact_team.executors.running import Setup
-from codeact_team.executors.session import BranchingCodeExecutor, SessionConfig
+from codeact_team.executors.session import InterpreterCodeExecutor, SessionConfig
 from codeact_team.executors.settings import ExecutorConfig, HostDirectory, read_as, takes_settings
-from codeact_team.executors.workspace import wide_directories
+from codeact_team.executors.workspace.container_files import ContainerFiles
+from codeact_team.executors.workspace.directory import wide_directories
+from codeact_team.executors.workspace.files import WorkspaceFiles
 from codeact_team.sandbox.base import Sandbox
 from codeact_team.sandbox.docker.config import DockerSandboxConfig
 from codeact_team.sandbox.docker.sandbox import DockerSandbox
@@ -83,7 +82,7 @@ class DockerExecutorConfig(DockerSandboxConfig, ExecutorConfig):
         return self
 
 
-class DockerPlace(Place):
+class DockerEnvironment(Environment):
     """A container, and as its workspace a directory of this machine unless it is to be in the container."""
 
     def __init__(self, config: DockerExecutorConfig) -> None:
@@ -92,9 +91,9 @@ class DockerPlace(Place):
         super().__init__(config, owner=NOBODY)
 
     @property
-    def loosenings(self) -> Sequence[str]:
+    def relaxations(self) -> Sequence[str]:
         bound = wide_directories({"bind_dir": self._config.bind_dir})
-        return (*self._config.loosenings, *super().loosenings, *bound)
+        return (*self._config.loosenings, *super().relaxations, *bound)
 
     @property
     def writable(self) -> Sequence[Path]:
@@ -117,7 +116,7 @@ class DockerPlace(Place):
     @property
     def bind_dir(self) -> Path:
         """The workspace's directory as the engine names it."""
-        return self.workspace.path if self._config.bind_dir is None else Path(self._config.bind_dir)
+        return self.directory.path if self._config.bind_dir is None else Path(self._config.bind_dir)
 
     def _make_sandbox(self, packages: Path | None) -> Sandbox:
         if self._is_inside:
@@ -125,7 +124,7 @@ class DockerPlace(Place):
         return DockerSandbox(
             self._config,
             packages=packages,
-            work_dir=self.workspace.make(),
+            work_dir=self.directory.make(),
             bind_dir=None if self._config.bind_dir is None else self.bind_dir.absolute(),
             must_share=self._config.work_dir is not None,
         )
@@ -149,20 +148,19 @@ class DockerPlace(Place):
     def _room(self) -> tuple[int | None, str]:
         return (self._config.tmpfs_mib, "tmpfs_mib") if self._is_inside else super()._room()
 
-    def _reached(self) -> Files:
+    def _files(self) -> WorkspaceFiles:
         sandbox = self.sandbox
         if isinstance(sandbox, DockerSandbox) and not sandbox.shared:
             return ContainerFiles(sandbox.spawn_beside, is_empty=self._config.init_command is None)
-        return super()._reached()
+        return super()._files()
 
-    @property
-    def location(self) -> Workspace:
+    def location(self) -> tuple[Path | None, bool]:
         is_shared = not isinstance(self.sandbox, DockerSandbox) or self.sandbox.shared
-        return super().location if is_shared and not self._is_inside else Workspace(None, lasts=False)
+        return super().location() if is_shared and not self._is_inside else (None, False)
 
     def host_path(self, file: str) -> str | None:
         shared = isinstance(self.sandbox, DockerSandbox) and self.sandbox.shared
-        return str(self.workspace.path / file) if shared else None
+        return str(self.directory.path / file) if shared else None
 
 
 class DockerCommandLineCodeExecutorConfig(DockerExecutorConfig, CommandLineConfig):
@@ -215,7 +213,7 @@ class DockerCommandLineCodeExecutor(SandboxedCodeExecutor, Component[DockerComma
             )
         self._functions = config.functions
         self._functions_module = config.functions_module
-        self._docker = DockerPlace(config)
+        self._docker = DockerEnvironment(config)
         runner = ProcessPerBlock(config)
         runner.setup += installation(config.functions, config.functions_module)
         super().__init__(config, self._docker, runner)
@@ -250,7 +248,7 @@ class DockerSessionCodeExecutorConfig(DockerExecutorConfig, SessionConfig):
     """Settings of :class:`DockerSessionCodeExecutor`."""
 
 
-class DockerSessionCodeExecutor(BranchingCodeExecutor, Component[DockerSessionCodeExecutorConfig]):
+class DockerSessionCodeExecutor(InterpreterCodeExecutor, Component[DockerSessionCodeExecutorConfig]):
     """Runs Python blocks in one living interpreter in a hardened Docker container, and shell blocks beside it.
 
     Variables, imports and functions live on from block to block, as in a notebook; shell blocks share their working
@@ -272,7 +270,7 @@ class DockerSessionCodeExecutor(BranchingCodeExecutor, Component[DockerSessionCo
 
     @takes_settings(DockerSessionCodeExecutorConfig)
     def __init__(self, config: DockerSessionCodeExecutorConfig) -> None:
-        self._docker = DockerPlace(config)
+        self._docker = DockerEnvironment(config)
         super().__init__(config, self._docker)
 
     @property

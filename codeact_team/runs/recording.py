@@ -27,9 +27,8 @@ from codeact_team.core.events import Opened, RunParked
 from codeact_team.core.executor_interface import ChangedFile, StreamingCodeExecutor
 from codeact_team.core.files import opened, opened_file
 from codeact_team.core.trees import files_below
-from codeact_team.core.visibility import cut, visible
+from codeact_team.core.visibility import cut, readable, visible
 from codeact_team.errors import JournalError
-from codeact_team.executors.files.saving import readable
 from codeact_team.runs.journal.blobs import DEFAULT_MIB
 from codeact_team.runs.journal.log import LogReader
 from codeact_team.runs.journal.parking import Parking

@@ -69,6 +69,12 @@ class Interpreter(BaseModel):
         return f"{name} {self.version}{threads} on {self.machine} with {libc}"
 
     @property
+    def name(self) -> str:
+        """Its name for a model, such as ``Python 3.11.2``."""
+        kind = "" if self.implementation == "cpython" else f" ({self.implementation})"
+        return f"Python {self.version}{kind}"
+
+    @property
     def _is_musl(self) -> bool:
         return "musl" in self.soabi
 

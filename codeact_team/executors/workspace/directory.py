@@ -1,7 +1,7 @@
-"""The directory of the host that is a sandbox's workspace, and how much it may grow.
+"""The directory of this machine that is a workspace, and its quota.
 
-The kernel has no quota for a directory. Files are counted when the sandbox starts, and again whenever code has run
-for a while.
+The kernel has no quota for a directory. So files are counted when the sandbox starts, and again whenever code has run for
+a while.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SYSTEM = tuple(
 
 
 def wide_directories(given: Mapping[str, HostDirectory]) -> Iterator[str]:
-    """The directories, by field, that give the code more than a workspace; each with what it holds."""
+    """The settings whose directory gives the code more than a workspace, and what it holds."""
     for field, value in given.items():
         if value is not None and (held := _held(resolved(value))):
             yield f"{field}: {value} (holds {held})"
@@ -47,12 +47,12 @@ def _held(directory: Path) -> str | None:
     return "the current directory" if current.is_relative_to(directory) and current != directory else None
 
 
-class HostWorkspace:
-    """Makes the workspace's directory when it is needed, and removes it afterwards if it was temporary.
+class WorkspaceDirectory:
+    """Makes the directory when it is needed, and removes it afterwards if it is temporary.
 
     Args:
         work_dir: The user's directory; ``None`` for a temporary one.
-        owner: Who shall own a directory that root makes; ``None`` for root.
+        owner: The user to own a directory that root makes; ``None`` for root.
     """
 
     def __init__(self, work_dir: HostDirectory, *, owner: int | None = None) -> None:
@@ -63,8 +63,8 @@ class HostWorkspace:
         """Device and inode of the directory that was made."""
         # each block asks for it: a Path takes longer than the kernel
         self._made_path = ""
-        self._passing: set[str] = set()
-        """Paths of files that are to be removed at the end."""
+        self._temporary_files: set[str] = set()
+        """The paths of files to be removed at the end."""
 
     @property
     def is_gone(self) -> bool:
@@ -90,9 +90,7 @@ class HostWorkspace:
         return Path(self._temporary.path)
 
     def make(self) -> Path:
-        """Make sure the directory exists, and return its absolute path.
-
-        Links in it are not resolved: whoever uses it opens it once, and follows none.
+        """Make the directory unless it exists, and return its absolute path, without resolving links.
 
         Raises:
             SandboxError: If it cannot be made.
@@ -124,7 +122,7 @@ class HostWorkspace:
     def _make_named(self, directory: Path) -> None:
         with parent_of(directory) as (above, name):
             try:
-                # what code leaves there is for nobody else of this machine
+                # nobody else of this machine is to read what code leaves there
                 os.mkdir(name, 0o700, dir_fd=above)
             except FileExistsError:
                 return
@@ -137,13 +135,13 @@ class HostWorkspace:
             os.chown(directory, self._owner, self._owner)
 
     def remove_at_end(self, path: str) -> None:
-        """Let what is at this path be removed with what is temporary, and the directory around it, if it is empty then."""
+        """Remove the file or directory at this path at the end, and its parent if that is empty then."""
         if self._work_dir is not None:
-            self._passing.add(path)
+            self._temporary_files.add(path)
 
     async def remove(self) -> None:
-        """Remove what is temporary: the directory, or the files that are not to stay. Nothing may run there any more."""
-        self._remove_passing()
+        """Remove a temporary directory, or else the temporary files. Nothing may run there any more."""
+        self._remove_temporary_files()
         directory, self._temporary, self._made = self._temporary, None, None
         if directory is not None:
             try:
@@ -151,8 +149,8 @@ class HostWorkspace:
             except OSError as error:
                 logger.warning("temporary files left in %s: %s", directory.path, error)
 
-    def _remove_passing(self) -> None:
-        paths, self._passing = self._passing, set()
+    def _remove_temporary_files(self) -> None:
+        paths, self._temporary_files = self._temporary_files, set()
         if self._work_dir is None or self._made is None or self.is_gone:
             return
         for path in paths:
@@ -160,7 +158,7 @@ class HostWorkspace:
             try:
                 with opened(self._work_dir) as top:
                     with below(top, above) as directory:
-                        # of a link that code has put there, this removes the link
+                        # if code has put a link there, only the link is removed
                         if stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
                             trees.remove(name, directory)
                         else:
@@ -179,20 +177,28 @@ def _identity_of(directory: str) -> tuple[int, int]:
 
 
 _INTERVAL = 1.0
-"""Seconds that code runs between two looks, or more:"""
-_PAUSE_PER_LOOK = 20
-"""seconds between two looks for each second that one takes."""
+"""Seconds that code runs between two counts, or more:"""
+_PAUSE_PER_COUNT = 20
+"""seconds between two counts for each second that one takes."""
 _SHORT_INTERVAL = 0.1
-"""Seconds between two looks while there is too much."""
+"""Seconds between two counts while the quota is exceeded."""
 _BLOCK = 512
 """Bytes, whatever the file system."""
 _MIB = 1 << 20
 _SLACK = 1 * _MIB, 16
-"""Bytes and files that code may add while there is too much: what removes something may need some itself."""
+"""Bytes and files that code may add while the quota is exceeded: to remove files may need some."""
 
 
-class Growth:
-    """How much has been added to directories, and whether that is more than the limits; ``None`` is none."""
+class Quota:
+    """Limits how much code adds to directories.
+
+    Args:
+        mib: MiB that may be added; ``None`` for any amount.
+        files: Files and directories that may be added; ``None`` for any number.
+
+    Attributes:
+        pause: Seconds that code may run until the next count.
+    """
 
     def __init__(self, mib: int | None, files: int | None) -> None:
         self._mib = mib
@@ -200,15 +206,14 @@ class Growth:
         self._directories: Sequence[Path] = ()
         self._before: _Usage | None = None
         self._least: tuple[int, int] | None = None
-        """The least bytes and files there were since there is too much."""
+        """The least bytes and files since the quota is exceeded."""
         self.pause = _INTERVAL
-        """Seconds that code may run until the next look."""
 
     async def begin(self, directories: Sequence[Path]) -> None:
-        """Count from what is there now, unless that has been done before.
+        """Count what is there before the code. Idempotent.
 
         Raises:
-            SandboxError: If what is in them cannot be counted.
+            SandboxError: If that cannot be counted.
         """
         self._directories = directories
         if self._before is not None or (self._mib is None and self._files is None):
@@ -221,17 +226,17 @@ class Growth:
                 "`workspace_files` to null to go on without a limit"
             ) from error
 
-    async def look(self) -> str | None:
-        """The field whose limit is exceeded, with its value. Told again only when more has been added since."""
-        return await to_the_end(asyncio.to_thread(self._look))
+    async def check(self) -> str | None:
+        """The setting that is exceeded, with its value. Once returned, it is returned again only if more was added since."""
+        return await to_the_end(asyncio.to_thread(self._check))
 
     async def exceeded_by_copies(self, home: str, copies: int, *, replaced: str | None = None) -> str | None:
-        """The field whose limit copies of a directory would exceed, with its value.
+        """The setting that copies of a directory would exceed, with its value.
 
         Args:
-            home: Its path below the workspace, or nothing for the workspace itself; copies that are in it are not copied.
-            copies: How many.
-            replaced: A directory whose content is removed then, as ``home``; ``None`` if there is none.
+            home: The directory's path below the workspace, or nothing for the workspace itself. Branches in it do not count.
+            copies: The number of copies.
+            replaced: The path of a directory whose content will be removed; ``None`` if there is none.
         """
         return await to_the_end(asyncio.to_thread(self._exceeded_by_copies, home, copies, replaced))
 
@@ -249,7 +254,7 @@ class Growth:
         now.files += copies * part.files - gone.files_once
         return self._exceeded(before, now)
 
-    def _look(self) -> str | None:
+    def _check(self) -> str | None:
         if (before := self._before) is None:
             return None
         began = time.monotonic()
@@ -260,7 +265,7 @@ class Growth:
             return self._uncountable(error)
         exceeded = self._exceeded(before, now)
         self.pause = max(
-            _SHORT_INTERVAL if exceeded else _INTERVAL, _PAUSE_PER_LOOK * (time.monotonic() - began)
+            _SHORT_INTERVAL if exceeded else _INTERVAL, _PAUSE_PER_COUNT * (time.monotonic() - began)
         )
         return exceeded if self._is_news(exceeded, now) else None
 
@@ -301,16 +306,14 @@ def _count(directories: Sequence[Path]) -> _Usage:
 
 
 class _Usage:
-    """What is in directories that hostile code may change meanwhile.
-
-    Follows no links, opens nothing but directories, and does not leave their file systems.
+    """Counts what is in directories that hostile code may change meanwhile. Follows no links, leaves no file system.
 
     Attributes:
-        size: Bytes of the disk.
-        files: How many files of all kinds.
-        size_once: The bytes, without files that may have names elsewhere, too.
-        files_once: How many files these are.
-        closed: Directories of other users that cannot be read.
+        size: Bytes on the disk.
+        files: The number of files of all kinds.
+        size_once: The bytes of files with one name only.
+        files_once: The number of these files.
+        closed: Directories of other users that cannot be read, by device and inode.
     """
 
     def __init__(self) -> None:
