@@ -25,7 +25,7 @@ from codeact_team.batch.messages import PARTS, Arrivals, RemoteHost, frame, piec
 from codeact_team.batch.processes import end_with_parent, opened, own_streams
 from codeact_team.batch.throttle import Noted
 from codeact_team.batch.worker import Worker
-from codeact_team.config.document import without_secrets
+from codeact_team.core.redaction import without_secrets
 from codeact_team.errors import CodeActTeamError
 from codeact_team.sandbox.temporary import TemporaryDirectory
 from codeact_team.telemetry.exporting import exporting

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from codeact_team.config.dumping import credentials_of_environment
 from codeact_team.core.events import OpenQuestion
 from codeact_team.core.files import below, lock, open_regular, opened, parent_of
+from codeact_team.core.redaction import credentials_of_environment
 from codeact_team.core.trees import files_below, move, remove
 from codeact_team.errors import JournalError, SettingError
 from codeact_team.runs.journal.past import Past
