@@ -107,7 +107,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         await self._life.prepare()
 
     async def describe(self) -> SandboxDescription:
-        if not self._environment.is_prepared:
+        if not self._environment.packages.is_provided:
             await self.prepare()
         return await self._environment.describe(lives_on=self._runner.lives_on)
 

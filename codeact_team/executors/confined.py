@@ -1,4 +1,4 @@
-"""The executors in processes that this machine's kernel confines."""
+"""The executors in confined processes of this machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ConfinedExecutorConfig(ConfinedSandboxConfig, ExecutorConfig):
 
 
 class ConfinedEnvironment(Environment):
-    """Confined processes of this machine, in a directory of it; ``program`` is what is loaded ahead, if anything."""
+    """Confined processes of this machine, and a directory of it; ``program`` is loaded ahead, if given."""
 
     def __init__(self, config: ConfinedExecutorConfig, program: LoadedAhead | None = None) -> None:
         super().__init__(config)

@@ -1,4 +1,4 @@
-"""The executors over a container."""
+"""The executors in a container."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def format_for_prompt(functions: Sequence[Function], module: str, template: str)
 
 
 def installation(functions: Sequence[Function], module: str) -> Iterator[Setup]:
-    """What puts ``functions``, as ``module``, into a workspace."""
+    """The setup that installs ``functions`` as ``module`` in a workspace."""
     if not functions:
         return
     packages = sorted(
@@ -83,7 +83,7 @@ class DockerExecutorConfig(DockerSandboxConfig, ExecutorConfig):
 
 
 class DockerEnvironment(Environment):
-    """A container, and as its workspace a directory of this machine unless it is to be in the container."""
+    """A container. Its workspace is a directory of this machine, or in the container."""
 
     def __init__(self, config: DockerExecutorConfig) -> None:
         self._config = config
@@ -178,7 +178,7 @@ class DockerCommandLineCodeExecutorConfig(DockerExecutorConfig, CommandLineConfi
 
 
 class DockerCommandLineCodeExecutorSettings(DockerCommandLineCodeExecutorConfig):
-    """The same with what has no form in a config."""
+    """The same, with fields that a config cannot have."""
 
     functions: Annotated[Sequence[Function], read_as(tuple[Any, ...])] = Field(default=(), exclude=True)
     """Functions that the code can import from ``functions_module``."""

@@ -39,6 +39,7 @@ class Environment(ABC):
         workspace: The files of the code.
         directory: The directory of this machine that is the workspace, unless that is in a container.
         quota: Limits how much code adds to that.
+        packages: The packages for the sandbox.
         copying: Held while the workspace is copied: what is counted before is so until then.
         must_guard: Whether to refuse an interpreter whose supervisor the code could tamper with.
     """
@@ -57,7 +58,7 @@ class Environment(ABC):
         self.workspace = SandboxWorkspace(self.location, self.turns, data, config.workspace_mib)
         file = config.packages_file
         requested = Requested(tuple(config.packages), None if file is None else Path(file))
-        self._packages = Provision(requested, self._make_temporary, writable=self.writable)
+        self.packages = Provision(requested, self._make_temporary, writable=self.writable)
         self._described: tuple[Interpreter | None, Sequence[DataFile]] | None = None
 
     @property
@@ -133,26 +134,6 @@ class Environment(ABC):
         """Whether the sandbox runs."""
         return self.sandbox is not None and self.sandbox.running
 
-    @property
-    def is_checked(self) -> bool:
-        """Whether it is known that it :meth:`is_sound`."""
-        return self._packages.is_checked
-
-    @property
-    def packages(self) -> Mapping[str, str]:
-        """The packages that were provided: version by name."""
-        return {} if self._packages.layer is None else self._packages.layer.packages
-
-    @property
-    def layer(self) -> Path | None:
-        """The directory of the packages; ``None`` without packages, or before they were provided."""
-        return None if self._packages.layer is None else self._packages.layer.path
-
-    @property
-    def is_prepared(self) -> bool:
-        """Whether the packages of the settings are there."""
-        return self._packages.is_provided
-
     async def prepare(self, tell: Callable[[str], None]) -> None:
         """Get the packages before the start.
 
@@ -166,15 +147,7 @@ class Environment(ABC):
         # only such a workspace can have files already
         is_made = self._settings.work_dir is not None
         await self.workspace.check(self._host_files() if is_made else None)
-        await self.provide(tell)
-
-    async def provide(self, tell: Callable[[str], None]) -> Path | None:
-        """Get the packages, and return their directory; ``None`` without packages. Arguments as of :meth:`prepare`.
-
-        Raises:
-            SandboxError: If the packages cannot be had.
-        """
-        return await self._packages.provide(tell)
+        await self.packages.provide(tell)
 
     async def describe(self, *, lives_on: bool) -> SandboxDescription:
         """Describe the sandbox, which need not run. It is asked once until it is stopped.
@@ -194,7 +167,7 @@ class Environment(ABC):
         return SandboxDescription(
             lives_on=lives_on,
             python=None if python is None else python.name,
-            packages={**_ranked(tuple(self.packages.items()), own)},
+            packages={**_ranked(tuple(self.packages.versions.items()), own)},
             has_network=self.has_network,
             block_seconds=self._settings.timeout,
             memory_mib=self.memory_mib,
@@ -204,7 +177,7 @@ class Environment(ABC):
 
     async def _python(self) -> Interpreter | None:
         try:
-            return await self._packages.interpreter()
+            return await self.packages.interpreter()
         except SandboxError as error:
             logger.debug("nothing is known of the sandbox's Python: %s", error)
             return None
@@ -229,7 +202,7 @@ class Environment(ABC):
             # else the data has to be put there first, and changes are those since then
             self.workspace.take_over(other.workspace)
             self.quota, other.quota = other.quota, self.quota
-        self._packages.begin_check()
+        self.packages.begin_check()
 
     async def start(self, tell: Callable[[str], None]) -> None:
         """Start the sandbox unless it runs.
@@ -244,25 +217,21 @@ class Environment(ABC):
         if self.sandbox is None:
             for relaxation in self.relaxations:
                 logger.warning("the sandbox is looser than its default: %s", relaxation)
-            self.sandbox = self._make_sandbox(await self.provide(tell))
+            self.sandbox = self._make_sandbox(await self.packages.provide(tell))
         if not self.sandbox.running:
             self.workspace.sandbox_ended()
             await self.sandbox.start()
             # after the start, which it would slow down, and mostly while a model is asked for the first block
-            self._packages.begin_check()
+            self.packages.begin_check()
         await self.workspace.begin(self._files(), tell)
         await self.quota.begin(self.sandbox.directories)
-
-    async def is_sound(self) -> bool:
-        """Whether code may run in the sandbox, as its packages are unchanged. The sandbox runs."""
-        return await self._packages.is_whole()
 
     async def discard(self) -> None:
         """Stop the sandbox and remove its packages: a start gets a fresh sandbox and fresh packages."""
         assert self.sandbox is not None, "it runs"
         await self.sandbox.stop()
         self.sandbox = None
-        await self._packages.discard()
+        await self.packages.discard()
 
     async def stop(self) -> None:
         """Stop the sandbox, and remove what is temporary."""
@@ -272,7 +241,7 @@ class Environment(ABC):
                 await sandbox.stop()
         finally:
             self._described = None
-            await self._packages.release()
+            await self.packages.release()
             self.workspace.end()
             self.quota = self._new_quota()
             await self.directory.remove()

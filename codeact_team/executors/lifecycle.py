@@ -200,7 +200,7 @@ class Lifecycle:
             generation.interpreter == runner.interpreter is not None
             and generation.setup_done == len(runner.setup)
             and self._environment.running
-            and self._environment.is_checked
+            and self._environment.packages.is_checked
             and not self._environment.directory.is_gone
         )
 
@@ -226,10 +226,10 @@ class Lifecycle:
             is_new = self._environment.sandbox is None
             try:
                 await self._open()
-                while for_use and not await self._environment.is_sound():
+                while for_use and not await self._environment.packages.is_whole():
                     self.lose("its packages were changed")
                     if (source := current_source() or self._source) is not None:
-                        await source.discard(self._environment.layer)
+                        await source.discard(self._environment.packages.path)
                     await self._environment.discard()
                     await self._open()
             except BaseException:
@@ -295,7 +295,7 @@ class Lifecycle:
             tell(SandboxStarting(sandbox=self._name), self._door)
             source = current_source() or self._source
             if environment.sandbox is None and source is not None:
-                await environment.provide(self._tell_preparing)
+                await environment.packages.provide(self._tell_preparing)
                 self._provided_by = source if await source.provide(self._owner) else None
             await environment.start(self._tell_preparing)
             await runner.open(environment)
@@ -303,7 +303,7 @@ class Lifecycle:
             users.generation.interpreter = runner.interpreter
             started = SandboxStarted(
                 sandbox=self._name,
-                packages=environment.packages,
+                packages=environment.packages.versions,
                 image=None if environment.sandbox is None else environment.sandbox.image,
                 python=None if environment.sandbox is None else environment.sandbox.python_version,
                 place=place_of(self._owner),

@@ -176,7 +176,8 @@ class SandboxPool:
             is_taken = False
             try:
                 same_packages = (
-                    found.executor.for_pool.environment.layer == executor.for_pool.environment.layer
+                    found.executor.for_pool.environment.packages.path
+                    == executor.for_pool.environment.packages.path
                 )
                 if same_packages and await found.is_well():
                     executor.for_pool.take_over(found.executor.for_pool)

@@ -1,4 +1,4 @@
-"""The settings that every executor has, and constructors that take the settings of a config as keyword arguments."""
+"""The settings of every executor, and constructors that take the fields of a config as keyword arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ P = ParamSpec("P")
 
 
 def read_as(kind: Any) -> GetPydanticSchema:
-    """Annotates a field that may be given as what it is annotated with, and is checked and kept as ``kind``."""
+    """An annotation for a field whose values are validated and kept as ``kind``, whatever type it declares."""
     return GetPydanticSchema(lambda _, handler: handler(kind))
 
 

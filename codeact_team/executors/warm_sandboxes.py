@@ -248,7 +248,7 @@ class WarmSandboxes:
         endings = [
             self._discard(one)
             for one in self.waiting.copy()
-            if one.executor.for_pool.environment.layer == layer
+            if one.executor.for_pool.environment.packages.path == layer
         ]
         if endings:
             await asyncio.wait(endings)

@@ -32,7 +32,7 @@ MAX_TOLD = 20
 
 
 class File(NamedTuple):
-    """A file as it was when its layer was made: size in bytes, time of its last change in ns, digest of its content."""
+    """A file of a layer: size in bytes, time of its last change in ns, digest of its content."""
 
     size: int
     changed: int
@@ -40,11 +40,11 @@ class File(NamedTuple):
 
 
 Manifest = dict[str, File]
-"""Every file by its path within the layer."""
+"""The files by their paths within the layer."""
 
 
 def make_manifest(directory: Path) -> Manifest:
-    """The manifest of a directory of files and directories, in the order of the paths. Reads every file."""
+    """Make the manifest of a directory, in the order of the paths. Reads every file."""
     found: Manifest = {}
     for path, status in files_in(directory):
         found[path] = File(status.st_size, status.st_mtime_ns, _digest(directory / path))
@@ -65,7 +65,7 @@ def stamp_of(directory: Path) -> str:
 
 
 def digest_of(manifest: Manifest) -> str:
-    """What names the content: the same for the same files, whenever and wherever they were made."""
+    """A digest of the content, which is the same whenever and wherever the files were made."""
     # two compilations of one module may differ
     content = "".join(
         f"{path}\0{file.digest}\n" for path, file in manifest.items() if not path.endswith(".pyc")
@@ -74,12 +74,12 @@ def digest_of(manifest: Manifest) -> str:
 
 
 def differences(directory: Path, manifest: Manifest, *, thorough: bool) -> list[str]:
-    """The paths at which a directory is not what its manifest says, at most a few of them.
+    """The first paths at which a directory differs from its manifest.
 
     Args:
         directory: The directory.
-        manifest: What was there.
-        thorough: Whether every file is read, and not only those of another size or time.
+        manifest: Its manifest.
+        thorough: Whether to read every file, and not only those with another size or time.
     """
     left = dict(manifest)
     different: list[str] = []
@@ -100,7 +100,7 @@ def _is(path: Path, status: os.stat_result, known: File, *, thorough: bool) -> b
 
 
 def files_in(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """The paths below a directory, and the status, of everything but directories; follows no links."""
+    """Paths and status of everything below a directory except directories. Follows no links."""
     with trees.opened_own(directory) as top:
         for inner, name, status in trees.files_below(top):
             yield "/".join([*inner.names, name]), status
@@ -128,7 +128,7 @@ class Layer(BaseModel):
         packages: Version by name.
         interpreter: What they fit, in words.
         size: In bytes.
-        stamp: Of its files, when they were made.
+        stamp: As of :func:`stamp_of`, when it was made.
     """
 
     path: Path
@@ -139,7 +139,7 @@ class Layer(BaseModel):
 
     @contextmanager
     def held(self) -> Generator[None]:
-        """Within it, nobody removes the layer.
+        """A context manager in which nobody removes the layer.
 
         Raises:
             FileNotFoundError: If somebody just has.
@@ -158,33 +158,33 @@ class Layers:
     """The layers of one user.
 
     Args:
-        root: Where they are. Default: below the user's cache directory.
+        root: Their directory. Default: below the user's cache directory.
     """
 
     def __init__(self, root: Path | None = None) -> None:
         self.root = root or platformdirs.user_cache_path("codeact-team") / "packages"
 
     def all(self) -> list[Layer]:
-        """All layers that are there."""
+        """All layers."""
         names = sorted(path.stem for path in (self.root / "layers").glob("*.json"))
         return [layer for name in names if (layer := self._load(name)) is not None]
 
     def interpreter(self, identity: str) -> Interpreter | None:
-        """What a Python has said of itself before."""
+        """The kept description of a Python, if there is one."""
         try:
             return Interpreter.model_validate_json((self.root / "interpreters" / identity).read_bytes())
         except (OSError, ValidationError):
             return None
 
     def keep_interpreter(self, identity: str, interpreter: Interpreter) -> None:
-        """Keep what a Python says of itself."""
+        """Keep the description of a Python."""
         _write(self.root / "interpreters" / identity, interpreter.model_dump_json())
 
     def find(self, requested: Requested, interpreter: Interpreter) -> Layer | None:
-        """The layer for this, if it is there.
+        """The layer with the packages, if it exists.
 
         Raises:
-            SandboxError: If there can be none for such an interpreter.
+            SandboxError: If packages cannot be chosen for such an interpreter.
         """
         return self._requested(self._request_path(requested, interpreter))
 
@@ -195,13 +195,13 @@ class Layers:
         compile_modules: Compile,
         tell: Callable[[str], None],
     ) -> Layer:
-        """The layer for this, which is made if it is not there; not checked against its manifest.
+        """Find or make the layer with the packages. It is not checked against its manifest.
 
         Args:
             requested: The packages.
-            interpreter: What they have to fit.
+            interpreter: The Python that they have to fit.
             compile_modules: Compiles them.
-            tell: Gets a line about what is done, now and then.
+            tell: Gets a line of progress now and then.
 
         Raises:
             SandboxError: If they cannot be had.
@@ -217,7 +217,7 @@ class Layers:
         return layer
 
     def changes(self, layer: Layer, *, thorough: bool) -> list[str]:
-        """What is not as it was when the layer was made: paths within it. Blocks.
+        """The first paths in a layer that have changed since it was made. Blocks.
 
         Args:
             layer: The layer.
@@ -234,7 +234,7 @@ class Layers:
             return [f"what cannot be read: {error}"]
 
     def remove(self, layer: Layer) -> bool:
-        """Remove a layer, unless a sandbox has it; whether it is gone. Blocks."""
+        """Remove a layer unless a sandbox uses it. Returns whether it is gone. Blocks."""
         try:
             descriptor = os.open(layer.path, trees.DIRECTORY)
         except FileNotFoundError:
@@ -253,7 +253,7 @@ class Layers:
         return True
 
     def remove_unfinished(self) -> None:
-        """Remove what processes have left that were killed while they made a layer. Blocks."""
+        """Remove unfinished layers of processes that were killed. Blocks."""
         for building in self.root.glob("building-*"):
             if not is_running(int(building.name.split("-")[1])):
                 _remove(building)
@@ -334,7 +334,7 @@ class Layers:
 
 @contextmanager
 def _locked(file: Path) -> Generator[None]:
-    """Within it, no other process is within it. Blocks."""
+    """A lock among processes. Blocks."""
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -344,7 +344,7 @@ def _locked(file: Path) -> Generator[None]:
 
 
 def _tidy(building: Path) -> None:
-    """Remove what is about this machine, and add what lets Python find the packages."""
+    """Remove files about this machine, and add the module that lets Python find the packages."""
     packages = building / PACKAGES
     for path, status in files_in(packages):
         if not stat.S_ISREG(status.st_mode):
@@ -363,7 +363,7 @@ def _tidy(building: Path) -> None:
 
 
 def _make_readable(building: Path) -> None:
-    """Let every user read it, as code in a sandbox may be any, and nobody write its files."""
+    """Let every user read a layer, as code in a sandbox may be any user, and nobody write its files."""
     with trees.opened_own(building) as top:
         for directory in trees.walk(top):
             os.fchmod(directory.descriptor, 0o755)
