@@ -33,7 +33,7 @@ async def analyse(sandbox: str) -> tuple[str, bytes]:
         await executor.prepare()
         agent = CodeActAgent("analyst", model, executor)
         result = await agent.run(task=TASK)
-        chart = await executor.get_file("growth.png")
+        chart = await executor.workspace.get("growth.png")
     await model.close()
     return result.messages[-1].to_text(), chart
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from codeact_team.sandbox.system.named_paths import made_named, open_named, parent_of, remove_named
-from codeact_team.sandbox.system.regular_files import read_regular
+from codeact_team.core.files import made_named, open_named, parent_of, read_regular, remove_named
 
 
 def read(path: str | Path) -> bytes:
@@ -141,7 +140,7 @@ def test_directories_that_cannot_be_listed_are_passed_through(tmp_path: Path) ->
     # as /home is on many a machine
     program = (
         "import os, sys\n"
-        "from codeact_team.sandbox.system.regular_files import read_regular\n"
+        "from codeact_team.core.files import read_regular\n"
         "os.setgid(65534)\n"
         "os.setuid(65534)\n"
         "print(read_regular(sys.argv[1], 100))\n"

@@ -48,10 +48,10 @@ async def keep_output(executor: SessionCodeExecutor, result: ExecutionResult) ->
     if len(output) <= MAX_OBSERVATION_CHARS or result.outcome is Outcome.CANCELLED:
         return None
     try:
-        there = await executor.list_files()
+        there = await executor.workspace.list()
         names = (f"output-{number}.txt" for number in count(1))
         name = next(name for name in names if f"{KEPT_APART}/{name}" not in there)
-        return await executor.put_file(name, encodable(output), temporary=True)
+        return await executor.workspace.put(name, encodable(output), temporary=True)
     except (OSError, ValueError, SandboxError) as error:
         logger.warning("output that was cut could not be kept in the workspace: %s", error)
         return None
@@ -188,7 +188,7 @@ async def _saved_pictures(executor: CodeExecutor, most: int) -> list[Artifact]:
     if not isinstance(executor, StreamingCodeExecutor):
         return []
     try:
-        return list(await executor.saved_pictures(most))
+        return list(await executor.workspace.new_pictures(most))
     except SandboxError as error:
         logger.warning("pictures that the code may have saved cannot be read: %s", error)
         return []

@@ -29,13 +29,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from codeact_team.batch.throttle import Host
+from codeact_team.core.atomic_files import whole_file, write_whole
 from codeact_team.core.effects import Effect, Perform
+from codeact_team.core.files import made_named, open_regular, opened, read_regular, remove_named
 from codeact_team.errors import JournalError
-from codeact_team.executors.files.directories import opened, whole_file
 from codeact_team.runs.journal.run_directory import RunDirectory
 from codeact_team.runs.journal.seal import SealKey
-from codeact_team.sandbox.system.named_paths import made_named, remove_named
-from codeact_team.sandbox.system.regular_files import open_regular, read_regular
 
 _MOST = 1024
 """Bytes of a lease."""
@@ -124,14 +123,9 @@ class LeaseFiles:
             return ""
 
     def _write(self, name: str, text: str) -> None:
-        passing = f".{name}.new"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             with made_named(self._directory, 0o700) as directory:
-                with open(os.open(passing, flags, 0o600, dir_fd=directory), "w") as file:
-                    file.write(text)
-                # never half written
-                os.replace(passing, name, src_dir_fd=directory, dst_dir_fd=directory)
+                write_whole(directory, name, text.encode())
         except OSError as error:
             raise JournalError(
                 f"the lease of a task cannot be written to {self._directory}: {error.strerror}"

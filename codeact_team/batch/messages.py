@@ -14,6 +14,7 @@ import asyncio
 import base64
 import json
 import os
+import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -24,10 +25,10 @@ from typing import Any
 from codeact_team.batch.leases import Lease
 from codeact_team.batch.links import WorkerLostError
 from codeact_team.batch.throttle import Called, Host, Told, dump, load
+from codeact_team.core.atomic_files import Directory
+from codeact_team.core.files import below, made_named, move_named, open_regular, opened, remove_named
+from codeact_team.core.trees import files_below
 from codeact_team.errors import CodeActTeamError, JournalError
-from codeact_team.executors.files.directories import Directory, below, opened
-from codeact_team.sandbox.system.named_paths import made_named, remove_named
-from codeact_team.sandbox.system.regular_files import open_regular
 
 PARTS = ("runs", "files")
 """Directories of a batch that have one for each job."""
@@ -76,12 +77,16 @@ def remove(directory: Path, job: str) -> None:
             remove_named(directory / part / job)
 
 
-def _files_below(top: Path) -> Iterator[Path]:
-    for folder, _, names in os.walk(top):
-        for name in sorted(names):
-            path = Path(folder, name)
-            if not path.is_symlink():
-                yield path
+def _files_below(top: Path) -> list[Path]:
+    found: list[Path] = []
+    try:
+        with suppress(FileNotFoundError), opened(top) as directory:
+            for inner, name, status in files_below(directory):
+                if not stat.S_ISLNK(status.st_mode):
+                    found.append(Path(top, *inner.names, name))
+    except OSError as error:
+        raise JournalError(f"{top} cannot be carried: {error.strerror}") from error
+    return sorted(found)
 
 
 class Arrivals:
@@ -145,9 +150,9 @@ class Arrivals:
                 with made_named(aside.parent, 0o700):
                     pass
                 with suppress(FileNotFoundError):
-                    goal.rename(aside)
+                    move_named(goal, aside)
                 with suppress(FileNotFoundError):
-                    (top / part).rename(goal)
+                    move_named(top / part, goal)
                 with suppress(FileNotFoundError):
                     remove_named(aside)
             remove_named(top)

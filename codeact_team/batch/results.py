@@ -13,11 +13,11 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from codeact_team.batch.tasks import Job
+from codeact_team.core.atomic_files import whole_file
 from codeact_team.core.effects import Event
+from codeact_team.core.files import made_named
 from codeact_team.errors import JournalError, SettingError
-from codeact_team.executors.files.directories import whole_file
 from codeact_team.runs.journal.log import Log, LogReader, entry_at, understood
-from codeact_team.sandbox.system.named_paths import made_named
 
 
 class Outcome(StrEnum):

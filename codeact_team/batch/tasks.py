@@ -16,9 +16,9 @@ from pydantic import JsonValue
 
 from codeact_team.batch import exact_json
 from codeact_team.config.overrides import field_names
+from codeact_team.core.files import open_regular
 from codeact_team.core.providers import did_you_mean
 from codeact_team.errors import SettingError
-from codeact_team.sandbox.system.regular_files import open_regular
 
 _PLAIN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}")
 _MAX_ID = 200

@@ -33,6 +33,7 @@ from codeact_team.config.loading import CheckedConfig
 from codeact_team.core.effects import Effect, Event, Perform
 from codeact_team.core.events import ModelCallEnded
 from codeact_team.core.executor_interface import StreamingCodeExecutor
+from codeact_team.core.files import remove_named
 from codeact_team.core.scope import Scope
 from codeact_team.errors import SettingError
 from codeact_team.executors.pool import SandboxPool
@@ -49,7 +50,6 @@ from codeact_team.runs.result import (
 )
 from codeact_team.runs.resuming import resumed
 from codeact_team.runs.team_runner import TeamRunner
-from codeact_team.sandbox.system.named_paths import remove_named
 
 _Z = 1.959963984540054
 """Of the normal distribution: 95 % lie within so many deviations on both sides."""

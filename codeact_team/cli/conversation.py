@@ -38,8 +38,7 @@ from codeact_team.core.events import (
 )
 from codeact_team.core.execution import CallOutcome, ExecutionResult, Outcome, advice
 from codeact_team.core.sandbox_description import without_note
-from codeact_team.core.visibility import edged, visible
-from codeact_team.executors.files.saving import readable
+from codeact_team.core.visibility import edged, readable, visible
 from codeact_team.models.verdicts import Verdict
 from codeact_team.runs.result import RunEnding, RunResult, ToolUse
 from codeact_team.runs.run_files import RunFile

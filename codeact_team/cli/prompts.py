@@ -17,11 +17,10 @@ from rich.text import Text
 
 from codeact_team.cli.screen import Screen
 from codeact_team.core.aio import Turns
-from codeact_team.core.visibility import all_visible, visible
+from codeact_team.core.files import read_regular
+from codeact_team.core.visibility import all_visible, readable, visible
 from codeact_team.errors import JournalError, SettingError
-from codeact_team.executors.files.saving import readable
 from codeact_team.runs.recording import Confirm, ForeignRun
-from codeact_team.sandbox.system.regular_files import read_regular
 from codeact_team.tools.approval_rules import Question
 from codeact_team.tools.approvals import Answer, asking, read_answer
 

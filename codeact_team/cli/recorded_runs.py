@@ -23,9 +23,8 @@ from codeact_team.cli.screen import Screen
 from codeact_team.core.effects import Event, Listener
 from codeact_team.core.events import MessageSent, OpenQuestion, Replayed
 from codeact_team.core.sandbox_description import without_note
-from codeact_team.core.visibility import cut
+from codeact_team.core.visibility import cut, readable
 from codeact_team.errors import SettingError
-from codeact_team.executors.files.saving import readable
 from codeact_team.runs.journal.recorded_run import RecordedRun
 from codeact_team.runs.journal.run_directory import RunDirectory
 from codeact_team.runs.kept_runs import KeptRun, ParkedRun, RunState, beyond, kept_runs

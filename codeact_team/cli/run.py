@@ -17,15 +17,15 @@ from codeact_team.cli.json_lines import JsonLines
 from codeact_team.cli.prompts import asking_the_person, read_file, read_standard_input
 from codeact_team.cli.screen import Screen
 from codeact_team.cli.signals import ENDED_BY, handling_signals
+from codeact_team.core import atomic_files as whole_files
+from codeact_team.core.atomic_files import Directory, NewFile
 from codeact_team.core.effects import Event, Listener
 from codeact_team.core.events import RunBegan
+from codeact_team.core.files import parent_of
+from codeact_team.core.visibility import readable
 from codeact_team.errors import SettingError
-from codeact_team.executors.files import directories as whole_files
-from codeact_team.executors.files.directories import Directory, NewFile
-from codeact_team.executors.files.saving import readable
 from codeact_team.runs.result import RunEnding, RunResult
 from codeact_team.runs.team_runner import TIME_LIMIT, TeamRunner
-from codeact_team.sandbox.system.named_paths import parent_of
 
 _ANSWER = "the answer"
 

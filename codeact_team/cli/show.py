@@ -15,6 +15,7 @@ from codeact_team.cli.run import GoingOn, tell_what_stopped, whole_file
 from codeact_team.cli.screen import Screen
 from codeact_team.core.effects import Event
 from codeact_team.core.events import BlockEnded, Output
+from codeact_team.core.files import made_named
 from codeact_team.core.visibility import cut
 from codeact_team.errors import JournalError, SettingError
 from codeact_team.runs.journal.recorded_run import RecordedRun
@@ -22,7 +23,6 @@ from codeact_team.runs.journal.run_directory import RunDirectory, find_run
 from codeact_team.runs.kept_runs import KeptRun, RunState
 from codeact_team.runs.pages.page import write_page
 from codeact_team.runs.result import RunResult
-from codeact_team.sandbox.system.named_paths import made_named
 
 _MAX_TITLE = 100
 

@@ -22,7 +22,7 @@ from codeact_team.core.scope import Scope
 from codeact_team.errors import ConfigError
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.pool import SandboxPool
-from codeact_team.executors.stock import why_not_ahead
+from codeact_team.executors.warm_sandboxes import why_not_ahead
 from codeact_team.sandbox.leftovers import remove_leftovers
 from codeact_team.telemetry.spans import traced
 
@@ -151,8 +151,8 @@ def executors_of(scope: Scope) -> list[StreamingCodeExecutor]:
 def what_is_open(executors: Sequence[StreamingCodeExecutor]) -> Opened:
     """The event about the executors of a team that is loaded."""
     workspaces = [executor.workspace for executor in executors]
-    lasting = [str(each.path) for each in workspaces if each is not None and each.lasts]
+    lasting = [str(workspace.path) for workspace in workspaces if workspace.lasts]
     return Opened(
-        loosenings=[said for executor in executors for said in executor.loosenings],
+        loosenings=[said for executor in executors for said in executor.relaxations],
         workspaces=list(dict.fromkeys(lasting)),
     )

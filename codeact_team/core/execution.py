@@ -1,4 +1,4 @@
-"""What comes of code that ran: outcome, output, names, pictures, and modules that it lacks."""
+"""The results of code: outcome, output, names, pictures, and missing modules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 
 
 class Outcome(StrEnum):
-    """How the execution of some code blocks came to its end."""
+    """How the execution of code blocks ended."""
 
     COMPLETED = "completed"
     """The code ran to its own end, with whatever exit code."""
@@ -41,7 +41,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Artifact:
-    """What a block has made beside text, such as a figure; hostile data.
+    """Output of a block that is not text, such as a figure; hostile data.
 
     Attributes:
         mime_type: Such as ``image/png`` or ``text/html``.
@@ -54,7 +54,7 @@ class Artifact:
 
 @dataclass
 class ExecutionResult(CodeResult):
-    """AutoGen's ``CodeResult`` with what else is known.
+    """AutoGen's ``CodeResult`` with more fields.
 
     Attributes:
         exit_code: 0 for success; of the last block that ran.
@@ -62,12 +62,12 @@ class ExecutionResult(CodeResult):
         outcome: How it ended.
         code_file: Host path of the first block's file where the workspace is a directory of the host; a name only,
             never to be opened without refusing symbolic links.
-        limit: The limit that the code ran into, and the config field that sets it.
+        limit: The limit that stopped the code, and the config field that sets it.
         omitted_bytes: How many bytes of output were dropped from the middle.
         seconds: Wall-clock time from the first block's start to the last block's end.
-        processor_seconds: Processor time that the sandbox has used since the call before; ``None`` where that is not known.
-        missing_module: The Python module whose absence ended the code, by what it wrote last.
-        saved_pictures: Pictures that the code has saved in the workspace, where an agent has read them there.
+        processor_seconds: Processor time of the sandbox since the previous call; ``None`` if that is not known.
+        missing_module: The missing Python module that ended the code, by its last output.
+        saved_pictures: Pictures that the code has saved in the workspace, if an agent has read them.
     """
 
     outcome: Outcome = Outcome.COMPLETED
@@ -82,13 +82,13 @@ class ExecutionResult(CodeResult):
 
 @dataclass(frozen=True)
 class BoundName:
-    """A global name that a block has bound, or bound anew; hostile data.
+    """A global name that a block has bound; hostile data.
 
     Attributes:
         name: The name.
         type: The name of its value's type, such as ``ndarray``.
         size: The value's shape or length in words, such as ``(3, 4)`` or ``10 items``, where it has one.
-        preview: The beginning of what the value looks like, where that is known without running its code.
+        preview: The beginning of the value's text, if that is known without running its code.
     """
 
     name: str
@@ -104,13 +104,13 @@ class SessionResult(ExecutionResult):
     Attributes:
         state_lost: Whether the interpreter that held the variables is gone; the next block gets a fresh one.
         names: The names bound by the blocks, at most a few dozen.
-        omitted_names: How many more there were.
+        omitted_names: The number of further names.
         artifacts: Figures, pictures and tables, in order.
         answer: What the code called ``final_answer`` with, as text; the first call counts. ``None`` if it did not.
         answer_is_json: Whether that text is the JSON of the value; if not, the value is that text, or there is a problem.
         answer_problem: Why the value is none that JSON has, or is not whole in that text.
-        denied: Whether what ended the code was a call of a tool that was not approved, by the code's own account.
-        output_file: The file of the workspace that has the whole output, where an agent has kept it there.
+        denied: Whether a denied call of a tool ended the code, by the code's own account.
+        output_file: The file of the workspace with the whole output, if an agent has kept it.
     """
 
     state_lost: bool = False
@@ -125,7 +125,7 @@ class SessionResult(ExecutionResult):
 
 
 class CallOutcome(StrEnum):
-    """What became of the call of a tool."""
+    """The outcome of a tool call."""
 
     OK = "ok"
     """The tool returned."""
@@ -143,22 +143,22 @@ class CallOutcome(StrEnum):
 
 @dataclass(frozen=True)
 class CallAnswer:
-    """What the code gets for the call of a tool."""
+    """The answer to a tool call."""
 
     outcome: CallOutcome = CallOutcome.OK
     content: Sequence[JsonValue | Artifact] = ()
-    """What the tool returned: one value, or for MCP several pieces, media among them."""
+    """The tool's result: one value, or for MCP several pieces, such as media."""
     error: str = ""
-    """What is wrong, in words for the model, unless the outcome is ``OK``."""
+    """The error for the model, unless the outcome is ``OK``."""
 
 
 class HostTools(ABC):
-    """The functions of the host that the code of one execution may call, and what becomes of each call."""
+    """The functions of the host that the code of one execution may call."""
 
     @property
     @abstractmethod
     def declarations(self) -> Sequence[Mapping[str, JsonValue]]:
-        """What the sandbox is told of each, the same object as long as it is the same.
+        """The declarations for the sandbox. The same object as long as they are the same.
 
         ``name``: the dotted path below ``tools`` by which code calls it, at most two identifiers; ``doc``: its
         docstring; ``parameters``: a list of objects with ``name`` (an identifier), ``key`` (its name in the arguments),
@@ -173,7 +173,7 @@ class HostTools(ABC):
 
     @property
     def rights(self) -> object:
-        """What agents must have alike, by ``==``, for their code to share an interpreter. Default: nobody has them."""
+        """Agents share an interpreter only if their rights are equal (``==``). Default: nobody shares."""
         return self
 
     @abstractmethod
@@ -184,12 +184,12 @@ class HostTools(ABC):
         *,
         pause: Callable[[], AbstractContextManager[None]],
     ) -> CallAnswer:
-        """Call a tool. Whatever goes wrong is an answer; only a cancellation is raised.
+        """Call a tool. Errors are answers; only a cancellation is raised.
 
         Args:
-            name: As declared, if the code is honest.
-            arguments: Unchecked.
-            pause: Within it, as while a person is asked, time does not count against the block.
+            name: The name, which hostile code may have made up.
+            arguments: The arguments, unchecked.
+            pause: A context manager in which the time of the block stops, as while a person is asked.
         """
 
 
@@ -200,7 +200,7 @@ WELL_KNOWN = tuple(
     xlsxwriter python-docx pypdf tabulate beautifulsoup4 lxml pyyaml requests httpx sqlalchemy pydantic pytest
     """.split()
 )
-"""Packages that models use when they are there."""
+"""Packages that models know well."""
 
 _PACKAGES = {
     "PIL": "pillow",
@@ -217,10 +217,10 @@ _LAST_WORDS = re.compile(
 
 
 def missing_module(output: str) -> str | None:
-    """The module whose absence has ended a program; ``None`` where that is not what its last line says.
+    """The missing module that has ended a program, by its last line; ``None`` if that says nothing of the kind.
 
     Args:
-        output: The end of what it wrote. Hostile data: it can make the answer wrong, nothing else.
+        output: The end of its output. Hostile data: it can make the answer wrong, nothing else.
     """
     last = output.rstrip().rpartition("\n")[2]
     found = _LAST_WORDS.match(last)
@@ -231,7 +231,7 @@ def missing_module(output: str) -> str | None:
 
 
 def advice(module: str) -> str:
-    """How a person gives the module to the code. Only a package that is well known is named: code can ask for any."""
+    """Advice for the person who is to add a module. Only well-known packages are named, as code can ask for any."""
     package = _PACKAGES.get(module, module.lower())
     if package in WELL_KNOWN:
         return f"`packages: [{package}]` in the settings of the executor, or an image that has it"
@@ -239,7 +239,7 @@ def advice(module: str) -> str:
 
 
 def remark(module: str, *, has_network: bool) -> str:
-    """What a model reads below the output."""
+    """The remark for the model below the output."""
     no_way = "" if has_network else ", and nothing can be installed from inside: there is no network"
     return (
         f"The sandbox has no module {module!r}{no_way}. Use what is there. If that is not enough, say so: the user can add "
@@ -248,7 +248,7 @@ def remark(module: str, *, has_network: bool) -> str:
 
 
 PICTURES_KEY = "codeact_team.pictures"
-"""The key of a message's metadata under which the latest pictures of the work travel, as JSON."""
+"""The metadata key for the latest pictures of the work, as JSON."""
 
 MAX_EDGE = 4096
 """Pixels; models reduce what is larger than half of that."""
@@ -257,12 +257,12 @@ MAX_BYTES = 1 << 20
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _HEAD = struct.Struct(">IIBBBBB")
 _DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
-"""The bits of a channel, by the type of colour."""
+"""Valid bits per channel, by the type of colour."""
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 _LAST_FILTER = 4
 _PIECE = 1 << 20
 _MOST = 32
-"""How many pictures of one message are read."""
+"""Pictures of one message that are read."""
 _LIST = TypeAdapter(list[str])
 
 
@@ -283,7 +283,7 @@ class Picture(Image):
 
     @property
     def image(self) -> pillow.Image:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """For whoever wants the pixels: they are decoded when they are asked for."""
+        """The picture with pixels, decoded on access."""
         return pillow.open(BytesIO(self.png), formats=["PNG"])
 
     def to_base64(self) -> str:
@@ -292,7 +292,7 @@ class Picture(Image):
 
 @dataclass(frozen=True)
 class Drawn:
-    """What can be shown of the pictures that code has drawn, and why others cannot."""
+    """The readable pictures among artifacts, and the problems of the others."""
 
     pictures: Sequence[Picture] = ()
     problems: Sequence[str] = field(default=())
@@ -312,7 +312,7 @@ def read_drawn(artifacts: Sequence[Artifact]) -> Drawn:
 
 
 def read_picture(data: bytes) -> Picture:
-    """Read a PNG picture: all that a decoder relies on is checked, and what is not needed to show it is left out.
+    """Read a PNG picture. All fields that a decoder relies on are checked, and chunks not needed to show it are left out.
 
     A model's server may refuse a whole conversation for one broken picture.
 
@@ -343,12 +343,12 @@ def read_picture(data: bytes) -> Picture:
 
 
 def pictures_to_metadata(pictures: Sequence[Picture]) -> dict[str, str]:
-    """Pictures as an entry for a message's metadata; nothing where there are none."""
+    """Pictures as an entry for a message's metadata; nothing if there are none."""
     return {PICTURES_KEY: json.dumps([picture.to_base64() for picture in pictures])} if pictures else {}
 
 
 def pictures_from_metadata(metadata: Mapping[str, str]) -> list[Picture]:
-    """The pictures in a message's metadata, without what is none."""
+    """The valid pictures in a message's metadata."""
     try:
         kept = _LIST.validate_json(metadata.get(PICTURES_KEY, "[]"))
     except ValidationError:
@@ -358,7 +358,7 @@ def pictures_from_metadata(metadata: Mapping[str, str]) -> list[Picture]:
 
 
 def picture_from_base64(text: str) -> Picture | None:
-    """The picture that ``to_base64`` has made into this; ``None`` where it is none."""
+    """Decode what ``to_base64`` returned; ``None`` if it is no picture."""
     try:
         return read_picture(base64.b64decode(text, validate=True))
     except (binascii.Error, ValueError):
@@ -366,7 +366,7 @@ def picture_from_base64(text: str) -> Picture | None:
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The parts of a PNG file, without those that it can be shown without."""
+    """The chunks of a PNG file that are needed to show it."""
     if not data.startswith(_SIGNATURE):
         raise ValueError("it is no PNG")
     place, kind = len(_SIGNATURE), b""
@@ -389,7 +389,7 @@ def _chunk(kind: bytes, body: bytes) -> bytes:
 
 
 def _checked(packed: bytes, row: int, rows: int) -> bytes:
-    """The packed pixels, if they are so many rows of that many bytes, each with a filter that there is."""
+    """Check that packed pixels are ``rows`` rows of ``row`` bytes with known filters, and return them."""
     inflating, rest, size = zlib.decompressobj(), packed, 0
     try:
         while not inflating.eof:

@@ -1,7 +1,7 @@
-"""What an executor offers beyond AutoGen's ``CodeExecutor``, and what is told of its workspace.
+"""What an executor offers beyond AutoGen's ``CodeExecutor``, and the files of its code.
 
-Agents accept any AutoGen executor. One that is a :class:`StreamingCodeExecutor` also streams its output, says which languages
-it runs, and tells more about a result than an exit code.
+Agents accept any AutoGen executor. A :class:`StreamingCodeExecutor` also streams its output, names the languages that it
+runs, and says more about a result than an exit code.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from autogen_core.code_executor import CodeBlock, CodeExecutor
 
 from codeact_team.core.aio import streamed
 from codeact_team.core.execution import Artifact, ExecutionResult, HostTools
-from codeact_team.core.sandbox_description import DataFile, SandboxDescription
+from codeact_team.core.sandbox_description import SandboxDescription
 from codeact_team.errors import ForkError, SandboxError
 
 
 class Change(StrEnum):
-    """What has become of a file of the workspace."""
+    """How code has changed a file of the workspace."""
 
     MADE = "made"
     CHANGED = "changed"
@@ -35,9 +35,9 @@ class ChangedFile:
     """A file that code has made or changed.
 
     Attributes:
-        path: Where in the workspace, as :func:`os.fsdecode` has it; hostile data.
+        path: Its path in the workspace, as :func:`os.fsdecode` has it; hostile data.
         size: In bytes.
-        change: What has become of it.
+        change: How code has changed it.
     """
 
     path: str
@@ -51,7 +51,7 @@ class Changes:
 
     Attributes:
         files: In the order of their paths; ten thousand at most.
-        remark: What else there is to say, such as how many more there are.
+        remark: A remark for the person, such as how many more there are.
     """
 
     files: Sequence[ChangedFile] = ()
@@ -60,13 +60,13 @@ class Changes:
 
 @dataclass(frozen=True)
 class SavedFile:
-    """What became of a file that was to be copied out of the workspace.
+    """The outcome of copying a file out of the workspace.
 
     Attributes:
         path: As :attr:`ChangedFile.path` has it.
-        copy: The path of the copy below the directory that it was copied to; ``None`` where there is none.
-        problem: Why not.
-        is_due: Whether it could not be written, as where a disk is full, and so is to be copied once a person has made that possible.
+        copy: The path of the copy, below the directory for copies; ``None`` if there is no copy.
+        problem: Why there is none.
+        is_due: Whether a person can make the copy possible, as where the disk was full.
     """
 
     path: str
@@ -80,7 +80,7 @@ class RecordedFile:
     """A file of the workspace at one time.
 
     Attributes:
-        digest: What its content is kept as; ``None`` where it is not: it is too long, or must not be.
+        digest: The digest under which its content is kept; ``None`` if it is not kept, being too long or secret.
         size: In bytes.
         is_executable: Whether its owner may run it.
     """
@@ -90,46 +90,62 @@ class RecordedFile:
     is_executable: bool
 
 
-@dataclass(frozen=True)
 class Workspace:
-    """Where the files of the code are.
+    """The files of an executor's code. By default, there are none.
 
-    Attributes:
-        path: The directory of this machine; ``None`` where they are in a container, or the directory is yet to be made.
-        lasts: Whether it is there when the executor has stopped.
+    What changes files, or looks for changes, waits for a block to end.
     """
 
-    path: Path | None
-    lasts: bool
-
-
-Emit: TypeAlias = Callable[[str], Awaitable[None]]
-"""Takes a piece of output as it comes; the code's output is not read on before it returns."""
-
-
-class StreamingCodeExecutor(CodeExecutor):
-    """An AutoGen code executor that keeps the code in a sandbox, and whose output can be read while the code runs."""
-
-    def data_files(self) -> Sequence[DataFile]:
-        """The files that a person has given to the code, in the workspace when the first block runs. Looks once, and blocks.
-
-        Raises:
-            ValueError: If something cannot be given, such as a file that is not there.
-        """
-        return ()
-
     @property
-    def workspace(self) -> Workspace | None:
-        """Where the files of the code are, if there is such a place."""
+    def path(self) -> Path | None:
+        """The directory of this machine; ``None`` where the files are in a container, or the directory is yet to be made."""
         return None
 
     @property
-    def reached(self) -> Sequence[Path]:
-        """The files and directories of this machine that the code can read or write, but for a temporary workspace."""
-        return ()
+    def lasts(self) -> bool:
+        """Whether the files are still there when the executor has stopped."""
+        return False
 
-    async def changed_files(self) -> Changes:
-        """The files that code has made or changed since the start, or since this was asked last. Waits for a block to end.
+    async def put(self, path: str, data: bytes | str, *, temporary: bool = False) -> str:
+        """Write a file; directories are made, and a link in its place is replaced. For sessions only.
+
+        Args:
+            path: Below the workspace.
+            data: Its content, at most 64 MiB; text is written as UTF-8.
+            temporary: Whether to write it to a directory of the workspace that is removed when the executor stops;
+                ``path`` must be a name without directories then.
+
+        Returns:
+            Its path below the workspace.
+
+        Raises:
+            ValueError: If ``path`` is not below the workspace, or has directories where it must not, or there is too
+                much data.
+            OSError: If the sandbox cannot write it.
+            SandboxError: If the sandbox cannot start, or runs no session.
+        """
+        raise SandboxError(_NO_SESSION)
+
+    async def get(self, path: str) -> bytes:
+        """Read a file of at most 64 MiB. For sessions only.
+
+        Raises:
+            ValueError: If ``path`` is not below the workspace.
+            OSError: If the sandbox cannot read it, such as ``FileNotFoundError``, or it is too large.
+            SandboxError: If the sandbox cannot start, or runs no session.
+        """
+        raise SandboxError(_NO_SESSION)
+
+    async def list(self) -> Mapping[str, int]:
+        """The sizes of the files in bytes, by path; 10,000 files at most. For sessions only.
+
+        Raises:
+            SandboxError: If the sandbox cannot start, or runs no session.
+        """
+        raise SandboxError(_NO_SESSION)
+
+    async def changed(self) -> Changes:
+        """The files that code has made or changed since the start, or since the last call.
 
         Raises:
             SandboxError: If that cannot be found out.
@@ -137,44 +153,45 @@ class StreamingCodeExecutor(CodeExecutor):
         return Changes()
 
     def changed_before(self, changes: Mapping[str, Change]) -> None:
-        """Let :meth:`changed_files` tell more, the next time: what code had changed before the start, as a run is resumed.
+        """Let the next :meth:`changed` also report what code had changed before the start, as a run is resumed.
 
         Args:
-            changes: By path, what had become of each file; one that is not there any more is not told.
+            changes: The changes by path. A file that is gone is not reported.
         """
 
-    async def saved_pictures(self, most: int) -> Sequence[Artifact]:
-        """PNG files that code has made or changed since the start, or since this was asked last; none that is too large.
-
-        Waits for a block to end.
+    async def new_pictures(self, most: int) -> Sequence[Artifact]:
+        """PNG files that code has made or changed since the start, or since the last call, without large ones.
 
         Args:
-            most: How many.
+            most: How many to read.
 
         Raises:
-            SandboxError: If what has changed cannot be found out.
+            SandboxError: If it cannot be found out what has changed.
         """
         return ()
 
-    async def save_files(
+    async def save(
         self, files: Sequence[ChangedFile], directory: str | os.PathLike[str] | int
     ) -> Sequence[SavedFile]:
-        """Copy files of the workspace. Nothing is overwritten but copies made so before that nobody has changed since.
+        """Copy files to a directory of the person's.
 
-        Where a name is taken, the copy gets one with a number. No link is followed or copied, no hidden file is copied, and
-        no copy is executable.
+        Nothing is overwritten but earlier copies that nobody has changed since. Where a name is taken, the copy gets one
+        with a number. No link is followed or copied, no hidden file is copied, and no copy is executable.
 
         Args:
-            files: Which, as :meth:`changed_files` tells them.
-            directory: Where to, a directory of this machine that exists: its path, or an open descriptor of it.
+            files: The files, as :meth:`changed` reports them.
+            directory: A directory of this machine: its path, or an open descriptor of it.
+
+        Raises:
+            OSError: If the directory cannot be opened.
         """
         return [SavedFile(file.path, None, "there is no workspace to copy it from") for file in files]
 
-    async def add_file(self, name: str, data: bytes) -> str:
-        """Add a file to the workspace. Nothing is overwritten; where the name is taken, it gets one with a number.
+    async def add(self, name: str, data: bytes) -> str:
+        """Add a file. Nothing is overwritten; where the name is taken, it gets one with a number.
 
         Returns:
-            The name that it has got.
+            The name of the file.
 
         Raises:
             OSError: If it cannot be added.
@@ -182,30 +199,22 @@ class StreamingCodeExecutor(CodeExecutor):
         """
         raise SandboxError("there is no workspace to add it to")
 
-    @property
-    def is_contained(self) -> bool:
-        """Whether code can change nothing but its workspace, so that running it again there changes nothing else.
-
-        Known once the executor has started.
-        """
-        return False
-
-    async def record_files(self, keep: Callable[[bytes], str | None]) -> Mapping[str, RecordedFile]:
-        """What is in the workspace, by path. Waits for a block to end.
+    async def record(self, keep: Callable[[bytes], str | None]) -> Mapping[str, RecordedFile]:
+        """Describe all files, by path.
 
         Args:
-            keep: Keeps the content of a file, and returns its digest; ``None`` if it does not. It may block. Called for what
-                has changed since this was asked last.
+            keep: Keeps the content of a file, and returns its digest, or ``None`` if it does not keep it. It may block.
+                Called for what has changed since the last call.
 
         Raises:
             SandboxError: If that cannot be found out.
         """
         return {}
 
-    async def restore_files(
+    async def restore(
         self, contents: Mapping[str, Path], executable: Container[str], gone: Sequence[str]
     ) -> None:
-        """Write files of the workspace, whatever is in their place, and remove others.
+        """Write files, whatever is in their place, and remove others.
 
         Args:
             contents: By path, the file of this machine that has the content.
@@ -217,6 +226,31 @@ class StreamingCodeExecutor(CodeExecutor):
         """
         raise SandboxError("there is no workspace to restore files in")
 
+
+_NO_SESSION = "files can be put into and got from the workspace of a session, and this executor runs none"
+
+Emit: TypeAlias = Callable[[str], Awaitable[None]]
+"""Takes a piece of output. The output is not read any further before it returns."""
+
+
+class StreamingCodeExecutor(CodeExecutor):
+    """An AutoGen code executor that keeps the code in a sandbox, and whose output can be read while the code runs."""
+
+    @property
+    def workspace(self) -> Workspace:
+        """The files of the code."""
+        return Workspace()
+
+    @property
+    def reached(self) -> Sequence[Path]:
+        """The files and directories of this machine that the code can read or write, without a temporary workspace."""
+        return ()
+
+    @property
+    def is_contained(self) -> bool:
+        """Whether code can change nothing but its workspace, so that it can safely run again. Known after the start."""
+        return False
+
     @property
     @abstractmethod
     def supported_languages(self) -> Sequence[str]:
@@ -224,8 +258,8 @@ class StreamingCodeExecutor(CodeExecutor):
 
     @property
     @abstractmethod
-    def loosenings(self) -> Sequence[str]:
-        """Each setting that is weaker than the default, in words for the person who opens the team."""
+    def relaxations(self) -> Sequence[str]:
+        """The settings that are weaker than the default, in words for the person who opens the team."""
 
     @abstractmethod
     async def run_code_blocks(
@@ -239,10 +273,10 @@ class StreamingCodeExecutor(CodeExecutor):
         """Run the blocks in order until one fails, and return the result.
 
         Args:
-            code_blocks: What to run.
-            cancellation_token: Stops it, and the wait for its turn.
-            user: Whose code it is, where several agents share the executor: any object that lives as long as the agent.
-                Default: the executor's owner.
+            code_blocks: The blocks.
+            cancellation_token: Stops them, and the wait for their turn.
+            user: The owner of the code, where several agents share the executor: any object that lives as long as the
+                agent. Default: the executor's owner.
             emit: Gets the output as it comes. What it raises stops the code.
 
         Raises:
@@ -272,38 +306,35 @@ class StreamingCodeExecutor(CodeExecutor):
         return await self.run_code_blocks(code_blocks, cancellation_token)
 
     async def prepare(self) -> None:
-        """Get what has to be there before the executor can start, such as packages from an index.
+        """Get what the executor needs for its start, such as packages from an index. Cheap if it is there.
 
-        Costs next to nothing if it is there. :meth:`start` does it, too; but whoever pays for a model wants to know
-        before whether it can be had.
+        :meth:`start` does that, too. This shows a failure before a model costs money.
 
         Raises:
-            SandboxError: If it cannot be had.
+            SandboxError: If that fails.
         """
 
     async def describe(self) -> SandboxDescription | None:
-        """What there is to know of the sandbox before code runs in it, asked from the sandbox itself.
-
-        It need not have started. Costs next to nothing once it has been asked.
+        """Describe the sandbox, as it says itself. It need not have started. Cheap after the first call.
 
         Returns:
-            ``None`` if nothing is known.
+            The description; ``None`` if nothing is known.
 
         Raises:
-            SandboxError: If what :meth:`prepare` gets cannot be had.
+            SandboxError: As :meth:`prepare`.
         """
         return None
 
     async def release(self, user: object) -> bool:
-        """Let a user go who needs nothing any more of what their code has left behind.
+        """Restart for a user who needs the state of their code no more, unless code of another user has run there.
 
-        Restarts, unless code of another user has run since the last start. Waits until no block of others runs.
+        Waits until no block of others runs.
 
         Args:
             user: As given to :meth:`run_code_blocks`.
 
         Returns:
-            Whether what the code has left behind is gone.
+            Whether the state is gone.
 
         Raises:
             SandboxError: If the sandbox cannot start again.
@@ -313,17 +344,17 @@ class StreamingCodeExecutor(CodeExecutor):
 
 
 class Checkpoint(ABC):
-    """The variables and files of a session as they were at one time; see :meth:`SessionCodeExecutor.checkpoint`."""
+    """Former variables and files of a session; see :meth:`SessionCodeExecutor.checkpoint`."""
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Forget them. Idempotent."""
+        """Release it. Idempotent."""
 
 
 class SessionCodeExecutor(StreamingCodeExecutor):
-    """A code executor whose Python blocks share one living interpreter; its results are :class:`SessionResult`.
+    """A code executor whose Python blocks share one living interpreter. Its results are :class:`SessionResult`.
 
-    One thing at a time: a file request waits until the stream of a block has been read to its end, or closed.
+    It does one thing at a time: a request for a file waits until the stream of a block was read to its end, or closed.
     """
 
     @abstractmethod
@@ -338,14 +369,14 @@ class SessionCodeExecutor(StreamingCodeExecutor):
     ) -> ExecutionResult:
         """Run the blocks in order until one fails, and return the result, a :class:`SessionResult`.
 
-        A user whose variables are gone by a restart, a time-out or the like is told so in the output of their next
-        block, and by ``state_lost``, whoever caused it.
+        If a restart, a time-out or the like has lost the variables of a user, the output of their next block says so, and
+        ``state_lost`` is set, whoever caused it.
 
         Args:
-            code_blocks: What to run.
-            cancellation_token: Stops it, and the wait for its turn.
-            user: Whose code it is; see :meth:`StreamingCodeExecutor.run_code_blocks`.
-            tools: What the Python code may call on the host. All calls have ended when a block has.
+            code_blocks: The blocks.
+            cancellation_token: Stops them, and the wait for their turn.
+            user: The owner of the code; see :meth:`StreamingCodeExecutor.run_code_blocks`.
+            tools: The functions of the host that Python code may call. All calls have ended when a block has.
             emit: Gets the output as it comes. What it raises stops the code.
 
         Raises:
@@ -373,28 +404,28 @@ class SessionCodeExecutor(StreamingCodeExecutor):
         )
 
     async def fork(self, count: int = 1) -> Sequence[SessionCodeExecutor]:
-        """Make branches: executors with the variables of this one as they are now, which run side by side with it.
+        """Make branches: executors that begin with the present variables of this one, and run side by side with it.
 
-        A branch has a copy of the workspace, to which relative paths lead; by an absolute path it reaches the workspace
-        itself. It has the limits of this sandbox, together with all others in it, and other random numbers. It ends when
-        it is stopped, or when this executor stops.
+        A branch has a copy of the workspace, where relative paths lead; by an absolute path it reaches the workspace
+        itself. All branches share the limits of this sandbox. Each has its own random numbers. A branch ends when it is
+        stopped, or when this executor stops.
 
         Args:
             count: How many: 1 to 63.
 
         Raises:
             SettingError: If ``count`` is no such number.
-            ForkError: If code has left something open or running that a copy could not have: the text says what.
+            ForkError: If code has left something open or running that cannot be copied; the text says what.
             SandboxError: If the sandbox cannot start.
         """
         raise ForkError(f"{type(self).__name__} has no branches")
 
     async def promote(self, branch: SessionCodeExecutor, *, user: object | None = None) -> None:
-        """Go on where a branch has got to: its variables and files take the place of those that are here. It ends with that.
+        """Replace the variables and files of this executor by those of a branch, which ends.
 
         Args:
             branch: One that :meth:`fork` has returned.
-            user: Who asks for it; others are told that their variables are other ones now.
+            user: Who asks for it. The next output of others says that their variables were replaced.
 
         Raises:
             SettingError: If it is no branch of this executor.
@@ -403,7 +434,7 @@ class SessionCodeExecutor(StreamingCodeExecutor):
         raise ForkError(f"{type(self).__name__} has no branches")
 
     async def checkpoint(self) -> Checkpoint:
-        """Keep the variables and files as they are now, to go back to; as much of the memory as the code changes from now on.
+        """Keep the present variables and files for :meth:`rollback`. Takes as much memory as code changes from now on.
 
         Raises:
             ForkError: See :meth:`fork`.
@@ -412,61 +443,23 @@ class SessionCodeExecutor(StreamingCodeExecutor):
         raise ForkError(f"{type(self).__name__} has no checkpoints")
 
     async def rollback(self, to: Checkpoint, *, user: object | None = None) -> None:
-        """Go back to a checkpoint, which stays: to its variables, and to its files at the path where these were.
+        """Set variables and files back to a checkpoint, which stays. The files get their old paths.
 
-        What tools of the host have done is not undone, and neither are changes of files outside the workspace.
+        The effects of tools, and changes of files outside the workspace, are not undone.
 
         Args:
-            to: What :meth:`checkpoint` has returned.
+            to: A checkpoint that :meth:`checkpoint` has returned.
             user: See :meth:`promote`.
 
         Raises:
             SettingError: If it is no checkpoint of this executor.
-            SandboxError: If it is gone, such as with the sandbox.
+            SandboxError: If it is gone, as with the sandbox.
         """
         raise ForkError(f"{type(self).__name__} has no checkpoints")
 
     @abstractmethod
     def add_setup(self, code: str) -> None:
-        """Run Python ``code`` in the interpreter before the next block, and in each that replaces it.
+        """Run Python ``code`` in the interpreter before the next block, and in each later interpreter.
 
-        The same code is added once. Where it fails, whoever runs the next block gets a ``SettingError``.
-        """
-
-    @abstractmethod
-    async def put_file(self, path: str, data: bytes | str, *, temporary: bool = False) -> str:
-        """Write a file of the workspace; directories are made, and a link in its place is replaced.
-
-        Args:
-            path: Below the workspace.
-            data: Its content, at most 64 MiB; text is written as UTF-8.
-            temporary: Whether the file is kept apart, in a directory of the workspace that is removed when the executor
-                stops; ``path`` is then a name alone.
-
-        Returns:
-            Its path below the workspace.
-
-        Raises:
-            ValueError: If ``path`` is not below the workspace, or no name alone where it has to be, or there is too
-                much data.
-            OSError: If the sandbox cannot write it.
-            SandboxError: If the sandbox cannot start.
-        """
-
-    @abstractmethod
-    async def get_file(self, path: str) -> bytes:
-        """Read a file of the workspace, of at most 64 MiB.
-
-        Raises:
-            ValueError: If ``path`` is not below the workspace.
-            OSError: If the sandbox cannot read it, such as ``FileNotFoundError``, or it is too large.
-            SandboxError: If the sandbox cannot start.
-        """
-
-    @abstractmethod
-    async def list_files(self) -> dict[str, int]:
-        """The files of the workspace with their sizes in bytes, at most 10,000, by path.
-
-        Raises:
-            SandboxError: If the sandbox cannot start.
+        The same code is added once. If it fails, the next :meth:`run_code_blocks` raises a ``SettingError``.
         """

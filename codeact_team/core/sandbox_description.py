@@ -1,4 +1,4 @@
-"""What a model is told of the sandbox in which code runs: facts of the sandbox itself, and data, in a bounded text."""
+"""A description of the sandbox for a model: facts and files, in a bounded text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from codeact_team.core.quoting import as_data, make_inert
 from codeact_team.core.visibility import cut, visible
 
 SANDBOX_KEY = "codeact_team.sandbox"
-"""The key of a message's metadata under which travels what the message says of the sandbox, after its own words."""
+"""The metadata key for the description of the sandbox that a message ends with."""
 
 _MAX_PACKAGES = 20
 _MAX_FILES = 20
@@ -25,9 +25,9 @@ class DataFile:
     """A file that is in the workspace when the first block runs; hostile data.
 
     Attributes:
-        path: Where in the workspace.
+        path: Its path in the workspace.
         size: In bytes.
-        head: The first lines of a table such as a CSV file, where a person has given it to the code.
+        head: The first lines of a table such as a CSV file, if it is data for the code.
     """
 
     path: str
@@ -41,13 +41,13 @@ class SandboxDescription:
 
     Attributes:
         lives_on: Whether Python blocks share an interpreter; if not, each block is a process of its own.
-        python: Its Python, such as ``Python 3.12.3``; ``None`` where there is none, or none has answered.
-        packages: The Python packages that code can import, version by name, the most telling first.
-        has_network: ``None`` where that is not known for certain.
-        block_seconds: How long one block may take.
-        memory_mib: How much memory there is, in MiB.
-        files: What is in the workspace at the start, the most telling first.
-        omitted_files: How many more there are; ``None`` where they were not counted.
+        python: Its Python, such as ``Python 3.12.3``; ``None`` if there is none, or it has not answered.
+        packages: The Python packages that code can import: version by name, the best known first.
+        has_network: ``None`` if that is not known for certain.
+        block_seconds: The time limit of a block.
+        memory_mib: The memory that code may use, in MiB.
+        files: The first files of the workspace at the start, data first.
+        omitted_files: The number of other files; ``None`` if they were not counted.
     """
 
     lives_on: bool
@@ -60,7 +60,7 @@ class SandboxDescription:
     omitted_files: int | None = 0
 
     def to_text(self) -> str:
-        """The description for a model, of a few thousand characters at most, without anything that could be run."""
+        """The description for a model: a few thousand characters at most, and no code blocks."""
         facts = "\n".join(f"- {fact}" for fact in self._facts())
         text = f"The sandbox in which the code runs:\n{facts}"
         if self.files:
@@ -118,12 +118,12 @@ def _one_line(text: str, chars: int) -> str:
 
 
 def noted_task(task: str, note: str) -> TextMessage:
-    """A user's task, followed by what there is to know of the sandbox. For agents that do not ask for it themselves."""
+    """A user's task, followed by the description of the sandbox, for agents that do not ask for it."""
     return TextMessage(content=f"{task}\n\n{note}", source="user", metadata={SANDBOX_KEY: note})
 
 
 def without_note(message: BaseChatMessage) -> BaseChatMessage:
-    """The message without what :func:`noted_task` has added."""
+    """The message without the description that :func:`noted_task` has added."""
     note = message.metadata.get(SANDBOX_KEY)
     if note is None or not isinstance(message, TextMessage):
         return message

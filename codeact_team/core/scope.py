@@ -1,4 +1,4 @@
-"""Who stops what was started: a scope that owns the executors made or started inside it.
+"""A scope owns the executors that are made or started inside it, and stops them.
 
 AutoGen closes no agents, and a team's participants are private. So an executor registers itself with the scope it was
 made in, found through a context variable, which the tasks of AutoGen's runtime inherit.
@@ -17,7 +17,7 @@ _current: ContextVar[Scope | None] = ContextVar("codeact_team_scope", default=No
 
 
 class Startable(Protocol):
-    """What a scope owns: something with an idempotent start and stop."""
+    """A part that a scope can own. Start and stop are idempotent."""
 
     async def start(self) -> None: ...
 
@@ -25,7 +25,7 @@ class Startable(Protocol):
 
 
 class Scope:
-    """An asynchronous context manager that stops, at its end, whatever registered with it.
+    """An asynchronous context manager that stops the registered parts at its end.
 
     ``prewarm`` starts the registered parts in the background; if one cannot start, the body of the ``async with`` is
     cancelled and the error is raised from it.
@@ -40,7 +40,7 @@ class Scope:
 
     @property
     def owned(self) -> tuple[Startable, ...]:
-        """What this scope will stop."""
+        """The parts that this scope will stop."""
         return tuple(self._owned)
 
     def register(self, part: Startable) -> None:
@@ -53,12 +53,12 @@ class Scope:
         self._at_end.append(callback)
 
     def prewarm(self, parts: Iterable[Startable] | None = None) -> None:
-        """Start parts, by default everything registered so far, without waiting for it."""
+        """Start parts in the background; by default all that are registered."""
         for part in self._owned if parts is None else parts:
             self.begin(part.start())
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do some work in the background, which is cancelled when the scope ends."""
+        """Work in the background. It is cancelled when the scope ends."""
         self._starts.append(self._tasks.create_task(work))
 
     async def __aenter__(self) -> Self:
@@ -88,12 +88,12 @@ class Scope:
 
 
 def register(part: Startable) -> None:
-    """Let the current scope, if there is one, own ``part``."""
+    """Register a part with the current scope, if there is one."""
     if (scope := _current.get()) is not None:
         scope.register(part)
 
 
 def at_end(callback: Callable[[], Awaitable[None]]) -> None:
-    """Let the current scope, if there is one, call and await ``callback`` when it ends."""
+    """Add a callback to the end of the current scope, if there is one."""
     if (scope := _current.get()) is not None:
         scope.at_end(callback)

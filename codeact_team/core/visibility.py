@@ -12,6 +12,7 @@ from collections.abc import Iterator
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 
+_LINE_BREAKS = str.maketrans({"\r": "\u240d", "\n": "\u2424", "\t": "\u2409"})
 _VISIBLE: dict[int, str] = {
     # the pictures of control characters in Unicode
     **{code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n"},
@@ -64,6 +65,11 @@ def all_visible(text: str) -> str:
         return text.translate(_VISIBLE)
     # most texts have few different characters
     return text.translate({ord(char): mark for char in {*text} if (mark := _mark(char)) is not None})
+
+
+def readable(path: str) -> str:
+    """A path that hostile code has made up, as a person can read it on one line."""
+    return all_visible(path.translate(_LINE_BREAKS))
 
 
 def exact(text: str) -> str:

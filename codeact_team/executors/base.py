@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import re
 import time
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from packaging.utils import canonicalize_name
 
 from codeact_team.core.aio import Turns
-from codeact_team.core.execution import WELL_KNOWN, Artifact, ExecutionResult, HostTools, Outcome
-from codeact_team.core.executor_interface import (
-    Change,
-    ChangedFile,
-    Changes,
-    Emit,
-    RecordedFile,
-    SavedFile,
-    StreamingCodeExecutor,
-    Workspace,
-)
-from codeact_team.core.sandbox_description import DataFile, SandboxDescription
+from codeact_team.core.execution import ExecutionResult, HostTools, Outcome
+from codeact_team.core.executor_interface import Emit, StreamingCodeExecutor
+from codeact_team.core.sandbox_description import SandboxDescription
 from codeact_team.errors import SettingError
-from codeact_team.executors.files.base import take
-from codeact_team.executors.files.directories import opened
-from codeact_team.executors.lifecycle import Lifecycle, Warmth
-from codeact_team.executors.packages.requirements import Interpreter
-from codeact_team.executors.place import Place
+from codeact_team.executors.environment import Environment
+from codeact_team.executors.lifecycle import Lifecycle, PoolAdapter
 from codeact_team.executors.running import (
     LOST_EXIT_CODE,
     AnyRunner,
@@ -48,147 +31,55 @@ from codeact_team.executors.running import (
     limit_behind,
 )
 from codeact_team.executors.settings import ExecutorConfig
+from codeact_team.executors.workspace.workspace import SandboxWorkspace
 from codeact_team.sandbox.base import STOPPED, UNCLEARED, Exit
-
-_Packages = tuple[tuple[str, str], ...]
-"""Name and version of each."""
-
-_MAX_SEEN_FILES = 1000
-
-_NAME = re.compile(r"[a-z0-9-]{1,60}")
-_VERSION = re.compile(r"[A-Za-z0-9.+!_-]{1,40}")
-_TOOLS = ("pip", "setuptools", "wheel")
-
-
-class Describing:
-    """Describes the sandbox of a place, and keeps what it has found out until that is stopped.
-
-    Args:
-        config: The executor's settings.
-        place: Where code runs.
-        runner: How it runs there.
-    """
-
-    def __init__(self, config: ExecutorConfig, place: Place, runner: AnyRunner) -> None:
-        self._config = config
-        self._place = place
-        self._runner = runner
-        self._found: tuple[Interpreter | None, Sequence[DataFile]] | None = None
-
-    async def describe(self) -> SandboxDescription:
-        """The description. The packages must have been prepared.
-
-        Raises:
-            SettingError: If there is data that cannot be given.
-        """
-        if self._found is None:
-            looks = self._config.data or self._config.work_dir is not None
-            files = await asyncio.to_thread(self._find_files) if looks else ()
-            self._found = await self._place.python(), files
-        python, files = self._found
-        return SandboxDescription(
-            lives_on=self._runner.lives_on,
-            python=None if python is None else _name_of(python),
-            packages=self._packages(python),
-            has_network=self._place.has_network,
-            block_seconds=self._config.timeout,
-            memory_mib=self._place.memory_mib,
-            files=files[:_MAX_SEEN_FILES],
-            omitted_files=None if len(files) > _MAX_SEEN_FILES else 0,
-        )
-
-    def forget(self) -> None:
-        """The next description is of another sandbox."""
-        self._found = None
-
-    def _find_files(self) -> Sequence[DataFile]:
-        """What will be in the workspace, what was given for it first."""
-        given = self._place.files.described()
-        paths = {file.path for file in given}
-        work_dir = self._config.work_dir
-        there = () if work_dir is None else _files_in(Path(work_dir))
-        return [*given, *(file for file in there if file.path not in paths)]
-
-    def _packages(self, python: Interpreter | None) -> Mapping[str, str]:
-        own = () if python is None else python.packages
-        return {**_ranked(tuple(self._place.packages.items()), own)}
-
-
-@lru_cache(maxsize=16)
-def _ranked(provided: _Packages, own: _Packages) -> Mapping[str, str]:
-    """The packages, those first that are known best. Sandboxes of one config have the same."""
-    # the code finds these first
-    first = dict(_told(provided))
-    order = {name: number for number, name in enumerate(WELL_KNOWN)}
-
-    def rank(package: tuple[str, str]) -> tuple[int, bool, str]:
-        name, _ = package
-        return order.get(name, len(order)), name not in first, name
-
-    return dict(sorted({**dict(_told(own)), **first}.items(), key=rank))
-
-
-def _told(packages: _Packages) -> Iterator[tuple[str, str]]:
-    """The packages by their common names, without what is no name or no version."""
-    for name, version in packages:
-        common = canonicalize_name(name)
-        if common not in _TOOLS and _NAME.fullmatch(common) and _VERSION.fullmatch(version):
-            yield common, version
-
-
-def _name_of(python: Interpreter) -> str:
-    kind = "" if python.implementation == "cpython" else f" ({python.implementation})"
-    return f"Python {python.version}{kind}"
-
-
-def _files_in(directory: Path) -> list[DataFile]:
-    """The files in a directory, at most one more than are told; those nearest to its top first."""
-    try:
-        with opened(directory) as top:
-            seen = take(top).files
-    except OSError:
-        # it is made with the start, or that tells what is wrong with it
-        return []
-    paths = [path for path in seen if not any(part.startswith(".") for part in path.split("/"))]
-    paths.sort(key=lambda path: (path.count("/"), path))
-    return [DataFile(path, seen[path].size) for path in paths[: _MAX_SEEN_FILES + 1]]
 
 
 class SandboxedCodeExecutor(StreamingCodeExecutor):
     """Runs code blocks in a sandbox that starts on first use.
 
-    Calls that come at the same time queue: processes of one sandbox cannot be told apart once they have forked.
+    Concurrent calls queue: processes of one sandbox cannot be told apart once they have forked.
 
     Args:
         config: The settings.
-        place: Where the code runs.
+        environment: Where the code runs.
         runner: How it runs there.
+        turns: Held by whoever runs code; by default those of the environment.
     """
 
     component_config_schema: type[Any]
     life_kind: type[Lifecycle] = Lifecycle
     """What starts and stops it."""
 
-    def __init__(self, config: ExecutorConfig, place: Place, runner: AnyRunner) -> None:
+    def __init__(
+        self,
+        config: ExecutorConfig,
+        environment: Environment,
+        runner: AnyRunner,
+        turns: Turns | None = None,
+    ) -> None:
         self._config = config
-        self._place = place
+        self._environment = environment
         self._runner = runner
-        self._describing = Describing(config, place, runner)
-        self._life = self.life_kind(self, place, runner)
+        self._turns = turns or environment.turns
+        self._life = self.life_kind(self, environment, runner)
         self._users = self._life.users
-        self._turns = Turns()
         self._turn_of: object = None
-        """Whose code runs."""
-        self.warmth = Warmth(config, place, runner, self._life, self._turns, self._get_ready)
-        """What a pool asks of it."""
+        """The user whose code runs."""
+        self.for_pool = PoolAdapter(config, environment, runner, self._life, self._turns, self._get_ready)
+        """The executor as a pool sees it."""
 
     @property
     def supported_languages(self) -> Sequence[str]:
         return self._runner.languages
 
     @property
-    def loosenings(self) -> Sequence[str]:
-        return self._place.loosenings
+    def relaxations(self) -> Sequence[str]:
+        return self._environment.relaxations
+
+    @property
+    def workspace(self) -> SandboxWorkspace:
+        return self._environment.workspace
 
     @property
     def work_dir(self) -> Path:
@@ -197,53 +88,15 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         Raises:
             RuntimeError: If it is a temporary one that does not exist yet, or the workspace is in a container only.
         """
-        return self._place.workspace.path
-
-    def data_files(self) -> Sequence[DataFile]:
-        return self._place.files.described()
+        return self._environment.directory.path
 
     @property
     def reached(self) -> Sequence[Path]:
-        return self._place.reached
-
-    @property
-    def workspace(self) -> Workspace:
-        return self._place.location
-
-    async def changed_files(self) -> Changes:
-        async with self._turns:
-            return await self._place.files.changed()
-
-    def changed_before(self, changes: Mapping[str, Change]) -> None:
-        self._place.files.changed_before(changes)
-
-    async def saved_pictures(self, most: int) -> Sequence[Artifact]:
-        async with self._turns:
-            return await self._place.files.saved_pictures(most)
-
-    async def save_files(
-        self, files: Sequence[ChangedFile], directory: str | os.PathLike[str] | int
-    ) -> Sequence[SavedFile]:
-        async with self._turns:
-            return await self._place.files.save(files, directory)
+        return self._environment.reached
 
     @property
     def is_contained(self) -> bool:
-        return self._place.is_contained
-
-    async def record_files(self, keep: Callable[[bytes], str | None]) -> Mapping[str, RecordedFile]:
-        async with self._turns:
-            return await self._place.files.record(keep)
-
-    async def restore_files(
-        self, contents: Mapping[str, Path], executable: Container[str], gone: Sequence[str]
-    ) -> None:
-        async with self._turns:
-            await self._place.files.restore(contents, executable, gone)
-
-    async def add_file(self, name: str, data: bytes) -> str:
-        async with self._turns:
-            return await self._place.files.add(name, data)
+        return self._environment.is_contained
 
     @property
     def timeout(self) -> int:
@@ -254,9 +107,9 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         await self._life.prepare()
 
     async def describe(self) -> SandboxDescription:
-        if not self._place.is_prepared:
+        if not self._environment.packages.is_provided:
             await self.prepare()
-        return await self._describing.describe()
+        return await self._environment.describe(lives_on=self._runner.lives_on)
 
     async def start(self) -> None:
         """Start the sandbox now rather than on first use. Idempotent.
@@ -269,10 +122,9 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
     async def stop(self) -> None:
         """Stop the sandbox with all that runs in it. Idempotent; a later call starts a new one."""
         await self._life.stop()
-        self._describing.forget()
 
     async def restart(self) -> None:
-        """End everything that runs, and go on afresh with the same workspace; in a session, in the same sandbox."""
+        """End everything that runs, and begin anew with the same workspace; in a session, in the same sandbox."""
         self._users.forget(self)
         if self._turns.taken:
             # maybe by a block of the caller's
@@ -301,7 +153,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         user: object | None = None,
         emit: Emit | None = None,
     ) -> ExecutionResult:
-        call = Call(cancellation_token, self if user is None else user, None, self._place)
+        call = Call(cancellation_token, self if user is None else user, None, self._environment)
         return await self._run(code_blocks, call, emit)
 
     async def _run(self, code_blocks: list[CodeBlock], call: Call, emit: Emit | None) -> ExecutionResult:
@@ -374,7 +226,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
             return BlockResult(exit_code=1, outcome=Outcome.NOT_RUN)
         state_lost = False
         for is_last in (False, True):
-            if self._place.sandbox is None or call.stop.done():
+            if self._environment.sandbox is None or call.stop.done():
                 return await self._conclude(None, call, output)
             if call.user is not self:
                 self._users.generation.claim(None if call.tools is None else call.tools.rights)
@@ -386,7 +238,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
             if is_last or call.stop.done() or end.ran or end.exit.lost is None:
                 break
             # the interpreter had ended before
-            self._life.lose(end.exit.lost, told=call.user if is_new else None)
+            self._life.lose(end.exit.lost, known_to=call.user if is_new else None)
             await self._get_ready(call)
         if end.exit.code == 0 and end.exit.lost is None and end.sandbox_lives and not call.stop.done():
             # as most do
@@ -399,11 +251,11 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         self, program: Any, call: Call, output: BoundedOutput, tools: HostTools | None = None
     ) -> BlockEnd:
         call.begin_block(self._config.timeout)
-        return await self._runner.run(program, self._place, call, output, tools)
+        return await self._runner.run(program, self._environment, call, output, tools)
 
     async def _conclude(self, end: BlockEnd | None, call: Call, output: BoundedOutput) -> BlockResult:
-        """What became of a block, ``None`` if it never began. Adds to the output what there is to say of it."""
-        sandbox = self._place.sandbox
+        """The result of a block, whose end is ``None`` if it never began. Adds remarks to the output."""
+        sandbox = self._environment.sandbox
         if end is not None:
             ending = end.exit
         else:
@@ -416,7 +268,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
             lost = UNCLEARED
         if lost is not None:
             result.state_lost = True
-            self._life.lose(lost, told=call.user)
+            self._life.lose(lost, known_to=call.user)
             remarks.append(self._runner.loss.format(lost))
             is_unexplained = result.outcome is Outcome.LOST and result.limit is None
             if is_unexplained and end is not None and end.sandbox_lives:

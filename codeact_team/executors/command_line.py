@@ -20,7 +20,7 @@ from codeact_team.core.aio import to_the_end
 from codeact_team.core.execution import ExecutionResult, HostTools
 from codeact_team.core.visibility import foreign_encoding
 from codeact_team.errors import SandboxError, SettingError
-from codeact_team.executors.place import Place
+from codeact_team.executors.environment import Environment
 from codeact_team.executors.running import (
     LOST_EXIT_CODE,
     BlockEnd,
@@ -55,7 +55,7 @@ _MAX_NAME = 1024
 
 
 def parse_command(label: str, command: str) -> list[str]:
-    """The words of a language's command.
+    """Split the command of a language into words.
 
     Raises:
         SettingError: If it is empty or its quotes do not match.
@@ -72,7 +72,7 @@ def parse_command(label: str, command: str) -> list[str]:
 
 
 def is_python(command: Sequence[str]) -> bool:
-    """Whether a command runs the file that it gets by a Python interpreter, whose options may come before."""
+    """Whether a command runs a file by a Python interpreter, perhaps with options."""
     program, *options = command
     takes_value = ("-X", "-W")
     return _PYTHON.fullmatch(program) is not None and all(
@@ -82,10 +82,10 @@ def is_python(command: Sequence[str]) -> bool:
 
 
 def refuse_other_encodings(block: CodeBlock, command: Sequence[str]) -> None:
-    """Refuse code that its interpreter would read as something else than it is.
+    """Refuse code whose comment names an encoding in which the interpreter would misread it.
 
     Raises:
-        BlockError: If a comment names another encoding than UTF-8, in which the file is stored.
+        BlockError: If the encoding is not UTF-8, in which the file is stored.
     """
     # for a shell such a comment means nothing
     if PurePosixPath(command[0]).name not in _SHELLS and (encoding := foreign_encoding(block.code)):
@@ -95,15 +95,15 @@ def refuse_other_encodings(block: CodeBlock, command: Sequence[str]) -> None:
 
 
 def names_its_file(block: CodeBlock) -> bool:
-    """Whether a block has a ``# filename:`` comment: its file is then a part of the work."""
+    """Whether a block has a ``# filename:`` comment, so that its file is a part of the work."""
     return _FILENAME.match(block.code) is not None
 
 
 def file_of(block: CodeBlock) -> str:
-    """Where in the workspace a block is stored: by its ``# filename:`` comment, else by its content.
+    """The path of a block's file in the workspace: by its ``# filename:`` comment, else by its content.
 
     Raises:
-        BlockError: If the comment names something outside the workspace, or what cannot be a file's name.
+        BlockError: If the comment names a path outside the workspace, or no usable path.
     """
     if (match := _FILENAME.match(block.code)) is None:
         digest = hashlib.sha256(block.code.encode(errors="surrogatepass")).hexdigest()
@@ -132,13 +132,13 @@ def _too_long(path: PurePosixPath) -> bool:
 logger = logging.getLogger(__name__)
 
 STOP_TIMEOUT = 1.0
-"""Seconds for a sandbox that does not answer to stop, before that goes on by itself."""
+"""Seconds to wait for a sandbox that does not answer to stop; then it stops in the background."""
 DELETE_TIMEOUT = 2.0
-"""Seconds to delete a block's file; what earlier blocks have left running may hinder it."""
+"""Seconds to delete a block's file; processes of earlier blocks may hinder it."""
 INTERRUPT_GRACE = 0.5
-"""Seconds between SIGINT, which lets Python say where it was, and SIGKILL."""
+"""Seconds between SIGINT, on which Python writes a traceback, and SIGKILL."""
 LAST_WORDS_GRACE = 1.0
-"""Seconds for what a killed program has written to arrive."""
+"""Seconds for the last output of a killed program to arrive."""
 
 _HERE = resources.files(__name__.rpartition(".")[0])
 _RUN_BLOCK = (_HERE / "run_block.sh").read_text()
@@ -178,7 +178,7 @@ class _ProgramEnd(BlockEnd):
 
 
 class ProcessPerBlock(CodeRunner[_Program, _ProgramEnd]):
-    """Runs each block as a process of its own; what that leaves running ends with it."""
+    """Runs each block as a process of its own. Processes that it leaves running end with it."""
 
     lives_on = False
     loss = "The sandbox was lost: {}. Running processes are gone; the next code runs in a fresh sandbox."
@@ -203,16 +203,16 @@ class ProcessPerBlock(CodeRunner[_Program, _ProgramEnd]):
     async def run(
         self,
         program: _Program,
-        place: Place,
+        environment: Environment,
         call: Call,
         output: BoundedOutput,
         tools: HostTools | None = None,
     ) -> _ProgramEnd:
-        sandbox = place.sandbox
+        sandbox = environment.sandbox
         assert sandbox is not None, "a block runs in a sandbox"
-        file = place.host_path(program.file)
+        file = environment.host_path(program.file)
         if self._delete_tmp_files is None and not program.is_kept:
-            place.workspace.remove_at_end(program.file)
+            environment.directory.remove_at_end(program.file)
         try:
             process = await self._begin(sandbox, _argv(program, sandbox), call)
             ending = (
@@ -231,10 +231,10 @@ class ProcessPerBlock(CodeRunner[_Program, _ProgramEnd]):
         return ExecutionResult(0, "", code_file=ends[0].code_file if ends else None)
 
     async def _begin(self, sandbox: Sandbox, argv: Sequence[str], call: Call) -> Process | None:
-        """The program that runs a block, or ``None`` if the call was stopped before it began.
+        """Start the program of a block. Returns ``None`` if the call was stopped before.
 
         Raises:
-            SandboxError: If it cannot be started, or not in time; in that case the sandbox has been given up.
+            SandboxError: If it cannot start, or not in time; then the sandbox was given up.
         """
         process = await _spawn(sandbox, argv, call.stop)
         if process is None and call.timed_out:
@@ -250,7 +250,7 @@ def _argv(program: _Program, sandbox: Sandbox) -> Sequence[str]:
 
 
 async def _follow(process: Process, code: bytes, sandbox: Sandbox, call: Call, output: BoundedOutput) -> Exit:
-    """Let a program run the code, and pass on its output; how it ended."""
+    """Send the code to the program, and pass on its output. Returns how it ended."""
     try:
         await first(_send(process, code), call.stop)
         while chunk := await first(process.read(), call.stop):
@@ -275,7 +275,7 @@ async def _send(process: Process, data: bytes) -> None:
 async def _terminate(
     process: Process, sandbox: Sandbox, take: Callable[[bytes], Awaitable[None]] | None = None
 ) -> None:
-    """Stop everything inside: by SIGINT, then for certain. The last words go to ``take``."""
+    """Stop all processes by SIGINT, then by SIGKILL. ``take`` gets the last output."""
     # in any case both: where the program ends by SIGINT, what it forked may not
     for signal, grace in ((sandbox.interrupt, INTERRUPT_GRACE), (sandbox.kill, LAST_WORDS_GRACE)):
         await signal()
@@ -293,7 +293,7 @@ async def _abandon(process: Process, sandbox: Sandbox) -> None:
 
 
 async def _delete(sandbox: Sandbox, file: str) -> None:
-    """Delete a block's file, from inside: the host does not touch what hostile code may have replaced."""
+    """Delete a block's file from inside, as hostile code may have replaced it."""
     deadline = deadline_after(DELETE_TIMEOUT)
     try:
         process = await _spawn(sandbox, ["rm", "-f", "--", file], None, deadline)
@@ -311,7 +311,7 @@ async def _delete(sandbox: Sandbox, file: str) -> None:
 async def _spawn(
     sandbox: Sandbox, argv: Sequence[str], stop: asyncio.Future[None] | None, deadline: float | None = None
 ) -> Process | None:
-    """The program once it has started; ``None`` if ``stop`` or the deadline comes first."""
+    """Start a program. Returns ``None`` if ``stop`` or the deadline comes first."""
 
     def spawned() -> Awaitable[Process | None]:
         return first(sandbox.spawn(argv), stop, deadline, undo=lambda late: _abandon(late, sandbox))

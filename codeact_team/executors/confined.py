@@ -1,4 +1,4 @@
-"""The executors in processes that this machine's kernel confines."""
+"""The executors in confined processes of this machine."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from autogen_core import Component
 from codeact_team.core.settings import takes_settings
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.command_line import CommandLineConfig, ProcessPerBlock
-from codeact_team.executors.place import Place
-from codeact_team.executors.session import BranchingCodeExecutor, SessionConfig
+from codeact_team.executors.environment import Environment
+from codeact_team.executors.session import InterpreterCodeExecutor, SessionConfig
 from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.sandbox.base import LoadedAhead, Sandbox
 from codeact_team.sandbox.confined.config import ConfinedSandboxConfig, readable_paths
@@ -23,8 +23,8 @@ class ConfinedExecutorConfig(ConfinedSandboxConfig, ExecutorConfig):
     """Settings of every executor in confined processes, beside those of the sandbox."""
 
 
-class ConfinedPlace(Place):
-    """Confined processes of this machine, in a directory of it; ``program`` is what is loaded ahead, if anything."""
+class ConfinedEnvironment(Environment):
+    """Confined processes of this machine, and a directory of it; ``program`` is loaded ahead, if given."""
 
     def __init__(self, config: ConfinedExecutorConfig, program: LoadedAhead | None = None) -> None:
         super().__init__(config)
@@ -33,8 +33,8 @@ class ConfinedPlace(Place):
         self._config = config
 
     @property
-    def loosenings(self) -> Sequence[str]:
-        return [*self._config.loosenings, *super().loosenings]
+    def relaxations(self) -> Sequence[str]:
+        return [*self._config.loosenings, *super().relaxations]
 
     @property
     def reached(self) -> Sequence[Path]:
@@ -43,7 +43,7 @@ class ConfinedPlace(Place):
     def _make_sandbox(self, packages: Path | None) -> Sandbox:
         return ConfinedSandbox(
             self._config,
-            workspace=self.workspace.make(),
+            workspace=self.directory.make(),
             workspace_mib=self._config.workspace_mib,
             packages=packages,
             program=self._program,
@@ -67,7 +67,7 @@ class ConfinedPlace(Place):
         return self._config.memory_mib
 
     def host_path(self, file: str) -> str | None:
-        return str(self.workspace.path / file)
+        return str(self.directory.path / file)
 
 
 class ConfinedCommandLineCodeExecutorConfig(ConfinedExecutorConfig, CommandLineConfig):
@@ -94,14 +94,14 @@ class ConfinedCommandLineCodeExecutor(
 
     @takes_settings(ConfinedCommandLineCodeExecutorConfig)
     def __init__(self, config: ConfinedCommandLineCodeExecutorConfig) -> None:
-        super().__init__(config, ConfinedPlace(config), ProcessPerBlock(config))
+        super().__init__(config, ConfinedEnvironment(config), ProcessPerBlock(config))
 
 
 class ConfinedSessionCodeExecutorConfig(ConfinedExecutorConfig, SessionConfig):
     """Settings of :class:`ConfinedSessionCodeExecutor`."""
 
 
-class ConfinedSessionCodeExecutor(BranchingCodeExecutor, Component[ConfinedSessionCodeExecutorConfig]):
+class ConfinedSessionCodeExecutor(InterpreterCodeExecutor, Component[ConfinedSessionCodeExecutorConfig]):
     """Runs Python blocks in one living interpreter of this machine that may write its workspace and nothing else.
 
     Variables, imports and functions live on from block to block, as in a notebook; shell blocks share their working
@@ -123,4 +123,4 @@ class ConfinedSessionCodeExecutor(BranchingCodeExecutor, Component[ConfinedSessi
 
     @takes_settings(ConfinedSessionCodeExecutorConfig)
     def __init__(self, config: ConfinedSessionCodeExecutorConfig) -> None:
-        super().__init__(config, ConfinedPlace(config, loaded_ahead()))
+        super().__init__(config, ConfinedEnvironment(config, loaded_ahead()))

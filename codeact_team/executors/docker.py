@@ -1,4 +1,4 @@
-"""The executors over a container."""
+"""The executors in a container."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ from autogen_core.code_executor import CodeBlock, FunctionWithRequirements, Func
 from pydantic import Field, field_validator, model_validator
 
 from codeact_team.core.autogen_internals import build_python_functions_file, to_stub
-from codeact_team.core.executor_interface import Workspace
+from codeact_team.core.files import resolved
 from codeact_team.core.settings import read_as, takes_settings
 from codeact_team.errors import SettingError
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.command_line import DEFAULT_LANGUAGES, CommandLineConfig, ProcessPerBlock
-from codeact_team.executors.files.base import Files
-from codeact_team.executors.files.inside import ContainerFiles
-from codeact_team.executors.place import Place
+from codeact_team.executors.environment import Environment
 from codeact_team.executors.running import Setup
-from codeact_team.executors.session import BranchingCodeExecutor, SessionConfig
+from codeact_team.executors.session import InterpreterCodeExecutor, SessionConfig
 from codeact_team.executors.settings import ExecutorConfig, HostDirectory
-from codeact_team.executors.workspace import wide_directories
+from codeact_team.executors.workspace.container_files import ContainerFiles
+from codeact_team.executors.workspace.directory import wide_directories
+from codeact_team.executors.workspace.files import WorkspaceFiles
 from codeact_team.sandbox.base import Sandbox
 from codeact_team.sandbox.docker.config import DockerSandboxConfig
 from codeact_team.sandbox.docker.sandbox import DockerSandbox
-from codeact_team.sandbox.system.named_paths import resolved
 from codeact_team.sandbox.temporary import NOBODY
 
 Function: TypeAlias = FunctionWithRequirements[Any, ...] | FunctionWithRequirementsStr | Callable[..., Any]
@@ -47,7 +46,7 @@ def format_for_prompt(functions: Sequence[Function], module: str, template: str)
 
 
 def installation(functions: Sequence[Function], module: str) -> Iterator[Setup]:
-    """What puts ``functions``, as ``module``, into a workspace."""
+    """The setup that installs ``functions`` as ``module`` in a workspace."""
     if not functions:
         return
     packages = sorted(
@@ -84,8 +83,8 @@ class DockerExecutorConfig(DockerSandboxConfig, ExecutorConfig):
         return self
 
 
-class DockerPlace(Place):
-    """A container, and as its workspace a directory of this machine unless it is to be in the container."""
+class DockerEnvironment(Environment):
+    """A container. Its workspace is a directory of this machine, or in the container."""
 
     def __init__(self, config: DockerExecutorConfig) -> None:
         self._config = config
@@ -93,9 +92,9 @@ class DockerPlace(Place):
         super().__init__(config, owner=NOBODY)
 
     @property
-    def loosenings(self) -> Sequence[str]:
+    def relaxations(self) -> Sequence[str]:
         bound = wide_directories({"bind_dir": self._config.bind_dir})
-        return (*self._config.loosenings, *super().loosenings, *bound)
+        return (*self._config.loosenings, *super().relaxations, *bound)
 
     @property
     def writable(self) -> Sequence[Path]:
@@ -118,7 +117,7 @@ class DockerPlace(Place):
     @property
     def bind_dir(self) -> Path:
         """The workspace's directory as the engine names it."""
-        return self.workspace.path if self._config.bind_dir is None else Path(self._config.bind_dir)
+        return self.directory.path if self._config.bind_dir is None else Path(self._config.bind_dir)
 
     def _make_sandbox(self, packages: Path | None) -> Sandbox:
         if self._is_inside:
@@ -126,7 +125,7 @@ class DockerPlace(Place):
         return DockerSandbox(
             self._config,
             packages=packages,
-            work_dir=self.workspace.make(),
+            work_dir=self.directory.make(),
             bind_dir=None if self._config.bind_dir is None else self.bind_dir.absolute(),
             must_share=self._config.work_dir is not None,
         )
@@ -150,20 +149,19 @@ class DockerPlace(Place):
     def _room(self) -> tuple[int | None, str]:
         return (self._config.tmpfs_mib, "tmpfs_mib") if self._is_inside else super()._room()
 
-    def _reached(self) -> Files:
+    def _files(self) -> WorkspaceFiles:
         sandbox = self.sandbox
         if isinstance(sandbox, DockerSandbox) and not sandbox.shared:
             return ContainerFiles(sandbox.spawn_beside, is_empty=self._config.init_command is None)
-        return super()._reached()
+        return super()._files()
 
-    @property
-    def location(self) -> Workspace:
+    def location(self) -> tuple[Path | None, bool]:
         is_shared = not isinstance(self.sandbox, DockerSandbox) or self.sandbox.shared
-        return super().location if is_shared and not self._is_inside else Workspace(None, lasts=False)
+        return super().location() if is_shared and not self._is_inside else (None, False)
 
     def host_path(self, file: str) -> str | None:
         shared = isinstance(self.sandbox, DockerSandbox) and self.sandbox.shared
-        return str(self.workspace.path / file) if shared else None
+        return str(self.directory.path / file) if shared else None
 
 
 class DockerCommandLineCodeExecutorConfig(DockerExecutorConfig, CommandLineConfig):
@@ -181,7 +179,7 @@ class DockerCommandLineCodeExecutorConfig(DockerExecutorConfig, CommandLineConfi
 
 
 class DockerCommandLineCodeExecutorSettings(DockerCommandLineCodeExecutorConfig):
-    """The same with what has no form in a config."""
+    """The same, with fields that a config cannot have."""
 
     functions: Annotated[Sequence[Function], read_as(tuple[Any, ...])] = Field(default=(), exclude=True)
     """Functions that the code can import from ``functions_module``."""
@@ -216,7 +214,7 @@ class DockerCommandLineCodeExecutor(SandboxedCodeExecutor, Component[DockerComma
             )
         self._functions = config.functions
         self._functions_module = config.functions_module
-        self._docker = DockerPlace(config)
+        self._docker = DockerEnvironment(config)
         runner = ProcessPerBlock(config)
         runner.setup += installation(config.functions, config.functions_module)
         super().__init__(config, self._docker, runner)
@@ -251,7 +249,7 @@ class DockerSessionCodeExecutorConfig(DockerExecutorConfig, SessionConfig):
     """Settings of :class:`DockerSessionCodeExecutor`."""
 
 
-class DockerSessionCodeExecutor(BranchingCodeExecutor, Component[DockerSessionCodeExecutorConfig]):
+class DockerSessionCodeExecutor(InterpreterCodeExecutor, Component[DockerSessionCodeExecutorConfig]):
     """Runs Python blocks in one living interpreter in a hardened Docker container, and shell blocks beside it.
 
     Variables, imports and functions live on from block to block, as in a notebook; shell blocks share their working
@@ -273,7 +271,7 @@ class DockerSessionCodeExecutor(BranchingCodeExecutor, Component[DockerSessionCo
 
     @takes_settings(DockerSessionCodeExecutorConfig)
     def __init__(self, config: DockerSessionCodeExecutorConfig) -> None:
-        self._docker = DockerPlace(config)
+        self._docker = DockerEnvironment(config)
         super().__init__(config, self._docker)
 
     @property

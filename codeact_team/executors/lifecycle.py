@@ -1,4 +1,4 @@
-"""From start to stop: what code runs in, what of it was lost, who uses it, and what is kept warm."""
+"""From start to stop of an executor: what was lost, who uses it, and what a pool may do with it."""
 
 from __future__ import annotations
 
@@ -27,49 +27,49 @@ from codeact_team.core.events import (
 from codeact_team.core.places import place_of
 from codeact_team.core.scope import Startable
 from codeact_team.errors import SettingError
-from codeact_team.executors.place import Place
+from codeact_team.executors.environment import Environment
 from codeact_team.executors.running import AnyRunner, Call, Setup
 from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.sandbox.base import STOPPED
 
-_current: ContextVar[Supply | None] = ContextVar("codeact_team_supply", default=None)
+_current: ContextVar[WarmSource | None] = ContextVar("codeact_team_warm_source", default=None)
 
 
-class Supply(Protocol):
-    """Has sandboxes for executors."""
+class WarmSource(Protocol):
+    """Has sandboxes that were started ahead."""
 
     async def provide(self, executor: Startable) -> bool:
-        """Let an executor take over a sandbox that is ready, if there is one that is as its own would be; whether it has."""
+        """Hand the executor an equivalent warm sandbox. Returns whether there was one."""
         ...
 
     async def take_back(self, executor: Startable) -> None:
-        """Take over the sandbox of an executor that stops, if others may have it."""
+        """Take the sandbox of an executor that stops, if others may have it."""
         ...
 
     async def discard(self, layer: Path | None) -> None:
-        """End all sandboxes with these packages, which were changed since they were made."""
+        """End all sandboxes with these packages, which have been changed."""
         ...
 
 
-def current_supply() -> Supply | None:
-    """What supplies whoever starts here; threads and runtimes may not inherit the context."""
+def current_source() -> WarmSource | None:
+    """The source for executors that start here. Threads and runtimes may not inherit the context."""
     return _current.get()
 
 
 @contextmanager
-def supplied_by(supply: Supply) -> Generator[None]:
-    """Within it, executors that are made or start look there."""
-    token = _current.set(supply)
+def using_source(source: WarmSource) -> Generator[None]:
+    """Let executors that are made or start in this context use the source."""
+    token = _current.set(source)
     try:
         yield
     finally:
         _current.reset(token)
 
 
-def context_of(supply: Supply) -> Context:
-    """A context in which there is nothing but this: no door, no scope, and nothing of whoever is at work."""
+def context_of(source: WarmSource) -> Context:
+    """A context with this source and nothing else: no dispatcher, no scope, nothing of the caller's."""
     context = Context()
-    context.run(_current.set, supply)
+    context.run(_current.set, source)
     return context
 
 
@@ -77,12 +77,12 @@ _UNCLAIMED = object()
 
 
 class Generation:
-    """What one block leaves behind for the next, until it is replaced: an interpreter, or only a sandbox.
+    """The state that blocks share until it is lost: an interpreter, or only a sandbox.
 
     Attributes:
-        interpreter: The interpreter's number; ``None`` until it is known.
-        loss: Why it was replaced, once it is.
-        setup_done: How many pieces of the setup have run in it.
+        interpreter: The interpreter's number; ``None`` until the start.
+        loss: Why it was lost, once it is.
+        setup_done: How many pieces of the setup have run.
     """
 
     def __init__(self) -> None:
@@ -92,16 +92,16 @@ class Generation:
         self._rights: object = _UNCLAIMED
 
     def forked(self, interpreter: int) -> Generation:
-        """A copy of it, which goes its own way."""
+        """A copy for a fork of the interpreter."""
         other = Generation()
         other.interpreter, other.setup_done, other._rights = interpreter, self.setup_done, self._rights
         return other
 
     def claim(self, rights: object) -> None:
-        """Let code with these rights to call the host run here, and from now on no other; they are compared by ``==``.
+        """Bind the generation to these rights to call the host, which are compared by ``==``.
 
         Raises:
-            SettingError: If code with other rights runs here.
+            SettingError: If it is bound to other rights.
         """
         if self._rights is _UNCLAIMED:
             self._rights = rights
@@ -114,9 +114,10 @@ class Generation:
 
 
 class Users:
-    """Which generation each user's code has run in last.
+    """Knows in which generation the code of each user ran last.
 
-    A user is an object that lives as long as it needs the executor. The owner is whoever does not say who they are.
+    Args:
+        owner: The user of code without a user. A user is any object that lives as long as it needs the executor.
     """
 
     def __init__(self, owner: object) -> None:
@@ -130,10 +131,10 @@ class Users:
         return any(last is self.generation and user is not self._owner for user, last in self._last.items())
 
     def note(self, user: object) -> tuple[bool, str | None]:
-        """Note that the user's code runs in the present generation.
+        """Note that code of a user runs in the present generation.
 
         Returns:
-            Whether none has before; and why another generation is gone, if it has run in that last.
+            Whether it is the first; and the reason if the generation of the user's last code was lost.
         """
         last = self._last.get(user)
         if last is self.generation:
@@ -142,27 +143,27 @@ class Users:
         return True, None if last is None else last.loss
 
     def forget(self, user: object) -> None:
-        """The user counts on nothing any more."""
+        """Forget a user, who needs no state any more."""
         self._last.pop(user, None)
 
     def take_over(self, other: Users) -> None:
-        """What blocks have left behind for others is from now on what they have left behind there, and nothing is there."""
+        """Take over the other executor's generation; the other starts an empty one."""
         self.generation, other.generation = other.generation, Generation()
-        # it has to be told yet that it has started
+        # that it has started is yet to be reported
         self.generation.interpreter = None
 
-    def replace(self, loss: str, *, told: object = None, by: Generation | None = None) -> None:
-        """Begin a new generation, as the present one is gone for the reason ``loss``, which the user ``told`` knows.
+    def replace(self, loss: str, *, known_to: object = None, by: Generation | None = None) -> None:
+        """Begin a new generation, as the present one is lost.
 
         Args:
-            loss: Why.
-            told: Who knows it.
-            by: The new one; by default nothing of it is there yet.
+            loss: Why it is lost.
+            known_to: The user who knows that already.
+            by: The new one; an empty one by default.
         """
         self.generation.loss = loss
         self.generation = by or Generation()
-        if told is not None:
-            self.forget(told)
+        if known_to is not None:
+            self.forget(known_to)
 
 
 logger = logging.getLogger(__name__)
@@ -171,59 +172,65 @@ RESTARTED = "it was restarted"
 
 
 class Lifecycle:
-    """Starts, replaces and stops what code runs in. Its owner, the executor, is what scopes own and events name."""
+    """Starts, replaces and stops the environment of an executor, and what runs there.
 
-    def __init__(self, owner: scope.Startable, place: Place, runner: AnyRunner) -> None:
+    Args:
+        owner: The executor, which scopes own and events name.
+        environment: Where its code runs.
+        runner: How it runs there.
+    """
+
+    def __init__(self, owner: Startable, environment: Environment, runner: AnyRunner) -> None:
         self.users = Users(owner)
         self._owner = owner
-        self._place = place
+        self._environment = environment
         self._runner = runner
         self._turns = Turns()
         self._name = type(owner).__name__
         self._door = current_door()
-        self._supply = current_supply()
-        self._supplied_by: Supply | None = None
+        self._source = current_source()
+        self._provided_by: WarmSource | None = None
         scope.register(owner)
 
     @property
     def ready(self) -> bool:
-        """Whether the next block can run as it is, without a start or a setup."""
+        """Whether the next block can run at once, without a start or a setup."""
         generation, runner = self.users.generation, self._runner
         return (
             generation.interpreter == runner.interpreter is not None
             and generation.setup_done == len(runner.setup)
-            and self._place.running
-            and self._place.is_checked
-            and not self._place.workspace.is_gone
+            and self._environment.running
+            and self._environment.packages.is_checked
+            and not self._environment.directory.is_gone
         )
 
     async def prepare(self) -> None:
-        """Get what has to be there before a start.
+        """Get what the start needs.
 
         Raises:
-            SandboxError: If it cannot be had.
+            SandboxError: If that fails.
         """
         async with self._turns:
-            await self._place.prepare(self._tell_preparing)
+            await self._environment.prepare(self._tell_preparing)
 
     async def start(self, *, for_use: bool = False) -> None:
         """Start what does not run. Idempotent.
 
         Args:
-            for_use: Whether code runs or files are written next, which waits until the packages are known to be sound.
+            for_use: Whether to wait until the packages are known to be sound, as code runs or files are written next.
 
         Raises:
             SandboxError: If it cannot start.
         """
         async with self._turns:
-            is_new = self._place.sandbox is None
+            is_new = self._environment.sandbox is None
             try:
                 await self._open()
-                while for_use and not await self._place.is_sound():
+                while for_use and not await self._environment.packages.is_whole():
                     self.lose("its packages were changed")
-                    if (supply := current_supply() or self._supply) is not None:
-                        await supply.discard(self._place.layer)
-                    await self._place.discard()
+                    if (source := current_source() or self._source) is not None:
+                        await source.discard(self._environment.packages.path)
+                    await self._environment.discard()
                     await self._open()
             except BaseException:
                 if is_new:
@@ -237,66 +244,68 @@ class Lifecycle:
             await to_the_end(self._dismiss())
 
     def take_over(self, other: Lifecycle) -> None:
-        """Have all that another one has started, which has nothing afterwards; a start does what is left to do.
+        """Take all that another executor has started. A start does what is left to do.
 
         Args:
-            other: That of an executor with the same settings but for data, and the same packages.
+            other: The lifecycle of one with the same packages and settings, except for data. It has nothing afterwards.
         """
-        self._place.take_over(other._place)
+        self._environment.take_over(other._environment)
         self._runner.take_over(other._runner)
         self.users.take_over(other.users)
 
     async def renew(self, *, in_use: bool = False) -> None:
-        """Replace what the blocks have left behind, if anything is there.
+        """Replace the state of the blocks, if there is one.
 
-        Where it is ``in_use``, a block may run; whoever reads its output learns of it when they read on.
+        Args:
+            in_use: Whether a block may run. Whoever reads its output then learns of it when they read on.
         """
         async with self._turns:
-            if self._place.sandbox is None or self._runner.interpreter is None:
+            if self._environment.sandbox is None or self._runner.interpreter is None:
                 return
             self.lose(RESTARTED)
-            await self._runner.renew(self._place, in_use=in_use)
-            if not (in_use and self._place.running):
+            await self._runner.renew(self._environment, in_use=in_use)
+            if not (in_use and self._environment.running):
                 await self._open()
 
-    def lose(self, reason: str, *, told: object = None) -> None:
-        """Take note that what the blocks have left behind is gone, and tell it, unless that is known."""
+    def lose(self, reason: str, *, known_to: object = None) -> None:
+        """Mark the state of the blocks as lost, and emit ``SandboxLost`` once."""
         was_there = self.users.generation.interpreter is not None
-        self.users.replace(reason, told=told)
+        self.users.replace(reason, known_to=known_to)
         if was_there:
             tell(SandboxLost(sandbox=self._name, reason=reason, place=place_of(self._owner)), self._door)
 
     async def _open(self) -> None:
-        """Start what does not run, and take note of what was lost since somebody has looked."""
-        place, runner, users = self._place, self._runner, self.users
-        if not place.running or runner.interpreter is None:
+        """Start what does not run, and notice what was lost since the last block."""
+        environment, runner, users = self._environment, self._runner, self.users
+        if not environment.running or runner.interpreter is None:
             if (lost := await to_the_end(runner.close())) is not None:
                 self.lose(lost)
         elif users.generation.interpreter not in (None, runner.interpreter):
             self.lose(runner.interpreter_loss)
-        if place.sandbox is not None and place.workspace.is_gone:
+        if environment.sandbox is not None and environment.directory.is_gone:
             # the sandbox has the removed one, for ever
-            logger.warning("%s was removed: a fresh sandbox gets a new workspace", place.workspace.path)
+            logger.warning("%s was removed: a fresh sandbox gets a new workspace", environment.directory.path)
             self.lose("its work_dir was removed")
             await to_the_end(self._clear())
-        if not place.running:
+        if not environment.running:
             # made outside a scope and started inside it, it belongs to it all the same
             scope.register(self._owner)
             self.lose("it ended while no code ran")
-        if not place.running or runner.interpreter is None:
+        if not environment.running or runner.interpreter is None:
             tell(SandboxStarting(sandbox=self._name), self._door)
-            if place.sandbox is None and (supply := current_supply() or self._supply) is not None:
-                await place.provide(self._tell_preparing)
-                self._supplied_by = supply if await supply.provide(self._owner) else None
-            await place.start(self._tell_preparing)
-            await runner.open(place)
+            source = current_source() or self._source
+            if environment.sandbox is None and source is not None:
+                await environment.packages.provide(self._tell_preparing)
+                self._provided_by = source if await source.provide(self._owner) else None
+            await environment.start(self._tell_preparing)
+            await runner.open(environment)
         if users.generation.interpreter is None:
             users.generation.interpreter = runner.interpreter
             started = SandboxStarted(
                 sandbox=self._name,
-                packages=place.packages,
-                image=place.image,
-                python=place.python_version,
+                packages=environment.packages.versions,
+                image=None if environment.sandbox is None else environment.sandbox.image,
+                python=None if environment.sandbox is None else environment.sandbox.python_version,
                 place=place_of(self._owner),
             )
             tell(started, self._door)
@@ -305,58 +314,56 @@ class Lifecycle:
         tell(SandboxPreparing(sandbox=self._name, doing=doing), self._door)
 
     async def _dismiss(self) -> None:
-        is_started = self._place.sandbox is not None
-        supply, self._supplied_by = self._supplied_by, None
-        if is_started and supply is not None:
-            await supply.take_back(self._owner)
-        self.users.replace(STOPPED, told=self._owner)
+        is_started = self._environment.sandbox is not None
+        source, self._provided_by = self._provided_by, None
+        if is_started and source is not None:
+            await source.take_back(self._owner)
+        self.users.replace(STOPPED, known_to=self._owner)
         await self._clear()
         if is_started:
             tell(SandboxStopped(sandbox=self._name), self._door)
 
     async def _clear(self) -> None:
         try:
-            await self._place.stop()
+            await self._environment.stop()
         finally:
             await self._runner.close()
 
 
 _OF_MODULES = ("", ".py", ".pyc", ".so")
-"""What the names of files end in that importing a module may read, such as matplotlibrc."""
+"""Endings of files that the import of a module may read, such as matplotlibrc."""
 
 
-class Warmth:
-    """An executor, as a pool sees it.
+class PoolAdapter:
+    """An executor as a pool sees it.
 
     Args:
         config: Its settings.
-        place: Where its code runs.
+        environment: Where its code runs.
         runner: How it runs there.
         life: Starts and stops that.
-        turns: Who runs code has them.
+        turns: Held by whoever runs code.
         get_ready: Does what comes before the first block.
+
+    Attributes:
+        environment: As given.
     """
 
     def __init__(
         self,
         config: ExecutorConfig,
-        place: Place,
+        environment: Environment,
         runner: AnyRunner,
         life: Lifecycle,
         turns: Turns,
         get_ready: Callable[[Call], Awaitable[None]],
     ) -> None:
         self._config = config
-        self._place = place
+        self.environment = environment
         self._runner = runner
         self._life = life
         self._turns = turns
         self._get_ready = get_ready
-
-    @property
-    def bound_to(self) -> str | None:
-        """See :attr:`Place.bound_to`."""
-        return self._place.bound_to
 
     @property
     def settings(self) -> str:
@@ -365,29 +372,19 @@ class Warmth:
 
     @property
     def has_data(self) -> bool:
-        """Whether there is something to put into the workspace before the first block."""
+        """Whether there is data to copy before the first block."""
         return bool(self._config.data)
 
     @property
     def early_setup(self) -> Sequence[Setup]:
-        """What of the setup can run before the data are there, at the beginning of it."""
+        """The first pieces of the setup that can run before the data is there."""
         if any(map(_may_change_imports, self._config.data)):
             return ()
         return tuple(takewhile(lambda step: not (self.has_data and step.may_read_data), self._runner.setup))
 
     def set_up_by(self, setup: Sequence[Setup]) -> None:
-        """Let this be all that runs before the first block."""
+        """Replace the setup."""
         self._runner.setup[:] = setup
-
-    @property
-    def memory_mib(self) -> int:
-        """How much memory the code may use."""
-        return self._place.memory_mib
-
-    @property
-    def layer(self) -> Path | None:
-        """See :attr:`Place.layer`."""
-        return self._place.layer
 
     @property
     def is_idle(self) -> bool:
@@ -405,7 +402,7 @@ class Warmth:
             await self._get_ready(call)
 
     async def is_well(self) -> bool:
-        """Whether the sandbox, in which no block has run since the setup, answers.
+        """Whether the sandbox answers. No block has run there since the setup.
 
         Raises:
             SandboxError: If it does not.
@@ -414,19 +411,15 @@ class Warmth:
             return False
         async with self._calling() as call:
             call.begin_block(self._config.timeout)
-            return await self._runner.is_well(self._place, call)
+            return await self._runner.is_well(self.environment, call)
 
-    def take_over(self, other: Warmth) -> None:
-        """Have all that another executor has started, which has nothing afterwards; a start does what is left to do.
-
-        Args:
-            other: One with the same settings but for data, and the same packages.
-        """
+    def take_over(self, other: PoolAdapter) -> None:
+        """Take all that another executor has started; see :meth:`Lifecycle.take_over`."""
         self._life.take_over(other._life)
 
     @asynccontextmanager
     async def _calling(self) -> AsyncGenerator[Call]:
-        call = Call(CancellationToken(), self, None, self._place)
+        call = Call(CancellationToken(), self, None, self.environment)
         try:
             yield call
         finally:

@@ -1,4 +1,4 @@
-"""What runs one code block after the other: output within bounds, stops, and results."""
+"""Running code blocks one after the other: bounded output, stops and results."""
 
 from __future__ import annotations
 
@@ -17,24 +17,28 @@ from autogen_core.code_executor import CodeBlock
 from codeact_team.core.aio import Timer, to_the_end
 from codeact_team.core.execution import ExecutionResult, HostTools, Outcome, missing_module, remark
 from codeact_team.core.executor_interface import Emit
-from codeact_team.executors.place import Place
+from codeact_team.executors.environment import Environment
 from codeact_team.sandbox.base import Cause, Exit, Sandbox, diagnose, limit_sentence
 
 T = TypeVar("T")
 
 
 class Call:
-    """One call of an executor: whose code runs, what it may use, and what stops it.
+    """One call of an executor: the user of the code, its tools, and what stops it.
 
     Attributes:
-        stop: Done once the code has to stop, for whatever reason; cancelled by whoever cancels the call.
-        timed_out: Whether the reason is the time of a block.
-        block_ended: Whether the present block has ended by itself, so that its time does not count any more.
-        exceeded: The limit of the workspace that is the reason, by the config field that sets it.
+        stop: Done when the code has to stop, for whatever reason; cancelled if the call is cancelled.
+        timed_out: Whether the reason is the time limit of a block.
+        block_ended: Whether the present block has ended by itself, so that its time limit is off.
+        exceeded: The setting of the workspace's quota that is the reason, if it is.
     """
 
     def __init__(
-        self, cancellation_token: CancellationToken, user: object, tools: HostTools | None, place: Place
+        self,
+        cancellation_token: CancellationToken,
+        user: object,
+        tools: HostTools | None,
+        environment: Environment,
     ) -> None:
         self.stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.user = user
@@ -42,48 +46,48 @@ class Call:
         self.timed_out = False
         self.block_ended = False
         self.exceeded: str | None = None
-        self._place = place
+        self._environment = environment
         self._time: Timer | None = None
-        self._next_look: asyncio.TimerHandle | None = None
-        """When the workspace is looked at next."""
-        self._looking: asyncio.Task[None] | None = None
+        self._next_check: asyncio.TimerHandle | None = None
+        """The next check of the quota."""
+        self._checking: asyncio.Task[None] | None = None
         cancellation_token.link_future(self.stop)
 
     @property
     def deadline(self) -> float:
-        """When the time of the present block is over, in seconds of the event loop's clock."""
+        """The end of the present block's time, in seconds of the event loop's clock."""
         return self._timer.deadline
 
     def paused(self) -> AbstractContextManager[None]:
-        """Within it, or several of it, the time of the present block does not run."""
+        """A context manager in which the time of the present block does not run. It can be nested."""
         return self._timer.paused()
 
     def begin_block(self, seconds: float) -> None:
-        """Give a block its time."""
+        """Begin the time of a block, in seconds."""
         self.block_ended = False
         if self._time is None:
-            self._look_in(self._place.growth.pause)
+            self._check_in(self._environment.quota.pause)
         else:
             self._time.close()
         self._time = Timer(asyncio.get_running_loop().time() + seconds, self._time_out)
 
     async def end(self) -> None:
-        """Stop nothing any more; wait for a look at the workspace that is under way. Idempotent."""
+        """Stop watching time and quota, and wait for a check of the quota that has begun. Idempotent."""
         if self._time is None:
             return
         self._time.close()
         # it refers to this call: whoever is its user would live on with it
         self._time = None
-        growth = self._place.growth
-        if self._next_look is not None:
-            self._next_look.cancel()
+        quota = self._environment.quota
+        if self._next_check is not None:
+            self._next_check.cancel()
             # short calls add up
-            growth.pause = max(0.0, self._next_look.when() - asyncio.get_running_loop().time())
-        if self._looking is not None:
-            await to_the_end(self._looking)
+            quota.pause = max(0.0, self._next_check.when() - asyncio.get_running_loop().time())
+        if self._checking is not None:
+            await to_the_end(self._checking)
         if self.exceeded is not None:
             # what code has added while it was being ended is not the next block's
-            await growth.look()
+            await quota.check()
 
     @property
     def _timer(self) -> Timer:
@@ -95,18 +99,18 @@ class Call:
             self.timed_out = True
             self.stop.set_result(None)
 
-    def _look_in(self, seconds: float) -> None:
-        self._next_look = asyncio.get_running_loop().call_later(seconds, self._begin_look)
+    def _check_in(self, seconds: float) -> None:
+        self._next_check = asyncio.get_running_loop().call_later(seconds, self._begin_check)
 
-    def _begin_look(self) -> None:
-        self._next_look, self._looking = None, asyncio.ensure_future(self._look())
+    def _begin_check(self) -> None:
+        self._next_check, self._checking = None, asyncio.ensure_future(self._check())
 
-    async def _look(self) -> None:
-        growth = self._place.growth
-        self.exceeded = await growth.look()
+    async def _check(self) -> None:
+        quota = self._environment.quota
+        self.exceeded = await quota.check()
         if self.exceeded is None:
             if self._time is not None:
-                self._look_in(growth.pause)
+                self._check_in(quota.pause)
         elif not self.stop.done():
             self.stop.set_result(None)
 
@@ -118,9 +122,16 @@ async def first(
     *,
     undo: Callable[[T], Awaitable[None]] | None = None,
 ) -> T | None:
-    """The result of ``work``; ``None`` if ``stop`` or the deadline, in the loop's seconds, comes first.
+    """Await ``work`` until ``stop`` is done, or the deadline has passed.
 
-    ``undo`` is called with a result that the caller never gets, as they are cancelled in the moment in which it comes.
+    Args:
+        work: The work, which is cancelled then.
+        stop: Stops it.
+        deadline: In seconds of the event loop's clock.
+        undo: Called with a result that the caller cannot get, being cancelled just when it comes.
+
+    Returns:
+        The result; ``None`` if the work was stopped.
     """
     left = None if deadline is None else deadline - asyncio.get_running_loop().time()
     if (left is not None and left <= 0) or (stop is not None and stop.done()):
@@ -153,11 +164,11 @@ def deadline_after(seconds: float) -> float:
 
 
 MAX_OUTPUT_BYTES = 1024 * 1024
-"""How much output of one call is kept, in bytes; more is cut in the middle. What is passed on is not cut."""
+"""Bytes of output that one call keeps; more is cut in the middle. What is emitted is not cut."""
 
 
 class BoundedOutput:
-    """What the blocks of one call wrote. Keeps the first and the last half of ``limit`` bytes.
+    """The output of the blocks of one call. Keeps the first and the last half of ``limit`` bytes.
 
     Args:
         emit: Gets the text as it comes.
@@ -179,7 +190,7 @@ class BoundedOutput:
         return self._dropped + max(0, self._tail_size - self._half)
 
     async def write(self, data: bytes) -> None:
-        """Take in ``data``, and pass it on; a character that is not complete yet goes with the next piece."""
+        """Append data, and emit it; an incomplete character is emitted with the next piece."""
         if len(data) <= self._room:
             self._head += data
             self._room -= len(data)
@@ -191,17 +202,17 @@ class BoundedOutput:
             await self._pass_on(self._decoder.decode(data))
 
     async def remark(self, text: str) -> None:
-        """Add a remark of ours, on a line of its own."""
+        """Append a remark of ours, on a line of its own."""
         end = self.end(1)
         await self.write((f"\n{text}" if end and end != "\n" else text).encode())
 
     async def finish(self) -> None:
-        """Pass on what was held back of a character that is never completed."""
+        """Emit an incomplete character at the end."""
         if self._decoder is not None:
             await self._pass_on(self._decoder.decode(b"", final=True))
 
     def text(self) -> str:
-        """All that was kept, with a remark where something was cut."""
+        """The text that was kept, with a remark where it was cut."""
         if not self._tail:
             return self._head.decode(errors="replace")
         tail = b"".join(self._tail)[-self._half :]
@@ -238,9 +249,9 @@ class BlockEnd:
     """How a block ended.
 
     Attributes:
-        exit: Its exit code, why what blocks leave behind for others is lost, if it is, and what the kernel counted.
+        exit: Its exit code, the reason if the state of the blocks is lost, and the kernel's counts.
         ran: Whether it began to run.
-        sandbox_lives: Whether it is known that the sandbox goes on, even where an interpreter is lost.
+        sandbox_lives: Whether the sandbox is known to run, even if an interpreter is lost.
     """
 
     exit: Exit
@@ -250,13 +261,13 @@ class BlockEnd:
 
 @dataclass(frozen=True)
 class Setup:
-    """A block that runs before all others, wherever what blocks leave behind is new."""
+    """A block that runs in each new generation before all others."""
 
     block: CodeBlock
     failure: str
-    """What to say before its output if it fails."""
+    """The text before its output if it fails."""
     may_read_data: bool = True
-    """Whether it may read what a person gives to the code, besides modules that are there."""
+    """Whether it may read the data, besides modules."""
 
 
 Program = TypeVar("Program")
@@ -264,14 +275,14 @@ End = TypeVar("End", bound=BlockEnd)
 
 
 class CodeRunner(ABC, Generic[Program, End]):
-    """How code runs in the sandbox of a place."""
+    """Runs code in the sandbox of an environment."""
 
     lives_on: bool
     """Whether Python blocks share an interpreter."""
     loss: str
-    """What the model is told when what blocks leave behind for others is lost: ``{}`` stands for the reason."""
+    """The remark for the model when the state of the blocks is lost; ``{}`` stands for the reason."""
     loss_before: str | None = None
-    """The same, where it was lost after a user's last block and before the next; ``None`` if that is not told."""
+    """The same, if it was lost between two blocks of a user; ``None`` for no remark."""
 
     def __init__(self, languages: Iterable[str]) -> None:
         self.languages = tuple(languages)
@@ -279,63 +290,63 @@ class CodeRunner(ABC, Generic[Program, End]):
 
     @property
     def interpreter(self) -> int | None:
-        """The number of the interpreter that lives on between blocks, as was heard last; ``None`` if there is none."""
+        """The number of the present interpreter, as last reported; ``None`` if there is none."""
         return 0
 
     @property
     def interpreter_loss(self) -> str:
-        """Why the interpreter before that one is gone."""
+        """Why the previous interpreter is gone."""
         return ""
 
-    async def open(self, place: Place) -> None:
-        """Start, in a sandbox that runs, what all blocks need, unless it is there.
+    async def open(self, environment: Environment) -> None:
+        """Start what all blocks need in the sandbox, which runs. Idempotent.
 
         Raises:
             SandboxError: If it cannot start.
         """
 
     async def close(self) -> str | None:
-        """End that; the reason why it has ended before, if it has."""
+        """End that. Returns the reason if it had ended before."""
         return None
 
-    async def is_well(self, place: Place, call: Call) -> bool:
-        """Whether what runs in a sandbox, in which no block of anybody's has run, answers; the call stops asking.
+    async def is_well(self, environment: Environment, call: Call) -> bool:
+        """Whether a sandbox in which no block has run answers, before the call stops.
 
         Raises:
             SandboxError: If it does not.
         """
-        return place.sandbox is not None and await place.sandbox.answers()
+        return environment.sandbox is not None and await environment.sandbox.answers()
 
     def take_over(self, other: AnyRunner) -> None:
-        """Have what another one has opened in a sandbox that this one has now; the other has nothing afterwards."""
+        """Take what another runner has opened in the sandbox. It has nothing open afterwards."""
 
-    async def renew(self, place: Place, *, in_use: bool) -> None:
-        """End all that blocks have left behind; if ``in_use``, while one may run."""
-        if place.sandbox is not None:
-            await to_the_end(place.sandbox.stop())
+    async def renew(self, environment: Environment, *, in_use: bool) -> None:
+        """End the state of the blocks; if ``in_use``, while one may run."""
+        if environment.sandbox is not None:
+            await to_the_end(environment.sandbox.stop())
 
     @abstractmethod
     def read(self, block: CodeBlock) -> Program:
-        """What is to be run.
+        """The program for a block.
 
         Raises:
-            BlockError: If nothing can be.
+            BlockError: If the block cannot run.
         """
 
     def read_setup(self, setup: Setup) -> Program:
-        """What is to be run for a piece of the setup."""
+        """The program for a piece of the setup."""
         return self.read(setup.block)
 
     @abstractmethod
     async def run(
         self,
         program: Program,
-        place: Place,
+        environment: Environment,
         call: Call,
         output: BoundedOutput,
         tools: HostTools | None = None,
     ) -> End:
-        """Run it until it ends, or until the call is stopped.
+        """Run a program until it ends, or the call is stopped.
 
         Raises:
             SandboxError: If nothing can run here at all.
@@ -343,7 +354,7 @@ class CodeRunner(ABC, Generic[Program, End]):
 
     @abstractmethod
     def result(self, ends: Sequence[End], *, state_lost: bool) -> ExecutionResult:
-        """What is known of a call by how its blocks ended, in order."""
+        """The result of a call, by the ends of its blocks."""
 
 
 AnyRunner: TypeAlias = CodeRunner[Any, Any]
@@ -358,17 +369,17 @@ DISK_EXIT_CODE = 128 + 25
 
 @dataclass(slots=True)
 class BlockResult:
-    """What became of a block; of the last one, this is the result of the call."""
+    """The result of a block. That of the last block is that of the call."""
 
     exit_code: int = 0
     outcome: Outcome = Outcome.COMPLETED
     limit: str | None = None
     remark: str | None = None
-    """What the output has to say of it."""
+    """A remark for the output."""
     state_lost: bool = False
-    """Whether what blocks leave behind is lost, or was before."""
+    """Whether the state of the blocks is lost, or was before."""
     end: BlockEnd | None = None
-    """How it ended; ``None`` where it never began."""
+    """Its end; ``None`` if it never began."""
     missing_module: str | None = None
     """The Python module whose absence ended it."""
 
@@ -376,7 +387,7 @@ class BlockResult:
 def judge(
     ending: Exit, call: Call, sandbox: Sandbox | None, output: BoundedOutput, timeout: int
 ) -> BlockResult:
-    """What became of a block of the call, which had ``timeout`` seconds and ended like that."""
+    """The result of a block of the call, by its exit. It had ``timeout`` seconds."""
     if call.exceeded is not None:
         return exceeded(call.exceeded, Outcome.COMPLETED if ending.lost is None else Outcome.LOST)
     if call.timed_out:
@@ -397,13 +408,13 @@ def judge(
 
 
 def exceeded(field: str, outcome: Outcome = Outcome.COMPLETED) -> BlockResult:
-    """The workspace has grown too much, by the limit that ``field`` sets."""
+    """The result of a block that exceeds the quota of the workspace, which is the setting ``field``."""
     limit = limit_sentence(Cause.DISK, field)
     return BlockResult(DISK_EXIT_CODE, outcome, limit, f"{limit} Remove files that are not needed.")
 
 
 def limit_behind(ending: Exit, sandbox: Sandbox | None, output: BoundedOutput) -> str | None:
-    """Which limit of the sandbox ended a block like that, if one did."""
+    """The limit of the sandbox that explains the exit of a block, if one does."""
     if sandbox is None:
         return None
     return diagnose(

@@ -6,7 +6,6 @@ import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any
 
 from autogen_core import CancellationToken
@@ -15,11 +14,11 @@ from pydantic import Field, field_validator
 
 from codeact_team.core.aio import Turns, to_the_end
 from codeact_team.core.execution import Artifact, BoundName, ExecutionResult, HostTools, SessionResult
-from codeact_team.core.executor_interface import Changes, Checkpoint, Emit, SessionCodeExecutor
+from codeact_team.core.executor_interface import Checkpoint, Emit, SessionCodeExecutor
 from codeact_team.errors import ForkError, SandboxError, SettingError
 from codeact_team.executors.base import SandboxedCodeExecutor
+from codeact_team.executors.environment import Environment
 from codeact_team.executors.lifecycle import Generation, Lifecycle
-from codeact_team.executors.place import Place
 from codeact_team.executors.running import (
     LOST_EXIT_CODE,
     AnyRunner,
@@ -31,15 +30,16 @@ from codeact_team.executors.running import (
     Setup,
 )
 from codeact_team.executors.settings import ExecutorConfig
+from codeact_team.executors.workspace.workspace import SandboxWorkspace
 from codeact_team.sandbox.base import STOPPED, Exit
 from codeact_team.session.connection import Report
 from codeact_team.session.host import Session, add_artifact
-from codeact_team.session.protocol import KEPT_APART, MAX_CODE_BYTES, MAX_FILE_BYTES, MAX_FORKS, MIB
+from codeact_team.session.protocol import MAX_CODE_BYTES, MAX_FORKS, MIB
 
 logger = logging.getLogger(__name__)
 
 LANGUAGES = {"python": "python", "sh": "sh", "shell": "sh", "bash": "bash"}
-"""What a session runs: by label, the interpreter or shell that runs it."""
+"""The languages of a session: by label, the interpreter or shell that runs them."""
 MAX_NAMES = 40
 """How many names of one call are reported."""
 
@@ -91,7 +91,7 @@ class LivingInterpreter(CodeRunner[tuple[str, str], _InterpreterEnd]):
         self._add_setup(config.setup)
 
     def add_setup(self, code: str) -> None:
-        """Run ``code`` in each fresh interpreter; the same code is added once."""
+        """Run ``code`` in each fresh interpreter. The same code is added once."""
         self._add_setup(code)
 
     def _add_setup(self, code: str, *, may_read_data: bool = True) -> None:
@@ -102,7 +102,7 @@ class LivingInterpreter(CodeRunner[tuple[str, str], _InterpreterEnd]):
 
     @property
     def session(self) -> Session | None:
-        """What can be asked, if anything can."""
+        """The session, while it is alive."""
         return self._session if self._session is not None and self._session.alive else None
 
     @property
@@ -113,19 +113,19 @@ class LivingInterpreter(CodeRunner[tuple[str, str], _InterpreterEnd]):
     def interpreter_loss(self) -> str:
         return "" if self._session is None else self._session.interpreter_loss
 
-    async def open(self, place: Place) -> None:
-        if self._session is not None or place.sandbox is None:
+    async def open(self, environment: Environment) -> None:
+        if self._session is not None or environment.sandbox is None:
             return
-        session = Session(place.sandbox)
+        session = Session(environment.sandbox)
         if (unguarded := await session.start()) is not None:
-            # code could tamper with what it says of others
-            if place.must_guard:
+            # code could tamper with the reports of later blocks
+            if environment.must_guard:
                 await to_the_end(session.aclose())
                 raise SandboxError(f"no session is possible in this sandbox: {unguarded}")
             logger.warning("%s", unguarded)
         self._session = session
 
-    async def is_well(self, place: Place, call: Call) -> bool:
+    async def is_well(self, environment: Environment, call: Call) -> bool:
         return self.session is not None and await self.session.answers(call)
 
     def take_over(self, other: AnyRunner) -> None:
@@ -137,11 +137,11 @@ class LivingInterpreter(CodeRunner[tuple[str, str], _InterpreterEnd]):
         if session is None:
             return None
         if not session.busy:
-            # else whoever reads what comes of the block ends it
+            # a block that runs is ended by whoever reads its output
             await session.aclose()
         return None if session.ending is None else session.ending.lost
 
-    async def renew(self, place: Place, *, in_use: bool) -> None:
+    async def renew(self, environment: Environment, *, in_use: bool) -> None:
         if (session := self._session) is None:
             return
         if in_use:
@@ -168,7 +168,7 @@ class LivingInterpreter(CodeRunner[tuple[str, str], _InterpreterEnd]):
     async def run(
         self,
         program: tuple[str, str],
-        place: Place,
+        environment: Environment,
         call: Call,
         output: BoundedOutput,
         tools: HostTools | None = None,
@@ -217,16 +217,55 @@ class LivingInterpreter(CodeRunner[tuple[str, str], _InterpreterEnd]):
         return result
 
 
+def _later(names: list[BoundName], report: Report) -> list[BoundName]:
+    """The names that were bound, in the order of their last binding."""
+    bound = {name.name: name for name in names}
+    for name in report.names:
+        bound.pop(name.name, None)
+        bound[name.name] = BoundName(name.name, name.type, name.size, name.preview)
+    return list(bound.values())
+
+
+class SessionCheckpoint(Checkpoint):
+    """A branch of a session in which nothing runs.
+
+    Args:
+        session: The branch.
+        generation: The generation of the session when the branch was made.
+        of: The executor of the session.
+    """
+
+    def __init__(self, session: Session, generation: Generation, of: InterpreterCodeExecutor) -> None:
+        self.session = session
+        self.generation = generation
+        self.of = of
+
+    async def aclose(self) -> None:
+        await self.session.aclose()
+
+
 class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
-    """Runs code in one living interpreter, in a sandbox that starts on first use."""
+    """Runs code in one living interpreter, which can be forked, in a sandbox that starts on first use.
+
+    Args:
+        config: The settings.
+        environment: Where the code runs.
+        interpreter: The interpreter; by default a new one.
+        turns: Held by whoever runs code; by default those of the environment.
+    """
 
     _config: SessionConfig
 
     def __init__(
-        self, config: SessionConfig, place: Place, interpreter: LivingInterpreter | None = None
+        self,
+        config: SessionConfig,
+        environment: Environment,
+        interpreter: LivingInterpreter | None = None,
+        turns: Turns | None = None,
     ) -> None:
         self._interpreter = interpreter or LivingInterpreter(config)
-        super().__init__(config, place, self._interpreter)
+        super().__init__(config, environment, self._interpreter, turns)
+        self.workspace.use_session(self._running_session, self._remove_at_end)
 
     async def run_code_blocks(
         self,
@@ -237,134 +276,78 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
         tools: HostTools | None = None,
         emit: Emit | None = None,
     ) -> ExecutionResult:
-        call = Call(cancellation_token, self if user is None else user, tools, self._place)
+        call = Call(cancellation_token, self if user is None else user, tools, self._environment)
         return await self._run(code_blocks, call, emit)
 
     def add_setup(self, code: str) -> None:
         self._interpreter.add_setup(code)
-
-    async def put_file(self, path: str, data: bytes | str, *, temporary: bool = False) -> str:
-        _check_path(path)
-        if temporary and "/" in path:
-            raise SettingError(f"{path}: a temporary file has a name and no directory")
-        if isinstance(data, str):
-            data = data.encode()
-        if len(data) > MAX_FILE_BYTES:
-            raise SettingError(
-                f"{path}: {len(data)} bytes are too many; a file may have {MAX_FILE_BYTES // MIB} MiB"
-            )
-        async with self._turns:
-            session = await self._running_session()
-            if temporary:
-                path = f"{KEPT_APART}/{path}"
-                self._place.workspace.remove_at_end(path)
-            await session.put_file(path, data)
-        return path
-
-    async def get_file(self, path: str) -> bytes:
-        _check_path(path)
-        async with self._turns:
-            return await (await self._running_session()).get_file(path)
-
-    async def list_files(self) -> dict[str, int]:
-        async with self._turns:
-            return await (await self._running_session()).list_files()
 
     async def _running_session(self) -> Session:
         await self._life.start(for_use=True)
         assert self._interpreter.session is not None, "it has just started"
         return self._interpreter.session
 
-
-def _later(names: list[BoundName], report: Report) -> list[BoundName]:
-    """The names that were bound, in the order in which they were bound last."""
-    bound = {name.name: name for name in names}
-    for name in report.names:
-        bound.pop(name.name, None)
-        bound[name.name] = BoundName(name.name, name.type, name.size, name.preview)
-    return list(bound.values())
-
-
-def _check_path(path: str) -> None:
-    parts = PurePosixPath(path)
-    if not parts.parts or parts.is_absolute() or ".." in parts.parts or "\0" in path:
-        raise SettingError(f"{path!r} is not the path of a file below the workspace")
-
-
-class SessionCheckpoint(Checkpoint):
-    """A branch of a session in which nothing runs.
-
-    Args:
-        session: The branch.
-        generation: What ran in the session when it was made.
-        of: The executor of the session.
-    """
-
-    def __init__(self, session: Session, generation: Generation, of: BranchingCodeExecutor) -> None:
-        self.session = session
-        self.generation = generation
-        self.of = of
-
-    async def aclose(self) -> None:
-        await self.session.aclose()
-
-
-class BranchingCodeExecutor(InterpreterCodeExecutor):
-    """Runs code in a living interpreter that can be copied."""
+    def _remove_at_end(self, path: str) -> None:
+        self._environment.directory.remove_at_end(path)
 
     async def fork(self, count: int = 1) -> Sequence[SessionCodeExecutor]:
         async with self._turns:
             session = await self._set_up_session()
-            async with self._place.copying:
+            async with self._environment.copying:
                 sessions = await self._copies_of(session, count)
             return [
-                SessionBranch(self._config, self._place, self._interpreter, one, self) for one in sessions
+                SessionBranch(self._config, self._environment, self._interpreter, one, self)
+                for one in sessions
             ]
 
     async def promote(self, branch: SessionCodeExecutor, *, user: object | None = None) -> None:
         if not isinstance(branch, SessionBranch) or branch.of is not self:
             raise SettingError("only a branch of this executor can take its place")
         async with self._turns, branch.turns:
-            await self._go_on_from(
+            await self._continue_from(
                 branch.own_session(), branch.generation, "a branch has taken its place", user
             )
 
     async def checkpoint(self) -> Checkpoint:
         async with self._turns:
             session = await self._set_up_session()
-            async with self._place.copying:
+            async with self._environment.copying:
                 [copy] = await self._copies_of(session, 1)
             return SessionCheckpoint(copy, self._users.generation, self)
 
     async def rollback(self, to: Checkpoint, *, user: object | None = None) -> None:
         if not isinstance(to, SessionCheckpoint) or to.of is not self:
             raise SettingError("only a checkpoint of this executor can be gone back to")
-        # for a moment there are the old files and the new ones, but not of several branches at once
-        async with self._turns, self._place.copying:
+        # for a moment there are old and new files, but not those of several branches at once
+        async with self._turns, self._environment.copying:
             if not to.session.alive:
                 raise SandboxError(
                     "the checkpoint is gone: it was closed, or the session was restarted or lost"
                 )
-            # it stays, to be gone back to again
+            # the checkpoint itself stays for another rollback
             [copy] = await self._copies_of(to.session, 1, replaced=self._interpreter.session)
-            await self._go_on_from(copy, to.generation, "it was set back to an earlier state", user)
+            await self._continue_from(copy, to.generation, "it was set back to an earlier state", user)
 
     async def _copies_of(
         self, session: Session, count: int, *, replaced: Session | None = None
     ) -> Sequence[Session]:
-        """Fork a session, unless that is no number of branches, or its workspace is too large to be copied so often.
+        """Fork a session, unless copies of its workspace would exceed the quota.
 
         Args:
-            session: It.
-            count: How often.
-            replaced: The session whose place a copy takes.
+            session: The session.
+            count: The number of copies.
+            replaced: The session that a copy will replace.
+
+        Raises:
+            SettingError: If ``count`` is out of range.
+            ForkError: If it cannot be forked.
         """
         most = MAX_FORKS - 1
         # True is an integer, too
         if type(count) is not int or not 1 <= count <= most:
             raise SettingError(f"`count` is {count!r}: a session can be forked into 1 to {most} branches")
         home = None if replaced is None else replaced.home
-        exceeded = await self._place.growth.exceeded_by_copies(session.home, count, replaced=home)
+        exceeded = await self._environment.quota.exceeded_by_copies(session.home, count, replaced=home)
         if exceeded is not None:
             raise ForkError(
                 f"this session cannot be forked now: copies of its workspace would exceed {exceeded}; stop branches, close "
@@ -372,38 +355,38 @@ class BranchingCodeExecutor(InterpreterCodeExecutor):
             )
         return await session.fork(count)
 
-    async def _go_on_from(
+    async def _continue_from(
         self, branch: Session, generation: Generation, loss: str, user: object | None
     ) -> None:
         if (session := self._interpreter.session) is None:
             raise SandboxError("nothing can go on from there: the session has ended")
         await session.promote(branch)
-        told = self if user is None else user
-        self._users.replace(loss, told=told, by=generation.forked(session.interpreter))
+        asker = self if user is None else user
+        self._users.replace(loss, known_to=asker, by=generation.forked(session.interpreter))
 
     async def _set_up_session(self) -> Session:
-        """The session, with an interpreter in which the setup has run."""
+        """The session, after its setup has run."""
         if not self._life.ready:
-            call = Call(CancellationToken(), self, None, self._place)
+            call = Call(CancellationToken(), self, None, self._environment)
             try:
                 await self._get_ready(call)
             finally:
                 call.stop.cancel()
                 await call.end()
         session = await self._running_session()
-        # of what ends with the sandbox, nobody else removes the directory
-        self._place.workspace.remove_at_end(session.forks_in)
+        # what ends with the sandbox does not remove it
+        self._remove_at_end(session.forks_in)
         return session
 
 
 class BranchLife(Lifecycle):
-    """From the fork to the end of a branch, which is not started again."""
+    """From the fork to the end of a branch, which cannot be started again."""
 
     async def prepare(self) -> None:
-        """There is nothing to get."""
+        """Do nothing: a branch needs nothing."""
 
     async def start(self, *, for_use: bool = False) -> None:
-        """See that it is there.
+        """Do nothing, as a branch begins with its fork.
 
         Raises:
             SandboxError: If it has ended.
@@ -423,7 +406,7 @@ class BranchLife(Lifecycle):
 
 
 class BranchInterpreter(LivingInterpreter):
-    """The interpreter of a branch: a copy of another one, the setup and all."""
+    """The interpreter of a branch: a copy of another one, including its setup."""
 
     loss = "The interpreter was lost: {}. With it, this branch of the session has ended: its variables and files are gone."
     loss_before = loss
@@ -434,15 +417,15 @@ class BranchInterpreter(LivingInterpreter):
         self._session = session
 
 
-class SessionBranch(BranchingCodeExecutor):
+class SessionBranch(InterpreterCodeExecutor):
     """A branch of a session, as :meth:`SessionCodeExecutor.fork` makes them.
 
     Args:
         config: The settings of the session.
-        place: Where it is.
-        interpreter: The session's.
+        environment: Its environment.
+        interpreter: Its interpreter.
         session: The branch of it.
-        of: The executor of the session.
+        of: Its executor.
     """
 
     life_kind = BranchLife
@@ -450,23 +433,26 @@ class SessionBranch(BranchingCodeExecutor):
     def __init__(
         self,
         config: SessionConfig,
-        place: Place,
+        environment: Environment,
         interpreter: LivingInterpreter,
         session: Session,
-        of: BranchingCodeExecutor,
+        of: InterpreterCodeExecutor,
     ) -> None:
-        super().__init__(config, place, BranchInterpreter(config, session, interpreter.setup))
+        turns = Turns()
+        self._branch_workspace = SandboxWorkspace(environment.location, turns)
+        branch_interpreter = BranchInterpreter(config, session, interpreter.setup)
+        super().__init__(config, environment, branch_interpreter, turns)
         self.of = of
         self._users.generation = of._users.generation.forked(session.interpreter)
 
     @property
     def turns(self) -> Turns:
-        """Who runs code has them."""
+        """Held by whoever runs code."""
         return self._turns
 
     @property
     def generation(self) -> Generation:
-        """What runs in it."""
+        """Its present generation."""
         return self._users.generation
 
     def own_session(self) -> Session:
@@ -479,13 +465,10 @@ class SessionBranch(BranchingCodeExecutor):
             raise SandboxError("the branch has ended")
         return session
 
-    async def changed_files(self) -> Changes:
-        """What it has changed shows once it is promoted."""
-        return Changes()
-
-    async def saved_pictures(self, most: int) -> Sequence[Artifact]:
-        """What it has saved shows once it is promoted."""
-        return ()
+    @property
+    def workspace(self) -> SandboxWorkspace:
+        """The files of the branch. Their changes show once it is promoted."""
+        return self._branch_workspace
 
     def _to_config(self) -> Any:
         raise SettingError("a branch of a session has no config: dump the executor of the session")

@@ -14,18 +14,15 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from codeact_team.core.events import OpenQuestion
+from codeact_team.core.files import below, lock, open_regular, opened, parent_of
 from codeact_team.core.redaction import credentials_of_environment
+from codeact_team.core.trees import files_below, move, remove
 from codeact_team.errors import JournalError, SettingError
-from codeact_team.executors.files.directories import below
 from codeact_team.runs.journal.past import Past
 from codeact_team.runs.journal.recorded_run import RecordedRun
 from codeact_team.runs.journal.recorder import Recorder
 from codeact_team.runs.journal.run_directory import About, RunDirectory, runs_in
 from codeact_team.runs.result import RunEnding, RunResult
-from codeact_team.sandbox.system.file_locks import lock
-from codeact_team.sandbox.system.named_paths import parent_of
-from codeact_team.sandbox.system.regular_files import open_regular
-from codeact_team.sandbox.system.trees import remove
 from codeact_team.tools.approvals import AskedQuestion, read_answer
 
 
@@ -101,12 +98,11 @@ class KeptRun:
     @cached_property
     def size(self) -> int:
         """All that is kept of it, in bytes. Blocks."""
-        return sum(
-            entry.stat(follow_symlinks=False).st_size
-            for folder, _, _ in os.walk(self.directory.path)
-            for entry in os.scandir(folder)
-            if not entry.is_dir(follow_symlinks=False)
-        )
+        size = 0
+        with suppress(OSError), opened(self.directory.path) as top:
+            for _, _, status in files_below(top):
+                size += status.st_size
+        return size
 
     def remove(self) -> bool:
         """Remove it, unless it goes on; whether it is gone. Blocks.
@@ -121,7 +117,7 @@ class KeptRun:
                     if not stat.S_ISREG(os.stat(lines.name, dir_fd=directory, follow_symlinks=False).st_mode):
                         # no process holds what cannot be a journal
                         odd = f"{lines.name}.odd"
-                        os.rename(lines.name, odd, src_dir_fd=directory, dst_dir_fd=directory)
+                        move(lines.name, odd, within=directory, to=directory)
                 descriptor = open_regular(lines, os.O_RDWR | os.O_CREAT)
                 try:
                     if not lock(descriptor):

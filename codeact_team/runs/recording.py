@@ -25,10 +25,11 @@ from codeact_team.core.aio import to_the_end
 from codeact_team.core.effects import Effect, Event, Numbers, Perform, tell
 from codeact_team.core.events import Opened, RunParked
 from codeact_team.core.executor_interface import ChangedFile, StreamingCodeExecutor
+from codeact_team.core.files import opened, opened_file
 from codeact_team.core.redaction import credentials_of_environment, names_in_placeholders
-from codeact_team.core.visibility import cut, visible
+from codeact_team.core.trees import files_below
+from codeact_team.core.visibility import cut, readable, visible
 from codeact_team.errors import JournalError
-from codeact_team.executors.files.saving import readable
 from codeact_team.runs.journal.blobs import DEFAULT_MIB
 from codeact_team.runs.journal.log import LogReader
 from codeact_team.runs.journal.parking import Parking
@@ -39,7 +40,6 @@ from codeact_team.runs.journal.resumption import Resumption
 from codeact_team.runs.journal.run_directory import ADVICE, About, RunDirectory, new_id
 from codeact_team.runs.journal.seal import key_file
 from codeact_team.runs.result import RunEnding, RunResult
-from codeact_team.sandbox.system.regular_files import open_regular
 from codeact_team.tools.approvals import AskedQuestion, current_handler
 
 logger = logging.getLogger(__name__)
@@ -462,11 +462,11 @@ def _named_in(top: Path, placeholder: re.Pattern[bytes]) -> set[str]:
     """The names in placeholders in the files below a directory. Those that are not found are not filled."""
     found: set[str] = set()
     left = _MOST_READ
-    for folder, _, files in os.walk(top):
-        for name in files:
+    with suppress(OSError), opened(top) as directory:
+        for inner, name, _ in files_below(directory):
             before = b""
-            with suppress(OSError), open(open_regular(Path(folder, name)), "rb") as file:
-                while left > 0 and (piece := file.read(_PIECE)):
+            with suppress(OSError), opened_file(inner.descriptor, name) as file:
+                while left > 0 and (piece := os.read(file, _PIECE)):
                     left -= len(piece)
                     found |= {each.decode(errors="replace") for each in placeholder.findall(before + piece)}
                     before = piece[-_OVERLAP:]

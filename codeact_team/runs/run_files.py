@@ -14,16 +14,16 @@ from typing import Any
 from codeact_team.agents.block_calls import AgentBlock
 from codeact_team.agents.codeact.attempts import Promotion
 from codeact_team.core.aio import to_the_end
+from codeact_team.core.atomic_files import Directory
 from codeact_team.core.component_effects import CodeEffect
 from codeact_team.core.effects import Effect, Event, Perform, tell
 from codeact_team.core.events import ArtifactKept, ArtifactReference, BlockEnded
 from codeact_team.core.execution import Artifact, SessionResult
-from codeact_team.core.executor_interface import Change, ChangedFile, StreamingCodeExecutor, Workspace
+from codeact_team.core.executor_interface import Change, ChangedFile, StreamingCodeExecutor
+from codeact_team.core.files import below, opened, parent_of
+from codeact_team.core.trees import DIRECTORY
+from codeact_team.core.visibility import readable
 from codeact_team.errors import CodeActTeamError, SettingError
-from codeact_team.executors.files.directories import Directory, below, opened
-from codeact_team.executors.files.saving import readable
-from codeact_team.sandbox.system.named_paths import parent_of
-from codeact_team.sandbox.system.trees import DIRECTORY
 
 logger = logging.getLogger(__name__)
 
@@ -211,12 +211,12 @@ class RunFiles:
             return
         name = stem + _ENDINGS.get(artifact.mime_type.partition(";")[0].strip().lower(), ".bin")
         try:
-            name = await executor.add_file(name, artifact.data)
+            name = await executor.workspace.add(name, artifact.data)
         except (OSError, CodeActTeamError) as error:
             logger.warning("%s could not be kept in the workspace: %s", name, error)
             return
         place = executor.workspace
-        path = None if place is None or place.path is None or not place.lasts else str(place.path / name)
+        path = None if place.path is None or not place.lasts else str(place.path / name)
         told = ArtifactReference.of(artifact)
         tell(ArtifactKept(agent=effect.source, file=name, path=path, artifact=told))
 
@@ -253,8 +253,8 @@ class RunFiles:
         self._copied = set()
         for number, executor in enumerate(executors, 1):
             try:
-                changes = await executor.changed_files()
-                place = executor.workspace or Workspace(None, lasts=False)
+                place = executor.workspace
+                changes = await place.changed()
                 # two executors may have the same directory
                 key = place.path or Path(f"/{number}")
                 new = [file for file in changes.files if (key, file.path) not in seen]
@@ -324,7 +324,7 @@ class RunFiles:
         expected = await to_the_end(asyncio.to_thread(_expected, top, files))
         await self._note_copies([*expected])
         with below(target, inner) as directory:
-            saved = await executor.save_files(files, directory)
+            saved = await executor.workspace.save(files, directory)
         copies = [None if one.copy is None else os.path.join(top, one.copy) for one in saved]
         # other names, where something else had these
         if others := [copy for copy in copies if copy is not None and copy not in expected]:

@@ -41,8 +41,8 @@ def _remove_all() -> None:
 
 def _left_notes() -> list[Path]:
     try:
-        with os.scandir(tempfile.gettempdir()) as entries:
-            return [Path(entry.path) for entry in entries if _NOTE.fullmatch(entry.name)]
+        place = Path(tempfile.gettempdir())
+        return [place / name for name in os.listdir(place) if _NOTE.fullmatch(name)]
     except OSError as error:
         logger.debug("notes of killed runs cannot be found: %s", error)
         return []

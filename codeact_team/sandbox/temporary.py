@@ -5,13 +5,14 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
-from codeact_team.sandbox.system import trees
+from codeact_team.core import trees
 
 NOBODY = 65534
 """The user to whom root gives a directory in which the code of a container works."""
@@ -97,21 +98,21 @@ def _make_held(place: Path | None) -> tuple[str, int]:
 
 def _orphaned_in(place: Path) -> list[Path]:
     try:
-        with os.scandir(place) as entries:
-            return [Path(entry.path) for entry in entries if _is_orphaned(entry)]
+        return [
+            place / name for name in os.listdir(place) if _NAME.fullmatch(name) and _is_orphaned(place / name)
+        ]
     except OSError:
         # it does not exist, or this user cannot read it
         return []
 
 
-def _is_orphaned(entry: os.DirEntry[str]) -> bool:
-    if _NAME.fullmatch(entry.name) is None or not entry.is_dir(follow_symlinks=False):
-        return False
+def _is_orphaned(path: Path) -> bool:
     try:
+        status = path.lstat()
         # not of this user
-        if entry.stat(follow_symlinks=False).st_uid not in _owners():
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid not in _owners():
             return False
-        with _taken_over(Path(entry.path)) as is_ours:
+        with _taken_over(path) as is_ours:
             return is_ours
     except OSError:
         # another process has just removed it

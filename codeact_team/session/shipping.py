@@ -17,6 +17,7 @@ from codeact_team.sandbox.base import LoadedAhead
 
 _PACKAGE = __name__.rpartition(".")[0]
 _SYSTEM = "codeact_team.sandbox.system"
+_TREES = "codeact_team.core.trees"
 _RUNNER = f"{_PACKAGE}.runner"
 _BOOTSTRAP = f"{_RUNNER}.bootstrap"
 _SUPERVISOR, _INTERPRETER = f"{_RUNNER}.supervisor.supervisor", f"{_RUNNER}.interpreter.interpreter"
@@ -50,11 +51,13 @@ def payload(*, plain: bool = False) -> bytes:
         f"{_PACKAGE}.protocol": root / "protocol.py",
         **_modules(root / "runner", _RUNNER),
         **_modules(resources.files(_SYSTEM), _SYSTEM),
+        _TREES: resources.files("codeact_team") / "core" / "trees.py",
     }
     packages = {name.rpartition(".")[0] for name in files}
     # their content is for the host only
     runner: dict[str, _Source] = {
-        name: (_origin(name), True, "") for name in ("codeact_team", _PACKAGE, _SYSTEM.rpartition(".")[0])
+        name: (_origin(name), True, "")
+        for name in ("codeact_team", _PACKAGE, _SYSTEM.rpartition(".")[0], _TREES.rpartition(".")[0])
     }
     for name, file in files.items():
         is_code = plain and name != _BOOTSTRAP

@@ -38,7 +38,7 @@ async def test_code_in_the_output_is_run_by_nobody(session: Session):
     result = await RoundRobinGroupChat([agent, other], max_turns=2).run(task=TASK)
     assert any("pwned" in message.to_text() for message in result.messages)
     assert second.executed == []
-    assert "pwned" not in await session.list_files()
+    assert "pwned" not in await session.workspace.list()
 
 
 async def test_nor_is_code_in_a_final_answer(session: Session):
@@ -141,7 +141,7 @@ async def test_a_link_in_the_place_of_what_is_kept_apart_leads_nowhere(tmp_path:
 async def test_output_that_is_not_cut_is_kept_nowhere(tmp_path: Path):
     async with own_session(work_dir=tmp_path) as executor:
         await turn(agent_of(replay(py("print('x' * 15_000)"), "Long."), executor))
-        assert await executor.list_files() == {}
+        assert await executor.workspace.list() == {}
 
 
 async def test_where_it_cannot_be_kept_the_run_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture):

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from support.executing import ALL_KINDS, KINDS, Kind, goes_on, why_not_confined
 
+from codeact_team.core import trees
 from codeact_team.executors import command_line
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.session import InterpreterCodeExecutor
-from codeact_team.sandbox.system import trees
 from codeact_team.session import host as escalation
 
 MORE_LANGUAGES = {"sorted": "sort", "twice": """sh -c 'sh "$0"; sh "$0"'"""}

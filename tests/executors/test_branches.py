@@ -20,13 +20,13 @@ from support.small_disk import small_disk
 
 from codeact_team.core.execution import ExecutionResult, SessionResult
 from codeact_team.errors import ForkError, SandboxError, SettingError
-from codeact_team.executors.session import BranchingCodeExecutor
+from codeact_team.executors.session import InterpreterCodeExecutor
 
 pytestmark = one_interpreter
 
 
 @pytest.fixture
-async def session(executor: BranchingCodeExecutor) -> BranchingCodeExecutor:
+async def session(executor: InterpreterCodeExecutor) -> InterpreterCodeExecutor:
     await executor.restart()
     return executor
 
@@ -43,11 +43,11 @@ begun.acquire()
 """
 
 
-async def run_for(user: object, session: BranchingCodeExecutor, code: str) -> ExecutionResult:
+async def run_for(user: object, session: InterpreterCodeExecutor, code: str) -> ExecutionResult:
     return await session.run_code_blocks([CodeBlock(code, "python")], CancellationToken(), user=user)
 
 
-async def test_branches_have_the_variables_and_go_ways_of_their_own(session: BranchingCodeExecutor) -> None:
+async def test_branches_have_the_variables_and_go_ways_of_their_own(session: InterpreterCodeExecutor) -> None:
     await output(session, "x = [1]")
     branches = await session.fork(3)
     said_there = await asyncio.gather(
@@ -62,7 +62,7 @@ async def test_branches_have_the_variables_and_go_ways_of_their_own(session: Bra
     assert await output(session, "x") == "[1]\n"
 
 
-async def test_branches_have_files_of_their_own_by_relative_paths(session: BranchingCodeExecutor) -> None:
+async def test_branches_have_files_of_their_own_by_relative_paths(session: InterpreterCodeExecutor) -> None:
     await output(
         session,
         "import os; os.makedirs('a/b'); os.symlink('a', 'link')\nwith open('a/b/f', 'w') as f: f.write('1')",
@@ -73,10 +73,10 @@ async def test_branches_have_files_of_their_own_by_relative_paths(session: Branc
     assert (await run(branch, code)).output == f"1 {0o750} a\n"
     await run(branch, "open('a/b/f', 'w').write('2'); open('new', 'w').close()")
     assert await output(session, "open('a/b/f').read(), os.path.exists('new')") == "('1', False)\n"
-    assert set(await branch.list_files()) == {"a/b/f", "new"}
-    assert set(await session.list_files()) == {"a/b/f"}
-    assert await branch.get_file("a/b/f") == b"2"
-    await branch.put_file("given", b"x")
+    assert set(await branch.workspace.list()) == {"a/b/f", "new"}
+    assert set(await session.workspace.list()) == {"a/b/f"}
+    assert await branch.workspace.get("a/b/f") == b"2"
+    await branch.workspace.put("given", b"x")
     # a shell block goes on in the branch's directory, too
     assert (await run(branch, "cat given; ls", language="sh")).output == "xa\ngiven\nlink\nnew\n"
     await branch.stop()
@@ -85,7 +85,7 @@ async def test_branches_have_files_of_their_own_by_relative_paths(session: Branc
 
 
 async def test_a_branch_is_where_the_code_was_in_the_workspace(
-    session: BranchingCodeExecutor, work_dir: Path
+    session: InterpreterCodeExecutor, work_dir: Path
 ) -> None:
     await output(session, "import os; os.mkdir('deep'); os.chdir('deep')")
     await output(session, "mkdir shells; cd shells; export WORD=here", language="sh")
@@ -103,7 +103,7 @@ async def test_a_branch_is_where_the_code_was_in_the_workspace(
 
 
 async def test_a_branch_takes_the_place_of_its_session(
-    session: BranchingCodeExecutor, work_dir: Path
+    session: InterpreterCodeExecutor, work_dir: Path
 ) -> None:
     await output(session, "x = 1\nopen('old', 'w').close()")
     first, second = await session.fork(2)
@@ -126,12 +126,12 @@ async def test_a_branch_takes_the_place_of_its_session(
 
 
 async def test_what_is_kept_for_the_code_to_read_is_there_in_a_branch_and_after_it(
-    session: BranchingCodeExecutor,
+    session: InterpreterCodeExecutor,
 ) -> None:
-    before = await session.put_file("before.txt", "1", temporary=True)
+    before = await session.workspace.put("before.txt", "1", temporary=True)
     first, second = await session.fork(2)
-    made = await first.put_file("made.txt", "2", temporary=True)
-    assert await first.get_file(before) == b"1"
+    made = await first.workspace.put("made.txt", "2", temporary=True)
+    assert await first.workspace.get(before) == b"1"
     await session.promote(first)
     assert await output(session, f"open({before!r}).read(), open({made!r}).read()") == "('1', '2')\n"
     # the directory has those of the branches, too
@@ -142,7 +142,7 @@ async def test_what_is_kept_for_the_code_to_read_is_there_in_a_branch_and_after_
 
 
 async def test_a_session_is_set_back_to_a_checkpoint_as_often_as_one_likes(
-    session: BranchingCodeExecutor, work_dir: Path
+    session: InterpreterCodeExecutor, work_dir: Path
 ) -> None:
     await output(session, "x = [1]\nwith open('f', 'w') as f: f.write('before')")
     checkpoint = await session.checkpoint()
@@ -162,7 +162,7 @@ async def test_a_session_is_set_back_to_a_checkpoint_as_often_as_one_likes(
 
 
 async def test_others_are_told_that_their_variables_are_other_ones_now(
-    session: BranchingCodeExecutor,
+    session: InterpreterCodeExecutor,
 ) -> None:
     class User:
         pass
@@ -197,7 +197,7 @@ async def test_others_are_told_that_their_variables_are_other_ones_now(
     ids=["thread", "bare thread", "file", "database", "socket", "pipe", "process", "daemon", "shared memory", "task"],
 )  # fmt: skip
 async def test_what_a_copy_could_not_have_is_named(
-    session: BranchingCodeExecutor, code: str, obstacle: str
+    session: InterpreterCodeExecutor, code: str, obstacle: str
 ) -> None:
     await output(session, code)
     with pytest.raises(ForkError, match=f"cannot be forked now: .*{re.escape(obstacle)}"):
@@ -211,7 +211,7 @@ async def test_what_a_copy_could_not_have_is_named(
 
 @pytest.mark.parametrize("count", [0, -1, 64, 200, 10**12, 1.5, "2", True])
 async def test_a_number_of_branches_that_cannot_be_is_refused_in_words(
-    session: BranchingCodeExecutor, count: Any
+    session: InterpreterCodeExecutor, count: Any
 ) -> None:
     await output(session, "kept = 1")
     with pytest.raises((ForkError, SettingError), match=r"branches|`count`"):
@@ -221,7 +221,7 @@ async def test_a_number_of_branches_that_cannot_be_is_refused_in_words(
 
 async def test_the_limit_of_the_workspace_holds_for_all_its_copies(kind: Kind, tmp_path: Path) -> None:
     executor = kind.make(work_dir=tmp_path, workspace_mib=64)
-    assert isinstance(executor, BranchingCodeExecutor)
+    assert isinstance(executor, InterpreterCodeExecutor)
     await output(executor, "with open('large', 'wb') as file: file.write(bytes([1]) * (20 << 20))")
     with pytest.raises(ForkError, match=r"copies of its workspace would exceed workspace_mib: 64"):
         await executor.fork(8)
@@ -262,7 +262,7 @@ async def test_what_copies_take_is_counted_whatever_the_names_of_the_files(
     kind: Kind, tmp_path: Path, code: str
 ) -> None:
     executor = kind.make(work_dir=tmp_path, workspace_mib=64)
-    assert isinstance(executor, BranchingCodeExecutor)
+    assert isinstance(executor, InterpreterCodeExecutor)
     await output(executor, f"import os\n{code}")
     with suppress(ForkError):
         await executor.fork(4)
@@ -271,7 +271,7 @@ async def test_what_copies_take_is_counted_whatever_the_names_of_the_files(
 
 
 async def test_names_of_one_file_are_so_in_a_branch_and_where_it_is_promoted(
-    session: BranchingCodeExecutor,
+    session: InterpreterCodeExecutor,
 ) -> None:
     await output(
         session, "import os; os.mkdir('d'); open('a', 'w').write('1'); os.link('a', 'b'); os.link('a', 'd/c')"
@@ -293,7 +293,7 @@ async def test_names_of_one_file_are_so_in_a_branch_and_where_it_is_promoted(
 
 async def test_the_limit_of_the_workspace_holds_for_copies_made_at_once(kind: Kind, tmp_path: Path) -> None:
     executor = kind.make(work_dir=tmp_path, workspace_mib=64)
-    assert isinstance(executor, BranchingCodeExecutor)
+    assert isinstance(executor, InterpreterCodeExecutor)
     await output(executor, "with open('large', 'wb') as file: file.write(bytes([1]) * (10 << 20))")
     branches: Sequence[Any] = await executor.fork(3)
     forks = (one.fork(2) for one in (executor, *branches))
@@ -307,7 +307,7 @@ async def test_the_limit_of_the_workspace_holds_for_copies_made_at_once(kind: Ki
 async def test_nothing_is_left_of_a_fork_for_which_the_disk_is_too_small(kind: Kind, tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "100m"):
         executor = kind.make(work_dir=tmp_path / "disk", workspace_mib=None)
-        assert isinstance(executor, BranchingCodeExecutor)
+        assert isinstance(executor, InterpreterCodeExecutor)
         await output(executor, "for n in range(2000): open(str(n), 'wb').write(b'x' * (16 << 10))")
         for _ in range(4):
             with pytest.raises(ForkError, match="No space left"):
@@ -322,7 +322,7 @@ async def test_a_session_is_set_back_where_what_is_there_afterwards_is_within_th
     kind: Kind, tmp_path: Path
 ) -> None:
     executor = kind.make(work_dir=tmp_path, workspace_mib=64)
-    assert isinstance(executor, BranchingCodeExecutor)
+    assert isinstance(executor, InterpreterCodeExecutor)
     code = "with open('large', 'wb') as file: file.write(bytes([{}]) * (28 << 20))"
     await output(executor, code.format(1))
     checkpoint = await executor.checkpoint()
@@ -347,10 +347,10 @@ def allocated(directory: Path) -> int:
 
 
 async def test_what_is_of_another_session_or_over_is_refused_in_words(
-    session: BranchingCodeExecutor, kind: Kind, tmp_path: Path
+    session: InterpreterCodeExecutor, kind: Kind, tmp_path: Path
 ) -> None:
     other = kind.make(work_dir=tmp_path)
-    assert isinstance(other, BranchingCodeExecutor)
+    assert isinstance(other, InterpreterCodeExecutor)
     await output(session, "kept = 1")
     foreign, over, before = await other.checkpoint(), await session.checkpoint(), await session.checkpoint()
     await over.aclose()
@@ -372,7 +372,7 @@ async def test_what_is_of_another_session_or_over_is_refused_in_words(
     await other.stop()
 
 
-async def test_what_is_only_read_can_be_copied(session: BranchingCodeExecutor) -> None:
+async def test_what_is_only_read_can_be_copied(session: InterpreterCodeExecutor) -> None:
     await output(session, "with open('f', 'w') as f: f.write('abcdef')")
     await output(session, "f = open('f'); g = open('f', 'rb', buffering=0); f.read(1), g.read(2)\n")
     [branch] = await session.fork()
@@ -383,7 +383,7 @@ async def test_what_is_only_read_can_be_copied(session: BranchingCodeExecutor) -
     await output(session, "f.close(); g.close()")
 
 
-async def test_random_numbers_differ(session: BranchingCodeExecutor) -> None:
+async def test_random_numbers_differ(session: InterpreterCodeExecutor) -> None:
     await output(session, "import random; random.seed(1)")
     branches = await session.fork(2)
     numbers = {(await run(branch, "print(random.random())")).output for branch in branches}
@@ -393,7 +393,7 @@ async def test_random_numbers_differ(session: BranchingCodeExecutor) -> None:
         await branch.stop()
 
 
-async def test_awaiting_blocks_and_tools_go_on_in_branches(session: BranchingCodeExecutor) -> None:
+async def test_awaiting_blocks_and_tools_go_on_in_branches(session: InterpreterCodeExecutor) -> None:
     await output(session, "import asyncio; await asyncio.sleep(0)")
     [branch] = await session.fork()
     for one in (session, branch):
@@ -401,7 +401,7 @@ async def test_awaiting_blocks_and_tools_go_on_in_branches(session: BranchingCod
     await branch.stop()
 
 
-async def test_a_branch_of_one_that_has_called_tools_can_be_forked(session: BranchingCodeExecutor) -> None:
+async def test_a_branch_of_one_that_has_called_tools_can_be_forked(session: InterpreterCodeExecutor) -> None:
     # the thread that waits for answers is not in the branch, and Python counts it all the same
     tools = Offered(echo=echo)
     await output(session, "x = tools.echo(value=1)", tools=tools)
@@ -412,7 +412,7 @@ async def test_a_branch_of_one_that_has_called_tools_can_be_forked(session: Bran
     await checkpoint.aclose()
 
 
-async def test_a_branch_that_ends_itself_is_over_and_hurts_nobody(session: BranchingCodeExecutor) -> None:
+async def test_a_branch_that_ends_itself_is_over_and_hurts_nobody(session: InterpreterCodeExecutor) -> None:
     await output(session, "x = 1")
     first, second = await session.fork(2)
     result = await run(first, "import os, time\nif os.fork() == 0: time.sleep(60)\nos._exit(7)")
@@ -430,7 +430,7 @@ async def test_a_branch_that_ends_itself_is_over_and_hurts_nobody(session: Branc
     await again.stop()
 
 
-async def test_blocks_of_branches_are_stopped_one_by_one(hasty: BranchingCodeExecutor) -> None:
+async def test_blocks_of_branches_are_stopped_one_by_one(hasty: InterpreterCodeExecutor) -> None:
     await output(hasty, "import time; x = 1")
     slow, quick = await hasty.fork(2)
     stopped, fine = await asyncio.gather(
@@ -443,7 +443,7 @@ async def test_blocks_of_branches_are_stopped_one_by_one(hasty: BranchingCodeExe
     await quick.stop()
 
 
-async def test_branches_end_with_a_restart(session: BranchingCodeExecutor) -> None:
+async def test_branches_end_with_a_restart(session: InterpreterCodeExecutor) -> None:
     await output(session, "x = 1")
     [branch] = await session.fork()
     checkpoint = await session.checkpoint()
@@ -458,9 +458,9 @@ async def test_branches_end_with_a_restart(session: BranchingCodeExecutor) -> No
     assert "NameError" in (await run(session, "x")).output
 
 
-async def test_a_branch_has_no_config(session: BranchingCodeExecutor) -> None:
+async def test_a_branch_has_no_config(session: InterpreterCodeExecutor) -> None:
     [branch] = await session.fork()
-    assert isinstance(branch, BranchingCodeExecutor)
+    assert isinstance(branch, InterpreterCodeExecutor)
     with pytest.raises(SettingError, match="has no config"):
         branch.dump_component()
     await branch.stop()
@@ -471,7 +471,7 @@ async def test_an_interpreter_after_a_restart_has_what_the_setup_has_made_and_no
 ) -> None:
     setup = "import random; random.seed(1)\nmade = [0]\nprint('set up')"
     async with kind.make(work_dir=tmp_path, timeout=30, setup=setup, modules={"js": "json"}) as executor:
-        assert isinstance(executor, BranchingCodeExecutor)
+        assert isinstance(executor, InterpreterCodeExecutor)
         said_first = await output(executor, "made.append(1); print(made, random.random(), js.dumps([1]))")
         await output(executor, "leaked = 1")
         for _ in range(3):

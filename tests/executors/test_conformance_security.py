@@ -20,7 +20,7 @@ from support.waiting import until
 from codeact_team.core.execution import Outcome
 from codeact_team.errors import SandboxError
 from codeact_team.executors.base import SandboxedCodeExecutor
-from codeact_team.executors.workspace import HostWorkspace
+from codeact_team.executors.workspace.directory import WorkspaceDirectory
 
 
 def seen(file: Path) -> tuple[str, int]:
@@ -230,7 +230,7 @@ def test_a_workspace_that_is_made_is_closed_to_others_of_the_host(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = os.umask(0)
     try:
-        made = [HostWorkspace(str(tmp_path / "named")).make(), HostWorkspace(None).make()]
+        made = [WorkspaceDirectory(str(tmp_path / "named")).make(), WorkspaceDirectory(None).make()]
     finally:
         os.umask(before)
     assert [stat.S_IMODE(directory.stat().st_mode) for directory in made] == [0o700, 0o700]
@@ -523,7 +523,7 @@ async def test_a_workspace_is_not_led_elsewhere_by_a_link_that_comes_and_goes_wh
 def test_a_workspace_s_way_that_leads_to_itself_is_told(kind: Kind, tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     executor = kind.make(work_dir=tmp_path / "loop" / "in")
-    assert list(executor.loosenings) == []
+    assert list(executor.relaxations) == []
     with pytest.raises(SandboxError, match=r"loop is a link to loop"):
         asyncio.run(run(executor, "1"))
 
@@ -537,15 +537,15 @@ async def test_a_workspace_that_is_replaced_by_a_link_while_it_is_used_is_not_le
     (victim / "file").write_text("secret")
     async with kind.make(work_dir=outer / "in") as executor:
         assert (await run(executor, "open('file', 'w').write('mine')")).exit_code == 0
-        [file] = (await executor.changed_files()).files
+        [file] = (await executor.workspace.changed()).files
         (outer / "in").rename(outer / "old")
         (outer / "in").symlink_to(victim)
         (tmp_path / "out").mkdir()
-        [saved] = await executor.save_files([file], tmp_path / "out")
+        [saved] = await executor.workspace.save([file], tmp_path / "out")
         assert saved.copy is None
         assert "planted" in saved.problem
         with pytest.raises(OSError, match="planted"):
-            await executor.add_file("harm", b"")
+            await executor.workspace.add("harm", b"")
         with pytest.raises(SandboxError, match="is a link to"):
             await run(executor, "open('harm', 'w')")
     assert os.listdir(victim) == ["file"]

@@ -10,11 +10,11 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from support.deep_tree import make_deep_tree
 
+from codeact_team.core import trees
 from codeact_team.errors import SettingError
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.confined import ConfinedCommandLineCodeExecutor
 from codeact_team.executors.docker import DockerCommandLineCodeExecutor
-from codeact_team.sandbox.system import trees
 
 ASKED = """
 import platform

@@ -134,8 +134,8 @@ async def test_functions_are_not_installed_by_a_cancelled_call() -> None:
 
 def test_what_is_looser_than_the_default_is_known() -> None:
     executor = DockerCommandLineCodeExecutor(network="bridge", memory_mib=2048, pids=100, user="0:0")
-    assert executor.loosenings == ("network: bridge", "memory_mib: 2048 (default 1024)", "user: 0:0")
-    assert DockerCommandLineCodeExecutor().loosenings == ()
+    assert executor.relaxations == ("network: bridge", "memory_mib: 2048 (default 1024)", "user: 0:0")
+    assert DockerCommandLineCodeExecutor().relaxations == ()
 
 
 @pytest.mark.parametrize(

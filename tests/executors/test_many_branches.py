@@ -9,7 +9,7 @@ import pytest
 from support.executing import Kind
 from support.in_sessions import output
 
-from codeact_team.executors.session import BranchingCodeExecutor
+from codeact_team.executors.session import InterpreterCodeExecutor
 
 HELD = """
 import os, re
@@ -27,7 +27,7 @@ async def test_nothing_is_left_of_many_forks(kind: Kind) -> None:
     # FORKS=10000 takes some minutes
     count = int(os.environ.get("FORKS", "300"))
     async with kind.make(timeout=30) as session:
-        assert isinstance(session, BranchingCodeExecutor)
+        assert isinstance(session, InterpreterCodeExecutor)
 
         async def fork(times: int) -> None:
             for _ in range(times):

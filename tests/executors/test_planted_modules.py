@@ -8,7 +8,7 @@ from support.executing import living_interpreters
 from support.host_tools import Offered, echo
 
 from codeact_team.core.executor_interface import SessionCodeExecutor
-from codeact_team.executors.session import BranchingCodeExecutor
+from codeact_team.executors.session import InterpreterCodeExecutor
 
 pytestmark = living_interpreters
 
@@ -62,7 +62,7 @@ async def output(executor: SessionCodeExecutor, *code: str) -> str:
     return (await executor.run_code_blocks(blocks, CancellationToken(), tools=Offered(echo=echo))).output
 
 
-async def test_none_is_imported_but_by_the_code_itself(session: BranchingCodeExecutor) -> None:
+async def test_none_is_imported_but_by_the_code_itself(session: InterpreterCodeExecutor) -> None:
     await output(session, PLANT)
     await session.restart()
     [branch] = await session.fork()

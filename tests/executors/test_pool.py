@@ -20,8 +20,8 @@ from support.wheels import make_wheel, use_index
 
 from codeact_team.core.effects import Door, Event
 from codeact_team.errors import SettingError
-from codeact_team.executors import stock
-from codeact_team.executors import stock as memory
+from codeact_team.executors import warm_sandboxes
+from codeact_team.executors import warm_sandboxes as memory
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.packages.layers import Layers
 from codeact_team.executors.pool import SandboxPool
@@ -69,7 +69,7 @@ def no_more(monkeypatch: pytest.MonkeyPatch) -> Forbid:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine may take its time."""
-    monkeypatch.setattr(stock, "ANSWER_SECONDS", 60)
+    monkeypatch.setattr(warm_sandboxes, "ANSWER_SECONDS", 60)
 
 
 async def gets_one(pool: SandboxPool, executor: SandboxedCodeExecutor) -> bool:
@@ -136,7 +136,7 @@ async def test_one_that_died_while_it_waited_is_not_handed_out(kind: Kind, no_mo
 async def test_one_that_does_not_answer_is_not_handed_out(
     kind: Kind, no_more: Forbid, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stock, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(warm_sandboxes, "ANSWER_SECONDS", 0.3)
     before = kind.held()
     async with SandboxPool(kind.make(), size=1) as pool:
         await pool.filled()
@@ -269,9 +269,9 @@ async def test_data_are_put_into_it_when_it_is_handed_out(
         executor = kind.make(data=[tmp_path / "two.txt"])
         assert await gets_one(pool, executor)
         assert (await run(executor, "print(open('two.txt').read())")).output == "second\n"
-        assert (await executor.changed_files()).files == []
+        assert (await executor.workspace.changed()).files == []
         await run(executor, "open('made', 'w').close()")
-        assert [file.path for file in (await executor.changed_files()).files] == ["made"]
+        assert [file.path for file in (await executor.workspace.changed()).files] == ["made"]
         await executor.stop()
 
 
@@ -379,7 +379,7 @@ async def test_a_failure_is_told_once_and_tried_again_when_it_is_asked_for(
             with pytest.raises(SettingError, match="ZeroDivisionError"):
                 await run(executor, "print()")
             await executor.stop()
-    assert [record.name for record in caplog.records].count("codeact_team.executors.stock") == 1
+    assert [record.name for record in caplog.records].count("codeact_team.executors.warm_sandboxes") == 1
 
 
 @any_kind

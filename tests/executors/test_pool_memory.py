@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from codeact_team.executors.stock import available
+from codeact_team.executors.warm_sandboxes import available
 
 MIB = 1 << 20
 

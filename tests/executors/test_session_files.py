@@ -16,18 +16,18 @@ pytestmark = living_interpreters
 
 async def test_files_go_in_and_out(session: InterpreterCodeExecutor, work_dir: Path) -> None:
     data = bytes(range(256)) * 20_000
-    await session.put_file("in/deep/data.bin", data)
+    await session.workspace.put("in/deep/data.bin", data)
     assert (
         await output(session, "open('in/deep/data.bin', 'rb').read() == bytes(range(256)) * 20_000")
         == "True\n"
     )
     await output(session, "open('out.bin', 'wb').write(open('in/deep/data.bin', 'rb').read()[::-1])")
-    assert await session.get_file("out.bin") == data[::-1]
-    files = await session.list_files()
+    assert await session.workspace.get("out.bin") == data[::-1]
+    files = await session.workspace.list()
     assert files["in/deep/data.bin"] == files["out.bin"] == len(data)
     assert (work_dir / "out.bin").stat().st_size == len(data)
-    await session.put_file("out.bin", "Wörter")
-    assert await session.get_file("out.bin") == "Wörter".encode()
+    await session.workspace.put("out.bin", "Wörter")
+    assert await session.workspace.get("out.bin") == "Wörter".encode()
     await output(session, "rm -r in out.bin", language="sh")
 
 
@@ -38,8 +38,8 @@ async def test_a_planted_link_is_replaced_and_reaches_no_file_of_the_host(
     victim.write_text("secret")
     await output(session, f"import os; os.symlink({str(victim)!r}, 'link')")
     with pytest.raises(OSError, match=r"link|victim"):
-        await session.get_file("link")
-    await session.put_file("link", b"new")
+        await session.workspace.get("link")
+    await session.workspace.put("link", b"new")
     assert victim.read_text() == "secret"
     assert not (work_dir / "link").is_symlink()
     await output(session, "rm link", language="sh")
@@ -48,23 +48,23 @@ async def test_a_planted_link_is_replaced_and_reaches_no_file_of_the_host(
 @pytest.mark.parametrize("path", ["", "/etc/passwd", "../x", "a/../../x", "a\0b", "."])
 async def test_paths_outside_the_workspace_are_misuse(session: InterpreterCodeExecutor, path: str) -> None:
     with pytest.raises(ValueError, match="workspace"):
-        await session.put_file(path, b"")
+        await session.workspace.put(path, b"")
     with pytest.raises(ValueError, match="workspace"):
-        await session.get_file(path)
+        await session.workspace.get(path)
 
 
 async def test_files_that_cannot_be_read_or_written_are_errors(session: InterpreterCodeExecutor) -> None:
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        await session.get_file("nowhere")
+        await session.workspace.get("nowhere")
     await output(session, "mkdir -p d; mkfifo fifo", language="sh")
     with pytest.raises(OSError, match="d"):
-        await session.get_file("d")
+        await session.workspace.get("d")
     with pytest.raises(OSError, match="fifo"):
-        await session.get_file("fifo")
+        await session.workspace.get("fifo")
     with pytest.raises(OSError, match="d"):
-        await session.put_file("d", b"x")
+        await session.workspace.put("d", b"x")
     with pytest.raises(ValueError, match="64 MiB"):
-        await session.put_file("large", bytes(64 * 1024 * 1024 + 1))
+        await session.workspace.put("large", bytes(64 * 1024 * 1024 + 1))
     await output(session, "rm -r d fifo", language="sh")
 
 
@@ -72,9 +72,9 @@ async def test_a_file_request_that_is_cancelled_leaves_the_session_usable(
     session: InterpreterCodeExecutor,
 ) -> None:
     content = bytes(15_000_000)
-    await session.put_file("big", content)
+    await session.workspace.put("big", content)
     for turns_of_the_loop in (1, 2, 10, 50):
-        getting = asyncio.create_task(session.get_file("big"))
+        getting = asyncio.create_task(session.workspace.get("big"))
         for _ in range(turns_of_the_loop):
             await asyncio.sleep(0)
         if getting.cancel():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from autogen_core import CancellationToken
 
-from codeact_team.executors.confined import ConfinedExecutorConfig, ConfinedPlace
+from codeact_team.executors.confined import ConfinedEnvironment, ConfinedExecutorConfig
 from codeact_team.executors.running import Call
 
 LONG = 600.0
@@ -19,9 +19,9 @@ LONG = 600.0
 class Watched:
     """A call whose block nobody runs."""
 
-    def __init__(self, place: ConfinedPlace, seconds: float) -> None:
+    def __init__(self, environment: ConfinedEnvironment, seconds: float) -> None:
         self.token = CancellationToken()
-        self.call = Call(self.token, None, None, place)
+        self.call = Call(self.token, None, None, environment)
         self.call.begin_block(seconds)
 
     async def stopped(self) -> None:
@@ -32,12 +32,12 @@ class Watched:
 @asynccontextmanager
 async def watched(seconds: float, work_dir: Path | None = None) -> AsyncGenerator[Watched]:
     directory = None if work_dir is None else str(work_dir)
-    place = ConfinedPlace(
+    environment = ConfinedEnvironment(
         ConfinedExecutorConfig.model_validate({"work_dir": directory, "workspace_files": 1})
     )
     if work_dir is not None:
-        await place.growth.begin([work_dir])
-    one = Watched(place, seconds)
+        await environment.quota.begin([work_dir])
+    one = Watched(environment, seconds)
     try:
         yield one
     finally:

@@ -18,8 +18,8 @@ from codeact_team.core.executor_interface import Change
 from codeact_team.errors import SandboxError, SettingError
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.confined import ConfinedCommandLineCodeExecutor
-from codeact_team.executors.files import inside
-from codeact_team.executors.files.saving import CopyNames
+from codeact_team.executors.workspace import container_files
+from codeact_team.executors.workspace.workspace import CopyNames
 
 WORK = r"""
 import os
@@ -58,22 +58,22 @@ async def test_a_file_of_many_names_does_not_come_back_as_more_than_the_limit(tm
         work_dir=workspace, workspace_mib=8, confinement="best_effort"
     ) as executor:
         with pytest.raises(SandboxError, match="38 MiB of them are the same content under other names"):
-            await executor.restore_files({str(number): kept for number in range(20)}, (), [])
+            await executor.workspace.restore({str(number): kept for number in range(20)}, (), [])
         assert os.listdir(workspace) == []
-        await executor.restore_files({str(number): kept for number in range(4)}, (), [])
+        await executor.workspace.restore({str(number): kept for number in range(4)}, (), [])
         assert sorted(os.listdir(workspace)) == ["0", "1", "2", "3"]
 
 
 async def goes_in_and_out(executor: SandboxedCodeExecutor, out: Path) -> None:
-    assert [(file.path, file.head) for file in executor.data_files()] == [
+    assert [(file.path, file.head) for file in executor.workspace.data()] == [
         ("sales.csv", ["a,b", "1,2"]),
         ("folder/x.jsonl", ["{}"]),
     ]
     result = await run(executor, WORK)
     assert "folder" in result.output
     assert "{}" in result.output
-    assert await executor.add_file("step-1-1.png", b"\x89PNG") == "step-1-1.png"
-    changes = await executor.changed_files()
+    assert await executor.workspace.add("step-1-1.png", b"\x89PNG") == "step-1-1.png"
+    changes = await executor.workspace.changed()
     assert [(file.path, file.size, file.change.value) for file in changes.files] == [
         ("large", 3_000_000, "made"),
         ("made/deep/new\nline\x1b[31m.txt", 2, "made"),
@@ -81,7 +81,7 @@ async def goes_in_and_out(executor: SandboxedCodeExecutor, out: Path) -> None:
         ("step-1-1.png", 4, "made"),
     ]
     assert changes.remark == "links and the like are not listed: 2"
-    saved = await executor.save_files(changes.files, out)
+    saved = await executor.workspace.save(changes.files, out)
     assert [file.copy for file in saved] == [
         "large",
         "made/deep/new␤line␛[31m.txt",
@@ -95,7 +95,7 @@ async def goes_in_and_out(executor: SandboxedCodeExecutor, out: Path) -> None:
         assert stat.S_IMODE(status.st_mode) & 0o7111 == 0
         assert status.st_uid == os.geteuid()
     assert sorted(os.listdir(out)) == ["large", "made", "sales.csv", "step-1-1.png"]
-    assert (await executor.changed_files()).files == []
+    assert (await executor.workspace.changed()).files == []
 
 
 async def test_data_goes_in_and_what_was_made_or_changed_comes_out(
@@ -117,7 +117,7 @@ async def test_the_same_with_a_workspace_in_the_container(name: str, data: Seque
     async with kind.make(data=data, workspace="container") as executor:
         await goes_in_and_out(executor, out)
         assert executor.workspace.path is None
-        names = [await executor.add_file("step-1-1.png", b"other") for _ in range(2)]
+        names = [await executor.workspace.add("step-1-1.png", b"other") for _ in range(2)]
         assert names == ["step-1-1-2.png", "step-1-1-3.png"]
         # a fresh container has the data again, and nothing else
         kind.lose(kind.held() - before)
@@ -160,7 +160,7 @@ async def test_a_second_run_replaces_what_the_first_has_put_there_unless_it_was_
         async with kind.make(data=data, work_dir=work_dir) as executor:
             await executor.prepare()
             assert (await run(executor, "print(open('sales.csv').read(), end='')")).output == rows
-            assert (await executor.changed_files()).files == []
+            assert (await executor.workspace.changed()).files == []
     (work_dir / "sales.csv").write_text("changed by the code")
     executor = kind.make(data=data, work_dir=work_dir)
     for fails in (executor.prepare, executor.start):
@@ -193,9 +193,9 @@ async def test_files_are_told_once_and_those_of_the_blocks_not_at_all(kind: Kind
     (tmp_path / "theirs").write_text("1")
     async with kind.make(work_dir=tmp_path) as executor:
         await run(executor, "open('a', 'w')")
-        assert [file.path for file in (await executor.changed_files()).files] == ["a"]
+        assert [file.path for file in (await executor.workspace.changed()).files] == ["a"]
         await run(executor, "open('a', 'w').write('1'); open('theirs', 'a').write('2')")
-        changes = (await executor.changed_files()).files
+        changes = (await executor.workspace.changed()).files
         assert [(file.path, file.change) for file in changes] == [
             ("a", Change.CHANGED),
             ("theirs", Change.CHANGED),
@@ -210,8 +210,8 @@ async def test_copies_of_names_that_read_alike_have_numbers(kind: Kind, out: Pat
     async with kind.make() as executor:
         make = f"import os\nfor n in {names}:\n    os.makedirs(os.path.dirname(n) or '.', exist_ok=True)"
         await run(executor, f"{make}\n    open(n, 'w').write(n)")
-        files = (await executor.changed_files()).files
-        saved = await executor.save_files(files, out)
+        files = (await executor.workspace.changed()).files
+        saved = await executor.workspace.save(files, out)
         assert sorted(file.path for file in saved) == sorted(names)
         copies = {file.path: file.copy or "" for file in saved}
         read = {unicodedata.normalize("NFC", copy).casefold() for copy in copies.values()}
@@ -219,8 +219,8 @@ async def test_copies_of_names_that_read_alike_have_numbers(kind: Kind, out: Pat
         assert {path: (out / copy).read_text() for path, copy in copies.items()} == {n: n for n in names}
         # each stays where it was
         await run(executor, "open('x.csv', 'a').write('more')")
-        changed = (await executor.changed_files()).files
-        assert [file.copy for file in await executor.save_files(changed, out)] == [copies["x.csv"]]
+        changed = (await executor.workspace.changed()).files
+        assert [file.copy for file in await executor.workspace.save(changed, out)] == [copies["x.csv"]]
     assert (out / copies["x.csv"]).read_text() == "x.csvmore"
     assert (out / copies["X.csv"]).read_text() == "X.csv"
 
@@ -236,12 +236,12 @@ async def test_what_has_changed_or_vanished_meanwhile_is_told_file_by_file(kind:
     async with kind.make(workspace_mib=4) as executor:
         sparse = "for n in 'ef': open(n, 'wb').truncate(3 << 20)"
         await run(executor, f"for n in 'abcd': open(n, 'w').write(n)\n{sparse}")
-        files = (await executor.changed_files()).files
+        files = (await executor.workspace.changed()).files
         await run(
             executor,
             "import os\nos.remove('a')\nos.remove('b')\nos.symlink('/etc/passwd', 'b')\nopen('c', 'w')",
         )
-        saved = await executor.save_files(files, out)
+        saved = await executor.workspace.save(files, out)
     assert {file.path: file.problem for file in saved if file.copy is None} == {
         "a": "No such file or directory",
         "b": "Too many levels of symbolic links",
@@ -273,9 +273,9 @@ async def test_a_copy_that_is_cancelled_ends(
 
 @pytest.mark.docker
 async def test_a_container_that_does_nothing_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inside, "_SILENCE", 0.5)
+    monkeypatch.setattr(container_files, "_SILENCE", 0.5)
     async with KINDS["docker"].make(workspace="container") as executor:
         await run(executor, "open('a', 'w')")
-        monkeypatch.setattr(inside, "_LIST", "sleep 600")
+        monkeypatch.setattr(container_files, "_LIST", "sleep 600")
         with pytest.raises(SandboxError, match="does nothing for"):
-            await executor.changed_files()
+            await executor.workspace.changed()

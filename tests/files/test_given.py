@@ -9,7 +9,7 @@ import pytest
 
 from codeact_team.core.sandbox_description import DataFile
 from codeact_team.errors import SettingError
-from codeact_team.executors.files.given import GivenData
+from codeact_team.executors.workspace.given import GivenData
 
 _MIB = 1 << 20
 
@@ -90,7 +90,7 @@ def test_more_than_the_workspace_may_take_is_refused(tmp_path: Path) -> None:
     with (tmp_path / "large").open("wb") as file:
         file.truncate(3 * _MIB)
     assert given(tmp_path / "large", mib=3).find()
-    with pytest.raises(SettingError, match="workspace_mib is 2, and what is given has more"):
+    with pytest.raises(SettingError, match="workspace_mib is 2, and the data has more"):
         given(tmp_path / "large", mib=2).find()
     for number in range(5):
         (tmp_path / f"{number}").touch()

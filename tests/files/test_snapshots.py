@@ -10,19 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codeact_team.core.executor_interface import Change, ChangedFile
-from codeact_team.executors.files import base as snapshots
-from codeact_team.executors.files.base import Seen, Snapshot, compare, take
-from codeact_team.executors.files.directories import opened
+from codeact_team.core.files import opened
+from codeact_team.executors.workspace import files as snapshots
+from codeact_team.executors.workspace.files import FileState, Snapshot, compare, take_snapshot
 
 _FILES = st.dictionaries(
     st.sampled_from([f"{above}{name}" for above in ("", "d/", "d/e/") for name in "abcde"]),
-    st.builds(Seen, st.integers(0, 2), st.integers(0, 2)),
+    st.builds(FileState, st.integers(0, 2), st.integers(0, 2)),
 )
 
 
 def look(directory: Path) -> Snapshot:
     with opened(directory) as top:
-        return take(top)
+        return take_snapshot(top)
 
 
 def wait_for_another_time(directory: Path) -> None:
@@ -36,7 +36,9 @@ def wait_for_another_time(directory: Path) -> None:
 
 
 @given(_FILES, _FILES)
-def test_what_is_there_now_is_new_changed_or_as_it_was(before: dict[str, Seen], now: dict[str, Seen]) -> None:
+def test_what_is_there_now_is_new_changed_or_as_it_was(
+    before: dict[str, FileState], now: dict[str, FileState]
+) -> None:
     changes = compare(Snapshot(before), Snapshot(now))
     told = {file.path: file for file in changes.files}
     assert list(told) == sorted(told)
@@ -123,6 +125,6 @@ def test_more_files_than_can_be_looked_at_are_told_as_such(
 
 
 def test_no_more_than_ten_thousand_are_told() -> None:
-    changes = compare(Snapshot(), Snapshot({f"{number:05}": Seen(0, 0) for number in range(10_234)}))
+    changes = compare(Snapshot(), Snapshot({f"{number:05}": FileState(0, 0) for number in range(10_234)}))
     assert len(changes.files) == 10_000
     assert changes.remark == "234 more files were made or changed, and are left out"

@@ -19,12 +19,15 @@ from support.recorded import recorder, result
 from codeact_team.agents.block_calls import AgentBlock
 from codeact_team.agents.codeact.agent import CodeActAgent
 from codeact_team.cli.options import RECORD_MIB
+from codeact_team.core.aio import Turns
+from codeact_team.core.atomic_files import Directory
 from codeact_team.core.effects import Event
 from codeact_team.core.execution import Artifact, ExecutionResult, Outcome, SessionResult
 from codeact_team.core.executor_interface import RecordedFile
+from codeact_team.core.files import opened
 from codeact_team.errors import JournalError
 from codeact_team.executors.confined import ConfinedSessionCodeExecutor
-from codeact_team.executors.files.directories import Directory, opened
+from codeact_team.executors.workspace.workspace import SandboxWorkspace
 from codeact_team.runs.journal.blobs import DEFAULT_MIB, Blobs
 from codeact_team.runs.journal.log import read_log
 from codeact_team.runs.journal.recorded_run import RecordedRun
@@ -187,11 +190,21 @@ class ManyFiles(ConfinedSessionCodeExecutor):
     """Whose workspace has many files, and then none."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.files: dict[str, RecordedFile] = {}
+        super().__init__()
 
-    async def record_files(self, keep: Any) -> dict[str, RecordedFile]:
-        return self.files
+    @property
+    def workspace(self) -> SandboxWorkspace:
+        return _Recorded(self.files)
+
+
+class _Recorded(SandboxWorkspace):
+    def __init__(self, files: dict[str, RecordedFile]) -> None:
+        super().__init__(lambda: (None, False), Turns())
+        self._now = files
+
+    async def record(self, keep: Any) -> dict[str, RecordedFile]:
+        return self._now
 
 
 async def test_no_line_of_a_journal_is_long_however_many_files_come_and_go(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ class Disk:
     def _noting(self, sync: Callable[[int], None]) -> Callable[[int], None]:
         def synced(descriptor: int) -> None:
             sync(descriptor)
-            path = Path(f"/proc/self/fd/{descriptor}").resolve()
+            path = Path(f"/proc/self/fd/{descriptor}")
             self._kept[path.stat().st_ino] = content_of(path)
 
         return synced

@@ -211,7 +211,7 @@ async def test_what_was_left_by_a_process_that_was_killed_before_it_began_is_no_
     record = tmp_path / "it"
     record.mkdir(0o755)
     (record / "config.yaml").write_text("provi")
-    (record / "run.json.new").write_text("{")
+    (record / ".put-0123456789abcdef").write_text("{")
     (record / "journal.jsonl").touch()
     async with kept(record) as team:
         await team.run(task="First.")

@@ -12,7 +12,7 @@ from support.openai_server import Body, Json, ScriptedServer, Text
 
 from codeact_team.config.open import open_pool
 from codeact_team.core.events import SandboxStarted
-from codeact_team.executors import stock as memory
+from codeact_team.executors import warm_sandboxes as memory
 from codeact_team.runs.journal.recorded_run import RecordedRun
 from codeact_team.runs.journal.run_directory import RunDirectory
 from codeact_team.runs.opening import open_team

@@ -189,7 +189,7 @@ class Streaming(StreamingCodeExecutor):
         return self._languages
 
     @property
-    def loosenings(self) -> Sequence[str]:
+    def relaxations(self) -> Sequence[str]:
         return ()
 
     async def run_code_blocks(

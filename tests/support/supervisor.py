@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from codeact_team.sandbox.system import trees
+from codeact_team.core import trees
 from codeact_team.sandbox.system.framing import FrameReader, frame
 from codeact_team.session import shipping
 from codeact_team.session.connection import BlockAccount, Greeting

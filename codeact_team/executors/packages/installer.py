@@ -28,17 +28,17 @@ _VARIABLES = {
     "client-cert": "SSL_CLIENT_CERT",
     "proxy": "ALL_PROXY",
 }
-"""pip's options that say where packages come from, and how uv names them."""
+"""Options of pip about the origin of packages, and the variables of uv for them."""
 _OPTIONS = (*_VARIABLES, "no-index")
 _ABOUT_INDEXES = ("index-url", "extra-index-url", "no-index", "find-links")
 _UV_ABOUT_INDEXES = ("index", "index-url", "extra-index-url", "find-links", "no-index")
 
 
 def settings_for_uv(environment: Mapping[str, str]) -> tuple[dict[str, str], Sequence[str]]:
-    """With what uv finds packages where pip would. What the person has told uv itself stays in force.
+    """Settings by which uv finds packages where pip would. The person's own settings for uv stay in force.
 
     Args:
-        environment: That of this process.
+        environment: The environment of this process.
 
     Returns:
         The environment for uv, and arguments.
@@ -62,7 +62,7 @@ def _pip_settings(environment: Mapping[str, str]) -> dict[str, str]:
         try:
             parser.read(file)
         except configparser.Error:
-            # pip itself tells of it whenever it is used
+            # pip itself reports it
             continue
         for section in ("global", "install"):
             if parser.has_section(section):
@@ -74,7 +74,7 @@ def _pip_settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _configuration_files(environment: Mapping[str, str]) -> Iterator[Path]:
-    """Those of pip, the most special one last."""
+    """The configuration files of pip, the most specific last."""
     special = environment.get("PIP_CONFIG_FILE")
     if special == os.devnull:
         return
@@ -93,7 +93,7 @@ def _configuration_files(environment: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _uv_knows_indexes(environment: Mapping[str, str]) -> bool:
-    """Whether uv's own files of the person or of the machine say where packages come from."""
+    """Whether a configuration file of uv names an index."""
     home = Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     named = environment.get("UV_CONFIG_FILE")
     for file in [Path(named)] if named else [home / "uv" / "uv.toml", Path("/etc/uv/uv.toml")]:
@@ -114,13 +114,13 @@ _NOT_ASKED = "Using CPython"
 async def install(
     requested: Requested, interpreter: Interpreter, directory: Path, tell: Callable[[str], None]
 ) -> None:
-    """Unpack the packages, and what they need, into ``directory``.
+    """Unpack the packages and their dependencies into ``directory``.
 
     Args:
         requested: The packages.
-        interpreter: What they have to fit.
-        directory: An empty one.
-        tell: Gets a line about what is done, now and then.
+        interpreter: The Python that they have to fit.
+        directory: An empty directory.
+        tell: Gets a line of progress now and then.
 
     Raises:
         SandboxError: If they cannot be had.
@@ -155,7 +155,7 @@ async def install(
 def _arguments(
     requested: Requested, interpreter: Interpreter, directory: Path, passing: Path
 ) -> Sequence[str]:
-    """The command's arguments; what is asked for is written to files in ``passing``."""
+    """The arguments for uv. The requirements are written to files in ``passing``."""
     options = {
         "--target": str(directory),
         "--python": sys.executable,
@@ -178,7 +178,7 @@ def _arguments(
 
 
 async def _listen(process: asyncio.subprocess.Process, tell: Callable[[str], None]) -> str:
-    """Pass on how far uv is, and return the last of what it says."""
+    """Report the progress of uv, and return the end of its other output."""
     assert process.stderr is not None
     said = ""
     async for line in process.stderr:

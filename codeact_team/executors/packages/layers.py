@@ -8,10 +8,9 @@ import hashlib
 import json
 import os
 import secrets
-import shutil
 import stat
 from collections.abc import Awaitable, Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import resources
 from importlib.metadata import distributions
 from pathlib import Path
@@ -20,19 +19,20 @@ from typing import NamedTuple
 import platformdirs
 from pydantic import BaseModel, ValidationError
 
+from codeact_team.core import trees
 from codeact_team.core.aio import Turns, to_the_end
+from codeact_team.core.atomic_files import write_whole
 from codeact_team.errors import SandboxError
 from codeact_team.executors.packages.installer import install
 from codeact_team.executors.packages.requirements import Interpreter, Requested
 from codeact_team.sandbox.base import PACKAGES_START
-from codeact_team.sandbox.system import trees
 from codeact_team.sandbox.system.kernel import is_running
 
 MAX_TOLD = 20
 
 
 class File(NamedTuple):
-    """A file as it was when its layer was made: size in bytes, time of its last change in ns, digest of its content."""
+    """A file of a layer: size in bytes, time of its last change in ns, digest of its content."""
 
     size: int
     changed: int
@@ -40,35 +40,32 @@ class File(NamedTuple):
 
 
 Manifest = dict[str, File]
-"""Every file by its path within the layer."""
+"""The files by their paths within the layer."""
 
 
 def make_manifest(directory: Path) -> Manifest:
-    """The manifest of a directory of files and directories, in the order of the paths. Reads every file."""
+    """Make the manifest of a directory, in the order of the paths. Reads every file."""
     found: Manifest = {}
-    for entry in files_in(str(directory)):
-        status = entry.stat(follow_symlinks=False)
-        path = os.path.relpath(entry.path, directory)
-        found[path] = File(status.st_size, status.st_mtime_ns, _digest(entry.path))
+    for path, status in files_in(directory):
+        found[path] = File(status.st_size, status.st_mtime_ns, _digest(directory / path))
     return dict(sorted(found.items()))
 
 
 def stamp_of(directory: Path) -> str:
-    """What differs as soon as a file of a directory is another one, or has another size or time. Reads none.
+    """A digest of the paths, sizes, times and permissions of the files in a directory. Reads no file.
 
-    It is for a quick look: what has another stamp may still have the same content.
+    Directories with different stamps may still have the same content.
     """
-    above = len(f"{directory}/")
-    seen: list[str] = []
-    for entry in files_in(str(directory)):
-        status = entry.stat(follow_symlinks=False)
-        seen.append(f"{entry.path[above:]}\0{status.st_size} {status.st_mtime_ns} {status.st_mode}")
+    seen = [
+        f"{path}\0{status.st_size} {status.st_mtime_ns} {status.st_mode}"
+        for path, status in files_in(directory)
+    ]
     seen.sort()
     return hashlib.sha256("\n".join(seen).encode(errors="surrogateescape")).hexdigest()
 
 
 def digest_of(manifest: Manifest) -> str:
-    """What names the content: the same for the same files, whenever and wherever they were made."""
+    """A digest of the content, which is the same whenever and wherever the files were made."""
     # two compilations of one module may differ
     content = "".join(
         f"{path}\0{file.digest}\n" for path, file in manifest.items() if not path.endswith(".pyc")
@@ -77,44 +74,39 @@ def digest_of(manifest: Manifest) -> str:
 
 
 def differences(directory: Path, manifest: Manifest, *, thorough: bool) -> list[str]:
-    """The paths at which a directory is not what its manifest says, at most a few of them.
+    """The first paths at which a directory differs from its manifest.
 
     Args:
         directory: The directory.
-        manifest: What was there.
-        thorough: Whether every file is read, and not only those of another size or time.
+        manifest: Its manifest.
+        thorough: Whether to read every file, and not only those with another size or time.
     """
     left = dict(manifest)
     different: list[str] = []
-    for entry in files_in(str(directory)):
-        path = os.path.relpath(entry.path, directory)
+    for path, status in files_in(directory):
         known = left.pop(path, None)
-        if known is None or not _is(entry, File(*known), thorough=thorough):
+        if known is None or not _is(directory / path, status, File(*known), thorough=thorough):
             different.append(path)
         if len(different) >= MAX_TOLD:
             return different
     return [*different, *left][:MAX_TOLD]
 
 
-def _is(entry: os.DirEntry[str], known: File, *, thorough: bool) -> bool:
-    status = entry.stat(follow_symlinks=False)
+def _is(path: Path, status: os.stat_result, known: File, *, thorough: bool) -> bool:
     if not stat.S_ISREG(status.st_mode) or status.st_size != known.size:
         return False
     looks_the_same = status.st_mtime_ns == known.changed
-    return (looks_the_same and not thorough) or _digest(entry.path) == known.digest
+    return (looks_the_same and not thorough) or _digest(path) == known.digest
 
 
-def files_in(directory: str) -> Iterator[os.DirEntry[str]]:
-    """Everything below a directory but directories; follows no links."""
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                yield from files_in(entry.path)
-            else:
-                yield entry
+def files_in(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """Paths and status of everything below a directory except directories. Follows no links."""
+    with trees.opened_own(directory) as top:
+        for inner, name, status in trees.files_below(top):
+            yield "/".join([*inner.names, name]), status
 
 
-def _digest(path: str) -> str:
+def _digest(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -136,7 +128,7 @@ class Layer(BaseModel):
         packages: Version by name.
         interpreter: What they fit, in words.
         size: In bytes.
-        stamp: Of its files, when they were made.
+        stamp: As of :func:`stamp_of`, when it was made.
     """
 
     path: Path
@@ -147,7 +139,7 @@ class Layer(BaseModel):
 
     @contextmanager
     def held(self) -> Generator[None]:
-        """Within it, nobody removes the layer.
+        """A context manager in which nobody removes the layer.
 
         Raises:
             FileNotFoundError: If somebody just has.
@@ -166,33 +158,33 @@ class Layers:
     """The layers of one user.
 
     Args:
-        root: Where they are. Default: below the user's cache directory.
+        root: Their directory. Default: below the user's cache directory.
     """
 
     def __init__(self, root: Path | None = None) -> None:
         self.root = root or platformdirs.user_cache_path("codeact-team") / "packages"
 
     def all(self) -> list[Layer]:
-        """All layers that are there."""
+        """All layers."""
         names = sorted(path.stem for path in (self.root / "layers").glob("*.json"))
         return [layer for name in names if (layer := self._load(name)) is not None]
 
     def interpreter(self, identity: str) -> Interpreter | None:
-        """What a Python has said of itself before."""
+        """The kept description of a Python, if there is one."""
         try:
             return Interpreter.model_validate_json((self.root / "interpreters" / identity).read_bytes())
         except (OSError, ValidationError):
             return None
 
     def keep_interpreter(self, identity: str, interpreter: Interpreter) -> None:
-        """Keep what a Python says of itself."""
+        """Keep the description of a Python."""
         _write(self.root / "interpreters" / identity, interpreter.model_dump_json())
 
     def find(self, requested: Requested, interpreter: Interpreter) -> Layer | None:
-        """The layer for this, if it is there.
+        """The layer with the packages, if it exists.
 
         Raises:
-            SandboxError: If there can be none for such an interpreter.
+            SandboxError: If packages cannot be chosen for such an interpreter.
         """
         return self._requested(self._request_path(requested, interpreter))
 
@@ -203,13 +195,13 @@ class Layers:
         compile_modules: Compile,
         tell: Callable[[str], None],
     ) -> Layer:
-        """The layer for this, which is made if it is not there; not checked against its manifest.
+        """Find or make the layer with the packages. It is not checked against its manifest.
 
         Args:
             requested: The packages.
-            interpreter: What they have to fit.
+            interpreter: The Python that they have to fit.
             compile_modules: Compiles them.
-            tell: Gets a line about what is done, now and then.
+            tell: Gets a line of progress now and then.
 
         Raises:
             SandboxError: If they cannot be had.
@@ -225,7 +217,7 @@ class Layers:
         return layer
 
     def changes(self, layer: Layer, *, thorough: bool) -> list[str]:
-        """What is not as it was when the layer was made: paths within it. Blocks.
+        """The first paths in a layer that have changed since it was made. Blocks.
 
         Args:
             layer: The layer.
@@ -242,7 +234,7 @@ class Layers:
             return [f"what cannot be read: {error}"]
 
     def remove(self, layer: Layer) -> bool:
-        """Remove a layer, unless a sandbox has it; whether it is gone. Blocks."""
+        """Remove a layer unless a sandbox uses it. Returns whether it is gone. Blocks."""
         try:
             descriptor = os.open(layer.path, trees.DIRECTORY)
         except FileNotFoundError:
@@ -261,10 +253,10 @@ class Layers:
         return True
 
     def remove_unfinished(self) -> None:
-        """Remove what processes have left that were killed while they made a layer. Blocks."""
+        """Remove unfinished layers of processes that were killed. Blocks."""
         for building in self.root.glob("building-*"):
             if not is_running(int(building.name.split("-")[1])):
-                shutil.rmtree(building, ignore_errors=True)
+                _remove(building)
 
     async def _make(
         self,
@@ -282,7 +274,7 @@ class Layers:
             await compile_modules(building)
             return await to_the_end(asyncio.to_thread(self._keep, building, interpreter))
         finally:
-            await to_the_end(asyncio.to_thread(shutil.rmtree, building, ignore_errors=True))
+            await to_the_end(asyncio.to_thread(_remove, building))
 
     def _keep(self, building: Path, interpreter: Interpreter) -> Layer:
         packages = {
@@ -310,7 +302,7 @@ class Layers:
             raise SandboxError(
                 f"the packages in {layer.path} were changed, and other sandboxes use them: stop those first"
             )
-        building.rename(layer.path)
+        trees.move(str(building), str(layer.path))
         _write(self._manifest_path(name), json.dumps(manifest))
         _write(self._record_path(name), layer.model_dump_json())
         return layer
@@ -342,7 +334,7 @@ class Layers:
 
 @contextmanager
 def _locked(file: Path) -> Generator[None]:
-    """Within it, no other process is within it. Blocks."""
+    """A lock among processes. Blocks."""
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -352,13 +344,15 @@ def _locked(file: Path) -> Generator[None]:
 
 
 def _tidy(building: Path) -> None:
-    """Remove what is about this machine, and add what lets Python find the packages."""
+    """Remove files about this machine, and add the module that lets Python find the packages."""
     packages = building / PACKAGES
-    for entry in files_in(str(packages)):
-        if not entry.is_file(follow_symlinks=False):
-            raise SandboxError(f"the packages cannot be kept: {entry.path} is neither a file nor a directory")
+    for path, status in files_in(packages):
+        if not stat.S_ISREG(status.st_mode):
+            raise SandboxError(
+                f"the packages cannot be kept: {packages / path} is neither a file nor a directory"
+            )
     # scripts name the Python of this machine
-    shutil.rmtree(packages / "bin", ignore_errors=True)
+    _remove(packages / "bin")
     for name in _ABOUT_THE_HOST:
         for file in packages.glob(f"*.dist-info/{name}"):
             file.unlink()
@@ -369,21 +363,24 @@ def _tidy(building: Path) -> None:
 
 
 def _make_readable(building: Path) -> None:
-    """Let every user read it, as code in a sandbox may be any, and nobody write its files."""
-    for directory, _, files in os.walk(building):
-        os.chmod(directory, 0o755)
-        for name in files:
-            path = os.path.join(directory, name)
-            executable = os.stat(path).st_mode & stat.S_IXUSR
-            os.chmod(path, 0o555 if executable else 0o444)
+    """Let every user read a layer, as code in a sandbox may be any user, and nobody write its files."""
+    with trees.opened_own(building) as top:
+        for directory in trees.walk(top):
+            os.fchmod(directory.descriptor, 0o755)
+            for name, status in directory.entries():
+                if stat.S_ISDIR(status.st_mode):
+                    directory.enter(name, status)
+                    continue
+                executable = status.st_mode & stat.S_IXUSR
+                os.chmod(name, 0o555 if executable else 0o444, dir_fd=directory.descriptor)
+
+
+def _remove(directory: Path) -> None:
+    with suppress(OSError):
+        trees.remove(str(directory))
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file as a whole, or not at all."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    passing = path.with_name(f"{path.name}-{secrets.token_hex(4)}")
-    try:
-        passing.write_text(text)
-        passing.replace(path)
-    finally:
-        passing.unlink(missing_ok=True)
+    with trees.opened_own(path.parent) as directory:
+        write_whole(directory, path.name, text.encode(errors="surrogateescape"))

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import logging
 import os
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from importlib import resources
@@ -30,17 +30,17 @@ _LENGTH = 4
 
 
 async def compile_modules(sandbox: Sandbox, directory: Path, cache_tag: str) -> None:
-    """Put the compiled form of each module where Python looks for it.
+    """Compile modules in a sandbox, and store the result where Python looks for it.
 
     Args:
-        sandbox: It runs.
+        sandbox: A running sandbox.
         directory: The packages: files and directories only.
         cache_tag: The name of the sandbox's Python in names of files, such as ``cpython-311``.
 
     Raises:
-        SandboxError: If the sandbox does not do what it is asked.
+        SandboxError: If the sandbox does not compile them.
     """
-    modules = [path for entry in files_in(str(directory)) if (path := Path(entry.path)).suffix == ".py"]
+    modules = [directory / path for path, _ in files_in(directory) if path.endswith(".py")]
     program = (resources.files(__name__.rpartition(".")[0]) / "inside" / "compile.py").read_text()
     process = await sandbox.spawn([sandbox.python, "-I", "-S", "-W", "ignore", "-c", program])
     sending = asyncio.ensure_future(_send(process, modules))
@@ -67,7 +67,7 @@ async def _send(process: Process, modules: Sequence[Path]) -> None:
 
 
 class _Answers:
-    """What a process writes, by length."""
+    """Reads answers of known lengths from a process."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -90,7 +90,7 @@ class _Answers:
 logger = logging.getLogger(__name__)
 
 _NO_WORKSPACE = Path(os.devnull)
-"""Of a sandbox that is not started."""
+"""The workspace of a sandbox that is never started."""
 
 
 class Provision:
@@ -99,11 +99,11 @@ class Provision:
     Args:
         requested: The packages.
         make_sandbox: Makes a sandbox without packages, which may use the given directory as its workspace.
-        layers: Where they are kept.
+        layers: The layers of the user.
         writable: Directories that code can write to, in the sandbox that gets the packages.
 
     Attributes:
-        layer: What was provided, until it is released.
+        layer: The layer with the packages, until it is released.
     """
 
     def __init__(
@@ -125,17 +125,28 @@ class Provision:
         self.layer: Layer | None = None
 
     @property
+    def versions(self) -> Mapping[str, str]:
+        """The packages that were provided: version by name."""
+        return {} if self.layer is None else self.layer.packages
+
+    @property
+    def path(self) -> Path | None:
+        """Their directory; ``None`` without packages, or before they were provided."""
+        return None if self.layer is None else self.layer.path
+
+    @property
     def is_provided(self) -> bool:
         """Whether the packages are there, if any are requested."""
         return self.layer is not None or not self._requested
 
     async def provide(self, tell: Callable[[str], None]) -> Path | None:
-        """The directory of the layer with the packages, which is made now if it is not there; ``None`` without packages.
-
-        Nobody removes it before :meth:`release`.
+        """Get the packages, and hold their layer until :meth:`release`, so that nobody removes it.
 
         Args:
-            tell: Gets a line about what is done, now and then, where that takes its time.
+            tell: Gets a line of progress now and then, if that takes its time.
+
+        Returns:
+            The directory of the layer; ``None`` without packages.
 
         Raises:
             SandboxError: If the packages cannot be had, or the sandbox has no Python that they can be chosen for.
@@ -150,10 +161,10 @@ class Provision:
                 with suppress(FileNotFoundError):
                     self._held.enter_context(layer.held())
                     self.layer = layer
-        return None if self.layer is None else self.layer.path
+        return self.path
 
     async def found(self) -> Layer | None:
-        """The layer with the packages, if it is there already; nothing is made.
+        """The layer with the packages, if it exists already.
 
         Raises:
             SandboxError: If the sandbox has no Python that packages can be chosen for.
@@ -161,10 +172,10 @@ class Provision:
         return self._layers.find(self._requested, await self.interpreter())
 
     async def interpreter(self) -> Interpreter:
-        """The sandbox's Python. It is asked once, by a sandbox that is thrown away, and remembered below the cache directory.
+        """The sandbox's Python. A temporary sandbox asks it once, and the cache directory keeps the answer.
 
         Raises:
-            SandboxError: If it has none, or none that says what it is.
+            SandboxError: If there is none, or none that describes itself.
         """
         async with self._asking:
             if self._interpreter is None:
@@ -182,18 +193,18 @@ class Provision:
                 )
 
     def begin_check(self) -> None:
-        """Begin to compare the layer with what was made, beside whatever is done next."""
+        """Begin to compare the layer with its manifest in the background."""
         if self.layer is not None and (self._checking is None or self._checking.done()):
             looking = asyncio.to_thread(self._layers.changes, self.layer, thorough=False)
             self._checking = asyncio.ensure_future(looking)
 
     @property
     def is_checked(self) -> bool:
-        """Whether there is nothing to learn from :meth:`is_whole`."""
+        """Whether no check is under way."""
         return self._checking is None
 
     async def is_whole(self) -> bool:
-        """Whether the check that was begun, if any, finds the layer as it was made."""
+        """Wait for the check, if one has begun. Returns whether the layer is unchanged."""
         if self._checking is not None:
             if await asyncio.shield(self._checking):
                 return False
@@ -201,7 +212,7 @@ class Provision:
         return True
 
     async def discard(self) -> None:
-        """Remove the layer, as it was changed; the next :meth:`provide` makes it anew."""
+        """Remove a layer that was changed; the next :meth:`provide` makes it anew."""
         assert self.layer is not None, "it has been looked at"
         layer = self.layer
         logger.warning("the packages in %s were changed since they were made: they are made anew", layer.path)
@@ -209,7 +220,7 @@ class Provision:
         await asyncio.to_thread(self._layers.remove, layer)
 
     async def release(self) -> None:
-        """Let others remove the layer, and wait for the end of a check."""
+        """Wait for the check, and stop holding the layer."""
         checking, self._checking = self._checking, None
         try:
             if checking is not None:
@@ -228,7 +239,7 @@ class Provision:
         try:
             self._layers.keep_interpreter(identity, interpreter)
         except OSError as error:
-            logger.debug("what a Python says of itself cannot be kept: %s", error)
+            logger.debug("the description of a Python cannot be kept: %s", error)
         return interpreter
 
     async def _compile(self, cache_tag: str, directory: Path) -> None:
@@ -245,7 +256,7 @@ class Provision:
 
 
 async def interpreter_in(sandbox: Sandbox) -> Interpreter:
-    """What the Python of a sandbox that runs says of itself.
+    """Ask the Python of a running sandbox to describe itself.
 
     Raises:
         SandboxError: If there is none, or the sandbox is lost.

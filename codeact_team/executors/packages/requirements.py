@@ -1,7 +1,7 @@
-"""Which packages are asked for, and for which Python.
+"""The packages of a config, and the Python that they are for.
 
-What a file is read as is what uv gets, and never the file itself: uv would build what a line such as ``-e ./project`` names,
-and so run its code on this machine, even where it is told to build nothing.
+Requirements files are read here, and uv gets the result, never the files: uv would build what a line such as
+``-e ./project`` names, and so run its code on this machine, even if it is told to build nothing.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from codeact_team.core.files import open_regular, read_regular
 from codeact_team.core.visibility import cut
 from codeact_team.errors import SandboxError, SettingError
-from codeact_team.sandbox.system.regular_files import open_regular, read_regular
 
 MAX_DESCRIPTION_BYTES = 1024 * 1024
 _MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
@@ -38,7 +38,7 @@ Word = Annotated[str, Field(max_length=200)]
 
 
 class Interpreter(BaseModel):
-    """A Python in a sandbox. What it says of itself is checked, as everything that comes from a sandbox.
+    """The description of a Python in a sandbox, by itself: it is checked, as everything from a sandbox.
 
     Attributes:
         implementation: Such as ``cpython``.
@@ -69,12 +69,18 @@ class Interpreter(BaseModel):
         return f"{name} {self.version}{threads} on {self.machine} with {libc}"
 
     @property
+    def name(self) -> str:
+        """Its name for a model, such as ``Python 3.11.2``."""
+        kind = "" if self.implementation == "cpython" else f" ({self.implementation})"
+        return f"Python {self.version}{kind}"
+
+    @property
     def _is_musl(self) -> bool:
         return "musl" in self.soabi
 
     @property
     def platform(self) -> str:
-        """What packages have to be built for, as uv names it.
+        """The platform that packages have to be built for, as uv names it.
 
         Raises:
             SandboxError: If there is no name for it.
@@ -105,10 +111,10 @@ def describing() -> tuple[str, ...]:
 
 
 def read_description(said: bytes) -> Interpreter:
-    """The interpreter that said this.
+    """Read the description that a Python has written.
 
     Raises:
-        SandboxError: If it is no description.
+        SandboxError: If it is none.
     """
     try:
         return Interpreter.model_validate_json(said)
@@ -129,35 +135,35 @@ _INDEXES = ("-i", "--index-url", "--extra-index-url")
 _PATHS = ("-f", "--find-links")
 _LOCK = re.compile(r"pylock\.(?:.*\.)?toml")
 _LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){50}""")
-"""A key that would be read in quadratic time; no lock has one of more than a few parts."""
+"""A key that would take quadratic time. Keys of locks have a few parts only."""
 _MOST = 16 << 20
-"""Bytes of a file with all that it includes."""
+"""Bytes of a file and those that it includes."""
 _LONGEST = 64 << 10
-"""Characters of a line with those that continue it, such as one with a hash for each wheel."""
+"""Characters of a line with its continuations, such as one with a hash for each wheel."""
 _LONGEST_NAME = 255
-"""Characters of the name of a file, wherever that is."""
-_MAX_TOLD = 200
+"""Characters of the name of a file, on any file system."""
+_MAX_SHOWN = 200
 """Characters of a line in an error."""
 
 
 @dataclass
 class RequirementLines:
-    """What a requirements file, and those that it includes, ask for, in lines of the same notation."""
+    """The requirements and constraints of a file and those that it includes, in lines of the same notation."""
 
     requirements: list[str] = field(default_factory=list[str])
     constraints: list[str] = field(default_factory=list[str])
 
 
 def is_lock(file: Path) -> bool:
-    """Whether a file is called as a lock is."""
+    """Whether a file has the name of a lock."""
     return _LOCK.fullmatch(file.name) is not None
 
 
 def read_lock(file: Path) -> str:
-    """The text of a lock.
+    """Read a lock.
 
     Raises:
-        SettingError: Where it names what would have to be built, or is none.
+        SettingError: If it is none, or names a package that would have to be built.
     """
     text = _text(file, _MOST)
     if _LONG_KEY.search(text):
@@ -165,7 +171,7 @@ def read_lock(file: Path) -> str:
     try:
         lock: dict[str, Any] = tomllib.loads(text)
     except ValueError as error:
-        raise SettingError(f"packages_file: {file}: {cut(str(error), _MAX_TOLD)}") from None
+        raise SettingError(f"packages_file: {file}: {cut(str(error), _MAX_SHOWN)}") from None
     except RecursionError:
         raise SettingError(f"packages_file: {file} is no lock: it is nested too deeply") from None
     packages = lock.get("packages", [])
@@ -176,7 +182,7 @@ def read_lock(file: Path) -> str:
     for package in cast(list[dict[str, Any]], packages):
         if "directory" in package:
             raise SettingError(
-                f"packages_file: {file}: {cut(str(package.get('name')), _MAX_TOLD)} is a directory, and nothing is built on this "
+                f"packages_file: {file}: {cut(str(package.get('name')), _MAX_SHOWN)} is a directory, and nothing is built on this "
                 "machine: name a wheel"
             )
     return text
@@ -186,7 +192,7 @@ def read_requirements(file: Path) -> RequirementLines:
     """Read a requirements file, and those that it includes.
 
     Raises:
-        SettingError: Where it cannot be read, or asks for what only a build could give.
+        SettingError: If it cannot be read, or names a package that would have to be built.
     """
     reading = _Reading()
     reading.read(file)
@@ -194,10 +200,10 @@ def read_requirements(file: Path) -> RequirementLines:
 
 
 class _Reading:
-    """Reads a file, and those that it includes, each where it is included, however deep that is.
+    """Reads a file and those that it includes, in the order of their lines, however deep.
 
     Attributes:
-        found: What they ask for.
+        found: The lines.
     """
 
     def __init__(self) -> None:
@@ -214,7 +220,7 @@ class _Reading:
                 files.append(self._read(*included))
 
     def _read(self, file: Path, into: list[str]) -> Iterator[tuple[Path, list[str]]]:
-        """Take the lines of a file, and yield each file that it includes, with what its lines belong to."""
+        """Add the lines of a file, and yield each file that it includes, with the list for its lines."""
         this = os.path.realpath(file), into is self.found.constraints
         if this in self._seen:
             return
@@ -238,7 +244,7 @@ class _Reading:
                 into.append(option)
             elif option not in ("--only-binary", "--prefer-binary", "--require-hashes"):
                 raise SettingError(
-                    f"packages_file: {file}:{number}: {cut(option, _MAX_TOLD)} is not taken: only wheels are used, and nothing is "
+                    f"packages_file: {file}:{number}: {cut(option, _MAX_SHOWN)} is not taken: only wheels are used, and nothing is "
                     "built on this machine"
                 )
 
@@ -248,7 +254,7 @@ def _option(line: str, file: Path, number: int) -> tuple[str, str]:
     try:
         return option, "".join(shlex.split(value)) if value else ""
     except ValueError as error:
-        told = cut(line, _MAX_TOLD)
+        told = cut(line, _MAX_SHOWN)
         raise SettingError(f"packages_file: {file}:{number}: {told!r} cannot be read: {error}") from None
 
 
@@ -265,7 +271,7 @@ def _text(file: Path, most: int) -> str:
 
 
 def _lines(text: str, file: Path) -> Iterator[tuple[int, str]]:
-    """The lines that say something, each with the number at which it begins."""
+    """The lines that are not empty, each with its first line number."""
     number = 1
     for line in _CONTINUED.sub("\0", text).splitlines():
         if len(line) > _LONGEST:
@@ -278,7 +284,7 @@ def _lines(text: str, file: Path) -> Iterator[tuple[int, str]]:
 
 
 def _wheel(place: str, directory: Path) -> str:
-    """A wheel, given by its path or address alone, as a requirement."""
+    """The requirement for a wheel that is given only by its path or address."""
     name = place.rpartition("/")[2]
     if len(name) > _LONGEST_NAME:
         raise InvalidWheelFilename(f"no file has a name of more than {_LONGEST_NAME} characters")
@@ -291,15 +297,15 @@ def _requirement(line: str, file: Path, number: int) -> str:
         if wanted.endswith(".whl") and "@" not in wanted:
             wanted = _wheel(wanted, file.parent)
         if (wrong := next((each for each in hashes if not _HASH.fullmatch(each)), None)) is not None:
-            raise InvalidRequirement(f"{cut(wrong, _MAX_TOLD)!r} is no hash")
+            raise InvalidRequirement(f"{cut(wrong, _MAX_SHOWN)!r} is no hash")
         return " ".join([str(parsed(wanted)), *(f"--hash={each}" for each in hashes)])
     except (InvalidRequirement, InvalidWheelFilename) as error:
-        why, told = str(error).partition("\n")[0], cut(wanted, _MAX_TOLD)
+        why, told = str(error).partition("\n")[0], cut(wanted, _MAX_SHOWN)
         raise SettingError(f"packages_file: {file}:{number}: {told!r} is no requirement: {why}") from None
 
 
 def parsed(requirement: str) -> Requirement:
-    """A requirement.
+    """Parse a requirement.
 
     Raises:
         InvalidRequirement: If it is none.
@@ -319,7 +325,7 @@ class Requested:
         file: A requirements file, or a lock (``pylock.toml``).
 
     Raises:
-        SettingError: If a requirement is none, or the file cannot be read.
+        SettingError: If a requirement is invalid, or the file cannot be read.
     """
 
     requirements: Sequence[str] = ()
@@ -351,10 +357,10 @@ class Requested:
         return self.file if self.file is not None and is_lock(self.file) else None
 
     def lines(self) -> RequirementLines:
-        """All but what a lock names. Reads the files.
+        """All requirements, except those of a lock. Reads the files.
 
         Raises:
-            SettingError: Where that fails, or they ask for what only a build could give.
+            SettingError: As :func:`read_lock` and :func:`read_requirements`.
         """
         if self.lock is not None:
             read_lock(self.lock)
@@ -363,7 +369,7 @@ class Requested:
         return asked
 
     def digest(self, interpreter: Interpreter) -> str:
-        """The same for the same packages for the same kind of Python. Reads the files.
+        """A digest of the requirements and the kind of Python. Reads the files.
 
         Raises:
             SettingError: As :meth:`lines`.

@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import secrets
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -22,10 +21,10 @@ from typing import Any, cast
 
 from pydantic import JsonValue
 
+from codeact_team.core.atomic_files import size_without_holes, write_whole
+from codeact_team.core.files import made_named, open_regular, opened, read_regular
+from codeact_team.core.trees import files_below
 from codeact_team.errors import JournalError
-from codeact_team.sandbox.system.holes import size_without_holes, write_with_holes
-from codeact_team.sandbox.system.named_paths import made_named
-from codeact_team.sandbox.system.regular_files import open_regular, read_regular
 
 MAX_PARTS = 1 << 20
 """Values and keys; each takes about a hundred bytes, however short it is written."""
@@ -93,15 +92,11 @@ def used_by(directory: Path) -> int:
     Raises:
         JournalError: If they cannot be counted.
     """
-    used, pending = 0, [str(directory)]
+    used = 0
     try:
-        while pending:
-            with os.scandir(pending.pop()) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        pending.append(entry.path)
-                    else:
-                        used += entry.stat(follow_symlinks=False).st_blocks * 512
+        with opened(directory) as top:
+            for _, _, status in files_below(top):
+                used += status.st_blocks * 512
     except FileNotFoundError:
         return used
     except OSError as error:
@@ -343,7 +338,7 @@ class Blobs:
         path = self._path(digest)
         if not self._is_whole(digest, data):
             with made_named(path.parent, 0o700) as directory:
-                self._put(directory, path.name, data)
+                write_whole(directory, path.name, data, sync=self._sync)
             if self._room is not None:
                 self._room.take(size_without_holes(data))
         if self._sync:
@@ -353,24 +348,6 @@ class Blobs:
                 sync(self._directory)
                 sync(self._directory.parent)
                 self._safe.add(path.parent)
-
-    def _put(self, directory: int, name: str, data: bytes) -> None:
-        """Write a file in an open directory, as a whole."""
-        passing = f"{name}-{secrets.token_hex(4)}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        try:
-            descriptor = os.open(passing, flags, 0o600, dir_fd=directory)
-            try:
-                write_with_holes(descriptor, data)
-                if self._sync:
-                    # before it gets its name
-                    os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            os.rename(passing, name, src_dir_fd=directory, dst_dir_fd=directory)
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(passing, dir_fd=directory)
 
 
 def is_reference(packed: Mapping[str, JsonValue]) -> bool:

@@ -19,11 +19,10 @@ from typing import Any, Self, cast
 
 from pydantic import JsonValue
 
+from codeact_team.core.files import lock, open_regular
 from codeact_team.errors import JournalError
 from codeact_team.runs.journal.blobs import Room, parse
 from codeact_team.runs.journal.seal import Chain
-from codeact_team.sandbox.system.file_locks import lock
-from codeact_team.sandbox.system.regular_files import open_regular
 
 Entry = dict[str, Any]
 _MARK = b',"crc":"'

@@ -19,14 +19,13 @@ from watchdog.observers import Observer
 
 from codeact_team.core.effects import Event
 from codeact_team.core.events import RunBegan, SandboxStarted
+from codeact_team.core.files import is_locked, open_regular, wait_until_free
 from codeact_team.errors import JournalError
 from codeact_team.runs.journal.blobs import LARGEST, Blobs, TooMuchError
 from codeact_team.runs.journal.lines import EventReader, repeated_of
 from codeact_team.runs.journal.log import Entry, LogReader, entry_at, read_backwards, read_log, understood
 from codeact_team.runs.journal.run_directory import About, RunDirectory
 from codeact_team.runs.result import RunResult
-from codeact_team.sandbox.system.file_locks import is_locked, wait_until_free
-from codeact_team.sandbox.system.regular_files import open_regular
 
 
 async def growth(path: Path) -> AsyncGenerator[None]:

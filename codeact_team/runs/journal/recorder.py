@@ -429,7 +429,7 @@ class Recorder:
 
     async def files_of(self, executor: StreamingCodeExecutor) -> Mapping[str, RecordedFile]:
         """What is in a workspace; the contents are kept, but those with a credential in them."""
-        return await executor.record_files(self._keep)
+        return await executor.workspace.record(self._keep)
 
     def _keep(self, data: bytes) -> str | None:
         """Keep the content of a file or an artifact, unless there is a credential in it, or no room for it."""
@@ -571,9 +571,10 @@ def _without_result(event: Event) -> Event:
 def workspace_of(executor: StreamingCodeExecutor) -> str:
     """A name for a workspace: executors that share a directory share it, also where that was moved with all around it."""
     workspace = executor.workspace
-    if workspace is None or workspace.path is None or not workspace.lasts:
+    path = workspace.path
+    if path is None or not workspace.lasts:
         return f"@{place_of(executor)}"
-    return os.path.relpath(workspace.path)
+    return os.path.relpath(path)
 
 
 def _is_cancelled(error: BaseException) -> bool:

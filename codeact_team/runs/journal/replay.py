@@ -173,8 +173,7 @@ class Replay:
             )
         if not isinstance(executor, StreamingCodeExecutor):
             return
-        place = executor.workspace
-        path = "" if place is None or place.path is None else str(place.path)
+        path = str(executor.workspace.path or "")
         name = self._workspaces.get(path, f"@{place_of(executor)}")
         if name in self._ready:
             return
@@ -188,7 +187,7 @@ class Replay:
         tell_unkept(files, ())
         executable = {path for path, file in files.items() if file["is_executable"]}
         if contents:
-            await executor.restore_files(contents, executable, [])
+            await executor.workspace.restore(contents, executable, [])
 
 
 def _times(number: int) -> str:

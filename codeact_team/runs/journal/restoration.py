@@ -231,7 +231,7 @@ class Restoration:
         for executor in executors:
             workspace = workspace_of(executor)
             if workspace in self._past.workspaces and not workspace.startswith("@"):
-                executor.changed_before(self._changes(workspace, self._past.files(workspace, END)))
+                executor.workspace.changed_before(self._changes(workspace, self._past.files(workspace, END)))
 
     def _changes(self, workspace: str, files: Mapping[str, Any]) -> Mapping[str, Change]:
         """Those of the files in a workspace that code had made or changed by then."""
@@ -385,7 +385,7 @@ class Restoration:
             path for path, file in there.items() if path not in wanted and path not in stays and file.digest
         ]
         if contents or gone:
-            await executor.restore_files(contents, executable, gone)
+            await executor.workspace.restore(contents, executable, gone)
             there = await self._recorder.files_of(executor)
         self._recorder.know_files(executor, there)
 

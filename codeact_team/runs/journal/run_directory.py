@@ -14,12 +14,11 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from codeact_team.core.atomic_files import is_temporary, write_whole
+from codeact_team.core.files import made_named, opened, read_regular
 from codeact_team.errors import JournalError
-from codeact_team.executors.files.directories import opened
 from codeact_team.runs.journal.blobs import parse, sync
 from codeact_team.runs.journal.seal import Chain, SealKey, user_key
-from codeact_team.sandbox.system.named_paths import made_named
-from codeact_team.sandbox.system.regular_files import read_regular
 
 logger = logging.getLogger(__name__)
 
@@ -29,10 +28,9 @@ _ABOUT = "run.json"
 _CONFIG = "config.yaml"
 _LINES = "journal.jsonl"
 _BLOBS = "blobs"
-_PASSING = ".new"
 _MOST = 4 << 20
 """Bytes of what describes a run, and of its config."""
-_BEFORE = {_CONFIG, _LINES, _CONFIG + _PASSING, _ABOUT + _PASSING}
+_BEFORE = {_CONFIG, _LINES}
 """What a process that was killed may have left before there was a run."""
 ADVICE = "Choose another directory by --run-dir, or run it with --no-record; in Python, by `record`"
 """What to do where a run cannot be recorded."""
@@ -121,7 +119,8 @@ class RunDirectory:
                 if is_first:
                     _keep_out_of_git(directory)
         with _refused(self.path), made_named(self.path, 0o700) as directory:
-            if {*os.listdir(directory)} - _BEFORE or _has_lines(directory):
+            there = {name for name in os.listdir(directory) if not is_temporary(name)}
+            if there - _BEFORE or _has_lines(directory):
                 raise JournalError(f"{self.path} is there already, and is not the directory of a run")
             os.fchmod(directory, 0o700)
 
@@ -218,13 +217,8 @@ class RunDirectory:
         data = text.encode(errors="backslashreplace")
         if len(data) > _MOST:
             raise JournalError(f"the run cannot be recorded: its {name} has more than {_MOST:,} bytes")
-        # whole or not at all, whenever the process is killed
-        passing = f"{name}{_PASSING}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         with opened(self.path) as directory:
-            with open(os.open(passing, flags, 0o600, dir_fd=directory), "wb") as file:
-                file.write(data)
-            os.rename(passing, name, src_dir_fd=directory, dst_dir_fd=directory)
+            write_whole(directory, name, data)
 
 
 @contextmanager

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import platformdirs
 
+from codeact_team.core.files import read_regular
 from codeact_team.errors import JournalError
-from codeact_team.sandbox.system.regular_files import read_regular
 
 _FILE = "run-key"
 _BYTES = 32

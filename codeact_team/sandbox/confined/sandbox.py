@@ -17,6 +17,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from codeact_team.core.aio import Turns, to_the_end
+from codeact_team.core.files import KnownDirectory, known_directory, open_named, resolved
+from codeact_team.core.trees import DIRECTORY
 from codeact_team.errors import ConfinementError, SandboxError
 from codeact_team.sandbox.base import (
     STARTS_AT_ONCE,
@@ -33,8 +35,6 @@ from codeact_team.sandbox.base import (
 from codeact_team.sandbox.confined.config import ConfinedSandboxConfig, readable_paths
 from codeact_team.sandbox.confined.control import SEARCH_PATH, ConfinedProcess, SupervisingProcess
 from codeact_team.sandbox.confined.protocol import Confinement, Message, SpawnRequest
-from codeact_team.sandbox.system.named_paths import KnownDirectory, known_directory, open_named, resolved
-from codeact_team.sandbox.system.trees import DIRECTORY
 from codeact_team.sandbox.temporary import TemporaryDirectory, places
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import secrets
 import socket
 import stat
@@ -21,6 +20,7 @@ from typing import Any
 from docker.errors import APIError, NotFound
 from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
+from codeact_team.core.trees import opened_own, walk
 from codeact_team.errors import EngineError
 from codeact_team.sandbox.archives import END, file_member, head
 from codeact_team.sandbox.base import warn_once
@@ -404,19 +404,18 @@ def _is_complete(client: Client, container: str) -> bool:
 
 def _archive(layer: Path) -> Iterator[bytes]:
     """A tar archive of a layer, piece by piece."""
-    for directory, directories, files in os.walk(layer):
-        directories.sort()
-        for name in [*directories, *sorted(files)]:
-            path = os.path.join(directory, name)
-            member = tarfile.TarInfo(os.path.relpath(path, layer))
-            if name in directories:
-                member.type, member.mode = tarfile.DIRTYPE, 0o755
-                yield head(member)
-                continue
-            with open(path, "rb") as file:
-                status = os.fstat(file.fileno())
-                member.size, member.mode = status.st_size, status.st_mode & 0o777
-                member.mtime = int(status.st_mtime)
-                yield from file_member(member, file)
+    with opened_own(layer) as top:
+        for directory in walk(top):
+            for name, status in sorted(directory.entries()):
+                member = tarfile.TarInfo("/".join([*directory.names, name]))
+                if stat.S_ISDIR(status.st_mode):
+                    directory.enter(name, status)
+                    member.type, member.mode = tarfile.DIRTYPE, 0o755
+                    yield head(member)
+                    continue
+                with open(layer.joinpath(*directory.names, name), "rb") as file:
+                    member.size, member.mode = status.st_size, status.st_mode & 0o777
+                    member.mtime = int(status.st_mtime)
+                    yield from file_member(member, file)
     yield head(tarfile.TarInfo(_COMPLETE))
     yield END

@@ -14,6 +14,8 @@ from importlib import resources
 from pathlib import Path
 
 from codeact_team.core.aio import Turns
+from codeact_team.core.files import known_directory, open_named
+from codeact_team.core.trees import DIRECTORY
 from codeact_team.errors import EngineError, SandboxError
 from codeact_team.sandbox.base import (
     STARTS_AT_ONCE,
@@ -45,8 +47,6 @@ from codeact_team.sandbox.docker.engine import (
 )
 from codeact_team.sandbox.docker.leftovers import remove_unstarted
 from codeact_team.sandbox.system.kernel import CODE_DESCRIPTORS
-from codeact_team.sandbox.system.named_paths import known_directory, open_named
-from codeact_team.sandbox.system.trees import DIRECTORY
 
 logger = logging.getLogger(__name__)
 

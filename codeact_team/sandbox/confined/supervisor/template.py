@@ -17,6 +17,7 @@ from contextlib import suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from codeact_team.core import trees
 from codeact_team.sandbox.confined.protocol import Confinement, Message, MessageSocket
 from codeact_team.sandbox.confined.supervisor import isolation
 from codeact_team.sandbox.confined.supervisor.control_groups import ControlGroup
@@ -26,7 +27,7 @@ from codeact_team.sandbox.confined.supervisor.supervision import (
     refuse,
     supervise,
 )
-from codeact_team.sandbox.system import kernel, trees
+from codeact_team.sandbox.system import kernel
 from codeact_team.sandbox.system.process_tree import drain, notice_ended_children
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import signal
 from contextlib import suppress
 from functools import partial
 
-from codeact_team.sandbox.system import trees
+from codeact_team.core import trees
 from codeact_team.sandbox.system.framing import ProtocolError, frame
 from codeact_team.session.protocol import KIB, RUN_HEAD, TOKEN_BYTES, Kind
 from codeact_team.session.runner.supervisor import workspace_files

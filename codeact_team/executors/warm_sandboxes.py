@@ -1,4 +1,4 @@
-"""Sandboxes that are ready, by kind, within a bound of memory."""
+"""Sandboxes that were started ahead, as many as there is memory for."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from codeact_team.sandbox.base import STARTS_AT_ONCE
 _KIB = 1024
 _AVAILABLE = re.compile(r"^MemAvailable:\s+(\d+) kB", re.MULTILINE)
 _GIVEN_BACK = re.compile(r"^(?:total_)?inactive_file (\d+)", re.MULTILINE)
-"""What the kernel takes from caches when it is needed."""
+"""Memory of caches that the kernel takes when it is needed."""
 
 
 def available(root: Path = Path("/")) -> int | None:
-    """Bytes that can be used without harm to what runs; ``None`` where the system does not say.
+    """Bytes of memory that are left for new processes; ``None`` if the system does not say.
 
     Args:
-        root: Where ``/proc`` and ``/sys`` are.
+        root: The directory with ``/proc`` and ``/sys``.
     """
     with suppress(OSError):
         found = _AVAILABLE.search((root / "proc/meminfo").read_text())
@@ -52,7 +52,7 @@ def _left_in_groups(root: Path) -> Iterator[int]:
 
 
 def _left(mount: Path, path: str, limit: str, usage: str) -> Iterator[int]:
-    """What a group and those above it have left, as far as they have a limit."""
+    """The bytes that a control group and those above it have left, if they have a limit."""
     group = mount / path.lstrip("/")
     if not group.is_dir():
         # in a container: the mount is its group
@@ -67,52 +67,52 @@ def _left(mount: Path, path: str, limit: str, usage: str) -> Iterator[int]:
 
 
 @dataclass(frozen=True)
-class Kind:
-    """All that a sandbox is made from, and what has run there before the first block. Equal ones can be exchanged."""
+class PoolKey:
+    """All settings of a sandbox, and the setup that has run there. Sandboxes with equal keys can be exchanged."""
 
     make: type[SandboxedCodeExecutor]
     settings: str = field(repr=False)
-    """All but the data, as JSON."""
+    """All settings but the data, as JSON."""
     code: tuple[tuple[str, str], ...] = field(repr=False)
-    """What of the setup has run: language and text of each piece."""
+    """The pieces of the setup that have run: language and code."""
     directory: str
-    """From which relative paths lead."""
+    """The current directory, for relative paths."""
     setup: tuple[Setup, ...] = field(compare=False, repr=False)
     memory_mib: int = field(compare=False)
-    """How much the code may use."""
+    """Memory that the code may use."""
 
     @classmethod
     def of(cls, executor: SandboxedCodeExecutor) -> Self:
-        """What an executor needs.
+        """The key of an executor.
 
         Raises:
-            SettingError: If no sandbox that was started ahead will do.
+            SettingError: If its sandbox cannot be started ahead.
         """
         if (reason := why_not_ahead(executor)) is not None:
             raise SettingError(reason)
-        warmth = executor.warmth
-        setup = tuple(warmth.early_setup)
+        for_pool = executor.for_pool
+        setup = tuple(for_pool.early_setup)
         return cls(
             make=type(executor),
-            settings=warmth.settings,
+            settings=for_pool.settings,
             code=tuple((each.block.language, each.block.code) for each in setup),
             directory=os.getcwd(),
             setup=setup,
-            memory_mib=warmth.memory_mib,
+            memory_mib=for_pool.environment.memory_mib,
         )
 
     def make_executor(self) -> SandboxedCodeExecutor:
-        """A new executor, which has started nothing yet, and knows nothing of whoever asks for it."""
+        """A new executor that is not started, made in an empty context."""
         return Context().run(self._make_executor)
 
     def _make_executor(self) -> SandboxedCodeExecutor:
         config = self.make.component_config_schema.model_validate_json(self.settings)
         executor = self.make(**config.model_dump())
-        executor.warmth.set_up_by(self.setup)
+        executor.for_pool.set_up_by(self.setup)
         return executor
 
     async def start(self) -> SandboxedCodeExecutor:
-        """A new executor whose sandbox is ready for the first block.
+        """Make an executor, and start it until its sandbox is ready for the first block.
 
         Raises:
             SandboxError: If it cannot start.
@@ -120,7 +120,7 @@ class Kind:
         """
         executor = self.make_executor()
         try:
-            await executor.warmth.warm_up()
+            await executor.for_pool.warm_up()
         except BaseException:
             await to_the_end(executor.stop())
             raise
@@ -128,8 +128,8 @@ class Kind:
 
 
 def why_not_ahead(executor: SandboxedCodeExecutor) -> str | None:
-    """Why no sandbox that was started ahead will do for an executor; ``None`` if one will."""
-    if (setting := executor.warmth.bound_to) is None:
+    """Why the sandbox of an executor cannot be started ahead; ``None`` if it can."""
+    if (setting := executor.for_pool.environment.bound_to) is None:
         return None
     return f"with `{setting}`, no sandbox can be started ahead"
 
@@ -137,24 +137,24 @@ def why_not_ahead(executor: SandboxedCodeExecutor) -> str | None:
 logger = logging.getLogger(__name__)
 
 _REFILLS_AT_ONCE = max(1, STARTS_AT_ONCE // 2)
-"""The other starts are for those who wait for theirs."""
+"""The other starts are left for executors that wait for theirs."""
 ANSWER_SECONDS = 1.0
-"""In which a sandbox has to answer; it takes a millisecond."""
+"""Seconds for a sandbox to answer; it takes a millisecond."""
 _COURTESY_SECONDS = 0.005
-"""Between a wish and what is done about it, in which whoever has got a sandbox can go on."""
+"""Seconds before sandboxes are started or ended, so that an executor which has got one can go on first."""
 _MIB = 1 << 20
 
 
 @dataclass(eq=False)
-class Waiting:
-    """A sandbox that nobody has yet, started by an executor of its own.
+class WarmSandbox:
+    """A sandbox that waits, started by an executor of its own.
 
     Attributes:
-        born: When that was, in seconds of the event loop's clock.
-        asking: Asks if it is well, once somebody wants to know.
+        born: The time of its start, in seconds of the event loop's clock.
+        asking: Asks whether it is well.
     """
 
-    kind: Kind
+    key: PoolKey
     executor: SandboxedCodeExecutor
     born: float
     expiry: asyncio.TimerHandle | None = None
@@ -162,9 +162,9 @@ class Waiting:
 
     async def is_well(self) -> bool:
         """Whether it answers."""
-        # as all that concerns it: nothing of whoever asks is there, no door, no scope and no pool
+        # in an empty context: without dispatcher, scope and pool of the caller
         loop = asyncio.get_running_loop()
-        self.asking = loop.create_task(self.executor.warmth.is_well(), context=Context())
+        self.asking = loop.create_task(self.executor.for_pool.is_well(), context=Context())
         await asyncio.wait({self.asking}, timeout=ANSWER_SECONDS)
         if not self.asking.done():
             return False
@@ -174,7 +174,7 @@ class Waiting:
         return self.asking.result()
 
     async def end(self) -> None:
-        """Stop it, or what is left of it where another executor has taken it over."""
+        """Stop it, or what is left of it after a take-over."""
         try:
             await self.executor.stop()
         except Exception as error:
@@ -185,17 +185,19 @@ class Waiting:
                 await asyncio.wait({self.asking})
 
 
-class Stock:
-    """For the event loop in which it is used first. What is started ahead is supplied by it: with nothing.
+class WarmSandboxes:
+    """Starts sandboxes ahead and ends them, in the event loop in which it is used first.
+
+    It is the warm source of its own executors, and has nothing for them: they start their own sandboxes.
 
     Args:
-        size: How many may wait or be started ahead.
+        size: How many sandboxes may wait or be starting.
         max_age: Seconds that one may wait.
-        on_failure: Is told of a kind that cannot be started.
+        on_failure: Called with a key whose sandbox cannot start.
     """
 
-    def __init__(self, size: int, max_age: float, on_failure: Callable[[Kind], None]) -> None:
-        self.waiting: list[Waiting] = []
+    def __init__(self, size: int, max_age: float, on_failure: Callable[[PoolKey], None]) -> None:
+        self.waiting: list[WarmSandbox] = []
         """The oldest first."""
         self.failure: Exception | None = None
         """Why the last start failed, if it did."""
@@ -205,8 +207,8 @@ class Stock:
         self._size = size
         self._max_age = max_age
         self._on_failure = on_failure
-        self._wanted: Counter[Kind] = Counter()
-        self._starting: Counter[Kind] = Counter()
+        self._wanted: Counter[PoolKey] = Counter()
+        self._starting: Counter[PoolKey] = Counter()
         self._starts: set[asyncio.Task[None]] = set()
         self._ends: set[asyncio.Task[None]] = set()
         self._is_short = False
@@ -214,47 +216,51 @@ class Stock:
         self._closed = False
         self._tending: asyncio.TimerHandle | None = None
 
-    def want(self, wanted: Counter[Kind]) -> None:
-        """From now on keep as many ready of each kind, and nothing else."""
+    def want(self, wanted: Counter[PoolKey]) -> None:
+        """From now on, keep so many sandboxes of each key ready, and no others."""
         self._wanted = wanted
         if self._tending is None and not self._closed:
             self.settled.clear()
             self._tending = asyncio.get_running_loop().call_later(_COURTESY_SECONDS, self._tend)
 
-    def take(self, kind: Kind) -> Waiting | None:
-        """One of the kind, if there is one, which from now on is the caller's to end."""
-        found = next((one for one in self.waiting if one.kind == kind), None)
+    def take(self, key: PoolKey) -> WarmSandbox | None:
+        """Take a sandbox of a key, if there is one. The caller has to :meth:`end` it."""
+        found = next((one for one in self.waiting if one.key == key), None)
         if found is not None:
             self._remove(found)
         return found
 
-    async def end(self, one: Waiting) -> None:
-        """End one that is the caller's; while this is open, in the background."""
+    async def end(self, one: WarmSandbox) -> None:
+        """End a sandbox that was taken; in the background until this is closed."""
         ending = self._begin(self._ends, one.end())
         if self._closed:
             await to_the_end(asyncio.wait({ending}))
 
     async def provide(self, executor: Startable) -> bool:
-        """What is started ahead is started anew."""
+        """Hand out nothing: sandboxes started ahead are new ones."""
         return False
 
     async def take_back(self, executor: Startable) -> None:
-        """What is started ahead and fails is ended."""
+        """Take nothing: sandboxes that fail are ended."""
 
     async def discard(self, layer: Path | None) -> None:
-        """End all that waits with packages that were changed since they were made."""
-        endings = [self._discard(one) for one in self.waiting.copy() if one.executor.warmth.layer == layer]
+        """End all waiting sandboxes with these packages."""
+        endings = [
+            self._discard(one)
+            for one in self.waiting.copy()
+            if one.executor.for_pool.environment.packages.path == layer
+        ]
         if endings:
             await asyncio.wait(endings)
 
-    def put(self, kind: Kind, executor: SandboxedCodeExecutor, born: float) -> None:
-        """Keep what an executor has just taken over from one that it had been handed out to."""
-        self._starting[kind] += 1
+    def put(self, key: PoolKey, executor: SandboxedCodeExecutor, born: float) -> None:
+        """Keep the sandbox that an executor has just taken back."""
+        self._starting[key] += 1
         # never cancelled: there is something to end from the first moment on
-        self._begin(self._ends, self._keep(Waiting(kind, executor, born)))
+        self._begin(self._ends, self._keep(WarmSandbox(key, executor, born)))
 
     async def close(self) -> None:
-        """End all, and keep nothing any more. Idempotent."""
+        """End all sandboxes, and start no more. Idempotent."""
         self._closed = True
         self.settled.set()
         if self._tending is not None:
@@ -267,52 +273,52 @@ class Stock:
             await asyncio.wait(unfinished)
 
     def _tend(self) -> None:
-        """Begin to start what is missing, and to end what is too much."""
+        """Begin to start missing sandboxes, and to end superfluous ones."""
         if self._tending is not None:
             self._tending.cancel()
             self._tending = None
         if self._closed:
             return
-        for kind, count in Counter(one.kind for one in self.waiting).items():
-            surplus = count - self._wanted[kind]
-            for one in [one for one in self.waiting if one.kind == kind][: max(0, surplus)]:
+        for key, count in Counter(one.key for one in self.waiting).items():
+            surplus = count - self._wanted[key]
+            for one in [one for one in self.waiting if one.key == key][: max(0, surplus)]:
                 self._discard(one)
-        while self._starting.total() < _REFILLS_AT_ONCE and (kind := self._missing()) is not None:
-            if not self._has_room(kind):
+        while self._starting.total() < _REFILLS_AT_ONCE and (key := self._missing()) is not None:
+            if not self._has_room(key):
                 if self.waiting:
                     self._discard(self.waiting[0])
                 break
-            self._starting[kind] += 1
-            self._begin(self._starts, self._start(kind))
+            self._starting[key] += 1
+            self._begin(self._starts, self._start(key))
         if not self._starting.total():
             self.settled.set()
         else:
             self.settled.clear()
 
-    def _missing(self) -> Kind | None:
-        """What to start next."""
-        there = Counter(one.kind for one in self.waiting) + self._starting
+    def _missing(self) -> PoolKey | None:
+        """The key of the sandbox to start next."""
+        there = Counter(one.key for one in self.waiting) + self._starting
         if there.total() >= self._size:
             return None
-        missing = [kind for kind, count in self._wanted.items() if there[kind] < count]
-        return min(missing, key=lambda kind: there[kind] / self._wanted[kind], default=None)
+        missing = [key for key, count in self._wanted.items() if there[key] < count]
+        return min(missing, key=lambda key: there[key] / self._wanted[key], default=None)
 
-    def _has_room(self, kind: Kind) -> bool:
-        """Whether there is enough memory for code to use all that it may, whatever waits already."""
+    def _has_room(self, key: PoolKey) -> bool:
+        """Whether code of one more sandbox may use all its memory, beside the sandboxes that wait."""
         left = available()
-        was_short, self._is_short = self._is_short, left is not None and left < kind.memory_mib * _MIB
+        was_short, self._is_short = self._is_short, left is not None and left < key.memory_mib * _MIB
         if self._is_short and not was_short:
             logger.warning(
                 "fewer sandboxes are kept ready: %s MiB of memory are left, and code of one may use %s",
                 (left or 0) // _MIB,
-                kind.memory_mib,
+                key.memory_mib,
             )
         return not self._is_short
 
-    async def _start(self, kind: Kind) -> None:
+    async def _start(self, key: PoolKey) -> None:
         try:
-            executor = await kind.start()
-            self._shelve(Waiting(kind, executor, asyncio.get_running_loop().time()))
+            executor = await key.start()
+            self._shelve(WarmSandbox(key, executor, asyncio.get_running_loop().time()))
             self.failure = None
         except Exception as error:
             if str(error) != str(self.failure):
@@ -321,24 +327,24 @@ class Stock:
                 )
                 logger.debug("it failed there", exc_info=error)
             self.failure = error
-            self._on_failure(kind)
+            self._on_failure(key)
         finally:
-            self._starting[kind] -= 1
+            self._starting[key] -= 1
             self._tend()
 
-    async def _keep(self, one: Waiting) -> None:
+    async def _keep(self, one: WarmSandbox) -> None:
         try:
-            await one.executor.warmth.warm_up()
+            await one.executor.for_pool.warm_up()
         except Exception as error:
             logger.debug("a sandbox does not come back: %s", error)
             await one.end()
         else:
             self._shelve(one)
         finally:
-            self._starting[one.kind] -= 1
+            self._starting[one.key] -= 1
             self._tend()
 
-    def _shelve(self, one: Waiting) -> None:
+    def _shelve(self, one: WarmSandbox) -> None:
         if self._closed:
             self._begin(self._ends, one.end())
             return
@@ -346,15 +352,15 @@ class Stock:
         loop = asyncio.get_running_loop()
         one.expiry = loop.call_at(one.born + self._max_age, self._expire, one)
 
-    def _expire(self, one: Waiting) -> None:
+    def _expire(self, one: WarmSandbox) -> None:
         self._discard(one)
         self._tend()
 
-    def _discard(self, one: Waiting) -> asyncio.Task[None]:
+    def _discard(self, one: WarmSandbox) -> asyncio.Task[None]:
         self._remove(one)
         return self._begin(self._ends, one.end())
 
-    def _remove(self, one: Waiting) -> None:
+    def _remove(self, one: WarmSandbox) -> None:
         self.waiting.remove(one)
         if one.expiry is not None:
             one.expiry.cancel()

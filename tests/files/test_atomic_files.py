@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from codeact_team.executors.files import directories
-from codeact_team.executors.files.directories import Directory, Taken, below, opened, opened_file
+from codeact_team.core import atomic_files
+from codeact_team.core.atomic_files import Directory, Taken
+from codeact_team.core.files import below, opened, opened_file
 
 
 def put(directory: Path, name: str, data: bytes = b"new") -> str:
@@ -40,7 +41,7 @@ def test_a_file_that_is_not_whole_has_no_name(tmp_path: Path) -> None:
 @pytest.fixture
 def without_unnamed_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the machine says where a file system has no files without a name."""
-    monkeypatch.setattr(directories, "_UNNAMED", os.O_RDWR | os.O_DIRECTORY)
+    monkeypatch.setattr(atomic_files, "_UNNAMED", os.O_RDWR | os.O_DIRECTORY)
 
 
 @pytest.mark.usefixtures("without_unnamed_files")

@@ -1,9 +1,11 @@
-"""Writing files into directories of this machine, without following links that code may have planted.
+"""Writing files of this machine as a whole or not at all, without following links that code may have planted.
 
-Nothing is overwritten but what was put there in this way before and nobody has changed since: each such file has a mark, an
-extended attribute with its size and time. Where the file system takes none, nothing is overwritten at all. What is written has
-no name until it is whole, so that nothing is left of it when the process is killed. Where a file system has no such files, it
-has one of ours until then; what a process that was killed has left is removed when more is put there.
+A file has no name until it is whole, so nothing is left of it when the process is killed. On a file system without such
+files it has a temporary name of ours until then; what a killed process has left under such a name is removed by the next one
+that writes there.
+
+A :class:`Directory` overwrites nothing but files that were put there in this way before and that nobody has changed since:
+each has a mark, an extended attribute with its size and time. Where the file system takes no marks, nothing is overwritten.
 """
 
 from __future__ import annotations
@@ -17,103 +19,33 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, count
 from pathlib import PurePosixPath
+from types import TracebackType
+from typing import Self
 
-from codeact_team.sandbox.system.file_locks import lock
-from codeact_team.sandbox.system.holes import write_with_holes
-from codeact_team.sandbox.system.named_paths import open_named, parent_of
-from codeact_team.sandbox.system.trees import DIRECTORY
+from codeact_team.core.files import below, lock, opened_file, parent_of, parts_of
+from codeact_team.core.trees import DIRECTORY
 
 _MARK = "user.codeact-team.put"
 _CHUNK = 1 << 20
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_CHANGE = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _UNNAMED = os.O_RDWR | os.O_CLOEXEC | getattr(os, "O_TMPFILE", os.O_DIRECTORY)
 _NO_UNNAMED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
-"""What is said of a directory whose file system has no files without a name."""
-_PASSING = re.compile(r"\.put-[0-9a-f]{16}")
+"""Errors for a directory whose file system has no files without a name."""
+_TEMPORARY = re.compile(r"\.put-[0-9a-f]{16}")
 
 
 class Taken(FileExistsError):
-    """There is something else of that name, which is not to be overwritten."""
-
-
-@contextmanager
-def opened(directory: str | os.PathLike[str] | int) -> Generator[int]:
-    """A directory, open, by its path or by the descriptor that somebody else has of it.
-
-    Raises:
-        OSError: As :func:`open_named`, which follows no link that code may have planted.
-    """
-    if isinstance(directory, int):
-        descriptor = os.dup(directory)
-    else:
-        descriptor = open_named(directory, DIRECTORY)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def below(top: int, path: str) -> Generator[int]:
-    """The directory at a path below the one open as ``top``. Follows no link.
-
-    Raises:
-        OSError: If there is none.
-    """
-    descriptor = os.dup(top)
-    try:
-        for part in _parts(path):
-            inner = os.open(part, DIRECTORY, dir_fd=descriptor)
-            os.close(descriptor)
-            descriptor = inner
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def opened_file(top: int, path: str, flags: int = _READ) -> Generator[int]:
-    """The regular file at a path below the directory open as ``top``. Follows no link, waits for no pipe.
-
-    Args:
-        top: The directory.
-        path: Of the file.
-        flags: How it is opened, to be read by default.
-
-    Raises:
-        OSError: If there is none.
-    """
-    above, _, name = path.rpartition("/")
-    with below(top, above) as directory:
-        descriptor = os.open(name, flags, dir_fd=directory)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file")
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _parts(path: str) -> Sequence[str]:
-    """The names in a path below a directory, which may come from hostile code.
-
-    Raises:
-        OSError: If it leads elsewhere.
-    """
-    parts = path.split("/") if path else []
-    if {"", ".", ".."} & {*parts}:
-        raise OSError(errno.EINVAL, "it is no path below a directory")
-    return parts
+    """The name belongs to something else, which is not to be overwritten."""
 
 
 class Directory:
     """A directory to write into.
 
     Args:
-        top: It, open.
-        follows_owner: Whether what is made belongs to whom the directory belongs to, and may be written by whom it may be;
-            else it is this process's, as the umask says.
+        top: The directory, open.
+        follows_owner: Whether new files and directories get its owner, and its permissions to write; by default they are
+            this process's, as the umask says.
     """
 
     def __init__(self, top: int, *, follows_owner: bool = False) -> None:
@@ -121,7 +53,7 @@ class Directory:
         self._owner: tuple[int, int] | None = None
         self._more = 0
         self._tidied: set[str] = set()
-        """Directories in which nothing is left of what was put there by processes that were killed."""
+        """Directories from which what killed processes have left was removed."""
         if follows_owner:
             status = os.fstat(top)
             self._more = status.st_mode & 0o022
@@ -129,14 +61,14 @@ class Directory:
                 self._owner = status.st_uid, status.st_gid
 
     def make(self, path: str) -> None:
-        """Make a directory, and those above it, that are not there.
+        """Make a directory and its parents, where they are missing.
 
         Raises:
-            OSError: If something else is in its place.
+            OSError: If something else has that name.
         """
         descriptor = os.dup(self.top)
         try:
-            for part in _parts(path):
+            for part in parts_of(path):
                 with suppress(FileExistsError):
                     os.mkdir(part, 0o777, dir_fd=descriptor)
                     self._give(part, descriptor)
@@ -147,10 +79,10 @@ class Directory:
             os.close(descriptor)
 
     def link(self, path: str, target: str) -> None:
-        """Make a symbolic link, unless it is there.
+        """Make a symbolic link, unless it exists.
 
         Raises:
-            Taken: If something else is.
+            Taken: If something else has that name.
             OSError: If it cannot be made.
         """
         above, _, name = path.rpartition("/")
@@ -166,7 +98,7 @@ class Directory:
                 os.chown(name, *self._owner, dir_fd=directory, follow_symlinks=False)
 
     def remove(self, path: str) -> None:
-        """Remove a file that was put there by us, if nobody has changed it since.
+        """Remove a file that we have put there, unless somebody has changed it since.
 
         Raises:
             OSError: If there is none.
@@ -177,7 +109,7 @@ class Directory:
                 os.unlink(name, dir_fd=directory)
 
     def _give(self, name: str, directory: int) -> None:
-        """Let a directory that was made just now have its owner and its permissions."""
+        """Set the owner and the permissions of a new directory."""
         if self._owner is not None:
             os.chown(name, *self._owner, dir_fd=directory, follow_symlinks=False)
         if self._more:
@@ -186,10 +118,10 @@ class Directory:
 
     @contextmanager
     def new_file(self, path: str, *, mode: int = 0o666) -> Generator[NewFile]:
-        """A file that is there, under its name, once it is whole; else nothing is left of it.
+        """Open a new file. It has to be given its name; if it is not, nothing is left of it.
 
         Args:
-            path: Below the directory; the directories above it exist.
+            path: Its path below the directory. The directories above it exist.
             mode: Its permissions.
         """
         above, _, name = path.rpartition("/")
@@ -197,60 +129,71 @@ class Directory:
             if above not in self._tidied:
                 _tidy(directory)
                 self._tidied.add(above)
-            file = NewFile(directory, name, mode | self._more)
-            try:
+            with NewFile(directory, name, mode | self._more) as file:
                 if self._owner is not None:
                     os.fchown(file.descriptor, *self._owner)
                 if self._more:
                     os.fchmod(file.descriptor, mode | self._more)
                 yield file
-            finally:
-                file.close()
 
 
 class NewFile:
-    """A file that is whole when it gets its name, in an open directory."""
+    """A file that gets its name when it is whole. A context manager that closes it.
+
+    Args:
+        directory: The directory, open.
+        name: The name that it is to have there.
+        mode: Its permissions.
+
+    Attributes:
+        descriptor: The file, open.
+    """
 
     def __init__(self, directory: int, name: str, mode: int) -> None:
         self._directory = directory
         self._name = name
-        self._passing: str | None = None
+        self._temporary: str | None = None
         """The name that it has until then, if it needs one."""
         try:
             self.descriptor = os.open(".", _UNNAMED, mode, dir_fd=directory)
         except OSError as error:
             if error.errno not in _NO_UNNAMED:
                 raise
-            self._passing = _passing()
-            self.descriptor = os.open(self._passing, _NEW, mode, dir_fd=directory)
-        # whoever finds it under a passing name knows that it is at work
-        lock(self.descriptor)
+            self._temporary = _temporary_name()
+            self.descriptor = os.open(self._temporary, _NEW, mode, dir_fd=directory)
+            self._lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._temporary is not None:
+            with suppress(FileNotFoundError):
+                os.unlink(self._temporary, dir_fd=self._directory)
+        os.close(self.descriptor)
 
     def write(self, data: bytes) -> None:
-        """Add to what is in it."""
+        """Append data. Long runs of zeros become holes."""
         write_with_holes(self.descriptor, data)
 
     def settle(self) -> None:
         """Give it its name.
 
         Raises:
-            Taken: If there is something else of that name.
+            Taken: If something else has that name.
         """
         if not self._settles_as(self._name):
             raise Taken(errno.EEXIST, os.strerror(errno.EEXIST), self._name)
 
     def settle_beside(self) -> str:
-        """Give it its name, or where that is taken, one with a number; the name that it has got."""
+        """Give it its name, or where that is taken, one with a number. Returns the name."""
         return next(name for name in numbered(self._name) if self._settles_as(name))
 
     def _settles_as(self, name: str) -> bool:
         mark(self.descriptor)
-        try:
-            self._take(name)
-        except OSError as error:
-            if error.errno not in (errno.EEXIST, errno.ELOOP):
-                raise
-        else:
+        if self._takes(name):
             return True
         with suppress(OSError), opened_file(self._directory, name) as there:
             if same_content(there, self.descriptor):
@@ -262,38 +205,47 @@ class NewFile:
 
     def replace(self) -> None:
         """Give it its name, whatever has that now; a link is replaced, not followed."""
-        self._replace(self._name)
+        if self._temporary is not None or not self._takes(self._name):
+            self._replace(self._name)
+
+    def _takes(self, name: str) -> bool:
+        """Give it a name, unless something has that. Returns whether it has got it."""
+        try:
+            self._take(name)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ELOOP):
+                raise
+            return False
+        return True
 
     def _take(self, name: str) -> None:
-        """Give it a name that nothing has."""
-        if self._passing is None:
+        if self._temporary is None:
             os.link(f"/proc/self/fd/{self.descriptor}", name, dst_dir_fd=self._directory)
         else:
             os.close(os.open(name, _NEW, 0o600, dir_fd=self._directory))
             self._replace(name)
 
     def _replace(self, name: str) -> None:
-        if self._passing is None:
+        if self._temporary is None:
             # a file without a name cannot take that of another
-            passing = _passing()
-            self._take(passing)
-            self._passing = passing
-        os.rename(self._passing, name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
+            temporary = _temporary_name()
+            self._lock()
+            self._take(temporary)
+            self._temporary = temporary
+        os.replace(self._temporary, name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
+        self._temporary = None
 
-    def close(self) -> None:
-        """Let go of it, and remove it where it has no name of its own."""
-        if self._passing is not None:
-            with suppress(FileNotFoundError):
-                os.unlink(self._passing, dir_fd=self._directory)
-        os.close(self.descriptor)
+    def _lock(self) -> None:
+        # whoever finds it under a temporary name knows that somebody still writes it
+        lock(self.descriptor)
 
 
-def _passing() -> str:
+def _temporary_name() -> str:
     return f".put-{secrets.token_hex(8)}"
 
 
 def _tidy(directory: int) -> None:
-    """Remove what processes that were killed have left under passing names; those that are at work have theirs locked."""
+    """Remove temporary files of processes that were killed; those that are still being written are locked."""
     owners = {os.geteuid(), os.fstat(directory).st_uid}
     try:
         # it may be open only to be passed through
@@ -301,31 +253,31 @@ def _tidy(directory: int) -> None:
     except PermissionError:
         return
     try:
-        passing = list(filter(_PASSING.fullmatch, os.listdir(listed)))
+        names = list(filter(_TEMPORARY.fullmatch, os.listdir(listed)))
     finally:
         os.close(listed)
-    for name in passing:
+    for name in names:
         # somebody else's, or gone meanwhile
-        with suppress(OSError), opened_file(directory, name, _READ | os.O_RDWR) as file:
+        with suppress(OSError), opened_file(directory, name, _CHANGE) as file:
             if os.fstat(file).st_uid in owners and lock(file):
                 os.unlink(name, dir_fd=directory)
 
 
 def numbered(name: str) -> Iterator[str]:
-    """The name of a file, and those with numbers that it gets where that is taken."""
+    """The name of a file, then the same with a number, for where the name is taken."""
     path = PurePosixPath(name)
     return chain([name], (f"{path.stem}-{number}{path.suffix}" for number in count(2)))
 
 
 def mark(file: int) -> None:
-    """Note in a file that it was put there by us, as it is now."""
+    """Mark an open file as put there by us, with its present size and time."""
     # file systems without attributes, and machines without this call
     with suppress(OSError, AttributeError):
         os.setxattr(file, _MARK, _state(file))
 
 
 def is_unchanged(file: int) -> bool:
-    """Whether a file was put there by us, and has not been changed since."""
+    """Whether an open file has our mark, and has not been changed since."""
     try:
         return os.getxattr(file, _MARK) == _state(file)
     except (OSError, AttributeError):
@@ -355,15 +307,15 @@ def same_content(one: int, other: int) -> bool:
 def whole_file(
     path: str | os.PathLike[str], *, replace: bool = True, mode: int = 0o666
 ) -> Generator[NewFile]:
-    """A file that is there at the end of this, unless something fails within it.
+    """Open a new file, which gets its name at the end of the block unless that fails.
 
     Args:
-        path: Where, as of :func:`codeact_team.sandbox.system.named_paths.open_named`.
-        replace: Whether it may replace a file that is there.
+        path: Its path, as of :func:`codeact_team.core.files.open_named`.
+        replace: Whether it may replace a file.
         mode: Its permissions.
 
     Raises:
-        OSError: If it cannot be written, or something else is there.
+        OSError: If it cannot be written, or the name belongs to something else.
     """
     with place_of(path, replace=replace) as (directory, name), directory.new_file(name, mode=mode) as file:
         yield file
@@ -372,7 +324,10 @@ def whole_file(
 
 @contextmanager
 def place_of(path: str | os.PathLike[str], *, replace: bool = True) -> Generator[tuple[Directory, str]]:
-    """Where such a file is to be, open, and the name that it gets there.
+    """Open the directory for such a file, and find out whether it can be written there.
+
+    Yields:
+        The directory, and the name of the file in it.
 
     Raises:
         OSError: As :func:`whole_file`.
@@ -393,3 +348,63 @@ def _check(mode: int, *, replace: bool) -> None:
         raise OSError(errno.EINVAL, "it is no file")
     if not replace:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+
+
+def write_whole(directory: int, name: str, data: bytes, *, mode: int = 0o600, sync: bool = False) -> None:
+    """Write a small file, which replaces the one that has the name.
+
+    Args:
+        directory: The directory, open.
+        name: The name of the file.
+        data: Its content.
+        mode: Its permissions; by default it is for its owner only.
+        sync: Whether the content is to survive a power cut once the file has its name.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    with NewFile(directory, name, mode) as file:
+        file.write(data)
+        if sync:
+            os.fsync(file.descriptor)
+        file.replace()
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file of this name is one that is being written, or that a killed process has left."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
+_BLOCK = 4096
+"""Bytes: smaller holes save no room on the usual file systems."""
+_ZEROS = bytes(_BLOCK)
+
+
+def write_with_holes(descriptor: int, data: bytes) -> None:
+    """Append data to a file. Long runs of zeros become holes, which take no room on the disk."""
+    whole = memoryview(data)
+    for start, end, is_hole in _runs(data):
+        if is_hole:
+            os.ftruncate(descriptor, os.lseek(descriptor, end - start, os.SEEK_CUR))
+            continue
+        left = whole[start:end]
+        while left:
+            left = left[os.write(descriptor, left) :]
+
+
+def size_without_holes(data: bytes) -> int:
+    """How many bytes of ``data`` take room on the disk where they are written like that."""
+    return sum(end - start for start, end, is_hole in _runs(data) if not is_hole)
+
+
+def _runs(data: bytes) -> Iterator[tuple[int, int, bool]]:
+    """The begin and the end of each run of ``data``, and whether it is a hole. A block that is cut short is no hole."""
+    begin, was_hole = 0, False
+    for start in range(0, len(data), _BLOCK):
+        is_hole = data[start : start + _BLOCK] == _ZEROS
+        if is_hole != was_hole:
+            if start > begin:
+                yield begin, start, was_hole
+            begin, was_hole = start, is_hole
+    if data:
+        yield begin, len(data), was_hole

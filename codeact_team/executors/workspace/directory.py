@@ -1,7 +1,7 @@
-"""The directory of the host that is a sandbox's workspace, and how much it may grow.
+"""The directory of this machine that is a workspace, and its quota.
 
-The kernel has no quota for a directory. Files are counted when the sandbox starts, and again whenever code has run
-for a while.
+The kernel has no quota for a directory. So files are counted when the sandbox starts, and again whenever code has run for
+a while.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from codeact_team.core import trees
 from codeact_team.core.aio import to_the_end
+from codeact_team.core.files import below, opened, parent_of, resolved
+from codeact_team.core.trees import Visited, walk
 from codeact_team.errors import SandboxError
-from codeact_team.executors.files.directories import below, opened
 from codeact_team.executors.settings import HostDirectory
-from codeact_team.sandbox.system import trees
-from codeact_team.sandbox.system.named_paths import open_named, parent_of, resolved
-from codeact_team.sandbox.system.trees import DIRECTORY
 from codeact_team.sandbox.temporary import TemporaryDirectory
 from codeact_team.session.protocol import FORKS_PREFIX
 
@@ -33,7 +32,7 @@ _SYSTEM = tuple(
 
 
 def wide_directories(given: Mapping[str, HostDirectory]) -> Iterator[str]:
-    """The directories, by field, that give the code more than a workspace; each with what it holds."""
+    """The settings whose directory gives the code more than a workspace, and what it holds."""
     for field, value in given.items():
         if value is not None and (held := _held(resolved(value))):
             yield f"{field}: {value} (holds {held})"
@@ -48,12 +47,12 @@ def _held(directory: Path) -> str | None:
     return "the current directory" if current.is_relative_to(directory) and current != directory else None
 
 
-class HostWorkspace:
-    """Makes the workspace's directory when it is needed, and removes it afterwards if it was temporary.
+class WorkspaceDirectory:
+    """Makes the directory when it is needed, and removes it afterwards if it is temporary.
 
     Args:
         work_dir: The user's directory; ``None`` for a temporary one.
-        owner: Who shall own a directory that root makes; ``None`` for root.
+        owner: The user to own a directory that root makes; ``None`` for root.
     """
 
     def __init__(self, work_dir: HostDirectory, *, owner: int | None = None) -> None:
@@ -64,8 +63,8 @@ class HostWorkspace:
         """Device and inode of the directory that was made."""
         # each block asks for it: a Path takes longer than the kernel
         self._made_path = ""
-        self._passing: set[str] = set()
-        """Paths of files that are to be removed at the end."""
+        self._temporary_files: set[str] = set()
+        """The paths of files to be removed at the end."""
 
     @property
     def is_gone(self) -> bool:
@@ -91,9 +90,7 @@ class HostWorkspace:
         return Path(self._temporary.path)
 
     def make(self) -> Path:
-        """Make sure the directory exists, and return its absolute path.
-
-        Links in it are not resolved: whoever uses it opens it once, and follows none.
+        """Make the directory unless it exists, and return its absolute path, without resolving links.
 
         Raises:
             SandboxError: If it cannot be made.
@@ -125,7 +122,7 @@ class HostWorkspace:
     def _make_named(self, directory: Path) -> None:
         with parent_of(directory) as (above, name):
             try:
-                # what code leaves there is for nobody else of this machine
+                # nobody else of this machine is to read what code leaves there
                 os.mkdir(name, 0o700, dir_fd=above)
             except FileExistsError:
                 return
@@ -138,13 +135,13 @@ class HostWorkspace:
             os.chown(directory, self._owner, self._owner)
 
     def remove_at_end(self, path: str) -> None:
-        """Let what is at this path be removed with what is temporary, and the directory around it, if it is empty then."""
+        """Remove the file or directory at this path at the end, and its parent if that is empty then."""
         if self._work_dir is not None:
-            self._passing.add(path)
+            self._temporary_files.add(path)
 
     async def remove(self) -> None:
-        """Remove what is temporary: the directory, or the files that are not to stay. Nothing may run there any more."""
-        self._remove_passing()
+        """Remove a temporary directory, or else the temporary files. Nothing may run there any more."""
+        self._remove_temporary_files()
         directory, self._temporary, self._made = self._temporary, None, None
         if directory is not None:
             try:
@@ -152,8 +149,8 @@ class HostWorkspace:
             except OSError as error:
                 logger.warning("temporary files left in %s: %s", directory.path, error)
 
-    def _remove_passing(self) -> None:
-        paths, self._passing = self._passing, set()
+    def _remove_temporary_files(self) -> None:
+        paths, self._temporary_files = self._temporary_files, set()
         if self._work_dir is None or self._made is None or self.is_gone:
             return
         for path in paths:
@@ -161,7 +158,7 @@ class HostWorkspace:
             try:
                 with opened(self._work_dir) as top:
                     with below(top, above) as directory:
-                        # of a link that code has put there, this removes the link
+                        # if code has put a link there, only the link is removed
                         if stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
                             trees.remove(name, directory)
                         else:
@@ -180,20 +177,28 @@ def _identity_of(directory: str) -> tuple[int, int]:
 
 
 _INTERVAL = 1.0
-"""Seconds that code runs between two looks, or more:"""
-_PAUSE_PER_LOOK = 20
-"""seconds between two looks for each second that one takes."""
+"""Seconds that code runs between two counts, or more:"""
+_PAUSE_PER_COUNT = 20
+"""seconds between two counts for each second that one takes."""
 _SHORT_INTERVAL = 0.1
-"""Seconds between two looks while there is too much."""
+"""Seconds between two counts while the quota is exceeded."""
 _BLOCK = 512
 """Bytes, whatever the file system."""
 _MIB = 1 << 20
 _SLACK = 1 * _MIB, 16
-"""Bytes and files that code may add while there is too much: what removes something may need some itself."""
+"""Bytes and files that code may add while the quota is exceeded: to remove files may need some."""
 
 
-class Growth:
-    """How much has been added to directories, and whether that is more than the limits; ``None`` is none."""
+class Quota:
+    """Limits how much code adds to directories.
+
+    Args:
+        mib: MiB that may be added; ``None`` for any amount.
+        files: Files and directories that may be added; ``None`` for any number.
+
+    Attributes:
+        pause: Seconds that code may run until the next count.
+    """
 
     def __init__(self, mib: int | None, files: int | None) -> None:
         self._mib = mib
@@ -201,15 +206,14 @@ class Growth:
         self._directories: Sequence[Path] = ()
         self._before: _Usage | None = None
         self._least: tuple[int, int] | None = None
-        """The least bytes and files there were since there is too much."""
+        """The least bytes and files since the quota is exceeded."""
         self.pause = _INTERVAL
-        """Seconds that code may run until the next look."""
 
     async def begin(self, directories: Sequence[Path]) -> None:
-        """Count from what is there now, unless that has been done before.
+        """Count what is there before the code. Idempotent.
 
         Raises:
-            SandboxError: If what is in them cannot be counted.
+            SandboxError: If that cannot be counted.
         """
         self._directories = directories
         if self._before is not None or (self._mib is None and self._files is None):
@@ -222,17 +226,17 @@ class Growth:
                 "`workspace_files` to null to go on without a limit"
             ) from error
 
-    async def look(self) -> str | None:
-        """The field whose limit is exceeded, with its value. Told again only when more has been added since."""
-        return await to_the_end(asyncio.to_thread(self._look))
+    async def check(self) -> str | None:
+        """The setting that is exceeded, with its value. Once returned, it is returned again only if more was added since."""
+        return await to_the_end(asyncio.to_thread(self._check))
 
     async def exceeded_by_copies(self, home: str, copies: int, *, replaced: str | None = None) -> str | None:
-        """The field whose limit copies of a directory would exceed, with its value.
+        """The setting that copies of a directory would exceed, with its value.
 
         Args:
-            home: Its path below the workspace, or nothing for the workspace itself; copies that are in it are not copied.
-            copies: How many.
-            replaced: A directory whose content is removed then, as ``home``; ``None`` if there is none.
+            home: The directory's path below the workspace, or nothing for the workspace itself. Branches in it do not count.
+            copies: The number of copies.
+            replaced: The path of a directory whose content will be removed; ``None`` if there is none.
         """
         return await to_the_end(asyncio.to_thread(self._exceeded_by_copies, home, copies, replaced))
 
@@ -250,7 +254,7 @@ class Growth:
         now.files += copies * part.files - gone.files_once
         return self._exceeded(before, now)
 
-    def _look(self) -> str | None:
+    def _check(self) -> str | None:
         if (before := self._before) is None:
             return None
         began = time.monotonic()
@@ -261,7 +265,7 @@ class Growth:
             return self._uncountable(error)
         exceeded = self._exceeded(before, now)
         self.pause = max(
-            _SHORT_INTERVAL if exceeded else _INTERVAL, _PAUSE_PER_LOOK * (time.monotonic() - began)
+            _SHORT_INTERVAL if exceeded else _INTERVAL, _PAUSE_PER_COUNT * (time.monotonic() - began)
         )
         return exceeded if self._is_news(exceeded, now) else None
 
@@ -302,16 +306,14 @@ def _count(directories: Sequence[Path]) -> _Usage:
 
 
 class _Usage:
-    """What is in directories that hostile code may change meanwhile.
-
-    Follows no links, opens nothing but directories, and does not leave their file systems.
+    """Counts what is in directories that hostile code may change meanwhile. Follows no links, leaves no file system.
 
     Attributes:
-        size: Bytes of the disk.
-        files: How many files of all kinds.
-        size_once: The bytes, without files that may have names elsewhere, too.
-        files_once: How many files these are.
-        closed: Directories of other users that cannot be read.
+        size: Bytes on the disk.
+        files: The number of files of all kinds.
+        size_once: The bytes of files with one name only.
+        files_once: The number of these files.
+        closed: Directories of other users that cannot be read, by device and inode.
     """
 
     def __init__(self) -> None:
@@ -326,83 +328,44 @@ class _Usage:
         """Count what is in a directory.
 
         Args:
-            directory: It.
-            leave_out: How the paths below it begin of what does not count; nothing if all of it does.
+            directory: The directory. Where there is none, nothing is counted.
+            leave_out: The beginning of the paths that do not count, below the directory; none by default.
+
+        Raises:
+            OSError: If a directory of this user cannot be read, or was moved meanwhile.
         """
+        left_out = leave_out.split("/")
+        with suppress(FileNotFoundError), opened(directory) as top:
+            for inner in walk(top, self._note_closed):
+                depth = len(inner.names)
+                is_on_the_way = leave_out and inner.names == left_out[:depth] and depth < len(left_out)
+                prefix = "/".join(left_out[depth:]) if is_on_the_way else None
+                for name, status in inner.entries():
+                    if prefix is None or not name.startswith(prefix):
+                        self._add_entry(inner, name, status)
+
+    def _note_closed(self, above: int, name: str, error: OSError) -> None:
+        if not isinstance(error, PermissionError):
+            raise error
         try:
-            top = open_named(directory, DIRECTORY)
+            status = os.stat(name, dir_fd=above, follow_symlinks=False)
         except FileNotFoundError:
             return
-        current, device = top, os.fstat(top).st_dev
-        try:
-            # one descriptor, however many directories are inside one another: of each, what is still to be seen there
-            levels = [(_identity(current), self._add_entries(current, device, leave_out), leave_out)]
-            while levels:
-                _, below, left_out = levels[-1]
-                if below:
-                    name = below.pop()
-                    if (inner := self._open(name, current)) is not None:
-                        os.close(current)
-                        current = inner
-                        left_out = _below(name, left_out)
-                        entries = self._add_entries(current, device, left_out)
-                        levels.append((_identity(current), entries, left_out))
-                    continue
-                levels.pop()
-                if levels:
-                    above = os.open("..", DIRECTORY, dir_fd=current)
-                    os.close(current)
-                    current = above
-                    if _identity(current) != levels[-1][0]:
-                        raise OSError("a directory was moved meanwhile")
-        finally:
-            os.close(current)
+        if status.st_uid == os.geteuid():
+            raise error
+        self.closed.add((status.st_dev, status.st_ino))
 
-    def _open(self, name: str, above: int) -> int | None:
-        try:
-            return os.open(name, DIRECTORY, dir_fd=above)
-        except FileNotFoundError:
-            return None
-        except PermissionError:
-            status = os.stat(name, dir_fd=above, follow_symlinks=False)
-            if status.st_uid == os.geteuid():
-                raise
-            self.closed.add((status.st_dev, status.st_ino))
-            return None
-
-    def _add_entries(self, directory: int, device: int, leave_out: str) -> list[str]:
-        """Count the entries of a directory. Returns the names of the directories among them."""
-        below: list[str] = []
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                if leave_out and entry.name.startswith(leave_out):
-                    continue
-                try:
-                    status = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:
-                    continue
-                if stat.S_ISDIR(status.st_mode):
-                    if status.st_dev == device:
-                        below.append(entry.name)
-                elif status.st_nlink > 1:
-                    identity = status.st_dev, status.st_ino
-                    if identity in self._linked:
-                        continue
-                    self._linked.add(identity)
-                else:
-                    self.size_once += status.st_blocks * _BLOCK
-                    self.files_once += 1
-                self.size += status.st_blocks * _BLOCK
-                self.files += 1
-        return below
-
-
-def _below(name: str, leave_out: str) -> str:
-    """How the paths begin of what does not count, below the directory with this name."""
-    above = f"{name}/"
-    return leave_out.removeprefix(above) if leave_out.startswith(above) else ""
-
-
-def _identity(directory: int) -> tuple[int, int]:
-    status = os.fstat(directory)
-    return status.st_dev, status.st_ino
+    def _add_entry(self, directory: Visited, name: str, status: os.stat_result) -> None:
+        size = status.st_blocks * _BLOCK
+        if stat.S_ISDIR(status.st_mode):
+            directory.enter(name, status)
+        elif status.st_nlink > 1:
+            identity = status.st_dev, status.st_ino
+            if identity in self._linked:
+                return
+            self._linked.add(identity)
+        else:
+            self.size_once += size
+            self.files_once += 1
+        self.size += size
+        self.files += 1

@@ -12,8 +12,8 @@ import pytest
 from support.cost import LINEAR, SHORT, growth, longest_turn
 
 from codeact_team.errors import SandboxError
-from codeact_team.executors.files.base import Snapshot
-from codeact_team.executors.files.inside import ContainerFiles
+from codeact_team.executors.workspace.container_files import ContainerFiles
+from codeact_team.executors.workspace.files import Snapshot
 from codeact_team.sandbox.base import Exit, Process
 
 LISTED = b"1|81a4|7 a b|./"

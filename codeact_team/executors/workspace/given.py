@@ -1,4 +1,4 @@
-"""What a person gives to the code, and what of it is none of the code's business: runs that are kept."""
+"""The setting ``data``: files and directories that a person gives to the code, without recorded runs among them."""
 
 from __future__ import annotations
 
@@ -11,31 +11,30 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
+from codeact_team.core.files import THROUGH, open_named, opened_file
 from codeact_team.core.sandbox_description import DataFile
+from codeact_team.core.trees import walk
 from codeact_team.errors import SettingError
-from codeact_team.sandbox.system.named_paths import THROUGH, open_named
-from codeact_team.sandbox.system.trees import DIRECTORY
 
 _PARTS: Mapping[str, re.Pattern[bytes]] = {
     "run.json": re.compile(rb'\{\s*"format":\s*\d+,\s*"id":'),
     "journal.jsonl": re.compile(rb'\{"n":\d+,"at":'),
 }
-"""What is in the directory of a run, whatever its own name, and how that begins; what was damaged may lack the one or the other."""
+"""The files by which the directory of a run is known, and how they begin. A damaged run may lack one."""
 _BEGINNING = 256
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NONBLOCK
 
 
 def is_of_a_run(directory: int) -> bool:
-    """Whether the directory that is open is that of a run, as far as there is anything left of that."""
+    """Whether an open directory is that of a run, even of a damaged one."""
     begins = {name: _beginning(directory, name) for name in _PARTS}
     there = [name for name, beginning in begins.items() if beginning is not None]
     return len(there) == len(_PARTS) or any(_PARTS[name].match(begins[name] or b"") for name in there)
 
 
 def run_above(path: str) -> str | None:
-    """The directory of a run that something is in, however deep; ``None`` if it is in none.
+    """The directory of the run that a path is in, however deep; ``None`` if it is in none.
 
     Raises:
         OSError: As :func:`open_named`.
@@ -56,19 +55,14 @@ def run_above(path: str) -> str | None:
 
 
 def _beginning(directory: int, name: str) -> bytes | None:
-    """How a file begins; ``None`` if it is not there, and nothing if it cannot be read."""
+    """The first bytes of a file; ``None`` if there is none, and nothing if it cannot be read."""
     try:
-        descriptor = os.open(name, _READ, dir_fd=directory)
+        with opened_file(directory, name) as file:
+            return os.pread(file, _BEGINNING, 0)
     except FileNotFoundError:
         return None
     except OSError:
         return b""
-    try:
-        return os.pread(descriptor, _BEGINNING, 0)
-    except OSError:
-        return b""
-    finally:
-        os.close(descriptor)
 
 
 logger = logging.getLogger(__name__)
@@ -82,19 +76,17 @@ _MAX_LINE = 200
 """Characters of a first line."""
 _MIB = 1 << 20
 
-_Entries: TypeAlias = Sequence[tuple[str, os.stat_result]]
-
 
 @dataclass(frozen=True)
 class Given:
     """A file, a directory or a link that is to be copied.
 
     Attributes:
-        path: Where in the workspace.
-        source: Where on this machine.
-        mode: Its kind and its permissions, as ``st_mode`` has them.
-        size: In bytes; of files only.
-        target: Where a link leads, relative to itself.
+        path: Its path in the workspace.
+        source: Its path on this machine.
+        mode: Its kind and its permissions, as in ``st_mode``.
+        size: Of a file, in bytes.
+        target: The target of a link, relative to it.
     """
 
     path: str
@@ -109,22 +101,22 @@ class Given:
         return stat.S_ISREG(self.mode)
 
     def open(self) -> io.FileIO:
-        """Open the file on this machine, to be read without a buffer.
+        """Open the file on this machine, unbuffered.
 
         Raises:
-            OSError: If it cannot be read, or a link is in its place now.
+            OSError: If it cannot be read, or is a link now.
         """
-        return open(_opened(self.source), "rb", buffering=0)
+        return open(open_named(self.source, _READ), "rb", buffering=0)
 
 
 class GivenData:
-    """What the setting ``data`` names.
+    """The data of a setting.
 
     Args:
         paths: Files and directories of this machine.
-        mib: How much there may be; ``None`` for any.
-        files: How many files and directories there may be; ``None`` for any.
-        field: The setting that says how much.
+        mib: How much there may be; ``None`` for any amount.
+        files: How many files and directories there may be; ``None`` for any number.
+        field: The setting that limits ``mib``, for errors.
     """
 
     def __init__(
@@ -138,7 +130,7 @@ class GivenData:
         self._described: Sequence[DataFile] | None = None
 
     def find(self) -> Sequence[Given]:
-        """Everything to be copied, directories before what is in them. Looks once. Blocks.
+        """Find all entries to copy, directories before their content. Looks once. Blocks.
 
         Raises:
             SettingError: If something cannot be given.
@@ -148,11 +140,11 @@ class GivenData:
         return self._found
 
     async def found(self) -> Sequence[Given]:
-        """As :meth:`find`, which it does in a thread, if there is anything to be looked for."""
+        """Do :meth:`find` in a thread, unless there are no paths."""
         return await asyncio.to_thread(self.find) if self._paths else ()
 
     def describe(self) -> Sequence[DataFile]:
-        """The files for somebody who is to work with them. Reads once. Blocks.
+        """The files, with the first lines of tables. Reads once. Blocks.
 
         Raises:
             SettingError: As :meth:`find`.
@@ -187,74 +179,58 @@ class GivenData:
                 size += one.size
                 if self._mib is not None and size > self._mib * _MIB:
                     raise SettingError(
-                        f"data: {path} is too much: {self._field} is {self._mib}, and what is given has more MiB"
+                        f"data: {path} is too much: {self._field} is {self._mib}, and the data has more MiB"
                     )
                 if self._files is not None and len(found) > self._files:
                     raise SettingError(
-                        f"data: {path} is too much: workspace_files is {self._files}, and what is given has more files"
+                        f"data: {path} is too much: workspace_files is {self._files}, and the data has more files"
                     )
         return found
 
 
 def _tree(path: str, name: str) -> Iterator[Given]:
+    """The entry of a file, or the entries of a directory and its content."""
     try:
-        opened = _opened(path)
+        # a pipe would be waited for
+        descriptor = open_named(path, _READ)
         try:
-            status = os.fstat(opened)
+            status, run = os.fstat(descriptor), run_above(path)
+            if run is not None:
+                raise SettingError(
+                    f"data: {path} is in {run}, the directory of a run, which no code may read"
+                )
+            _check(path, status.st_mode)
+            if stat.S_ISDIR(status.st_mode):
+                yield from _below(path, descriptor, name)
+            else:
+                yield Given(name, path, status.st_mode, status.st_size)
         finally:
-            os.close(opened)
-        run = run_above(path)
+            os.close(descriptor)
     except OSError as error:
         raise _cannot_be_read(path, error) from error
-    if run is not None:
-        raise SettingError(f"data: {path} is in {run}, the directory of a run, which no code may read")
-    _check(path, status.st_mode)
-    if not stat.S_ISDIR(status.st_mode):
-        yield Given(name, path, status.st_mode, status.st_size)
-        return
-    if (entries := _entries(path)) is None:
-        raise SettingError(f"data: {path} is the directory of a run, whose journal no code may read")
-    yield Given(name, path, status.st_mode)
-    yield from _below(path, entries, name, os.path.realpath(path))
 
 
-def _below(path: str, entries: _Entries, name: str, top: str) -> Iterator[Given]:
-    pending = [(path, name, entries)]
-    while pending:
-        directory, inside, entries = pending.pop()
-        for entry_name, status in entries:
-            source, place = os.path.join(directory, entry_name), f"{inside}/{entry_name}"
+def _below(path: str, top: int, name: str) -> Iterator[Given]:
+    """The entries of the directory open as ``top``, which is at ``path`` here and at ``name`` in the workspace."""
+    real = os.path.realpath(path)
+    for directory in walk(top, leaves_device=True):
+        source, place = os.path.join(path, *directory.names), "/".join([name, *directory.names])
+        if is_of_a_run(directory.descriptor):
+            if not directory.names:
+                raise SettingError(f"data: {path} is the directory of a run, whose journal no code may read")
+            logger.info("%s is the directory of a run, and is not copied", source)
+            continue
+        yield Given(place, source, os.fstat(directory.descriptor).st_mode)
+        for entry, status in sorted(directory.entries()):
+            inner, inner_place = os.path.join(source, entry), f"{place}/{entry}"
             if stat.S_ISLNK(status.st_mode):
-                yield Given(place, source, status.st_mode, target=_target(source, top))
+                yield Given(inner_place, inner, status.st_mode, target=_target(inner, real))
                 continue
-            _check(source, status.st_mode)
-            if not stat.S_ISDIR(status.st_mode):
-                yield Given(place, source, status.st_mode, status.st_size)
-            elif (below := _entries(source)) is None:
-                logger.info("%s is the directory of a run, and is not copied", source)
+            _check(inner, status.st_mode)
+            if stat.S_ISDIR(status.st_mode):
+                directory.enter(entry, status)
             else:
-                yield Given(place, source, status.st_mode)
-                pending.append((source, place, below))
-
-
-def _entries(directory: str) -> _Entries | None:
-    """What is in a directory, by name; ``None`` if it is that of a run."""
-    try:
-        opened = open_named(directory, DIRECTORY)
-        try:
-            if is_of_a_run(opened):
-                return None
-            with os.scandir(opened) as scanned:
-                return sorted((entry.name, entry.stat(follow_symlinks=False)) for entry in scanned)
-        finally:
-            os.close(opened)
-    except OSError as error:
-        raise _cannot_be_read(directory, error) from error
-
-
-def _opened(path: str) -> int:
-    # a pipe would be waited for
-    return open_named(path, os.O_RDONLY | os.O_NONBLOCK)
+                yield Given(inner_place, inner, status.st_mode, status.st_size)
 
 
 def _check(path: str, mode: int) -> None:
@@ -265,7 +241,7 @@ def _check(path: str, mode: int) -> None:
 
 
 def _target(link: str, top: str) -> str:
-    """Where a link in a given directory leads, which has to be in that directory: the copy then leads to the copy."""
+    """The target of a link in a given directory. It has to be in that directory, too, so that the copy leads to a copy."""
     target = os.readlink(link)
     reached = os.path.realpath(link)
     if os.path.isabs(target) or not os.path.exists(link) or not Path(reached).is_relative_to(top):
@@ -282,12 +258,12 @@ def _cannot_be_read(path: str, error: OSError) -> SettingError:
 
 
 def _head(one: Given) -> Sequence[str]:
-    """The first lines of a table; none where it is no text."""
+    """The first lines of a table; none if it is not text."""
     try:
         with one.open() as file:
             start = file.read(_HEAD_BYTES)
     except OSError:
-        # whoever copies it will say so
+        # copying it will show the error
         return ()
     if b"\0" in start:
         return ()

@@ -9,54 +9,54 @@ from pathlib import Path
 import pytest
 from support.deep_tree import DEPTH, make_deep_tree
 
+from codeact_team.core import trees
 from codeact_team.errors import SandboxError
-from codeact_team.executors.workspace import Growth
-from codeact_team.sandbox.system import trees
+from codeact_team.executors.workspace.directory import Quota
 
 MIB = 1 << 20
 
 
 async def test_only_what_is_added_counts(tmp_path: Path) -> None:
     (tmp_path / "before").write_bytes(bytes(3 * MIB))
-    growth = Growth(2, 4)
-    await growth.begin([tmp_path])
+    quota = Quota(2, 4)
+    await quota.begin([tmp_path])
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "more").write_bytes(bytes(MIB))
     # as long as it is the same sandbox
-    await growth.begin([tmp_path])
-    assert await growth.look() is None
+    await quota.begin([tmp_path])
+    assert await quota.check() is None
     (tmp_path / "inner" / "much").write_bytes(bytes(2 * MIB))
-    assert await growth.look() == "workspace_mib: 2"
+    assert await quota.check() == "workspace_mib: 2"
     (tmp_path / "before").unlink()
-    assert await growth.look() is None
+    assert await quota.check() is None
     for number in range(4):
         (tmp_path / str(number)).touch()
-    assert await growth.look() == "workspace_files: 4"
+    assert await quota.check() == "workspace_files: 4"
 
 
 async def test_what_is_being_removed_is_not_hindered(tmp_path: Path) -> None:
-    growth = Growth(1, None)
-    await growth.begin([tmp_path])
+    quota = Quota(1, None)
+    await quota.begin([tmp_path])
     for number in range(3):
         (tmp_path / str(number)).write_bytes(bytes(MIB))
-    assert await growth.look() == "workspace_mib: 1"
+    assert await quota.check() == "workspace_mib: 1"
     (tmp_path / "0").unlink()
-    assert await growth.look() is None
+    assert await quota.check() is None
     # before it removes anything, code may look around
-    assert await growth.look() is None
+    assert await quota.check() is None
     (tmp_path / "3").write_bytes(bytes(2 * MIB))
-    assert await growth.look() == "workspace_mib: 1"
+    assert await quota.check() == "workspace_mib: 1"
 
 
 async def test_a_file_with_two_names_and_one_with_holes_take_what_they_take(tmp_path: Path) -> None:
-    growth = Growth(2, None)
-    await growth.begin([tmp_path])
+    quota = Quota(2, None)
+    await quota.begin([tmp_path])
     (tmp_path / "one").write_bytes(bytes(MIB))
     os.link(tmp_path / "one", tmp_path / "two")
     os.link(tmp_path / "one", tmp_path / "three")
     with (tmp_path / "holes").open("wb") as file:
         file.truncate(100 * MIB)
-    assert await growth.look() is None
+    assert await quota.check() is None
 
 
 async def test_no_link_is_followed(tmp_path: Path) -> None:
@@ -64,30 +64,30 @@ async def test_no_link_is_followed(tmp_path: Path) -> None:
     for directory in (workspace, outside):
         directory.mkdir()
     (outside / "big").write_bytes(bytes(2 * MIB))
-    growth = Growth(1, None)
-    await growth.begin([workspace])
+    quota = Quota(1, None)
+    await quota.begin([workspace])
     (workspace / "link").symlink_to(outside)
     (workspace / "loop").symlink_to(workspace)
-    assert await growth.look() is None
+    assert await quota.check() is None
 
 
 async def test_a_workspace_that_is_gone_is_empty(tmp_path: Path) -> None:
     workspace = tmp_path / "workspace"
     workspace.mkdir()
-    growth = Growth(1, 1)
-    await growth.begin([workspace])
+    quota = Quota(1, 1)
+    await quota.begin([workspace])
     shutil.rmtree(workspace)
-    assert await growth.look() is None
+    assert await quota.check() is None
 
 
 async def test_a_tree_of_any_depth_is_counted(in_memory: Path) -> None:
-    growth = Growth(None, DEPTH - 1)
-    await growth.begin([in_memory])
+    quota = Quota(None, DEPTH - 1)
+    await quota.begin([in_memory])
     make_deep_tree(in_memory)
-    limit = await growth.look()
+    limit = await quota.check()
     trees.remove(str(in_memory / "deep"))
     assert limit == f"workspace_files: {DEPTH - 1}"
-    assert await growth.look() is None
+    assert await quota.check() is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="as root, to be two users")
@@ -100,21 +100,21 @@ async def test_a_directory_that_cannot_be_read_counts_as_too_much_unless_it_was_
         if path.name != "theirs":
             os.chown(path, 65534, 65534)
     (workspace / "theirs").chmod(0o700)
-    growth = Growth(1, 10)
+    quota = Quota(1, 10)
     os.seteuid(65534)
     try:
-        await growth.begin([workspace])
-        assert await growth.look() is None
-        assert await growth.exceeded_by_copies("", 1) is None
+        await quota.begin([workspace])
+        assert await quota.check() is None
+        assert await quota.exceeded_by_copies("", 1) is None
         os.seteuid(0)
         (workspace / "made").mkdir(mode=0o700)
         os.seteuid(65534)
-        assert "a directory was made that cannot be read" in str(await growth.exceeded_by_copies("", 1))
+        assert "a directory was made that cannot be read" in str(await quota.exceeded_by_copies("", 1))
         (workspace / "ours").chmod(0o300)
-        limit = await growth.look()
+        limit = await quota.check()
         with pytest.raises(SandboxError, match=r"cannot be counted: .*ours.* set `workspace_mib` and"):
-            await Growth(1, 10).begin([workspace])
-        await Growth(None, None).begin([workspace])
+            await Quota(1, 10).begin([workspace])
+        await Quota(None, None).begin([workspace])
     finally:
         os.seteuid(0)
     assert limit is not None

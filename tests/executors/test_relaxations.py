@@ -30,7 +30,7 @@ def test_a_directory_that_holds_more_than_a_workspace_is_told(
     monkeypatch.chdir(here)
 
     def told(work_dir: Path | str) -> str:
-        return "; ".join(executor(work_dir=work_dir).loosenings)
+        return "; ".join(executor(work_dir=work_dir).relaxations)
 
     assert told("/") == "work_dir: / (holds what belongs to the system)"
     assert told("/etc/ssl") == "work_dir: /etc/ssl (holds what belongs to the system)"
@@ -40,10 +40,10 @@ def test_a_directory_that_holds_more_than_a_workspace_is_told(
 
 
 def test_what_may_be_read_or_is_bound_besides_is_told() -> None:
-    assert ConfinedSessionCodeExecutor(readable=["/"]).loosenings == ["readable: /"]
+    assert ConfinedSessionCodeExecutor(readable=["/"]).relaxations == ["readable: /"]
     volumes = {"/": {"bind": "/host", "mode": "rw"}}
-    assert DockerSessionCodeExecutor(extra_volumes=volumes).loosenings == (f"extra_volumes: {volumes}",)
-    (told,) = DockerSessionCodeExecutor(work_dir="coding", bind_dir="/").loosenings
+    assert DockerSessionCodeExecutor(extra_volumes=volumes).relaxations == (f"extra_volumes: {volumes}",)
+    (told,) = DockerSessionCodeExecutor(work_dir="coding", bind_dir="/").relaxations
     assert told == "bind_dir: / (holds what belongs to the system)"
 
 
@@ -64,7 +64,7 @@ LOOSER: dict[str, Any] = {
 @pytest.mark.parametrize("executor", [DockerCommandLineCodeExecutor, DockerSessionCodeExecutor])
 def test_each_setting_that_grants_more_is_told(executor: type[DockerSessionCodeExecutor]) -> None:
     for name, value in LOOSER.items():
-        (told,) = executor(**{name: value}).loosenings
+        (told,) = executor(**{name: value}).relaxations
         assert told.startswith(f"{name}: {value}")
 
 

@@ -1,4 +1,4 @@
-"""The files of a workspace that is in a container only: programs in it read and write them."""
+"""The files of a workspace that is only in a container: programs there read and write them."""
 
 from __future__ import annotations
 
@@ -10,30 +10,37 @@ import stat
 import tarfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Protocol
 
 from codeact_team.core.aio import to_the_end
+from codeact_team.core.atomic_files import numbered
 from codeact_team.errors import SandboxError
-from codeact_team.executors.files.base import BY_PYTHON, MAX_DEPTH, MAX_SEEN, Files, Seen, Snapshot, is_ours
-from codeact_team.executors.files.directories import numbered
-from codeact_team.executors.files.given import Given
+from codeact_team.executors.workspace.files import (
+    MAX_DEPTH,
+    MAX_SEEN,
+    PYTHON_CACHE,
+    FileState,
+    Snapshot,
+    WorkspaceFiles,
+    is_ours,
+)
+from codeact_team.executors.workspace.given import Given
 from codeact_team.sandbox.archives import END, file_member, head
 from codeact_team.sandbox.base import Process
 
 _MAX_LIST = 32 << 20
-"""Bytes of a list."""
+"""Bytes of a listing."""
 _MAX_PATH = 32 << 10
-"""Characters; the longest that can be made has :data:`MAX_DEPTH` directories with names of 255 bytes."""
+"""Characters: more than :data:`MAX_DEPTH` directories with names of 255 bytes have."""
 _MAX_LINE = 2 * _MAX_PATH
 """Bytes of a line that are read."""
 _MAX_ANSWER = 4096
 _MAX_NAMES = 1000
-"""Numbers that are tried for a name that is taken, and names that one program gets."""
+"""Numbers to try for a name that is taken, and names to give to one program."""
 _SILENCE = 30.0
-"""Seconds without a byte after which a program is given up: hostile code may have stopped it."""
+"""Seconds without a byte until we give a program up: hostile code may have stopped it."""
 
 _DONE = b"\0"
-"""What a program of ours writes when it has done all."""
+"""Written by a program of ours when it has done all its work."""
 _PUT = "tar -xof - && printf '\\0'"
 _LIST = "find . -xdev ! -type d -exec stat -c '%s|%f|%i %y %z|%n' {} + 2>/dev/null; printf '\\0'"
 _REMOVE = "rm -f -- \"$@\" && printf '\\0'"
@@ -44,31 +51,25 @@ else set +C; cat >"$1" && printf '\\0'; fi 2>/dev/null"""
 _LINE = re.compile(rb"(\d{1,20})\|([0-9a-f]{1,8})\|(.*?)\|\./(.*)")
 
 
-class Spawn(Protocol):
-    """Starts a program in the container, beside what runs there."""
-
-    def __call__(self, argv: Sequence[str], /) -> Awaitable[Process]: ...
-
-
-class ContainerFiles(Files):
+class ContainerFiles(WorkspaceFiles):
     """The files of a workspace in a container.
 
     Args:
-        spawn: Starts a program there.
-        is_empty: Whether nothing is there at first.
+        spawn: Starts a program in the container, outside the sandbox of the code.
+        is_empty: Whether the workspace is empty at first.
     """
 
     outlasts_sandbox = False
 
-    def __init__(self, spawn: Spawn, *, is_empty: bool) -> None:
+    def __init__(self, spawn: Callable[[Sequence[str]], Awaitable[Process]], *, is_empty: bool) -> None:
         self._spawn = spawn
         self.is_empty = is_empty
 
     async def check(self, given: Sequence[Given]) -> None:
-        """There is nothing yet that could be in the way."""
+        """Nothing is there yet."""
 
     async def put(self, given: Sequence[Given], *, replace: bool = False) -> None:
-        # what is extracted replaces what is there, and there is nothing else yet where that is not wanted
+        # tar replaces what is there; without `replace`, nothing is there yet
         if not given:
             return
         pieces = _archive(given)
@@ -134,7 +135,7 @@ class ContainerFiles(Files):
         *,
         limit: int = _MAX_ANSWER,
     ) -> bytes:
-        """Give a program its input, and return what it says, at most so many bytes."""
+        """Run a program with an input, and return the first bytes of its output."""
         process = await self._spawn(["/bin/sh", "-c", script, "sh", *arguments])
         try:
             while piece := await give():
@@ -170,7 +171,7 @@ async def _given(data: bytes) -> bytes:
 
 
 def _archive(given: Sequence[Given]) -> Generator[bytes]:
-    """What is given as a tar archive, piece by piece. Blocks."""
+    """The data as a tar archive, piece by piece. Blocks."""
     for one in given:
         entry = tarfile.TarInfo(one.path)
         entry.mode, entry.size = 0o644 | (one.mode & 0o100), one.size
@@ -187,7 +188,7 @@ def _archive(given: Sequence[Given]) -> Generator[bytes]:
 
 
 def _parsed(said: bytes) -> Snapshot:
-    """The list of files that a program in the container has written; hostile code may have written it. Linear time."""
+    """The snapshot in a listing, which hostile code may have written. Linear time."""
     snapshot = Snapshot()
     for count, (size, mode, stamp, lines) in enumerate(_entries(said)):
         if count == MAX_SEEN:
@@ -197,17 +198,17 @@ def _parsed(said: bytes) -> Snapshot:
         parts = path.split("/")
         if len(path) > _MAX_PATH or len(parts) > MAX_DEPTH + 1:
             snapshot.unseen += 1
-        elif {"", ".", "..", BY_PYTHON} & {*parts} or is_ours(parts[0]):
+        elif {"", ".", "..", PYTHON_CACHE} & {*parts} or is_ours(parts[0]):
             continue
         elif stat.S_ISREG(mode):
-            snapshot.files[path] = Seen(size, stamp, bool(mode & stat.S_IXUSR))
+            snapshot.files[path] = FileState(size, stamp, bool(mode & stat.S_IXUSR))
         else:
             snapshot.others += 1
     return snapshot
 
 
 def _entries(said: bytes) -> Iterator[tuple[int, int, str, list[bytes]]]:
-    """The size, the mode and the times of each file, and the lines of its path."""
+    """Of each file the size, the mode, the stamp, and the lines of its path."""
     entry: tuple[int, int, str, list[bytes]] | None = None
     for line in _lines(said):
         if (match := _LINE.fullmatch(line)) is not None:

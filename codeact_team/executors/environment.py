@@ -1,0 +1,295 @@
+"""The environment of code: a sandbox, its workspace and its packages, whatever runs there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+
+from codeact_team.core.aio import Turns
+from codeact_team.core.execution import WELL_KNOWN
+from codeact_team.core.files import opened, resolved
+from codeact_team.core.sandbox_description import DataFile, SandboxDescription
+from codeact_team.errors import SandboxError
+from codeact_team.executors.packages.provision import Provision
+from codeact_team.executors.packages.requirements import Interpreter, Requested
+from codeact_team.executors.settings import ExecutorConfig
+from codeact_team.executors.workspace.directory import Quota, WorkspaceDirectory, wide_directories
+from codeact_team.executors.workspace.files import HostFiles, WorkspaceFiles, take_snapshot
+from codeact_team.executors.workspace.given import GivenData
+from codeact_team.executors.workspace.workspace import SandboxWorkspace
+from codeact_team.sandbox.base import Sandbox, above_default
+
+logger = logging.getLogger(__name__)
+
+
+class Environment(ABC):
+    """A sandbox that starts when it is needed, with its workspace. For one caller at a time.
+
+    Attributes:
+        turns: Held by whoever runs code here, or uses the files.
+        sandbox: The sandbox, from its start until it is stopped.
+        workspace: The files of the code.
+        directory: The directory of this machine that is the workspace, unless that is in a container.
+        quota: Limits how much code adds to that.
+        packages: The packages for the sandbox.
+        copying: Held while the workspace is copied: what is counted before is so until then.
+        must_guard: Whether to refuse an interpreter whose supervisor the code could tamper with.
+    """
+
+    def __init__(self, config: ExecutorConfig, *, owner: int | None = None) -> None:
+        self._settings = config
+        self.turns = Turns()
+        self.sandbox: Sandbox | None = None
+        self.directory = WorkspaceDirectory(config.work_dir, owner=owner)
+        self.quota = self._new_quota()
+        self.copying = Turns()
+        self.must_guard = True
+        mib, field = self._room()
+        paths = [os.fspath(path) for path in config.data]
+        data = GivenData(paths, mib=mib, files=config.workspace_files, field=field)
+        self.workspace = SandboxWorkspace(self.location, self.turns, data, config.workspace_mib)
+        file = config.packages_file
+        requested = Requested(tuple(config.packages), None if file is None else Path(file))
+        self.packages = Provision(requested, self._make_temporary, writable=self.writable)
+        self._described: tuple[Interpreter | None, Sequence[DataFile]] | None = None
+
+    @property
+    def relaxations(self) -> Sequence[str]:
+        """The settings that are weaker than the default, in words."""
+        quota = above_default(self._settings, "workspace_mib", "workspace_files")
+        return [*quota, *wide_directories({"work_dir": self._settings.work_dir})]
+
+    @property
+    def writable(self) -> Sequence[Path]:
+        """The user's directories that the code can write to."""
+        work_dir = self._settings.work_dir
+        return [] if work_dir is None else [Path(work_dir)]
+
+    @property
+    def reached(self) -> Sequence[Path]:
+        """The paths of this machine that the code can read or write, without a temporary workspace."""
+        return self.writable
+
+    @abstractmethod
+    def _make_sandbox(self, packages: Path | None) -> Sandbox:
+        """Make a sandbox with a layer of packages. It is not started."""
+
+    @abstractmethod
+    def _make_temporary(self, workspace: Path) -> Sandbox:
+        """Make such a sandbox without packages. If it needs a directory as its workspace, it uses this one."""
+
+    @abstractmethod
+    def host_path(self, file: str) -> str | None:
+        """The path on this machine of a file of the workspace; ``None`` if the workspace is in a container."""
+
+    def _room(self) -> tuple[int | None, str]:
+        """How many MiB of data the workspace has room for, and the setting that says so."""
+        return self._settings.workspace_mib, "workspace_mib"
+
+    def _files(self) -> WorkspaceFiles:
+        """The files of the workspace of the sandbox, which runs."""
+        return self._host_files()
+
+    def _host_files(self) -> HostFiles:
+        path = self.directory.path
+        return HostFiles(path.absolute(), str(path))
+
+    def location(self) -> tuple[Path | None, bool]:
+        """The directory of this machine that is the workspace, if there is one yet, and whether it stays at the end."""
+        if self._settings.work_dir is not None:
+            return resolved(self._settings.work_dir), True
+        return self.directory.path if self.sandbox is not None else None, False
+
+    @property
+    @abstractmethod
+    def has_network(self) -> bool | None:
+        """Whether code reaches a network; ``None`` if that is not known for certain."""
+
+    @property
+    @abstractmethod
+    def is_contained(self) -> bool:
+        """Whether code can change nothing but the workspace. Known once the sandbox runs."""
+
+    @property
+    @abstractmethod
+    def memory_mib(self) -> int:
+        """How much memory the code may use, in MiB."""
+
+    @property
+    def bound_to(self) -> str | None:
+        """The setting, with its value, that rules out a sandbox started ahead; ``None`` if there is none."""
+        work_dir = self._settings.work_dir
+        return None if work_dir is None else f"work_dir: {work_dir}"
+
+    @property
+    def running(self) -> bool:
+        """Whether the sandbox runs."""
+        return self.sandbox is not None and self.sandbox.running
+
+    async def prepare(self, tell: Callable[[str], None]) -> None:
+        """Get the packages before the start.
+
+        Args:
+            tell: Gets a line of progress now and then, if that takes its time.
+
+        Raises:
+            SettingError: If there is data that cannot be given.
+            SandboxError: If the packages cannot be had.
+        """
+        # only such a workspace can have files already
+        is_made = self._settings.work_dir is not None
+        await self.workspace.check(self._host_files() if is_made else None)
+        await self.packages.provide(tell)
+
+    async def describe(self, *, lives_on: bool) -> SandboxDescription:
+        """Describe the sandbox, which need not run. It is asked once until it is stopped.
+
+        Args:
+            lives_on: Whether blocks share an interpreter.
+
+        Raises:
+            SettingError: If there is data that cannot be given.
+        """
+        if self._described is None:
+            looks = self._settings.data or self._settings.work_dir is not None
+            files = await asyncio.to_thread(self._files_at_first) if looks else ()
+            self._described = await self._python(), files
+        python, files = self._described
+        own = () if python is None else python.packages
+        return SandboxDescription(
+            lives_on=lives_on,
+            python=None if python is None else python.name,
+            packages={**_ranked(tuple(self.packages.versions.items()), own)},
+            has_network=self.has_network,
+            block_seconds=self._settings.timeout,
+            memory_mib=self.memory_mib,
+            files=files[:_MAX_SEEN_FILES],
+            omitted_files=None if len(files) > _MAX_SEEN_FILES else 0,
+        )
+
+    async def _python(self) -> Interpreter | None:
+        try:
+            return await self.packages.interpreter()
+        except SandboxError as error:
+            logger.debug("nothing is known of the sandbox's Python: %s", error)
+            return None
+
+    def _files_at_first(self) -> Sequence[DataFile]:
+        """The files of the workspace at the start, data first."""
+        data = self.workspace.data()
+        paths = {file.path for file in data}
+        work_dir = self._settings.work_dir
+        there = () if work_dir is None else _files_in(Path(work_dir))
+        return [*data, *(file for file in there if file.path not in paths)]
+
+    def take_over(self, other: Environment) -> None:
+        """Take the sandbox of another environment and its workspace. :meth:`start` does what is left to do.
+
+        Args:
+            other: One with the same packages and settings, except for data. It has no sandbox afterwards.
+        """
+        self.sandbox, other.sandbox = other.sandbox, None
+        self.directory, other.directory = other.directory, self.directory
+        if not self._settings.data:
+            # else the data has to be put there first, and changes are those since then
+            self.workspace.take_over(other.workspace)
+            self.quota, other.quota = other.quota, self.quota
+        self.packages.begin_check()
+
+    async def start(self, tell: Callable[[str], None]) -> None:
+        """Start the sandbox unless it runs.
+
+        Args:
+            tell: As of :meth:`prepare`.
+
+        Raises:
+            SettingError: If there is data that cannot be given.
+            SandboxError: If it cannot start.
+        """
+        if self.sandbox is None:
+            for relaxation in self.relaxations:
+                logger.warning("the sandbox is looser than its default: %s", relaxation)
+            self.sandbox = self._make_sandbox(await self.packages.provide(tell))
+        if not self.sandbox.running:
+            self.workspace.sandbox_ended()
+            await self.sandbox.start()
+            # after the start, which it would slow down, and mostly while a model is asked for the first block
+            self.packages.begin_check()
+        await self.workspace.begin(self._files(), tell)
+        await self.quota.begin(self.sandbox.directories)
+
+    async def discard(self) -> None:
+        """Stop the sandbox and remove its packages: a start gets a fresh sandbox and fresh packages."""
+        assert self.sandbox is not None, "it runs"
+        await self.sandbox.stop()
+        self.sandbox = None
+        await self.packages.discard()
+
+    async def stop(self) -> None:
+        """Stop the sandbox, and remove what is temporary."""
+        sandbox, self.sandbox = self.sandbox, None
+        try:
+            if sandbox is not None:
+                await sandbox.stop()
+        finally:
+            self._described = None
+            await self.packages.release()
+            self.workspace.end()
+            self.quota = self._new_quota()
+            await self.directory.remove()
+
+    def _new_quota(self) -> Quota:
+        return Quota(self._settings.workspace_mib, self._settings.workspace_files)
+
+
+_Packages = tuple[tuple[str, str], ...]
+"""Name and version of each."""
+
+_MAX_SEEN_FILES = 1000
+
+_NAME = re.compile(r"[a-z0-9-]{1,60}")
+_VERSION = re.compile(r"[A-Za-z0-9.+!_-]{1,40}")
+_TOOLS = ("pip", "setuptools", "wheel")
+
+
+@lru_cache(maxsize=16)
+def _ranked(provided: _Packages, own: _Packages) -> Mapping[str, str]:
+    """The packages, the well-known first. Cached, as the sandboxes of one config have the same packages."""
+    # the code finds these first
+    first = dict(_shown(provided))
+    order = {name: number for number, name in enumerate(WELL_KNOWN)}
+
+    def rank(package: tuple[str, str]) -> tuple[int, bool, str]:
+        name, _ = package
+        return order.get(name, len(order)), name not in first, name
+
+    return dict(sorted({**dict(_shown(own)), **first}.items(), key=rank))
+
+
+def _shown(packages: _Packages) -> Iterator[tuple[str, str]]:
+    """The packages by their common names, without odd names and versions."""
+    for name, version in packages:
+        common = canonicalize_name(name)
+        if common not in _TOOLS and _NAME.fullmatch(common) and _VERSION.fullmatch(version):
+            yield common, version
+
+
+def _files_in(directory: Path) -> list[DataFile]:
+    """The files in a directory, those nearest to its top first; at most one more than are shown."""
+    try:
+        with opened(directory) as top:
+            seen = take_snapshot(top).files
+    except OSError:
+        # the start makes it, or shows the error
+        return []
+    paths = [path for path in seen if not any(part.startswith(".") for part in path.split("/"))]
+    paths.sort(key=lambda path: (path.count("/"), path))
+    return [DataFile(path, seen[path].size) for path in paths[: _MAX_SEEN_FILES + 1]]

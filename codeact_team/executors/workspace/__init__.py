@@ -1,0 +1,1 @@
+"""The files of an executor's code: on this machine or in a container, given, changed, saved, and within their quota."""

@@ -1,0 +1,413 @@
+"""The files of a workspace: what has changed between two snapshots, and reading and writing them on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import re
+import stat
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable, Hashable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TypeVar
+
+from codeact_team.core.aio import to_the_end
+from codeact_team.core.atomic_files import Directory, NewFile, Taken, is_unchanged, same_content
+from codeact_team.core.executor_interface import Change, ChangedFile, Changes
+from codeact_team.core.files import below, opened, opened_file
+from codeact_team.core.trees import walk
+from codeact_team.errors import SandboxError, SettingError
+from codeact_team.executors.workspace.given import Given
+from codeact_team.session.protocol import KEPT_APART
+
+T = TypeVar("T")
+
+MAX_SEEN = 200_000
+"""Entries of all kinds in a snapshot. In a directory of the person's that has more, changes cannot be found."""
+_MAX_CHANGES = 10_000
+MAX_DEPTH = 64
+"""Directories inside one another that a snapshot looks into."""
+_CHUNK = 1 << 20
+_MODE = 0o644
+
+_OURS = re.compile(rf"tmp_code_[0-9a-f]{{64}}\.[^/]*|{re.escape(KEPT_APART)}|\.put-[0-9a-f]+")
+PYTHON_CACHE = "__pycache__"
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """The state of a file. A file whose state is equal is taken to be unchanged."""
+
+    size: int
+    stamp: Hashable
+    """Differs when somebody has written to the file: its times and its inode."""
+    is_executable: bool = False
+    """Whether its owner may run it."""
+
+
+@dataclass
+class Snapshot:
+    """The regular files of a workspace.
+
+    Attributes:
+        files: By path, as :func:`os.fsdecode` has it; without files of the team, and caches of Python.
+        others: How many entries are neither files nor directories, such as links.
+        unseen: How many directories were not looked into, being too deep or unreadable.
+        is_whole: Whether there were no more than :data:`MAX_SEEN` entries.
+    """
+
+    files: dict[str, FileState] = field(default_factory=dict[str, FileState])
+    others: int = 0
+    unseen: int = 0
+    is_whole: bool = True
+
+
+def is_ours(name: str) -> bool:
+    """Whether an entry of this name at the top of a workspace belongs to the team, and not to the result of the code."""
+    return _OURS.fullmatch(name) is not None
+
+
+def compare(before: Snapshot, now: Snapshot, earlier: Mapping[str, Change] = MappingProxyType({})) -> Changes:
+    """List the files that were made or changed between two snapshots.
+
+    Args:
+        before: The first.
+        now: The second.
+        earlier: Changes before the first. They are listed, too, unless the file is gone.
+    """
+    if not before.is_whole:
+        remark = f"the workspace had more than {MAX_SEEN:,} files before, so what is new is not known"
+        return Changes(remark=remark)
+    changed = [
+        ChangedFile(
+            path,
+            state.size,
+            earlier.get(path) or (Change.CHANGED if path in before.files else Change.MADE),
+        )
+        for path, state in sorted(now.files.items())
+        if path in earlier or before.files.get(path) != state
+    ]
+    remarks: list[str] = []
+    if (left_out := len(changed) - _MAX_CHANGES) > 0:
+        remarks.append(f"{left_out:,} more files were made or changed, and are left out")
+    if (others := now.others - before.others) > 0:
+        remarks.append(f"links and the like are not listed: {others:,}")
+    if not now.is_whole:
+        remarks.append(f"the workspace has more than {MAX_SEEN:,} files, and not all were looked at")
+    if (unseen := now.unseen - before.unseen) > 0:
+        remarks.append(f"directories that cannot be read, or are too deep, were not looked into: {unseen:,}")
+    return Changes(changed[:_MAX_CHANGES], "; ".join(remarks))
+
+
+def take_snapshot(top: int) -> Snapshot:
+    """Look at the directory open as ``top`` and below. Follows no links, leaves no file system. Blocks.
+
+    Raises:
+        OSError: If the directory itself cannot be read.
+    """
+    snapshot = Snapshot()
+    left = MAX_SEEN
+
+    def skip(*_: object) -> None:
+        snapshot.unseen += 1
+
+    for directory in walk(top, skip):
+        above = "".join(f"{name}/" for name in directory.names)
+        for name, status in directory.entries():
+            if not left:
+                snapshot.is_whole = False
+                return snapshot
+            left -= 1
+            if name == PYTHON_CACHE or (not above and is_ours(name)):
+                continue
+            if stat.S_ISREG(status.st_mode):
+                snapshot.files[above + name] = _state_of(status)
+            elif not stat.S_ISDIR(status.st_mode):
+                snapshot.others += 1
+            elif len(directory.names) < MAX_DEPTH:
+                directory.enter(name, status)
+            else:
+                skip()
+    return snapshot
+
+
+def _state_of(status: os.stat_result) -> FileState:
+    stamp = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+    return FileState(status.st_size, stamp, bool(status.st_mode & stat.S_IXUSR))
+
+
+class WorkspaceFiles(ABC):
+    """Reads and writes the files of a workspace. They are hostile, and may change at any time.
+
+    Attributes:
+        outlasts_sandbox: Whether they are still there when the sandbox has stopped.
+        is_empty: Whether it is known that nothing was there when the sandbox had started.
+    """
+
+    outlasts_sandbox: bool
+    is_empty: bool
+
+    @abstractmethod
+    async def check(self, given: Sequence[Given]) -> None:
+        """Find out whether there is room for data, as far as that can be known before the sandbox starts.
+
+        Raises:
+            SettingError: If something else has one of the names.
+        """
+
+    @abstractmethod
+    async def put(self, given: Sequence[Given], *, replace: bool = False) -> None:
+        """Copy data into the workspace.
+
+        Args:
+            given: The data.
+            replace: Whether to replace whatever has the names, and to make missing directories.
+
+        Raises:
+            SettingError: If something else has one of the names.
+            SandboxError: If it cannot be copied.
+        """
+
+    @abstractmethod
+    async def remove(self, paths: Sequence[str]) -> None:
+        """Remove files, as a snapshot names them. A missing one is ignored.
+
+        Raises:
+            SandboxError: If one cannot be removed.
+        """
+
+    @abstractmethod
+    async def snapshot(self) -> Snapshot:
+        """Look what is there now.
+
+        Raises:
+            SandboxError: If that cannot be found out.
+        """
+
+    @abstractmethod
+    def read(self, path: str, size: int) -> AsyncGenerator[bytes]:
+        """Read a regular file, piece by piece.
+
+        Args:
+            path: As in a snapshot.
+            size: Its size there, in bytes. No more is read.
+
+        Raises:
+            OSError: If it cannot be read.
+        """
+
+    @abstractmethod
+    async def read_all(self, wanted: Mapping[str, int], take: Callable[[str, bytes], None]) -> None:
+        """Read many files as a whole. One that cannot be read is left out.
+
+        Args:
+            wanted: The sizes by path, as in a snapshot. No more is read.
+            take: Gets each path and its content, in a thread.
+        """
+
+    @abstractmethod
+    async def add(self, name: str, data: bytes) -> str:
+        """Add a file; see :meth:`codeact_team.core.executor_interface.Workspace.add`."""
+
+
+class HostFiles(WorkspaceFiles):
+    """The files of a workspace that is a directory of this machine.
+
+    Args:
+        directory: The directory.
+        name: The directory as the person names it.
+    """
+
+    outlasts_sandbox = True
+    is_empty = False
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self._directory = directory
+        self._name = name
+
+    async def check(self, given: Sequence[Given]) -> None:
+        if given and self._directory.is_dir():
+            await _in_thread(lambda stop: self._check(given, stop))
+
+    async def put(self, given: Sequence[Given], *, replace: bool = False) -> None:
+        if given:
+            await _in_thread(lambda stop: self._put(given, stop, replace=replace))
+
+    async def remove(self, paths: Sequence[str]) -> None:
+        try:
+            await to_the_end(asyncio.to_thread(self._remove, paths))
+        except OSError as error:
+            raise SandboxError(
+                f"{error.filename} cannot be removed from the workspace {self._name}: {error.strerror}"
+            ) from error
+
+    async def snapshot(self) -> Snapshot:
+        try:
+            return await asyncio.to_thread(self._snapshot)
+        except OSError as error:
+            raise SandboxError(
+                f"the files of the workspace {self._name} cannot be listed: {error.strerror}"
+            ) from error
+
+    async def read(self, path: str, size: int) -> AsyncGenerator[bytes]:
+        with ExitStack() as stack:
+            # most files are short, and a thread costs more than to read them
+            file, data = await to_the_end(asyncio.to_thread(self._begin, path, size, stack))
+            while data:
+                yield data
+                size -= len(data)
+                data = await _read(file, min(size, _CHUNK)) if size else b""
+
+    async def read_all(self, wanted: Mapping[str, int], take: Callable[[str, bytes], None]) -> None:
+        # in one thread: to change to one and back takes longer than to read a short file
+        await _in_thread(lambda stop: self._read_all(wanted, take, stop))
+
+    async def add(self, name: str, data: bytes) -> str:
+        return await to_the_end(asyncio.to_thread(self._add, name, data))
+
+    def _begin(self, path: str, size: int, stack: ExitStack) -> tuple[int, bytes]:
+        """Open a file, and read its first piece."""
+        file = stack.enter_context(opened_file(stack.enter_context(opened(self._directory)), path))
+        return file, os.read(file, min(size, _CHUNK))
+
+    def _read_all(
+        self, wanted: Mapping[str, int], take: Callable[[str, bytes], None], stop: threading.Event
+    ) -> None:
+        with opened(self._directory) as top:
+            for path, size in wanted.items():
+                _raise_if(stop)
+                try:
+                    with opened_file(top, path) as file:
+                        data = _read_whole(file, size)
+                except OSError:
+                    continue
+                take(path, data)
+
+    def _snapshot(self) -> Snapshot:
+        with opened(self._directory) as top:
+            return take_snapshot(top)
+
+    def _add(self, name: str, data: bytes) -> str:
+        with (
+            opened(self._directory) as top,
+            Directory(top, follows_owner=True).new_file(name, mode=_MODE) as new,
+        ):
+            new.write(data)
+            return new.settle_beside()
+
+    def _check(self, given: Sequence[Given], stop: threading.Event) -> None:
+        with opened(self._directory) as top:
+            for one in given:
+                _raise_if(stop)
+                if _is_taken(one, top):
+                    raise self._taken(one)
+
+    def _remove(self, paths: Sequence[str]) -> None:
+        with opened(self._directory) as top:
+            for path in paths:
+                above, _, name = path.rpartition("/")
+                with suppress(FileNotFoundError, NotADirectoryError), below(top, above) as directory:
+                    os.unlink(name, dir_fd=directory)
+
+    def _put(self, given: Sequence[Given], stop: threading.Event, *, replace: bool) -> None:
+        with opened(self._directory) as top:
+            directory = Directory(top, follows_owner=True)
+            for one in given:
+                try:
+                    if replace:
+                        directory.make(one.path.rpartition("/")[0])
+                    _put(one, directory, stop, replace=replace)
+                except (Taken, NotADirectoryError) as error:
+                    raise self._taken(one) from error
+                except OSError as error:
+                    if error.errno == errno.ELOOP:
+                        raise self._taken(one) from error
+                    raise SandboxError(
+                        f"data: {one.source} cannot be copied into the workspace: {error.strerror}"
+                    ) from error
+
+    def _taken(self, one: Given) -> SettingError:
+        return SettingError(
+            f"data: {one.source} would be {one.path} in the workspace {self._name}, where there is another one of that "
+            "name, which is not overwritten, as you or the code may need it: move it away, or rename one of them"
+        )
+
+
+async def _read(file: int, size: int) -> bytes:
+    # to the end: nobody may close it meanwhile
+    return await to_the_end(asyncio.to_thread(os.read, file, size))
+
+
+def _read_whole(file: int, size: int) -> bytes:
+    pieces: list[bytes] = []
+    while size and (data := os.read(file, min(size, _CHUNK))):
+        pieces.append(data)
+        size -= len(data)
+    return b"".join(pieces)
+
+
+def _is_taken(one: Given, top: int) -> bool:
+    above, _, name = one.path.rpartition("/")
+    try:
+        with below(top, above) as directory:
+            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            if one.target:
+                return not stat.S_ISLNK(status.st_mode) or os.readlink(name, dir_fd=directory) != one.target
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    if not one.is_file or not stat.S_ISREG(status.st_mode):
+        return stat.S_IFMT(status.st_mode) != stat.S_IFMT(one.mode)
+    with opened_file(top, one.path) as there, one.open() as source:
+        return not (same_content(there, source.fileno()) or is_unchanged(there))
+
+
+def _put(one: Given, directory: Directory, stop: threading.Event, *, replace: bool) -> None:
+    if one.target:
+        directory.link(one.path, one.target)
+    elif not one.is_file:
+        directory.make(one.path)
+    else:
+        with one.open() as source, directory.new_file(one.path, mode=_MODE | (one.mode & 0o100)) as new:
+            _copy(source.fileno(), new, one.size, stop)
+            if replace:
+                new.replace()
+            else:
+                new.settle()
+
+
+def _copy(source: int, new: NewFile, size: int, stop: threading.Event) -> None:
+    """Copy as many bytes as the file had at first: one that grows meanwhile would have no end."""
+    while size and (data := os.read(source, min(size, _CHUNK))):
+        _raise_if(stop)
+        new.write(data)
+        size -= len(data)
+
+
+class _Stopped(Exception):
+    pass
+
+
+def _raise_if(stop: threading.Event) -> None:
+    if stop.is_set():
+        raise _Stopped
+
+
+async def _in_thread(work: Callable[[threading.Event], T]) -> T:
+    """Work in a thread. If the caller is cancelled, ``stop`` is set, and the thread ends first."""
+    stop = threading.Event()
+    working = asyncio.ensure_future(asyncio.to_thread(work, stop))
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        stop.set()
+        await to_the_end(asyncio.wait({working}))
+        if not working.cancelled():
+            working.exception()
+        raise

@@ -1,0 +1,418 @@
+"""The workspace of an executor: data given to the code, files that code makes or changes, and copies of these."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import stat
+import unicodedata
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Container,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from codeact_team.core.aio import Turns, to_the_end
+from codeact_team.core.atomic_files import Directory, numbered
+from codeact_team.core.execution import MAX_BYTES, Artifact
+from codeact_team.core.executor_interface import (
+    Change,
+    ChangedFile,
+    Changes,
+    RecordedFile,
+    SavedFile,
+    Workspace,
+)
+from codeact_team.core.files import opened
+from codeact_team.core.sandbox_description import DataFile
+from codeact_team.core.visibility import readable
+from codeact_team.errors import SandboxError, SettingError
+from codeact_team.executors.workspace.files import FileState, Snapshot, WorkspaceFiles, compare
+from codeact_team.executors.workspace.given import Given, GivenData
+from codeact_team.session.host import Session
+from codeact_team.session.protocol import KEPT_APART, MAX_FILE_BYTES, MIB
+
+_BLOCK = 512
+"""Bytes, whatever the file system."""
+_LONG = 64 * MIB
+"""Bytes that take a while to copy. The content of a longer file is not recorded."""
+_OF_THE_NAME = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
+"""Errors of a file that no person can make room for in the directory."""
+
+
+@dataclass
+class _Contents:
+    """The files that are there, and what they were like earlier."""
+
+    files: WorkspaceFiles
+    before: Snapshot
+    before_pictures: Snapshot
+    recorded: Mapping[str, RecordedFile] = field(default_factory=dict[str, RecordedFile])
+    recorded_as: Mapping[str, FileState] = field(default_factory=dict[str, FileState])
+    """The files when they were recorded."""
+
+
+class SandboxWorkspace(Workspace):
+    """The workspace of an executor, in its sandbox or on this machine.
+
+    An environment begins and ends it. Until then, and for a branch always, there are no changes and no files to save.
+
+    Args:
+        location: Its directory, and whether that lasts; see :class:`Workspace`.
+        turns: Held by whoever runs code or uses the files.
+        data: The data for the code.
+        mib: How much may be copied out at once; ``None`` for any amount.
+    """
+
+    def __init__(
+        self,
+        location: Callable[[], tuple[Path | None, bool]],
+        turns: Turns,
+        data: GivenData | None = None,
+        mib: int | None = None,
+    ) -> None:
+        self._location = location
+        self._turns = turns
+        self._data = data or GivenData([], mib=None, files=None)
+        self._room = None if mib is None else mib * MIB
+        self._contents: _Contents | None = None
+        self._changed_before: Mapping[str, Change] = {}
+        self._copies = CopyNames()
+        self._added: set[str] = set()
+        """Names of files that the code has not made."""
+        self._session: Callable[[], Awaitable[Session]] | None = None
+        self._remove_at_end: Callable[[str], None] | None = None
+
+    @property
+    def path(self) -> Path | None:
+        return self._location()[0]
+
+    @property
+    def lasts(self) -> bool:
+        return self._location()[1]
+
+    def use_session(
+        self, session: Callable[[], Awaitable[Session]], remove_at_end: Callable[[str], None]
+    ) -> None:
+        """Put, get and list files by a session, which may have rights and directories of its own.
+
+        Args:
+            session: Starts the session unless it runs.
+            remove_at_end: Removes a file when the executor stops.
+        """
+        self._session, self._remove_at_end = session, remove_at_end
+
+    def data(self) -> Sequence[DataFile]:
+        """The data for the code. Looks once, and blocks.
+
+        Raises:
+            SettingError: If a file cannot be given.
+        """
+        return self._data.describe()
+
+    async def check(self, files: WorkspaceFiles | None) -> None:
+        """Find out whether the data can be given.
+
+        Args:
+            files: The files that are there already, if there can be any.
+
+        Raises:
+            SettingError: If not.
+        """
+        given = await self._data.found()
+        if files is not None:
+            await files.check(given)
+
+    async def begin(self, files: WorkspaceFiles, tell: Callable[[str], None]) -> None:
+        """Copy the data there, and remember what is there. Idempotent.
+
+        Args:
+            files: The files of the sandbox, which runs.
+            tell: Gets a line about a copy that takes a while.
+
+        Raises:
+            SettingError: If a file cannot be given.
+            SandboxError: If it cannot be copied.
+        """
+        if self._contents is not None:
+            return
+        given = await self._data.found()
+        if (size := sum(one.size for one in given)) > _LONG:
+            tell(f"copying {size // MIB:,} MiB of data into the workspace")
+        await files.put(given)
+        before = Snapshot() if files.is_empty and not given else await files.snapshot()
+        self._contents = _Contents(files, before, before)
+
+    def end(self) -> None:
+        """Forget the files, which are gone, or may be changed by others."""
+        self._contents = None
+
+    def sandbox_ended(self) -> None:
+        """Forget the files if they were in the sandbox, which is gone."""
+        if self._contents is not None and not self._contents.files.outlasts_sandbox:
+            self.end()
+
+    def take_over(self, other: SandboxWorkspace) -> None:
+        """Take the files of another workspace, which has none afterwards."""
+        self._contents, other._contents = other._contents, None
+
+    async def put(self, path: str, data: bytes | str, *, temporary: bool = False) -> str:
+        _check_path(path)
+        if temporary and "/" in path:
+            raise SettingError(f"{path}: a temporary file has a name and no directory")
+        if isinstance(data, str):
+            data = data.encode()
+        if len(data) > MAX_FILE_BYTES:
+            raise SettingError(
+                f"{path}: {len(data)} bytes are too many; a file may have {MAX_FILE_BYTES // MIB} MiB"
+            )
+        if self._session is None or self._remove_at_end is None:
+            return await super().put(path, data)
+        async with self._turns:
+            session = await self._session()
+            if temporary:
+                path = f"{KEPT_APART}/{path}"
+                self._remove_at_end(path)
+            await session.put_file(path, data)
+        return path
+
+    async def get(self, path: str) -> bytes:
+        _check_path(path)
+        if self._session is None:
+            return await super().get(path)
+        async with self._turns:
+            return await (await self._session()).get_file(path)
+
+    async def list(self) -> Mapping[str, int]:
+        if self._session is None:
+            return await super().list()
+        async with self._turns:
+            return await (await self._session()).list_files()
+
+    async def changed(self) -> Changes:
+        async with self._turns:
+            if (there := self._contents) is None:
+                return Changes()
+            before, there.before = there.before, await there.files.snapshot()
+            earlier, self._changed_before = self._changed_before, {}
+            return await asyncio.to_thread(compare, before, there.before, earlier)
+
+    def changed_before(self, changes: Mapping[str, Change]) -> None:
+        self._changed_before = changes
+
+    async def new_pictures(self, most: int) -> Sequence[Artifact]:
+        async with self._turns:
+            if (there := self._contents) is None:
+                return ()
+            before, there.before_pictures = there.before_pictures, await there.files.snapshot()
+            changes = await asyncio.to_thread(compare, before, there.before_pictures)
+            pictures = [
+                file
+                for file in changes.files
+                if file.path.lower().endswith(".png")
+                and file.size <= MAX_BYTES
+                and file.path not in self._added
+            ]
+            read = [await _read(there.files, file.path, file.size) for file in pictures[:most]]
+            return [Artifact("image/png", data) for data in read if data]
+
+    async def save(
+        self, files: Sequence[ChangedFile], directory: str | os.PathLike[str] | int
+    ) -> Sequence[SavedFile]:
+        async with self._turns:
+            # of many long names it takes its time
+            await to_the_end(asyncio.to_thread(self._copies.give, [file.path for file in files]))
+            saving = _Saving(self._files, self._copies, self._room)
+            with opened(directory) as top:
+                target = Directory(top)
+                return [await saving.save(file, target) for file in files]
+
+    async def add(self, name: str, data: bytes) -> str:
+        async with self._turns:
+            added = await self._files.add(name, data)
+            self._added.add(added)
+            return added
+
+    async def record(self, keep: Callable[[bytes], str | None]) -> Mapping[str, RecordedFile]:
+        async with self._turns:
+            if (there := self._contents) is None:
+                return {}
+            now = (await there.files.snapshot()).files
+            digests: dict[str, str | None] = {}
+
+            def take(path: str, data: bytes) -> None:
+                digests[path] = keep(data)
+
+            await there.files.read_all(await asyncio.to_thread(_unrecorded, there, now), take)
+            there.recorded = await asyncio.to_thread(_recorded, there, now, digests)
+            there.recorded_as = now
+            return there.recorded
+
+    async def restore(
+        self, contents: Mapping[str, Path], executable: Container[str], gone: Sequence[str]
+    ) -> None:
+        async with self._turns:
+            files = self._files
+            await asyncio.to_thread(self._refuse_too_many_names, contents)
+            await files.remove(gone)
+            given = [_kept(path, source, path in executable) for path, source in contents.items()]
+            await files.put(given, replace=True)
+
+    def _refuse_too_many_names(self, contents: Mapping[str, Path]) -> None:
+        """Refuse what would take more room than there is, as a file with several names comes back as several files."""
+        sizes = {source: source.stat().st_blocks * _BLOCK for source in {*contents.values()}}
+        again = sum(sizes[source] for source in contents.values()) - sum(sizes.values())
+        if self._room is not None and again > self._room:
+            raise SandboxError(
+                f"the files of the workspace cannot be brought back: {again // MIB:,} MiB of them are the same content under "
+                f"other names, and workspace_mib is {self._room // MIB}: begin a new run"
+            )
+
+    @property
+    def _files(self) -> WorkspaceFiles:
+        if self._contents is None:
+            raise SandboxError("there is no workspace: its executor has not started, or was stopped")
+        return self._contents.files
+
+
+def _check_path(path: str) -> None:
+    parts = PurePosixPath(path)
+    if not parts.parts or parts.is_absolute() or ".." in parts.parts or "\0" in path:
+        raise SettingError(f"{path!r} is not the path of a file below the workspace")
+
+
+def _unrecorded(there: _Contents, now: Mapping[str, FileState]) -> Mapping[str, int]:
+    """The sizes of the files whose content is to be read."""
+    return {
+        path: state.size
+        for path, state in now.items()
+        if state.size <= _LONG and there.recorded_as.get(path) != state
+    }
+
+
+def _recorded(
+    there: _Contents, now: Mapping[str, FileState], digests: Mapping[str, str | None]
+) -> Mapping[str, RecordedFile]:
+    return {
+        path: there.recorded[path]
+        if there.recorded_as.get(path) == state
+        else RecordedFile(digests.get(path), state.size, state.is_executable)
+        for path, state in now.items()
+    }
+
+
+def _kept(path: str, source: Path, is_executable: bool) -> Given:
+    # a person may have led their runs elsewhere by a link
+    source = source.resolve()
+    return Given(path, str(source), stat.S_IFREG | (0o755 if is_executable else 0o644), source.stat().st_size)
+
+
+async def _read(files: WorkspaceFiles, path: str, size: int) -> bytes | None:
+    """The content of a file; ``None`` if it cannot be read any more."""
+    try:
+        return b"".join([piece async for piece in files.read(path, size)])
+    except OSError:
+        return None
+
+
+class CopyNames:
+    """Names of copies that look different, as file systems may ignore case, and how letters are composed."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+        self._taken: set[str] = set()
+        self._numbered: dict[str, Iterator[str]] = {}
+        """By folded name, the names that are left."""
+
+    def give(self, paths: Iterable[str]) -> None:
+        """Find the names for the copies of files. Blocks."""
+        for path in paths:
+            self.of(path)
+
+    def of(self, path: str) -> str:
+        """The path of the copy of a file; always the same. Blocks, unless it is known."""
+        if (name := self._names.get(path)) is None:
+            wanted = readable(path)
+            above, _, last = wanted.rpartition("/")
+            left = self._numbered.setdefault(_folded(wanted), numbered(last))
+            candidates = (os.path.join(above, one) for one in left)
+            name = next(one for one in candidates if _folded(one) not in self._taken)
+            self._names[path] = name
+            self._taken.add(_folded(name))
+        return name
+
+
+def _folded(path: str) -> str:
+    """The same text for paths that look the same."""
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", path).casefold())
+
+
+class _Saving:
+    """Copies files of a workspace, one by one.
+
+    Args:
+        files: The workspace.
+        names: The names of the copies.
+        room: How many bytes all together may have, as a file may claim any size; ``None`` for no limit.
+    """
+
+    def __init__(self, files: WorkspaceFiles, names: CopyNames, room: int | None) -> None:
+        self._files = files
+        self._names = names
+        self._room = room
+
+    async def save(self, file: ChangedFile, target: Directory) -> SavedFile:
+        """Copy a file to a directory."""
+        if any(part.startswith(".") for part in file.path.split("/")):
+            # programs of the person's look for such files, and do what these say
+            return SavedFile(file.path, None, "it is hidden")
+        if self._room is not None and file.size > self._room:
+            return SavedFile(file.path, None, f"it has {file.size:,} bytes, and there is no room for them")
+        try:
+            name = await self._copy(file, target, self._names.of(file.path))
+        except (OSError, SandboxError) as error:
+            is_due = isinstance(error, OSError) and error.errno not in _OF_THE_NAME
+            return SavedFile(file.path, None, _reason(error), is_due=is_due)
+        if self._room is not None:
+            self._room -= file.size
+        return SavedFile(file.path, name)
+
+    async def _copy(self, file: ChangedFile, target: Directory, path: str) -> str:
+        above, _, _ = path.rpartition("/")
+        target.make(above)
+        left = file.size
+        with target.new_file(path) as new:
+            async with aclosing(self._pieces(file)) as pieces:
+                async for piece in pieces:
+                    left -= len(piece)
+                    await to_the_end(asyncio.to_thread(new.write, piece))
+            if left:
+                raise SandboxError("it became shorter meanwhile")
+            name = await to_the_end(asyncio.to_thread(new.settle_beside))
+        return os.path.join(above, name)
+
+    async def _pieces(self, file: ChangedFile) -> AsyncGenerator[bytes]:
+        """The content of a file.
+
+        Raises:
+            SandboxError: If it cannot be read. An ``OSError`` is one of the directory for copies.
+        """
+        try:
+            async with aclosing(self._files.read(file.path, file.size)) as pieces:
+                async for piece in pieces:
+                    yield piece
+        except OSError as error:
+            raise SandboxError(_reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
