@@ -20,7 +20,7 @@ LONGEST = 600
 """Lines."""
 TOO_LONG = {"core/events.py"}
 """May only get shorter."""
-TWICE = 28
+TWICE = 22
 """How many names of classes are defined in more than one file: may only get smaller."""
 
 

@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from codeact_team.batch.throttle import Host
+from codeact_team.batch.throttle import DriverInterface
 from codeact_team.core.effects import Effect, Perform
 from codeact_team.errors import JournalError
 from codeact_team.executors.files.directories import opened, whole_file
@@ -144,14 +144,16 @@ class HeldLease:
     Args:
         lease: It.
         files: Those of the batch; ``None`` where its directory is not seen.
-        host: The driver, which is asked then.
+        driver: Answers where there are no files.
         end: Ends the process of the worker where it is not the newest; if that returns, the run ends.
     """
 
-    def __init__(self, lease: Lease, files: LeaseFiles | None, host: Host, end: Callable[[], None]) -> None:
+    def __init__(
+        self, lease: Lease, files: LeaseFiles | None, driver: DriverInterface, end: Callable[[], None]
+    ) -> None:
         self._lease = lease
         self._files = files
-        self._host = host
+        self._driver = driver
         self._end = end
         self._takes_over = lease.takes_over
 
@@ -189,7 +191,7 @@ class HeldLease:
 
     async def _check(self) -> None:
         self.check_file()
-        if self._files is None and not await self._host.holds(self._lease.job, self._lease.written):
+        if self._files is None and not await self._driver.holds(self._lease.job, self._lease.written):
             self._give_up()
 
     def _give_up(self) -> NoReturn:
