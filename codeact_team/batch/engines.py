@@ -289,6 +289,9 @@ class RayEngine:
                 if "ended" in message:
                     del self._connections[message["worker"]]
         except WorkerLostError:
+            pass
+        finally:
+            # also where this is cancelled: those who close a worker wait for its end
             self._is_lost = True
             for connection in self._connections.values():
                 connection.take({"lost": "the connection to the cluster was lost"})
