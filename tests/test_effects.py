@@ -10,7 +10,7 @@ import pytest
 from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.conditions import MaxMessageTermination
 from autogen_agentchat.teams import RoundRobinGroupChat
-from autogen_core.models import CreateResult, RequestUsage, UserMessage
+from autogen_core.models import RequestUsage, UserMessage
 from autogen_ext.models.replay import ReplayChatCompletionClient
 
 from codeact_team.core.effects import Door, Effect, Event, ListenerFailed, speaking
@@ -66,18 +66,20 @@ async def test_begin_end_and_words_are_told_as_they_come_with_their_parents() ->
         door.listen(told.append)
         run = door.span(lambda span: RunBegan(span=span, task="t"), lambda span: RunEnded(span=span))
         with run as number:
-            pieces: list[Any] = []
-            async for piece in wrap_client(replay("Hello there.")).create_stream(ASKED):
+            pieces: list[str] = []
+
+            async def take(piece: str) -> None:
                 pieces.append(piece)
-                if isinstance(piece, str):
-                    assert isinstance(told[-1], Words)
-    assert isinstance(pieces[-1], CreateResult)
+                assert isinstance(told[-1], Words)
+
+            answer = await wrap_client(replay("Hello there.")).ask(ASKED, emit=take, message_id="1")
+    assert "".join(pieces) == "Hello there."
     began, *words, ended = told[1:-1]
     assert isinstance(began, ModelCallBegan)
     assert isinstance(ended, ModelCallEnded)
     assert (began.parent, began.agent, ended.span) == (number, "ann", began.span)
     assert ended.parent == began.parent
-    assert ended.usage == pieces[-1].usage
+    assert ended.usage == answer.usage
     assert {word.parent for word in words} == {began.span}
     assert "".join(word.text for word in words if isinstance(word, Words)) == "Hello there."
 

@@ -25,7 +25,7 @@ from codeact_team.agents.tool_calls import AgentTools
 from codeact_team.agents.turn import Emit, Item, Turn
 from codeact_team.core.aio import aclosing, streamed, until_cancelled
 from codeact_team.core.effects import current_door, error_text, speaking
-from codeact_team.core.events import Said, TurnBegan, TurnEnded
+from codeact_team.core.events import TurnBegan, TurnEnded, emit_message
 from codeact_team.core.execution import Drawn, Picture, picture_from_base64
 from codeact_team.core.executor_interface import StreamingCodeExecutor
 from codeact_team.core.providers import resolve_function
@@ -187,7 +187,7 @@ class RememberingAgent(BaseChatAgent, Generic[Settings]):
             ):
                 for message in messages:
                     # the queues of a team around may not have passed it on yet
-                    door.tell(Said(message=message))
+                    emit_message(message, door)
                 try:
                     return await self._take_turn(messages, cancellation_token, emit)
                 except BaseException as error:

@@ -22,7 +22,7 @@ from codeact_team.core.accounting import ModelUsage, Price
 from codeact_team.core.aio import Timer
 from codeact_team.core.autogen_internals import components_in, conditions_of
 from codeact_team.core.effects import Door, Effect, Perform, current_door
-from codeact_team.core.events import BudgetSpent, ClockRead
+from codeact_team.core.events import BudgetSpent, ClockReadingBegan, ClockReadingEnded
 from codeact_team.core.execution import ExecutionResult
 from codeact_team.errors import BudgetError, SettingError
 from codeact_team.models.clients import ModelCall, usage_of
@@ -154,11 +154,11 @@ class Reading(Effect[Spent]):
     def request(self) -> JsonValue:
         return {"budget": "spent"}
 
-    def began(self, span: int) -> ClockRead:
-        return ClockRead(span=span, agent=self.source)
+    def began(self, span: int) -> ClockReadingBegan:
+        return ClockReadingBegan(span=span, agent=self.source)
 
-    def ended(self, span: int, outcome: Spent | None, error: BaseException | None) -> ClockRead:
-        event = ClockRead(span=span, agent=self.source)
+    def ended(self, span: int, outcome: Spent | None, error: BaseException | None) -> ClockReadingEnded:
+        event = ClockReadingEnded(span=span, agent=self.source)
         if outcome is not None and self._max_seconds is not None:
             event.seconds, event.over = outcome.seconds, outcome.seconds >= self._max_seconds
         return event

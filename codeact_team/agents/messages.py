@@ -18,7 +18,7 @@ from pydantic import JsonValue, TypeAdapter
 from codeact_team.agents.observations import Ending, ExecutionRecord, encodable
 from codeact_team.core.aio import is_being_cancelled, until_cancelled
 from codeact_team.core.effects import Door, Effect, perform
-from codeact_team.core.events import SandboxDescribed
+from codeact_team.core.events import DescriptionBegan, DescriptionEnded
 from codeact_team.core.executor_interface import StreamingCodeExecutor
 from codeact_team.core.markdown import Extraction, extract_code
 from codeact_team.core.quoting import take_thoughts_off
@@ -151,11 +151,11 @@ class Description(Effect[str]):
     def request(self) -> JsonValue:
         return {"describe": type(self.part).__name__}
 
-    def began(self, span: int) -> SandboxDescribed:
-        return SandboxDescribed(span=span, agent=self.source)
+    def began(self, span: int) -> DescriptionBegan:
+        return DescriptionBegan(span=span, agent=self.source)
 
-    def ended(self, span: int, outcome: str | None, error: BaseException | None) -> SandboxDescribed:
-        return SandboxDescribed(span=span, agent=self.source, text=outcome or "")
+    def ended(self, span: int, outcome: str | None, error: BaseException | None) -> DescriptionEnded:
+        return DescriptionEnded(span=span, agent=self.source, text=outcome or "")
 
 
 async def describe_sandbox(executor: CodeExecutor, source: str = "", door: Door | None = None) -> str:

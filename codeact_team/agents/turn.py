@@ -26,7 +26,7 @@ from autogen_core.tools import Tool
 from codeact_team.agents.observations import CodeRecord, ExecutionRecord, encodable, result_to_metadata
 from codeact_team.agents.tool_calls import TurnTools
 from codeact_team.core.effects import Door, Event, tell
-from codeact_team.core.events import Code, CodeWritten, Decision, Judged, Output, Said, Thought, Words
+from codeact_team.core.events import Decision, Judged, Output, Words, emit_message, emit_piece
 from codeact_team.core.execution import (
     Drawn,
     ExecutionResult,
@@ -95,7 +95,7 @@ class Turn:
     async def send(self, message: BaseAgentEvent | BaseChatMessage) -> None:
         """Yield a message, which the response then has among its inner ones."""
         self.inner_messages.append(message)
-        self.tell(Said(message=message))
+        emit_message(message, self.door)
         await self.emit(message)
 
     async def stream(self, text: str) -> None:
@@ -109,7 +109,6 @@ class Turn:
         """Tell what a model thought, if it did; the id is for what was streamed already."""
         if thought:
             message = ThoughtEvent(id=message_id or _new_id(), content=thought, source=self.source)
-            self.tell(Thought(agent=self.source, text=thought, message_id=message.id))
             await self.send(message)
 
     async def complete(
@@ -180,7 +179,7 @@ class Turn:
     def respond(self, message: BaseChatMessage) -> Response:
         """The response: a message of the turn's id, with what the turn has cost."""
         final = message.model_copy(update={"id": self.take_id(), "models_usage": self.usage})
-        self.tell(Said(message=final))
+        emit_message(final, self.door)
         return Response(chat_message=final, inner_messages=self.inner_messages)
 
 
@@ -229,7 +228,7 @@ class CodeTurn(Turn):
 
     async def output(self, text: str) -> None:
         """Tell a piece of what the code writes."""
-        self.tell(Output(agent=self.source, text=text, message_id=self.message_id))
+        emit_piece(Output(agent=self.source, text=text, message_id=self.message_id), self.door)
         if self.stream_output:
             await self.stream(text)
 
@@ -249,15 +248,6 @@ class CodeTurn(Turn):
         """Tell of code that the model has written, a correction that it proposes, or words that are not run."""
         message = CodeGenerationEvent(
             id=self.take_id(), retry_attempt=attempt, content=text, code_blocks=blocks, source=self.source
-        )
-        self.tell(
-            CodeWritten(
-                agent=self.source,
-                text=text,
-                blocks=[Code(block.language, block.code) for block in blocks],
-                attempt=attempt,
-                message_id=message.id,
-            )
         )
         await self.send(message)
 
@@ -320,7 +310,8 @@ class CodeTurn(Turn):
         for remark in remarks:
             self.text = f"{self.text}\n{remark}"
             if self.streamed == self.message_id:
-                self.tell(Words(agent=self.source, text=f"\n{remark}", message_id=self.message_id))
+                piece = Words(agent=self.source, text=f"\n{remark}", message_id=self.message_id)
+                emit_piece(piece, self.door)
 
     def report(self) -> str:
         """The result itself, what was left out, and why no further attempt was made."""

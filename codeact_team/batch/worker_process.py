@@ -25,7 +25,7 @@ from codeact_team.batch.remote_worker import RemoteDriver
 from codeact_team.batch.settings import WorkerSettings
 from codeact_team.batch.throttle import NoticeLogged
 from codeact_team.batch.worker import Worker
-from codeact_team.config.document import without_secrets
+from codeact_team.core.redaction import without_secrets
 from codeact_team.errors import CodeActTeamError
 from codeact_team.sandbox.temporary import TemporaryDirectory
 from codeact_team.telemetry.exporting import exporting

@@ -10,7 +10,6 @@ from autogen_agentchat.messages import (
     BaseChatMessage,
     CodeExecutionEvent,
     CodeGenerationEvent,
-    ModelClientStreamingChunkEvent,
     ThoughtEvent,
     UserInputRequestedEvent,
 )
@@ -32,7 +31,6 @@ from codeact_team.core.events import (
     RunBegan,
     RunParked,
     RunResumed,
-    Said,
     SandboxPreparing,
     ToolCallBegan,
     ToolCallEnded,
@@ -232,9 +230,6 @@ _NOT_ACCEPTED = "best answer so far, not accepted"
 class Conversation(PromotedListener):
     """A listener that prints who says what, and what happens meanwhile.
 
-    What an agent says comes twice: when it is said, and when its message comes out of the team. The ids of messages tell
-    that it is the same.
-
     Args:
         screen: Where to print.
         echo: Whether the task is shown; somebody may just have typed it.
@@ -254,12 +249,8 @@ class Conversation(PromotedListener):
         self._live: LiveText | None = None
         self._executed = False
         """Whether the result of the speaker's last execution is shown."""
-        self._told: set[str] = set()
-        """Ids of the messages that have come."""
-        self._pieces_told: set[str | None] = set()
-        """Ids of those whose pieces come as events; AutoGen's chunks repeat them."""
         self._pieces_shown: set[str | None] = set()
-        """Ids of those that are shown piece by piece."""
+        """Ids of the messages that are shown piece by piece."""
         self._aloud: set[str] = set()
         """Agents whose model's last answer came piece by piece, its thoughts included."""
         self._calls = ToolCallLines()
@@ -272,14 +263,14 @@ class Conversation(PromotedListener):
             case ModelCallBegan():
                 self._aloud.discard(event.agent)
             case Words() | Output():
-                self._told_piece(event)
+                self._piece(event)
             case BlockBegan() | BlockEnded() | ToolCallBegan() | ToolCallEnded():
                 self._aside(event.agent, self._calls.line(event))
             case ArtifactKept():
                 self._aside(event.agent, (artifact_line(event), "dim"))
             case AttemptEnded():
                 self._aside(event.agent, (_attempt(event), "dim"))
-            case MessageSent() | Said():
+            case MessageSent():
                 self._message(event.message)
             case RunResult():
                 self._result(event)
@@ -289,13 +280,6 @@ class Conversation(PromotedListener):
             self._screen.wait()
 
     def _message(self, message: BaseAgentEvent | BaseChatMessage) -> None:
-        if isinstance(message, ModelClientStreamingChunkEvent):
-            if message.full_message_id is None or message.full_message_id not in self._pieces_told:
-                self._piece(message.source, message.content, message.full_message_id)
-            return
-        if message.id in self._told:
-            return
-        self._told.add(message.id)
         is_first, self._begun = not self._begun, True
         if isinstance(message, UserInputRequestedEvent) or (is_first and not self._echo):
             return
@@ -359,23 +343,16 @@ class Conversation(PromotedListener):
         self._screen.text(f"── {source}", "bold cyan")
         self._speaker, self._executed = source, False
 
-    def _told_piece(self, event: Words | Output) -> None:
-        if isinstance(event, Words):
-            self._aloud.add(event.agent)
-            if event.message_id is None:
-                # AutoGen's agents tell of their model's words by chunks, or not at all
-                return
-        self._pieces_told.add(event.message_id)
-        self._piece(event.agent, event.text, event.message_id)
-
-    def _piece(self, source: str, text: str, message_id: str | None) -> None:
-        live = self._live
+    def _piece(self, piece: Words | Output) -> None:
+        if isinstance(piece, Words):
+            self._aloud.add(piece.agent)
+        live, source, message_id = self._live, piece.agent, piece.message_id
         if live is None or (live.source, live.message_id) != (source, message_id):
             self._end_live()
             self._header(source)
             self._live = live = LiveText(source, message_id)
             self._pieces_shown.add(message_id)
-        self._screen.text(live.take(text), end="")
+        self._screen.text(live.take(piece.text), end="")
         if live.at_line_start:
             self._screen.wait()
 

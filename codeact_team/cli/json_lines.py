@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from autogen_agentchat.messages import ModelClientStreamingChunkEvent
 from pydantic import JsonValue
 
 from codeact_team.agents.observations import RESULT_KEY
-from codeact_team.config.document import without_secrets
 from codeact_team.core.effects import Event
-from codeact_team.core.events import VERSION, ArtifactReference, MessageSent, Output, Said, Words, dump
+from codeact_team.core.events import VERSION, ArtifactReference, MessageSent, dump
 from codeact_team.core.execution import PICTURES_KEY, Artifact
+from codeact_team.core.redaction import without_secrets
 from codeact_team.runs.result import RunEnding, RunResult
 
 _SOURCE = "codeact-team"
@@ -29,28 +28,13 @@ class JsonLines:
 
     def __init__(self) -> None:
         self._begun = False
-        self._streamed: set[str | None] = set()
-        """Ids of the messages whose text is told piece by piece."""
 
     def __call__(self, event: Event) -> None:
-        """Print an event, unless it repeats another one."""
+        """Print an event."""
         if not self._begun:
             self._begun = True
             print_json({"type": "format", "source": _SOURCE, "version": VERSION})
-        match event:
-            case RunResult():
-                print_json(_result(event))
-            case Said() | Words(message_id=None):
-                # the message tells of it that comes out of the team
-                pass
-            case MessageSent(message=ModelClientStreamingChunkEvent(full_message_id=str() as whole)) if (
-                whole in self._streamed
-            ):
-                pass
-            case _:
-                if isinstance(event, Words | Output):
-                    self._streamed.add(event.message_id)
-                print_json(_line(event))
+        print_json(_result(event) if isinstance(event, RunResult) else _line(event))
 
 
 def print_json(value: Mapping[str, Any]) -> None:

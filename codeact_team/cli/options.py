@@ -131,7 +131,7 @@ def reported() -> AbstractContextManager[Screen]:
 
 def traced(screen: Screen) -> AbstractContextManager[None]:
     """Within it, what happens is sent to where traces go, if they go anywhere."""
-    from codeact_team.config.document import without_secrets
+    from codeact_team.core.redaction import without_secrets
     from codeact_team.telemetry.exporting import exporting
 
     return exporting(partial(screen.notice, "warning"), without_secrets)

@@ -9,9 +9,8 @@ import pathlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, TypeGuard, cast
-from urllib.parse import unquote
 
 from autogen_core import ComponentModel
 from pydantic import BaseModel
@@ -24,72 +23,8 @@ from codeact_team.core.visibility import cut
 from codeact_team.errors import ConfigError, NotAllowedError
 from codeact_team.sandbox.system.regular_files import read_regular
 
-# whole words at the end of a key: "x-api-key", "azure_ad_token", but not "max_tokens" or "tokenizer"
-_KEY = re.compile(
-    r"(?:^|-)(?:authorization|cookie|token|secret|password|passwd|(?:api|access|secret|private|subscription)-?key)$"
-)
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
-_URL_CREDENTIAL = re.compile(
-    r"://[^/?#@\s]*:(?P<password>[^/?#@\s]+)@"
-    r"|[?&#](?:api[_-]?key|key|token|access_token|auth|secret|password|sig|signature)=(?P<value>[^&#\s]+)",
-    re.IGNORECASE,
-)
-_KEY_SHAPE = re.compile(r"\bsk-[\w*.-]{8,}|(?<=Bearer )\S+")
-_SHORTEST_SECRET = 8
-
 MASK = "*" * 10
 """What AutoGen's own dumps put in the place of a secret."""
-
-
-# asked for each run of a batch, of each variable of the environment
-@lru_cache(maxsize=1024)
-def is_credential_key(key: str) -> bool:
-    """Whether text under this key (a header's name, a variable's, a field's) is a credential."""
-    return _KEY.search(re.sub(r"[_\s]", "-", key).lower()) is not None
-
-
-def holds_credential(text: str) -> bool:
-    """Whether this is a URL with a password or a token in it."""
-    return _URL.fullmatch(text) is not None and _URL_CREDENTIAL.search(text) is not None
-
-
-def without_secrets(text: str, environ: Mapping[str, str] = os.environ) -> str:
-    """``text`` with what looks like a key, and each credential of the environment, taken out."""
-    return without({name: value for name, value in environ.items() if is_credential_key(name)})(text)
-
-
-def without(credentials: Mapping[str, str]) -> Callable[[str], str]:
-    """What takes credentials out of a text, also where they are in JSON, and whatever else looks like a key.
-
-    Args:
-        credentials: Each by the name that is put in its place. Those that may be anybody's word stay.
-    """
-    long = {name: value for name, value in credentials.items() if len(value) >= _SHORTEST_SECRET}
-    names = {spelled: name for name, value in long.items() for spelled in (value, json.dumps(value)[1:-1])}
-    # what holds another goes first
-    ordered = sorted(names, key=len, reverse=True)
-    pattern = re.compile("|".join(map(re.escape, ordered)) or r"(?!)")
-
-    def clean(text: str) -> str:
-        named = pattern.sub(lambda found: f"${{{names[found[0]]}}}", text)
-        return _KEY_SHAPE.sub("(a key)", named)
-
-    return clean
-
-
-def credentials_in(key: str, text: str) -> Iterator[str]:
-    """The credentials in a text that stands under a key: the whole, or what is behind a scheme; and those of a URL."""
-    if text and is_credential_key(key):
-        yield text
-        if len(words := text.split()) == 2:
-            # such as "Bearer" before it
-            yield words[1]
-    if _URL.fullmatch(text):
-        for found in _URL_CREDENTIAL.finditer(text):
-            quoted = found["password"] or found["value"]
-            yield quoted
-            if (plain := unquote(quoted)) != quoted:
-                yield plain
 
 
 def with_references(text: str, values: Mapping[str, str], place: str = "", inside: str = "") -> str:

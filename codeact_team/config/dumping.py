@@ -16,14 +16,18 @@ from codeact_team.config.components import Origins, is_component
 from codeact_team.config.document import (
     MASK,
     Document,
-    credentials_in,
     dotted,
     escape,
-    holds_credential,
-    is_credential_key,
     last_key,
 )
 from codeact_team.config.yaml12 import Path
+from codeact_team.core.redaction import (
+    add_secrets,
+    credentials_in,
+    credentials_of_environment,
+    holds_credential,
+    is_credential_key,
+)
 from codeact_team.errors import ConfigError
 
 
@@ -39,23 +43,8 @@ def credentials_of(document: Document, environ: Mapping[str, str]) -> dict[str, 
     """The credentials in the environment and in a document, each by its variable or by its place."""
     found = credentials_of_environment(environ)
     for path, text in _texts(document.data, ()):
-        _add(found, dotted(path), credentials_in(last_key(path), text))
+        add_secrets(found, dotted(path), credentials_in(last_key(path), text))
     return found
-
-
-def credentials_of_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The credentials in the environment, each by its variable."""
-    found: dict[str, str] = {}
-    for name, value in environ.items():
-        _add(found, name, credentials_in(name, value))
-    return found
-
-
-def _add(found: dict[str, str], name: str, credentials: Iterator[str]) -> None:
-    known = set(found.values())
-    for number, each in enumerate(credentials):
-        if each not in known:
-            found[f"{name}.{number}" if number else name] = each
 
 
 def _texts(value: Any, path: Path) -> Iterator[tuple[Path, str]]:

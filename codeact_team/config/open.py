@@ -10,13 +10,14 @@ from pathlib import Path
 
 from autogen_agentchat.base import ChatAgent, Team
 
-from codeact_team.config.document import ConfigSource, is_text, without
+from codeact_team.config.document import ConfigSource, is_text
 from codeact_team.config.dumping import credentials_of
 from codeact_team.config.for_every import ForEvery
 from codeact_team.config.loading import CheckedConfig, read_config
 from codeact_team.core.events import Opened
 from codeact_team.core.executor_interface import StreamingCodeExecutor
 from codeact_team.core.providers import Policy
+from codeact_team.core.redaction import secret_remover
 from codeact_team.core.scope import Scope
 from codeact_team.errors import ConfigError
 from codeact_team.executors.base import SandboxedCodeExecutor
@@ -60,7 +61,7 @@ def span_settings(
 ) -> tuple[Callable[[str], str], str]:
     """What spans need of a config: what takes its credentials out of a text, and its name, which may be ""."""
     name = Path(source).stem if isinstance(source, str | os.PathLike) and not is_text(source) else ""
-    return without(credentials_of(config.document, os.environ)), name
+    return secret_remover(credentials_of(config.document, os.environ)), name
 
 
 def make_runnable(config: CheckedConfig) -> Team | ChatAgent:

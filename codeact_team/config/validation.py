@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from codeact_team.config.components import PlacedComponent, is_component, kinds_at, unknown_participants, walk
-from codeact_team.config.document import MASK, Document, Problem, at, in_words, is_credential_key, last_key
+from codeact_team.config.document import MASK, Document, Problem, at, in_words, last_key
 from codeact_team.config.models import abilities, assumed_info, needs_info
 from codeact_team.config.schema import described_schema
 from codeact_team.config.yaml12 import Path
@@ -34,6 +34,7 @@ from codeact_team.core.providers import (
     resolve,
     schema_of,
 )
+from codeact_team.core.redaction import is_credential_key
 from codeact_team.errors import ConfigError
 
 # pydantic's error types that say "another kind of value", by their beginnings

@@ -10,7 +10,14 @@ from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
 from pydantic import JsonValue, TypeAdapter
 
 from codeact_team.core.effects import Effect
-from codeact_team.core.events import BlockBegan, BlockEnded, Code, ToolsListed, block_ended
+from codeact_team.core.events import (
+    BlockBegan,
+    BlockEnded,
+    Code,
+    ToolListingBegan,
+    ToolListingEnded,
+    block_ended,
+)
 
 T = TypeVar("T")
 R = TypeVar("R", bound=CodeResult)
@@ -91,8 +98,8 @@ class ToolListing(Effect[T]):
     def request(self) -> JsonValue:
         return {"list": [*self._asked]}
 
-    def began(self, span: int) -> ToolsListed:
-        return ToolsListed(span=span, agent=self.source, of=self._asked)
+    def began(self, span: int) -> ToolListingBegan:
+        return ToolListingBegan(span=span, agent=self.source, of=self._asked)
 
-    def ended(self, span: int, outcome: T | None, error: BaseException | None) -> ToolsListed:
-        return ToolsListed(span=span, agent=self.source, of=self._asked, is_over=True)
+    def ended(self, span: int, outcome: T | None, error: BaseException | None) -> ToolListingEnded:
+        return ToolListingEnded(span=span, agent=self.source, of=self._asked)

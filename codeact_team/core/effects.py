@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import count
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from autogen_core import MessageHandlerContext
@@ -64,10 +63,27 @@ class ListenerFailed(Event):
     essential: bool
 
 
+class Numbers:
+    """Numbers for the turns and effects of a run, each given once."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def next(self) -> int:
+        """The next one."""
+        self._last += 1
+        return self._last
+
+    def skip(self, last: int) -> None:
+        """Give none up to ``last``: a run that is resumed has given these."""
+        self._last = max(self._last, last)
+
+
 class Effect(ABC, Generic[T]):
     """Something that a run asks of the world.
 
     Attributes:
+        span: Its number in events, spans and the journal, once it is performed.
         kind: What sort of effect it is, by a name that stays.
         form: How pydantic writes the outcome as JSON, and reads it.
         part: The component that is asked, such as a model client, where it is known.
@@ -76,6 +92,7 @@ class Effect(ABC, Generic[T]):
     kind: ClassVar[str]
     form: TypeAdapter[T]
     part: object = None
+    span: int = 0
 
     @cached_property
     def source(self) -> str:
@@ -133,8 +150,12 @@ class Door:
     def __init__(self, *handlers: Handler, outer: Door | None = None) -> None:
         self._handlers = handlers if outer is None else (*handlers, outer._stand)
         self._listeners: dict[Listener, bool] = {} if outer is None else {outer.tell: False}
-        self._spans = count(1) if outer is None else outer._spans
+        self.numbers = Numbers() if outer is None else outer.numbers
         self._failures: list[BaseException] = []
+        self.sent: set[str] = set() if outer is None else outer.sent
+        """Ids of the messages that were emitted."""
+        self.streamed: set[str] = set() if outer is None else outer.streamed
+        """Ids of the messages whose text was emitted piece by piece."""
         self._broken: BaseException | None = None
 
     def put_outside(self, handler: Handler) -> None:
@@ -198,7 +219,7 @@ class Door:
         """
         self.check()
         outcome, failure = None, None
-        with self.span(effect.began, lambda span: effect.ended(span, outcome, failure)):
+        with self.span(effect.began, lambda span: effect.ended(span, outcome, failure)) as effect.span:
             try:
                 outcome = await self._stand(effect, do)
             except BaseException as error:
@@ -220,7 +241,7 @@ class Door:
             began: Makes the event that is told at the begin, given the number of the span.
             ended: Makes the one that is told at the end.
         """
-        span = next(self._spans)
+        span = self.numbers.next()
         if self._listeners:
             self.tell(began(span))
         token = _span.set(span)

@@ -14,12 +14,17 @@ from functools import cache
 from hashlib import sha256
 from typing import Annotated, Any
 
-from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage, MessageFactory
+from autogen_agentchat.messages import (
+    BaseAgentEvent,
+    BaseChatMessage,
+    MessageFactory,
+    ModelClientStreamingChunkEvent,
+)
 from autogen_core.code_executor import CodeResult
 from autogen_core.models import RequestUsage
 from pydantic import JsonValue, PlainSerializer, PlainValidator, TypeAdapter
 
-from codeact_team.core.effects import Event, error_text
+from codeact_team.core.effects import Door, Event, current_door, error_text
 from codeact_team.core.execution import (
     Artifact,
     BoundName,
@@ -29,8 +34,8 @@ from codeact_team.core.execution import (
     SessionResult,
 )
 
-VERSION = 2
-"""Of the events as JSON. The first was AutoGen's messages as ``--json`` printed them."""
+VERSION = 3
+"""Of the events as JSON."""
 
 
 @dataclass(kw_only=True)
@@ -41,11 +46,21 @@ class AgentEvent(Event):
 
 
 @dataclass(kw_only=True)
-class EffectEvent(Event):
+class SpanEvent(Event):
     """The begin or the end of an agent's turn, or of an effect that it asks for."""
 
     span: int
     agent: str
+
+
+@dataclass(kw_only=True)
+class EffectBegan(SpanEvent):
+    """An effect begins."""
+
+
+@dataclass(kw_only=True)
+class EffectEnded(SpanEvent):
+    """An effect has ended."""
 
 
 @dataclass(kw_only=True)
@@ -138,19 +153,19 @@ class RunEnded(Event):
 
 
 @dataclass(kw_only=True)
-class TurnBegan(EffectEvent):
+class TurnBegan(SpanEvent):
     """An agent begins its turn."""
 
 
 @dataclass(kw_only=True)
-class TurnEnded(EffectEvent):
+class TurnEnded(SpanEvent):
     """An agent has ended its turn; ``error`` is what broke it off."""
 
     error: str | None = None
 
 
 @dataclass(kw_only=True)
-class ModelCallBegan(EffectEvent):
+class ModelCallBegan(EffectBegan):
     """A model is asked; ``client`` is the class of the client that does it."""
 
     model: str
@@ -158,12 +173,13 @@ class ModelCallBegan(EffectEvent):
 
 
 @dataclass(kw_only=True)
-class ModelCallEnded(EffectEvent):
+class ModelCallEnded(EffectEnded):
     """A model has answered, or failed.
 
     Attributes:
         usage: The tokens that it cost; ``None`` where nobody knows.
         cached: Whether the answer cost nothing, as it was there already.
+        first_piece: Seconds until its first words came, where it is streamed.
         error: What went wrong, if something did.
     """
 
@@ -171,20 +187,13 @@ class ModelCallEnded(EffectEvent):
     usage: RequestUsage | None = None
     cached: bool = False
     finish_reason: str | None = None
+    first_piece: float | None = None
     error: str | None = None
 
 
 @dataclass(kw_only=True)
 class Words(AgentEvent):
     """A piece of what a model writes, as it comes; ``message_id`` is that of the message that will have all of it."""
-
-    text: str
-    message_id: str | None = None
-
-
-@dataclass(kw_only=True)
-class Thought(AgentEvent):
-    """What a model thought before it spoke."""
 
     text: str
     message_id: str | None = None
@@ -219,7 +228,7 @@ class ArtifactReference:
 
 
 @dataclass(kw_only=True)
-class BlockBegan(EffectEvent):
+class BlockBegan(EffectBegan):
     """Code blocks begin to run."""
 
     blocks: Sequence[Code]
@@ -234,7 +243,7 @@ class Output(AgentEvent):
 
 
 @dataclass(kw_only=True)
-class BlockEnded(EffectEvent):
+class BlockEnded(EffectEnded):
     """Code blocks have ended.
 
     Attributes:
@@ -304,7 +313,7 @@ def block_ended(
 
 
 @dataclass(kw_only=True)
-class ToolCallBegan(EffectEvent):
+class ToolCallBegan(EffectBegan):
     """A tool of the host is called.
 
     Attributes:
@@ -317,7 +326,7 @@ class ToolCallBegan(EffectEvent):
 
 
 @dataclass(kw_only=True)
-class ToolCallEnded(EffectEvent):
+class ToolCallEnded(EffectEnded):
     """The call of a tool has ended; ``seconds`` include the wait for an approval."""
 
     name: str
@@ -327,27 +336,28 @@ class ToolCallEnded(EffectEvent):
 
 
 @dataclass(kw_only=True)
-class ToolsListed(EffectEvent):
-    """Workbenches are asked which tools there are.
-
-    Attributes:
-        of: What the workbenches are called.
-        is_over: Whether they have answered, or failed to.
-    """
+class ToolListingBegan(EffectBegan):
+    """Workbenches are asked which tools there are; ``of`` says what the workbenches are called."""
 
     of: Sequence[str]
-    is_over: bool = False
 
 
 @dataclass(kw_only=True)
-class QuestionAsked(EffectEvent):
+class ToolListingEnded(EffectEnded):
+    """Workbenches have answered, or failed to."""
+
+    of: Sequence[str]
+
+
+@dataclass(kw_only=True)
+class QuestionAsked(EffectBegan):
     """A person is asked; ``text`` is the question, fit to be shown."""
 
     text: str
 
 
 @dataclass(kw_only=True)
-class QuestionAnswered(EffectEvent):
+class QuestionAnswered(EffectEnded):
     """A person has answered; ``text`` is empty where none did."""
 
     text: str = ""
@@ -355,12 +365,16 @@ class QuestionAnswered(EffectEvent):
 
 
 @dataclass(kw_only=True)
-class ClockRead(EffectEvent):
-    """It is looked whether the time is ``over`` of an agent, or of a team with a budget.
+class ClockReadingBegan(EffectBegan):
+    """An agent, or a team with a budget, begins to read the clock."""
 
-    Both are ``None`` where the look begins, and where it failed.
+
+@dataclass(kw_only=True)
+class ClockReadingEnded(EffectEnded):
+    """The clock was read; both fields are ``None`` where that failed.
 
     Attributes:
+        over: Whether the time of an agent is over.
         seconds: How long a team has worked.
     """
 
@@ -409,19 +423,6 @@ class Approval(AgentEvent):
 
 
 @dataclass(kw_only=True)
-class CodeWritten(AgentEvent):
-    """A model has written code that is to run, or proposed a correction, or a reply whose code is not run.
-
-    ``attempt`` is the number of attempts made before.
-    """
-
-    text: str
-    blocks: Sequence[Code]
-    attempt: int
-    message_id: str
-
-
-@dataclass(kw_only=True)
 class Decision(AgentEvent):
     """A model has decided whether code that failed is worth another attempt."""
 
@@ -446,29 +447,22 @@ class Judged(AgentEvent):
 
 
 @dataclass(kw_only=True)
-class HandedOff(AgentEvent):
-    """An agent has handed the work to another."""
+class ForkBegan(EffectBegan):
+    """An agent forks its session, once for each attempt at its task; ``branches`` says how often."""
 
-    target: str
+    branches: int
 
 
 @dataclass(kw_only=True)
-class SessionForked(EffectEvent):
-    """An agent makes branches of its session, one for each attempt at its task.
-
-    Attributes:
-        branches: How many.
-        is_over: Whether they are there, or will not be.
-        refusal: Why the session cannot be copied, so that one attempt is made.
-    """
+class ForkEnded(EffectEnded):
+    """A session was forked, or could not be; then ``refusal`` says why, and one attempt is made."""
 
     branches: int
-    is_over: bool = False
     refusal: str | None = None
 
 
 @dataclass(kw_only=True)
-class AttemptBegan(EffectEvent):
+class AttemptBegan(EffectBegan):
     """An agent begins one of several attempts at its task, side by side. What belongs to it has its span as ``parent``.
 
     Attributes:
@@ -481,7 +475,7 @@ class AttemptBegan(EffectEvent):
 
 
 @dataclass(kw_only=True)
-class AttemptEnded(EffectEvent):
+class AttemptEnded(EffectEnded):
     """An attempt has ended.
 
     Attributes:
@@ -497,17 +491,17 @@ class AttemptEnded(EffectEvent):
 
 
 @dataclass(kw_only=True)
-class BranchPromoted(EffectEvent):
-    """An agent goes on where one of its attempts has got to; the others count no more.
-
-    Attributes:
-        attempt: Which.
-        is_over: Whether its variables and files have taken the place of those before.
-        loss: Why they could not.
-    """
+class PromotionBegan(EffectBegan):
+    """An agent chooses one of its attempts: the variables and files of that shall be those of its session."""
 
     attempt: int
-    is_over: bool = False
+
+
+@dataclass(kw_only=True)
+class PromotionEnded(EffectEnded):
+    """An attempt was chosen, and the others are dropped; ``loss`` says why its variables and files are lost, if they are."""
+
+    attempt: int
     loss: str | None = None
 
 
@@ -546,10 +540,15 @@ class SandboxStarted(Event):
 
 
 @dataclass(kw_only=True)
-class SandboxDescribed(EffectEvent):
-    """A sandbox is asked what there is to know of it, for a model; ``text`` is ``None`` before it has answered."""
+class DescriptionBegan(EffectBegan):
+    """A sandbox is asked for a description of itself, for a model."""
 
-    text: str | None = None
+
+@dataclass(kw_only=True)
+class DescriptionEnded(EffectEnded):
+    """A sandbox has described itself."""
+
+    text: str
 
 
 @dataclass(kw_only=True)
@@ -660,23 +659,33 @@ Message = Annotated[
 
 @dataclass(kw_only=True)
 class MessageSent(Event, type="message"):
-    """A message of AutoGen's has come out of the team.
+    """A message: an agent of this package has sent or received it, or it has come out of the team.
 
-    An agent of ours has told of what is in it before; the same thing then has the same id.
+    Each message is emitted once, as soon as it is known, also that of an agent inside a tool.
     """
 
     message: Message
 
 
-@dataclass(kw_only=True)
-class Said(Event):
-    """An agent of ours has said this message, or has just read it.
+def emit_piece(piece: Words | Output, door: Door | None) -> None:
+    """Emit a piece of a message, which AutoGen's chunks repeat."""
+    if (door := current_door() or door) is not None:
+        if piece.message_id is not None:
+            door.streamed.add(piece.message_id)
+        door.tell(piece)
 
-    It comes out of the team a little later, as :class:`MessageSent` and with the same id; that of an agent inside a tool
-    does not.
-    """
 
-    message: Message
+def emit_message(message: BaseChatMessage | BaseAgentEvent, door: Door | None) -> None:
+    """Emit a message, or a piece of one, unless it was emitted before."""
+    door = current_door() or door
+    if door is None:
+        return
+    if not isinstance(message, ModelClientStreamingChunkEvent):
+        if message.id not in door.sent:
+            door.sent.add(message.id)
+            door.tell(MessageSent(message=message))
+    elif message.full_message_id not in door.streamed:
+        door.tell(Words(agent=message.source, text=message.content, message_id=message.full_message_id))
 
 
 @cache

@@ -38,7 +38,6 @@ _JOINERS = "\u200d\ufe0e\ufe0f"
 """Unseen characters by which emoji are composed."""
 _END_MARKS = {0x20: "\N{SYMBOL FOR SPACE}", 0x09: "\N{SYMBOL FOR HORIZONTAL TABULATION}"}
 _TAB = 4
-_USER_INFO = re.compile(r"://[^/\s]*@")
 
 EDGE = "| "
 """Stands before each line of foreign text, so that none can pass for a line of ours."""
@@ -134,11 +133,6 @@ def _with_marked_end(line: str) -> str:
 def _escaped(char: str) -> str:
     code = ord(char)
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
-
-
-def without_user_info(text: str) -> str:
-    """Leave out of URLs what comes before the name of the server."""
-    return _USER_INFO.sub("://", text)
 
 
 def excerpt(text: str, *, chars: int, lines: int) -> str:

@@ -7,6 +7,7 @@ invisible in a dump.
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -20,8 +21,8 @@ from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from codeact_team.core.aio import aclosing, streamed, until_cancelled
-from codeact_team.core.effects import Effect, error_text, perform, speaker, tell
-from codeact_team.core.events import ModelCallBegan, ModelCallEnded, Words
+from codeact_team.core.effects import Effect, error_text, perform, speaker
+from codeact_team.core.events import ModelCallBegan, ModelCallEnded, Words, emit_piece
 from codeact_team.core.wrapper import Wrapper
 from codeact_team.errors import ModelError
 
@@ -58,6 +59,8 @@ class ModelCall(Effect[CreateResult]):
         self.model = model
         self._messages = messages
         self._options = options
+        self.first_piece: float | None = None
+        """Seconds until the first words came."""
 
     def request(self) -> JsonValue:
         return {
@@ -81,6 +84,7 @@ class ModelCall(Effect[CreateResult]):
         if outcome is not None:
             event.usage, event.cached = outcome.usage, outcome.cached
             event.finish_reason = outcome.finish_reason
+            event.first_piece = self.first_piece
         elif error is not None:
             event.usage = usage_of(error)
         return event
@@ -122,8 +126,8 @@ class WrappedClient(Wrapper, ChatCompletionClient):
         """
         # not every client knows all options
         options = {key: value for key, value in options.items() if value and (key, value) != _DEFAULT_CHOICE}
-        work = partial(self._answer, messages, cancellation_token, options, emit, message_id)
         effect = ModelCall(self.wrapped, self._model, messages, options)
+        work = partial(self._answer, effect, messages, cancellation_token, options, emit, message_id)
         return await perform(effect, partial(_heeding, work, cancellation_token), self._door)
 
     async def create(self, messages: Sequence[LLMMessage], **options: Any) -> CreateResult:
@@ -164,6 +168,7 @@ class WrappedClient(Wrapper, ChatCompletionClient):
 
     async def _answer(
         self,
+        effect: ModelCall,
         messages: Sequence[LLMMessage],
         token: CancellationToken | None,
         options: Mapping[str, Any],
@@ -172,7 +177,7 @@ class WrappedClient(Wrapper, ChatCompletionClient):
     ) -> CreateResult:
         try:
             if emit is not None:
-                return await self._stream(messages, token, options, emit, message_id)
+                return await self._stream(effect, messages, token, options, emit, message_id)
             return _checked(
                 self.wrapped, await self.wrapped.create(messages, cancellation_token=token, **options)
             )
@@ -185,13 +190,14 @@ class WrappedClient(Wrapper, ChatCompletionClient):
 
     async def _stream(
         self,
+        effect: ModelCall,
         messages: Sequence[LLMMessage],
         token: CancellationToken | None,
         options: Mapping[str, Any],
         emit: Emit,
         message_id: str | None,
     ) -> CreateResult:
-        agent, last = speaker(), None
+        agent, last, began = speaker(), None, time.monotonic()
         # AutoGen's OpenAI clients report no tokens of a stream unless asked to, and others cannot be asked
         if "include_usage" in inspect.signature(self.wrapped.create_stream).parameters:
             options = {**options, "include_usage": True}
@@ -199,7 +205,10 @@ class WrappedClient(Wrapper, ChatCompletionClient):
         async with aclosing(answer) as items:
             async for last in items:
                 if isinstance(last, str):
-                    tell(Words(agent=agent, text=last, message_id=message_id), self._door)
+                    if effect.first_piece is None:
+                        effect.first_piece = time.monotonic() - began
+                    if message_id is not None:
+                        emit_piece(Words(agent=agent, text=last, message_id=message_id), self._door)
                     await emit(last)
         # a stream ends with its result
         result = _checked(self.wrapped, last)

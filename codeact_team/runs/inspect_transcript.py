@@ -53,7 +53,6 @@ from codeact_team.core.events import (
     BudgetSpent,
     Code,
     Decision,
-    HandedOff,
     Judged,
     ModelCallBegan,
     ModelCallEnded,
@@ -261,7 +260,7 @@ _KINDS: Mapping[str, type[Event]] = {
 }
 """By the kind of an effect: what tells that it begins."""
 _UNFINISHED = "it had not ended when the run did"
-_KEPT_AS_THEY_ARE = (BudgetSpent, Decision, HandedOff, Opened, SandboxLost)
+_KEPT_AS_THEY_ARE = (BudgetSpent, Decision, Opened, SandboxLost)
 _PROBLEMS: Mapping[CallOutcome, Any] = {
     CallOutcome.TIMED_OUT: "timeout",
     CallOutcome.DENIED: "approval",

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from codeact_team.config.dumping import credentials_of_environment
 from codeact_team.core.events import OpenQuestion
+from codeact_team.core.redaction import credentials_of_environment
 from codeact_team.errors import JournalError, SettingError
 from codeact_team.executors.files.directories import below
 from codeact_team.runs.journal.past import Past

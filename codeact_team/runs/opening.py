@@ -22,7 +22,7 @@ from codeact_team.config.open import executors_of, make_ready, make_runnable, sp
 from codeact_team.config.open import open_team as open_unrecorded
 from codeact_team.core.aio import aclosing, streamed, until_cancelled
 from codeact_team.core.effects import Door, current_door, error_text, remembered
-from codeact_team.core.events import MessageSent, RunBegan, RunEnded, RunParked
+from codeact_team.core.events import RunBegan, RunEnded, RunParked, emit_message
 from codeact_team.core.executor_interface import StreamingCodeExecutor
 from codeact_team.core.providers import Policy
 from codeact_team.core.scope import Scope
@@ -40,7 +40,8 @@ from codeact_team.tools.autogen_parts import past_the_door
 logger = logging.getLogger(__name__)
 
 Task = str | BaseChatMessage | Sequence[BaseChatMessage] | None
-Item = BaseAgentEvent | BaseChatMessage | TaskResult
+Message = BaseAgentEvent | BaseChatMessage
+Item = Message | TaskResult
 
 
 @asynccontextmanager
@@ -111,7 +112,7 @@ async def _recorded(
                 summary.begin(team)
                 await make_ready(scope)
                 executors = executors_of(scope)
-                recorded = _RecordedTeam(team, door, recording, executors)
+                recorded = _RecordedTeam(team, door, recording, executors, summary.take)
                 end = recorded.end
                 recorded.require_the_door()
                 recording.begin(config, None, executors, what_is_open(executors), recorded.park)
@@ -153,6 +154,7 @@ class _RecordedTeam(Wrapper):
         door: The door.
         recording: What records it.
         executors: Where its code runs.
+        take: Called with each message that comes out of it.
     """
 
     def __init__(
@@ -161,8 +163,10 @@ class _RecordedTeam(Wrapper):
         door: Door,
         recording: Recording,
         executors: Sequence[StreamingCodeExecutor],
+        take: Callable[[Message], object],
     ) -> None:
         super().__init__(wrapped)
+        self._take = take
         self._door = door
         self._recording = recording
         self._executors = executors
@@ -265,7 +269,8 @@ class _RecordedTeam(Wrapper):
                 if isinstance(item, TaskResult):
                     result = item
                 else:
-                    self._door.tell(MessageSent(message=item))
+                    emit_message(item, self._door)
+                    self._take(item)
                     await until_cancelled(emit(item), abandoned)
         assert result is not None, "a run ends with its result"
         return result

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from codeact_team.config.components import is_component, walk
 from codeact_team.config.document import dotted, is_text, last_key, read_document
-from codeact_team.config.dumping import credentials_of, credentials_of_environment
+from codeact_team.config.dumping import credentials_of
 from codeact_team.config.for_every import ForEvery
 from codeact_team.config.loading import CheckedConfig
 from codeact_team.config.models import SERVER_FIELDS, keys_for_a_server
@@ -25,6 +25,7 @@ from codeact_team.core.aio import to_the_end
 from codeact_team.core.effects import Effect, Event, Perform, tell
 from codeact_team.core.events import Opened, RunParked
 from codeact_team.core.executor_interface import ChangedFile, StreamingCodeExecutor
+from codeact_team.core.redaction import credentials_of_environment, names_in_placeholders
 from codeact_team.core.visibility import cut, visible
 from codeact_team.errors import JournalError
 from codeact_team.executors.files.saving import readable
@@ -32,7 +33,6 @@ from codeact_team.runs.journal.blobs import DEFAULT_MIB
 from codeact_team.runs.journal.log import LogReader
 from codeact_team.runs.journal.parking import Parking
 from codeact_team.runs.journal.past import Past
-from codeact_team.runs.journal.questions import named_by
 from codeact_team.runs.journal.recorded_run import RecordedRun
 from codeact_team.runs.journal.recorder import Recorder
 from codeact_team.runs.journal.resumption import Resumption
@@ -407,7 +407,7 @@ def shown_to(
     if confirm is None:
         raise foreign_refused(directory.path, *_short(wanted))
     about = directory.about()
-    named = _named_in(directory.path, named_by(about.nonce))
+    named = _named_in(directory.path, names_in_placeholders(about.nonce))
     names = [name for name in credentials_of_environment(os.environ) if name in named]
     referred = dict.fromkeys(_REFERENCE.findall(config or ""))
     sent = _sent(parts)

@@ -15,7 +15,7 @@ from autogen_core.code_executor import CodeExecutor, CodeResult
 from autogen_core.models import ChatCompletionClient
 
 from codeact_team.config.document import ConfigSource, at
-from codeact_team.config.dumping import credentials_of, credentials_of_environment
+from codeact_team.config.dumping import credentials_of
 from codeact_team.config.for_every import ForEvery
 from codeact_team.config.loading import CheckedConfig, read_config
 from codeact_team.config.models import NO_KEY, missing_key
@@ -23,10 +23,11 @@ from codeact_team.config.validation import check_components
 from codeact_team.core.effects import Effect, Perform
 from codeact_team.core.events import ChangedRequest, Replayed
 from codeact_team.core.providers import Policy
+from codeact_team.core.redaction import Redactor, credentials_of_environment
 from codeact_team.errors import JournalError
 from codeact_team.runs.journal.blobs import Blobs
 from codeact_team.runs.journal.past import Past
-from codeact_team.runs.journal.questions import HiddenValues, Questions
+from codeact_team.runs.journal.questions import Questions
 from codeact_team.runs.journal.recorded_run import RecordedRun
 from codeact_team.runs.journal.replay import Replay
 from codeact_team.runs.journal.restoration import difference
@@ -216,16 +217,16 @@ def replayed(
     shown = shown_to(directory, confirm, runs_config=config is None)
     environ = os.environ if config is not None else environment_for(shown, overrides)
     environ = environ if until is not None else Placeholders(environ)
-    hidden = HiddenValues(credentials_of_environment(os.environ), about.nonce, shown)
-    source = str(hidden.show(directory.config())) if config is None else config
+    redactor = Redactor(credentials_of_environment(os.environ), about.nonce, shown)
+    source = str(redactor.restore(directory.config())) if config is None else config
     checked = read_config(source, overrides=overrides, policy=policy, environ=environ)
     with TemporaryDirectory() as place:
         was_in = Path(about.working_directory)
         moved, names = elsewhere(checked, place, was_in=was_in, asks_models=until is not None)
         replaying = Replaying()
         runner = TeamRunner(moved, record=replaying)
-        all_hidden = HiddenValues(credentials_of(checked.document, os.environ), about.nonce, shown)
-        questions = Questions(all_hidden, Blobs(place / "blobs"))
+        all_secrets = Redactor(credentials_of(checked.document, os.environ), about.nonce, shown)
+        questions = Questions(all_secrets, Blobs(place / "blobs"))
         past = Past(directory)
         if past.chain is None and shown is None:
             raise foreign_refused(directory.path)
@@ -242,7 +243,7 @@ def replayed(
             until=until,
             beyond_workspace=beyond_workspace,
         )
-        yield ReplayedRun(run, str(hidden.show(about.task)), runner, replaying, replay)
+        yield ReplayedRun(run, str(redactor.restore(about.task)), runner, replaying, replay)
 
 
 async def replay_run(

@@ -16,21 +16,19 @@ from enum import StrEnum
 from signal import Signals
 from typing import Any, cast
 
-from autogen_agentchat.messages import ModelClientStreamingChunkEvent
 from autogen_core.models import RequestUsage
 
-from codeact_team.config.document import without_secrets
 from codeact_team.core.effects import Event
 from codeact_team.core.events import (
     BlockBegan,
     BudgetSpent,
-    MessageSent,
     ModelCallEnded,
     RunBegan,
     ToolCallBegan,
     ToolCallEnded,
 )
 from codeact_team.core.execution import CallOutcome
+from codeact_team.core.redaction import without_secrets
 from codeact_team.errors import CodeActTeamError, EngineError, SandboxLostError
 from codeact_team.runs.run_files import RunFile
 
@@ -283,7 +281,7 @@ class Costs:
         self._calls_of_code: set[int] = set()
         self._tools: dict[str, ToolUse] = {}
         self.messages = 0
-        """How many there were, the task included and chunks not."""
+        """How many have come out of the team, the task included and chunks not."""
         self.cost: Cost | None = None
         """In money, where a budget has prices."""
 
@@ -306,8 +304,6 @@ class Costs:
         match event:
             case RunBegan() if not self._in_all:
                 self._begin()
-            case MessageSent():
-                self.messages += not isinstance(event.message, ModelClientStreamingChunkEvent)
             case ModelCallEnded(usage=RequestUsage() as usage, cached=False):
                 self._prompt_tokens += usage.prompt_tokens
                 self._completion_tokens += usage.completion_tokens

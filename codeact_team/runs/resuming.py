@@ -7,14 +7,13 @@ from collections.abc import Sequence
 
 from codeact_team.config.components import is_component, walk
 from codeact_team.config.document import Document, dotted, last_key, read_document
-from codeact_team.config.dumping import credentials_of_environment
 from codeact_team.config.for_every import ForEvery
 from codeact_team.config.loading import CheckedConfig, read_config
 from codeact_team.config.overrides import apply_overrides
 from codeact_team.core.providers import Policy
+from codeact_team.core.redaction import Redactor, credentials_of_environment
 from codeact_team.errors import JournalError
 from codeact_team.runs.journal.blobs import DEFAULT_MIB
-from codeact_team.runs.journal.questions import HiddenValues
 from codeact_team.runs.journal.recorded_run import RecordedRun
 from codeact_team.runs.journal.run_directory import RunDirectory, digest_of
 from codeact_team.runs.recording import Confirm, Recording, environment_for, refuse_elsewhere, shown_to
@@ -75,8 +74,8 @@ def resumed(
             "such as a limit, is given by -s"
         )
     shown = shown_to(directory, confirm)
-    hidden = HiddenValues(credentials_of_environment(os.environ), about.nonce, shown)
-    config, task = str(hidden.show(config)), str(hidden.show(about.task))
+    redactor = Redactor(credentials_of_environment(os.environ), about.nonce, shown)
+    config, task = str(redactor.restore(config)), str(redactor.restore(about.task))
     _refuse_other_parts(config, [change for change in overrides if isinstance(change, str)])
     recording = Recording(directory, mib=record_mib, sync=sync, shown=shown)
     source: str | CheckedConfig = config

@@ -10,9 +10,11 @@ from signal import Signals
 
 from autogen_agentchat.base import ChatAgent, Team
 from autogen_agentchat.messages import (
+    BaseAgentEvent,
     BaseChatMessage,
     CodeExecutionEvent,
     HandoffMessage,
+    ModelClientStreamingChunkEvent,
     StopMessage,
     ToolCallSummaryMessage,
     UserInputRequestedEvent,
@@ -28,10 +30,9 @@ from codeact_team.core.events import (
     AttemptBegan,
     AttemptEnded,
     BlockEnded,
-    BranchPromoted,
     BudgetSpent,
-    MessageSent,
     Output,
+    PromotionEnded,
     RunBegan,
     TurnEnded,
     Words,
@@ -72,7 +73,7 @@ class PromotedListener(ABC):
                 self._attempts[event.parent][event.attempt] = self._inside[event.span] = _Attempt()
             case AttemptEnded():
                 self._inside.pop(event.span, None)
-            case BranchPromoted(is_over=True):
+            case PromotionEnded():
                 promoted = self._attempts.pop(event.parent, {}).get(event.attempt, _Attempt())
                 for held in promoted.held:
                     self(held)
@@ -99,7 +100,7 @@ _OPEN = (Ending.ANSWERED, Ending.HANDED_OFF)
 
 
 class Acceptance:
-    """A listener that judges a run by its messages."""
+    """Judges a run by the messages that come out of its team."""
 
     def __init__(self, *, reviewed: bool = False) -> None:
         self.reviewed = reviewed
@@ -121,11 +122,6 @@ class Acceptance:
             self._begin()
         elif isinstance(event, BudgetSpent):
             self._used_up.update(filter(None, [event.used_up]))
-        elif isinstance(event, MessageSent):
-            if isinstance(event.message, CodeExecutionEvent):
-                self._exit_code = event.message.result.exit_code
-            if isinstance(event.message, BaseChatMessage):
-                self._take(event.message)
 
     @property
     def accepted(self) -> bool:
@@ -173,7 +169,12 @@ class Acceptance:
         source, ending = self._ending
         return f"{source}: {ending.value.replace('_', ' ')}"
 
-    def _take(self, message: BaseChatMessage) -> None:
+    def take(self, message: BaseAgentEvent | BaseChatMessage) -> None:
+        """Judge by a message that has come out of the team."""
+        if isinstance(message, CodeExecutionEvent):
+            self._exit_code = message.result.exit_code
+        if not isinstance(message, BaseChatMessage):
+            return
         if (record := ExecutionRecord.from_metadata(message.metadata)) is not None:
             self._exit_code = record.exit_code
         verdict = Verdict.from_metadata(message.metadata)
@@ -191,7 +192,7 @@ _NOT_SAID = (HandoffMessage, StopMessage, ToolCallSummaryMessage)
 
 
 class Answers(PromotedListener):
-    """A listener that finds a run's answer in its messages."""
+    """Finds a run's answer in the messages that come out of its team."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -223,16 +224,22 @@ class Answers(PromotedListener):
                 self._begin()
             case BlockEnded():
                 self._printed[event.agent] = event.output.rstrip() if event.exit_code == 0 else ""
-            case MessageSent(message=UserInputRequestedEvent(source=person)):
-                self._people.add(person)
-            case MessageSent(message=CodeExecutionEvent(source=agent)):
-                self._take_output(agent)
-            case MessageSent(message=BaseChatMessage() as message) if message.source not in self._people:
-                self._take(message)
             case _:
                 pass
 
-    def _take(self, message: BaseChatMessage) -> None:
+    def take(self, message: BaseAgentEvent | BaseChatMessage) -> None:
+        """Look for an answer in a message that has come out of the team."""
+        match message:
+            case UserInputRequestedEvent(source=person):
+                self._people.add(person)
+            case CodeExecutionEvent(source=agent):
+                self._take_output(agent)
+            case BaseChatMessage() if message.source not in self._people:
+                self._take_chat(message)
+            case _:
+                pass
+
+    def _take_chat(self, message: BaseChatMessage) -> None:
         ending = Ending.from_metadata(message.metadata)
         verdict = Verdict.from_metadata(message.metadata)
         record = ExecutionRecord.from_metadata(message.metadata)
@@ -308,6 +315,13 @@ class Summary:
     def begin(self, team: Team | ChatAgent) -> None:
         """Note who works."""
         self._acceptance.reviewed = _is_reviewed(team)
+
+    def take(self, message: BaseAgentEvent | BaseChatMessage) -> None:
+        """Take a message that has come out of the team: only these count, in this order."""
+        if not isinstance(message, ModelClientStreamingChunkEvent):
+            self._costs.messages += 1
+            self._acceptance.take(message)
+            self._answers.take(message)
 
     def result(self, end: WorkEnd, seconds: float) -> RunResult:
         """What has come of the work that has ended so, after so much wall-clock time; its files are left out."""

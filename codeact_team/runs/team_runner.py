@@ -15,7 +15,7 @@ from signal import Signals
 from typing import Any, TypeVar, cast
 
 from autogen_agentchat.base import ChatAgent, TaskResult, Team
-from autogen_agentchat.messages import BaseChatMessage, TextMessage
+from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage, TextMessage
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock, CodeResult
 from autogen_core.models import ChatCompletionClient
@@ -30,7 +30,7 @@ from codeact_team.config.open import executors_of, make_ready, make_runnable, sp
 from codeact_team.core.aio import is_being_cancelled, to_the_end
 from codeact_team.core.autogen_internals import components_in, recover, time_limit
 from codeact_team.core.effects import Door, Effect, Event, Handler, Listener, Perform, error_text
-from codeact_team.core.events import MessageSent, RunBegan, RunEnded, RunParked
+from codeact_team.core.events import RunBegan, RunEnded, RunParked, emit_message
 from codeact_team.core.executor_interface import SessionCodeExecutor
 from codeact_team.core.providers import Policy
 from codeact_team.core.sandbox_description import noted_task
@@ -94,6 +94,7 @@ async def stream(
     runner: Team | ChatAgent,
     task: str | BaseChatMessage,
     door: Door,
+    take: Callable[[BaseAgentEvent | BaseChatMessage], object],
     stopping: Callable[[], object],
     *,
     seconds: float | None,
@@ -104,6 +105,7 @@ async def stream(
         runner: The team, or a single agent.
         task: What to do.
         door: Where the messages are told.
+        take: Called with each message.
         stopping: Called before the agents are cancelled, where nobody waits for their work any more.
         seconds: Wall-clock time that they may work; ``None`` for any.
 
@@ -123,7 +125,7 @@ async def stream(
     limit = asyncio.timeout(seconds)
     try:
         async with limit:
-            return await stopped_in_order(_consume(runner, task, door, token, stop), stop)
+            return await stopped_in_order(_consume(runner, task, door, take, token, stop), stop)
     except TimeoutError:
         if limit.expired():
             raise TimeLimitReached(f"{reached} {seconds:g} seconds is reached") from None
@@ -148,6 +150,7 @@ async def _consume(
     runner: Team | ChatAgent,
     task: str | BaseChatMessage,
     door: Door,
+    take: Callable[[BaseAgentEvent | BaseChatMessage], object],
     token: CancellationToken,
     stop: Callable[[], object],
 ) -> str | None:
@@ -157,7 +160,8 @@ async def _consume(
             if isinstance(item, TaskResult):
                 stop_reason = item.stop_reason
             else:
-                door.tell(MessageSent(message=item))
+                emit_message(item, door)
+                take(item)
     except BaseException:
         # first this: a stream that is closed waits for its agents
         stop()
@@ -385,7 +389,9 @@ class TeamRunner:
                     stopping = partial(self._recording.set_stopping, True)
                     async with within_budgets(team):
                         noted = await self._noted(task)
-                        reason = await stream(team, noted, self._door, stopping, seconds=seconds)
+                        reason = await stream(
+                            team, noted, self._door, self._summary.take, stopping, seconds=seconds
+                        )
                     self._files.lack(await self._recording.finish(executors_of(self._scope)))
                 self._files.remove_others(self._recording.copies)
                 return reason

@@ -10,13 +10,17 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import entry_points
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from codeact_team.errors import SettingError
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+    from opentelemetry.util.types import AttributeValue
 
+_AUTOGEN = "autogen"
+_CONTENTS = ("message", "exception.message", "exception.stacktrace")
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _INSTALL = "pip install 'codeact-team[otel]'"
@@ -74,8 +78,6 @@ def _set_provider() -> TracerProvider | None:
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
     from opentelemetry.trace import ProxyTracerProvider, get_tracer_provider, set_tracer_provider
 
-    from codeact_team.telemetry.discretion import DiscreetExporter
-
     if not isinstance(get_tracer_provider(), ProxyTracerProvider):
         return None
     named = {"service.name": "codeact-team", **OTELResourceDetector().detect().attributes}
@@ -89,9 +91,53 @@ def _set_provider() -> TracerProvider | None:
                 f"http/protobuf comes by {_INSTALL}"
             )
         exporter = next(iter(found)).load()()
-        provider.add_span_processor(BatchSpanProcessor(DiscreetExporter(exporter)))
+        provider.add_span_processor(BatchSpanProcessor(cast("SpanExporter", _WithoutContents(exporter))))
     set_tracer_provider(provider)
     return provider
+
+
+class _WithoutContents:
+    """Hands spans to another exporter, those of AutoGen without the words of messages and errors.
+
+    Our own spans have these where they are wanted.
+    """
+
+    def __init__(self, exporter: SpanExporter) -> None:
+        self.shutdown = exporter.shutdown
+        self.force_flush = exporter.force_flush
+        self._exporter = exporter
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        return self._exporter.export([_without_contents(span) for span in spans])
+
+
+def _without_contents(span: ReadableSpan) -> ReadableSpan:
+    from opentelemetry.sdk.trace import Event, ReadableSpan
+    from opentelemetry.trace import Status
+
+    scope = span.instrumentation_scope
+    if scope is None or not scope.name.startswith(_AUTOGEN):
+        return span
+    return ReadableSpan(
+        name=span.name,
+        context=span.context,
+        parent=span.parent,
+        resource=span.resource,
+        attributes=_plain_attributes(span.attributes),
+        events=[
+            Event(event.name, _plain_attributes(event.attributes), event.timestamp) for event in span.events
+        ],
+        links=span.links,
+        kind=span.kind,
+        status=Status(span.status.status_code),
+        start_time=span.start_time,
+        end_time=span.end_time,
+        instrumentation_scope=scope,
+    )
+
+
+def _plain_attributes(attributes: Mapping[str, AttributeValue] | None) -> dict[str, AttributeValue]:
+    return {name: value for name, value in (attributes or {}).items() if name not in _CONTENTS}
 
 
 def _exporter_names() -> Sequence[str]:

@@ -33,7 +33,6 @@ from codeact_team.core.events import (
     ToolCallEnded,
     TurnBegan,
     TurnEnded,
-    Words,
 )
 from codeact_team.core.execution import CallOutcome, Outcome
 from codeact_team.telemetry import conventions as names
@@ -60,7 +59,6 @@ class _OpenSpan:
     began: float
     is_performed: bool
     """Whether anything was really done: not so where a handler answers instead, as from a journal, or refuses."""
-    has_words: bool = False
 
 
 class Tracing:
@@ -87,7 +85,7 @@ class Tracing:
                 self._end_frame(event)
             case ModelCallEnded() | BlockEnded() | ToolCallEnded():
                 self._end_call(event)
-            case Words() | Approval() | Judged():
+            case Approval() | Judged():
                 self._note(event)
             case _:
                 pass
@@ -156,6 +154,9 @@ class Tracing:
             case ModelCallEnded():
                 if event.finish_reason is not None:
                     span.set_attribute(names.FINISH_REASONS, [names.finish_reason_of(event.finish_reason)])
+                if event.first_piece is not None:
+                    span.set_attribute(names.STREAMED, True)
+                    span.set_attribute(names.FIRST_CHUNK, event.first_piece)
                 if isinstance(usage := event.usage, RequestUsage) and not event.cached:
                     span.set_attribute(names.INPUT_TOKENS, usage.prompt_tokens)
                     span.set_attribute(names.OUTPUT_TOKENS, usage.completion_tokens)
@@ -173,15 +174,11 @@ class Tracing:
                 kind = None if event.outcome is CallOutcome.OK else event.outcome.value
                 self._end(event, event.span, kind, error=event.error)
 
-    def _note(self, event: Words | Approval | Judged) -> None:
+    def _note(self, event: Approval | Judged) -> None:
         found = self._open.get(event.parent or 0)
         if found is None:
             return
         match event:
-            case Words() if not found.has_words:
-                found.has_words = True
-                found.span.set_attribute(names.STREAMED, True)
-                found.span.set_attribute(names.FIRST_CHUNK, event.at - found.began)
             case Approval():
                 decision = "allowed" if event.allowed else "denied"
                 told = {"what": event.what, "decision": decision, "by": event.by}

@@ -12,6 +12,7 @@ import binascii
 import logging
 from collections.abc import Awaitable, Coroutine, Iterator, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import PurePath
 from typing import Any, TypeVar, cast
 from urllib.parse import SplitResult, parse_qsl, urlsplit
@@ -25,6 +26,7 @@ from pydantic import BaseModel, JsonValue
 from codeact_team.core.aio import to_the_end
 from codeact_team.core.autogen_internals import actor_of, next_request_number, overrides_of, sampling_of
 from codeact_team.core.execution import Artifact
+from codeact_team.core.redaction import Redactor, add_secrets
 from codeact_team.errors import WorkbenchError
 from codeact_team.tools.argument_checking import Schema, as_schema, describe_error, leaves
 from codeact_team.tools.sources import (
@@ -254,7 +256,7 @@ async def _cancel(tasks: set[asyncio.Future[Any]] | set[asyncio.Task[None]]) -> 
 
 
 _MASK = "***"
-_MIN_SECRET = 4
+_SHORTEST_SECRET = 4
 _MAX_SEGMENT = 20
 _MAX_LABEL = 120
 
@@ -268,11 +270,14 @@ def label_of(params: McpServerParams) -> str:
     return f"{url.scheme}://{host}{'/'.join(_plain_path(url))}"[:_MAX_LABEL]
 
 
-def redact(text: str, params: McpServerParams) -> str:
-    """``text`` without what the parameters say that :func:`label_of` does not."""
-    for secret in sorted(set(_secrets(params)), key=len, reverse=True):
-        text = text.replace(secret, _MASK)
-    return text
+def redactor_of(params: McpServerParams) -> Redactor:
+    """Make a redactor of all that the parameters say and :func:`label_of` does not."""
+    texts = dict.fromkeys(_unlabelled(params))
+    # of "Bearer token" the token
+    words = [word for text in texts for word in text.split()]
+    secrets: dict[str, str] = {}
+    add_secrets(secrets, "secret", dict.fromkeys([*texts, *words]))
+    return Redactor(secrets, shortest=_SHORTEST_SECRET)
 
 
 def _plain_arguments(params: StdioServerParams) -> list[str]:
@@ -290,17 +295,16 @@ def _plain_path(url: SplitResult) -> list[str]:
     return [part if len(part) <= _MAX_SEGMENT else _MASK for part in url.path.split("/")]
 
 
-def _secrets(params: McpServerParams) -> Iterator[str]:
-    if isinstance(params, StdioServerParams):
-        values = [*(params.env or {}).values(), *params.args[len(_plain_arguments(params)) :]]
+def _unlabelled(params: McpServerParams) -> Iterator[str]:
+    if not isinstance(params, StdioServerParams):
+        yield from map(str, (params.headers or {}).values())
+        yield from _secret_parts(params.url)
+        return
+    for text in [*(params.env or {}).values(), *params.args[len(_plain_arguments(params)) :]]:
         # of `--key=value` the value
-        values += [value.partition("=")[2] for value in values]
-        values += [part for value in values if "://" in value for part in _secret_parts(value)]
-    else:
-        values = [*map(str, (params.headers or {}).values()), *_secret_parts(params.url)]
-    # of "Bearer token" the token
-    words = [word for value in values for word in value.split()]
-    return (secret for secret in (*values, *words) if len(secret) >= _MIN_SECRET)
+        for value in (text, text.partition("=")[2]):
+            yield value
+            yield from _secret_parts(value) if "://" in value else ()
 
 
 def _secret_parts(text: str) -> list[str]:
@@ -391,6 +395,10 @@ class McpServer(ToolSource):
         self._connection = Connection(workbench)
         self._lost = False
 
+    @cached_property
+    def _redactor(self) -> Redactor:
+        return redactor_of(self._workbench.server_params)
+
     async def start(self) -> None:
         if self._connection.is_open and not self._lost:
             return
@@ -427,7 +435,7 @@ class McpServer(ToolSource):
             try:
                 return pieces_of_result(answer)
             except ToolFailed as failure:
-                raise ToolFailed(redact(str(failure), self._workbench.server_params)) from None
+                raise ToolFailed(self._redactor.redact_text(str(failure))) from None
         overrides = overrides_of(self._workbench)
         name = next((name for name, new in overrides.items() if new.name == tool.name), tool.name)
         try:
@@ -436,7 +444,7 @@ class McpServer(ToolSource):
             reason = self._reason(error)
         else:
             if result.isError:
-                raise ToolFailed(redact(error_text(text_of(result)), self._workbench.server_params))
+                raise ToolFailed(self._redactor.redact_text(error_text(text_of(result))))
             return pieces_of_mcp(result, tool.output)
         raise ToolFailed(reason)
 
@@ -468,4 +476,4 @@ class McpServer(ToolSource):
                 said.append(leaf.error.message)
             else:
                 said.append(describe_error(leaf))
-        return error_text(redact("; ".join(dict.fromkeys(said)), params))
+        return error_text(self._redactor.redact_text("; ".join(dict.fromkeys(said))))

@@ -376,7 +376,7 @@ async def test_each_attempt_is_a_span_of_its_own(fresh_session: Session) -> None
     assert sorted(began.values()) == [1, 2]
     blocks = [event for event in heard if isinstance(event, events.BlockBegan)]
     assert sorted(began[block.parent or 0] for block in blocks) == [1, 2]
-    [promoted] = [event for event in heard if isinstance(event, events.BranchPromoted) and event.is_over]
+    [promoted] = [event for event in heard if isinstance(event, events.PromotionEnded)]
     chosen = next(block for block in blocks if "base + 2" in block.blocks[0].code)
     assert promoted.attempt == began[chosen.parent or 0]
     assert promoted.loss is None

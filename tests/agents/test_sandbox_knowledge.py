@@ -29,7 +29,7 @@ from support.wheels import use_index
 from codeact_team.agents.code_executor import CodeExecutorAgent
 from codeact_team.agents.messages import describe_sandbox
 from codeact_team.core.effects import Door, Event
-from codeact_team.core.events import SandboxDescribed
+from codeact_team.core.events import DescriptionEnded
 from codeact_team.core.execution import ExecutionResult
 from codeact_team.core.sandbox_description import SandboxDescription, noted_task
 from codeact_team.errors import SandboxError
@@ -122,8 +122,8 @@ async def test_it_passes_the_door_and_is_told(session: ConfinedSessionCodeExecut
             await answer(agent_of(server, session))
     assert asked == [{"describe": "ConfinedSessionCodeExecutor"}]
     assert all("As recorded." in contents(request)[0] for request in server.requests)
-    told = [event for event in heard if isinstance(event, SandboxDescribed)]
-    assert [(event.agent, event.text) for event in told] == [("coder", None), ("coder", "As recorded.")]
+    told = [event for event in heard if isinstance(event, DescriptionEnded)]
+    assert [(event.agent, event.text) for event in told] == [("coder", "As recorded.")]
     assert json.dumps(asked)
 
 

@@ -23,7 +23,7 @@ from support.cost import SHORT
 from codeact_team.agents.observations import Ending, ExecutionRecord
 from codeact_team.cli.conversation import Conversation
 from codeact_team.cli.screen import Screen
-from codeact_team.core.effects import Event
+from codeact_team.core.effects import Door, Event
 from codeact_team.core.events import (
     BlockBegan,
     BlockEnded,
@@ -31,10 +31,11 @@ from codeact_team.core.events import (
     ModelCallBegan,
     Output,
     RunBegan,
-    Said,
     ToolCallBegan,
     ToolCallEnded,
     Words,
+    emit_message,
+    emit_piece,
 )
 from codeact_team.core.execution import CallOutcome, ExecutionResult, Outcome
 from codeact_team.models.verdicts import Verdict
@@ -45,9 +46,17 @@ Message = BaseAgentEvent | BaseChatMessage
 
 async def told(capsys: pytest.CaptureFixture[str], *happened: Message | Event) -> str:
     """What is shown of events, and of messages that come out of the team."""
-    conversation = Conversation(Screen())
-    for event in happened:
-        conversation(event if isinstance(event, Event) else MessageSent(message=event))
+    with Door() as door:
+        door.listen(Conversation(Screen()), essential=True)
+        for event in happened:
+            match event:
+                case Words() | Output():
+                    emit_piece(event, door)
+                case Event():
+                    door.tell(event)
+                case _:
+                    emit_message(event, door)
+        door.check()
     return capsys.readouterr().out
 
 
@@ -137,9 +146,7 @@ async def test_what_was_said_is_not_repeated_when_it_comes_out_of_the_team(
     capsys: pytest.CaptureFixture[str],
 ):
     one, two = say("one"), say("two", "other")
-    out = await told(
-        capsys, Said(message=one), Said(message=one), Said(message=two), words("three", "3"), one, two
-    )
+    out = await told(capsys, one, one, two, words("three", "3"), one, two)
     assert out == "── coder\none\n\n── other\ntwo\n\n── coder\nthree"
 
 
@@ -200,10 +207,10 @@ async def test_a_model_s_words_that_were_streamed_are_not_repeated(capsys: pytes
 async def test_an_agent_of_autogen_s_own_tells_of_its_model_s_words_itself(
     capsys: pytest.CaptureFixture[str], id: str | None
 ):
-    pieces = [words("Hel", None), chunk("Hel", id=id), words("lo.", None), chunk("lo.", id=id)]
-    out = await told(capsys, *pieces, say("Hello.", id="1"), say("Hello.", id="2"))
+    out = await told(
+        capsys, chunk("Hel", id=id), chunk("lo.", id=id), say("Hello.", id="1"), say("Hello.", id="2")
+    )
     assert out == "── coder\nHello.\nHello.\n"
-    assert await told(capsys, words("Hello.", None)) == ""
 
 
 async def test_a_line_break_that_comes_in_two_halves_is_one(capsys: pytest.CaptureFixture[str]):

@@ -157,12 +157,9 @@ def test_autogen_s_own_agent_tells_its_model_s_words_once_or_why_there_are_none(
         )
     *events, last = lines(result.stdout)
     if told is None:
-        chunks = [
-            message for message in messages(events) if message["type"] == "ModelClientStreamingChunkEvent"
-        ]
-        assert "".join(chunk["content"] for chunk in chunks) == "Hello."
-        assert {chunk["full_message_id"] for chunk in chunks} == {messages(events)[-1]["id"]}
-        assert not any(event["type"] == "words" for event in events)
+        pieces = [event for event in events if event["type"] == "words"]
+        assert "".join(piece["text"] for piece in pieces) == "Hello."
+        assert {piece["message_id"] for piece in pieces} == {messages(events)[-1]["id"]}
     else:
         assert (result.returncode, last["ending"]) == (2, "failed")
         assert last["error"].startswith(told)
@@ -188,8 +185,8 @@ def test_a_typed_answer_is_json_in_the_result(tmp_path: Path):
     assert result.returncode == 0, result.stderr
     events = lines(result.stdout)
     assert json.loads(events[-1]["answer"]) == {"total": 42}
-    [thought] = [event for event in events if event["type"] == "thought"]
+    [thought] = [message for message in messages(events) if message["type"] == "ThoughtEvent"]
     assert (
-        thought["text"]
+        thought["content"]
         == """The answer is not taken: answer: "total" is a required property (it is a mapping of 1)."""
     )

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from command_line import in_this_process, lines
 from support.recorded import recorder, result
+from support.thoughts import thought
 
-from codeact_team.core.events import Thought
 from codeact_team.runs.journal.recorder import Recorder
 from codeact_team.runs.result import Cost, RunEnding
 
 DAY = 24 * 60 * 60
-THOUGHT = Thought(agent="coder", text="Well.")
+THOUGHT = thought("Well.")
 ALL = ["7-damaged", "6-running", "5-crashed", "4-stopped", "3-failed", "2-rejected", "1-accepted"]
 
 

@@ -13,9 +13,10 @@ from command_line import COMMAND, codeact_team, environment, in_this_process, li
 from support.fork_server import start
 from support.openai_server import ScriptedServer, Text
 from support.recorded import recorder, result
+from support.thoughts import thought
 from test_cli_json import agent, variables
 
-from codeact_team.core.events import RunBegan, Thought
+from codeact_team.core.events import RunBegan
 from codeact_team.runs.result import RunEnding
 
 PIECES = ("words", "output")
@@ -65,9 +66,7 @@ def test_a_run_that_goes_on_is_followed_until_it_ends(tmp_path: Path):
 
 
 def test_following_stops_by_ctrl_c(tmp_path: Path):
-    writer = recorder(
-        tmp_path / "runs", "run", RunBegan(span=1, task="Look."), Thought(agent="coder", text="Well.")
-    )
+    writer = recorder(tmp_path / "runs", "run", RunBegan(span=1, task="Look."), thought("Well."))
     arguments = [*COMMAND[1:], "show", "last", "--follow", "--json", "--run-dir", "runs"]
     with start(arguments, cwd=tmp_path, environment=environment()) as show:
         assert show.stdout is not None
@@ -81,7 +80,7 @@ def test_following_stops_by_ctrl_c(tmp_path: Path):
 
 def test_a_run_without_an_end_and_one_that_failed_say_so(tmp_path: Path):
     runs = tmp_path / "runs"
-    recorder(runs, "1", Thought(agent="coder", text="Well.")).close()
+    recorder(runs, "1", thought("Well.")).close()
     recorder(runs, "2", result(RunEnding.FAILED, error="the key is wrong")).close()
     crashed, failed = (in_this_process("show", name, "--run-dir", str(runs)) for name in "12")
     assert (crashed.returncode, failed.returncode) == (0, 0)
@@ -123,7 +122,7 @@ def test_what_a_session_has_shown_is_on_the_page(tmp_path: Path):
 
 def test_what_is_whole_of_a_damaged_run_is_shown(tmp_path: Path):
     runs, page = tmp_path / "runs", tmp_path / "page.html"
-    writer = recorder(runs, "1", RunBegan(span=1, task="Look."), Thought(agent="coder", text="Well."))
+    writer = recorder(runs, "1", RunBegan(span=1, task="Look."), thought("Well."))
     writer.close()
     with open(writer.directory.lines, "ab") as file:
         file.write(b"damaged\n")

@@ -12,14 +12,14 @@ from support.recorded import recorder
 from watchdog.observers.api import BaseObserver
 
 from codeact_team.core.effects import Event
-from codeact_team.core.events import Thought
+from codeact_team.core.events import Decision
 from codeact_team.errors import JournalError
 from codeact_team.runs.journal.log import LogReader, encode
 from codeact_team.runs.journal.recorded_run import RecordedRun
 
 
-def thought(text: str) -> Event:
-    return Thought(agent="coder", text=text)
+def said(text: str) -> Event:
+    return Decision(agent="coder", retry=True, reason=text)
 
 
 def started_with(path: Path) -> subprocess.Popen[bytes]:
@@ -30,27 +30,27 @@ def started_with(path: Path) -> subprocess.Popen[bytes]:
 
 
 async def test_what_is_written_is_told_when_it_is_until_its_writer_closes_it(tmp_path: Path):
-    writer = recorder(tmp_path, "run", thought("first"))
+    writer = recorder(tmp_path, "run", said("first"))
     async with aclosing(RecordedRun(writer.directory).follow()) as events:
-        assert await anext(events) == thought("first")
+        assert await anext(events) == said("first")
         # nothing is there yet when it is waited for
         for text in ("second", "third"):
-            writer(thought(text))
-            assert await anext(events) == thought(text)
-        writer(thought("last"))
+            writer(said(text))
+            assert await anext(events) == said(text)
+        writer(said("last"))
         writer.close()
-        assert [event async for event in events] == [thought("last")]
+        assert [event async for event in events] == [said("last")]
 
 
 async def test_a_writer_that_is_killed_ends_it(tmp_path: Path):
-    writer = recorder(tmp_path, "run", thought("first"))
+    writer = recorder(tmp_path, "run", said("first"))
     holder = started_with(writer.directory.lines)
     writer.close()
     run = RecordedRun(writer.directory)
     try:
         assert run.is_running
         async with aclosing(run.follow()) as events:
-            assert await anext(events) == thought("first")
+            assert await anext(events) == said("first")
             holder.kill()
             assert [event async for event in events] == []
     finally:
@@ -59,16 +59,16 @@ async def test_a_writer_that_is_killed_ends_it(tmp_path: Path):
 
 
 async def test_a_run_that_has_ended_is_told_whole(tmp_path: Path):
-    writer = recorder(tmp_path, "run", thought("first"), thought("last"))
+    writer = recorder(tmp_path, "run", said("first"), said("last"))
     writer.close()
     assert [event async for event in RecordedRun(writer.directory).follow()] == [
-        thought("first"),
-        thought("last"),
+        said("first"),
+        said("last"),
     ]
 
 
 def test_a_line_that_is_not_whole_yet_is_read_later(tmp_path: Path):
-    writer = recorder(tmp_path, "run", thought("first"))
+    writer = recorder(tmp_path, "run", said("first"))
     lines = writer.directory.lines
     with LogReader(lines) as log, open(lines, "ab", buffering=0) as file:
         [first] = log.new()
@@ -76,16 +76,16 @@ def test_a_line_that_is_not_whole_yet_is_read_later(tmp_path: Path):
         file.write(whole[:5])
         assert list(log.new()) == []
         file.write(whole[5:])
-        assert first["event"]["text"] == "first"
+        assert first["event"]["reason"] == "first"
         assert list(log.new()) == [{"n": 2}]
     writer.close()
 
 
 async def test_a_journal_that_is_damaged_is_told_up_to_there(tmp_path: Path):
-    writer = recorder(tmp_path, "run", thought("first"))
+    writer = recorder(tmp_path, "run", said("first"))
     writer.directory.lines.write_bytes(writer.directory.lines.read_bytes() + b"damaged\n")
     events = RecordedRun(writer.directory).follow()
-    assert await anext(events) == thought("first")
+    assert await anext(events) == said("first")
     with pytest.raises(JournalError, match=r"journal\.jsonl:2: the journal is damaged here"):
         await anext(events)
     writer.close()
@@ -99,7 +99,7 @@ async def test_where_nothing_can_be_watched_it_says_what_to_do(
         raise OSError(errno.EMFILE, "inotify instance limit reached")
 
     monkeypatch.setattr(BaseObserver, "start", refuse)
-    writer = recorder(tmp_path, "run", thought("first"))
+    writer = recorder(tmp_path, "run", said("first"))
     with pytest.raises(
         JournalError, match=r"limit reached; raise fs.inotify.max_user_instances by sysctl, or look"
     ):
@@ -108,16 +108,16 @@ async def test_where_nothing_can_be_watched_it_says_what_to_do(
 
 
 def test_events_before_the_run_was_resumed_are_not_even_read(tmp_path: Path) -> None:
-    writer = recorder(tmp_path, "run", thought("first"))
+    writer = recorder(tmp_path, "run", said("first"))
     writer.write(resumed={})
-    writer(thought('{"n":1,"at":1,"resumed":'))
+    writer(said('{"n":1,"at":1,"resumed":'))
     writer.write(resumed={})
     for text in ("second", "third"):
-        writer(thought(text))
+        writer(said(text))
     writer.close()
     lines = writer.directory.lines.read_bytes().replace(b"first", b"damag")
     writer.directory.lines.write_bytes(lines.replace(b"third", b"damag"))
     events = RecordedRun(writer.directory).events()
-    assert next(events) == thought("second")
+    assert next(events) == said("second")
     with pytest.raises(JournalError, match=r"journal\.jsonl:6: the journal is damaged here"):
         next(events)

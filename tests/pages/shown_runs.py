@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from hashlib import sha256
 
-from autogen_agentchat.messages import TextMessage
+from autogen_agentchat.messages import CodeGenerationEvent, TextMessage, ThoughtEvent
+from autogen_core.code_executor import CodeBlock
 from autogen_core.models import RequestUsage
 
 from codeact_team.core.effects import Event
@@ -17,7 +18,6 @@ from codeact_team.core.events import (
     BlockEnded,
     BudgetSpent,
     Code,
-    CodeWritten,
     Decision,
     Judged,
     MessageSent,
@@ -28,11 +28,9 @@ from codeact_team.core.events import (
     QuestionAsked,
     RunBegan,
     RunEnded,
-    Said,
     SandboxLost,
     SandboxPreparing,
     SandboxStarted,
-    Thought,
     ToolCallBegan,
     ToolCallEnded,
 )
@@ -64,8 +62,14 @@ def everywhere(text: str, shown: Shown) -> Iterator[Event]:
     yield SandboxStarted(sandbox=text, packages={text: text})
     yield ModelCallBegan(span=2, agent=agent, model=text)
     yield ModelCallEnded(span=2, agent=agent, model=text, usage=USAGE, error=text)
-    yield Thought(agent=agent, text=text, message_id="0")
-    yield CodeWritten(agent=agent, text=text, blocks=[Code("python", "1")], attempt=0, message_id="1")
+    yield MessageSent(message=ThoughtEvent(source=agent, content=text))
+    written = CodeGenerationEvent(
+        source=agent,
+        content=text,
+        code_blocks=[CodeBlock(code="1", language="python")],
+        retry_attempt=0,
+    )
+    yield MessageSent(message=written)
     yield QuestionAsked(span=3, agent=agent, text=text)
     yield QuestionAnswered(span=3, agent=agent, text=text, error=text)
     yield Approval(agent=agent, what="code", name=text, allowed=True, by=text, reason=text)
@@ -87,7 +91,7 @@ def everywhere(text: str, shown: Shown) -> Iterator[Event]:
         error=text,
     )
     yield Decision(agent=agent, retry=True, reason=text)
-    yield Said(message=TextMessage(source=agent, content=f"Again: {text}"))
+    yield MessageSent(message=TextMessage(source=agent, content=f"Again: {text}"))
     yield MessageSent(message=TextMessage(source=agent, content=text))
     yield Judged(agent=agent, accepted=False, problems=[text], next_step=text, answer=text)
     yield BudgetSpent(spent={"cost": 0.5}, left={}, currency=text, unpriced=[text], used_up=text)

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 
 import pytest
+from autogen_agentchat.messages import CodeGenerationEvent
+from autogen_core.code_executor import CodeBlock
 from shown_runs import Shown, session
 from support.recorded import result
 
@@ -16,7 +18,7 @@ from codeact_team.core.events import (
     BlockBegan,
     BlockEnded,
     Code,
-    CodeWritten,
+    MessageSent,
     OpenQuestion,
     QuestionAnswered,
     QuestionAsked,
@@ -102,8 +104,13 @@ def test_a_run_that_is_parked_says_for_which_question():
 
 def test_code_is_folded_where_the_model_has_just_written_it():
     block = BlockBegan(span=1, agent="coder", blocks=[Code("python", "print(1)")])
-    told = CodeWritten(
-        agent="coder", text="```python\nprint(1)\n```", blocks=block.blocks, attempt=0, message_id="1"
+    told = MessageSent(
+        message=CodeGenerationEvent(
+            source="coder",
+            content="```python\nprint(1)\n```",
+            code_blocks=[CodeBlock(code="print(1)", language="python")],
+            retry_attempt=0,
+        )
     )
     assert '<details class="ran" open>' in page([block])
     assert '<details class="ran"><summary>Ran python, as written above' in page([told, block])

@@ -16,7 +16,6 @@ from autogen_core.models import RequestUsage
 from codeact_team.agents.observations import Ending, ExecutionRecord
 from codeact_team.core.events import (
     BlockBegan,
-    MessageSent,
     ModelCallEnded,
     RunBegan,
     ToolCallBegan,
@@ -25,7 +24,7 @@ from codeact_team.core.events import (
 from codeact_team.core.execution import CallOutcome, Outcome
 from codeact_team.models.verdicts import Verdict
 from codeact_team.runs.result import Costs, ToolUse
-from codeact_team.runs.summary import Acceptance
+from codeact_team.runs.summary import Acceptance, Summary, WorkEnd
 
 TASK = TextMessage(content="A task", source="user")
 ANSWER = TextMessage(content="42", source="coder")
@@ -51,7 +50,7 @@ def answered(ending: Ending, exit_code: int | None = None, judged: bool | None =
 def heard(messages: Sequence[BaseAgentEvent | BaseChatMessage], *, reviewed: bool = False) -> Acceptance:
     acceptance = Acceptance(reviewed=reviewed)
     for message in messages:
-        acceptance(MessageSent(message=message))
+        acceptance.take(message)
     return acceptance
 
 
@@ -129,7 +128,7 @@ def test_a_program_that_prints_a_verdict_changes_nothing():
 def test_each_run_is_judged_by_its_own_messages():
     acceptance = heard([TASK, verdict(True)])
     acceptance(RunBegan(span=1, task="Another."))
-    acceptance(MessageSent(message=TASK))
+    acceptance.take(TASK)
     assert not acceptance.accepted
 
 
@@ -146,10 +145,10 @@ def test_tokens_of_all_calls_of_models_add_up_but_for_those_of_a_cache():
 
 
 def test_chunks_are_no_messages():
-    costs = Costs()
+    summary = Summary()
     for message in (TASK, ModelClientStreamingChunkEvent(content="x", source="coder"), ANSWER):
-        costs(MessageSent(message=message))
-    assert costs.messages == 2
+        summary.take(message)
+    assert summary.result(WorkEnd(), 1.0).messages == 2
 
 
 def test_calls_that_code_makes_are_counted_by_tool_and_outcome():

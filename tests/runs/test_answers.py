@@ -46,6 +46,10 @@ def executed(output: str, exit_code: int = 0) -> list[Event]:
     ]
 
 
+def feed(answers: Answers, event: Event) -> None:
+    answers.take(event.message) if isinstance(event, MessageSent) else answers(event)
+
+
 def judged(answer: str = "", accepted: bool = True) -> MessageSent:
     verdict = Verdict(accepted=accepted, answer=answer)
     return say(answer or "Accepted.", "reviewer", **verdict.to_metadata())
@@ -85,7 +89,7 @@ def test_an_accepted_answer_counts_then_one_that_was_given_then_what_comes_neare
 ):
     answers = Answers()
     for event in events:
-        answers(event)
+        feed(answers, event)
     assert answers.best == best
 
 
@@ -97,18 +101,18 @@ def test_neither_people_nor_those_who_only_steer_answer():
         say("APPROVE", "boss"),
         MessageSent(message=handoff),
     ):
-        answers(event)
+        feed(answers, event)
     assert answers.best is None
 
 
 def test_each_run_has_its_own_answer():
     answers = Answers()
-    answers(judged("It is 41."))
+    feed(answers, judged("It is 41."))
     answers(RunBegan(span=1, task="Another."))
     assert answers.best is None
 
 
 def test_half_a_character_of_a_model_s_can_be_written():
     answers = Answers()
-    answers(say("It is \ud83d."))
+    feed(answers, say("It is \ud83d."))
     assert answers.best == "It is ?."

@@ -11,7 +11,7 @@ import pytest
 from recording import CONFINED, NO_HTTP_RETRIES, Recording, run_local, runner, use_model_at
 from support.openai_server import AnyReply, Json, ScriptedServer, Slow, Text
 
-from codeact_team.core.events import BudgetSpent, ClockRead
+from codeact_team.core.events import BudgetSpent, ClockReadingEnded
 from codeact_team.runs.journal.recorded_run import RecordedRun
 from codeact_team.runs.journal.run_directory import find_run
 from codeact_team.runs.opening import open_team
@@ -149,7 +149,7 @@ async def test_time_stops_a_call_that_is_under_way(monkeypatch: pytest.MonkeyPat
     assert (result.ending, result.exit_code) == (RunEnding.NOT_ACCEPTED, 1)
     assert result.stop_reason is not None
     assert "of 0.5 seconds; a higher max_seconds" in result.stop_reason
-    readings = [event.over for event in recording.events if isinstance(event, ClockRead)]
+    readings = [event.over for event in recording.events if isinstance(event, ClockReadingEnded)]
     assert readings[-1] is True
     assert len(server.requests) <= 1
 

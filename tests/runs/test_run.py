@@ -31,7 +31,6 @@ from codeact_team.core.events import (
     Opened,
     RunBegan,
     RunEnded,
-    Said,
 )
 from codeact_team.core.providers import Policy
 from codeact_team.runs import team_runner as task_stream
@@ -370,9 +369,9 @@ async def test_what_an_agent_has_read_is_told_before_what_it_does_also_inside_te
     result = await runner(file, recording := Recording()).run_once("A task")
     assert result.ending is RunEnding.ACCEPTED
     told = [
-        event.message.source if isinstance(event, Said | MessageSent) else "block"
+        event.message.source if isinstance(event, MessageSent) else "block"
         for event in recording.events
-        if isinstance(event, Said | MessageSent | BlockBegan)
+        if isinstance(event, MessageSent | BlockBegan)
     ]
     assert "coder" in told[: told.index("block")]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from autogen_ext.tools.mcp import StdioServerParams, StreamableHttpServerParams
 
-from codeact_team.tools.mcp import label_of, redact
+from codeact_team.tools.mcp import label_of, redactor_of
 
 SECRET = "sk-0123456789"
 
@@ -38,4 +38,4 @@ SECRET = "sk-0123456789"
 )
 def test_a_server_is_named_without_what_may_be_secret(params: Any, label: str) -> None:
     assert label_of(params) == label
-    assert SECRET not in redact(f"<{SECRET}> <{SECRET * 2}> <KEY={SECRET}>", params)
+    assert SECRET not in redactor_of(params).redact_text(f"<{SECRET}> <{SECRET * 2}> <KEY={SECRET}>")

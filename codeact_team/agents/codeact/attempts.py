@@ -33,7 +33,14 @@ from codeact_team.agents.observations import Ending, shorten
 from codeact_team.core.aio import is_being_cancelled, to_the_end, until_cancelled
 from codeact_team.core.component_effects import CodeEffect, Run
 from codeact_team.core.effects import Effect, error_text, perform
-from codeact_team.core.events import AttemptBegan, AttemptEnded, BranchPromoted, SessionForked
+from codeact_team.core.events import (
+    AttemptBegan,
+    AttemptEnded,
+    ForkBegan,
+    ForkEnded,
+    PromotionBegan,
+    PromotionEnded,
+)
 from codeact_team.core.execution import Artifact
 from codeact_team.core.executor_interface import SessionCodeExecutor
 from codeact_team.core.quoting import as_data, make_inert
@@ -64,14 +71,12 @@ class Fork(CodeEffect[str | None]):
     def request(self) -> JsonValue:
         return {"branches": self._branches}
 
-    def began(self, span: int) -> SessionForked:
-        return SessionForked(span=span, agent=self.source, branches=self._branches)
+    def began(self, span: int) -> ForkBegan:
+        return ForkBegan(span=span, agent=self.source, branches=self._branches)
 
-    def ended(self, span: int, outcome: str | None, error: BaseException | None) -> SessionForked:
+    def ended(self, span: int, outcome: str | None, error: BaseException | None) -> ForkEnded:
         refusal = outcome or error_text(error)
-        return SessionForked(
-            span=span, agent=self.source, branches=self._branches, is_over=True, refusal=refusal
-        )
+        return ForkEnded(span=span, agent=self.source, branches=self._branches, refusal=refusal)
 
 
 class Attempt(Effect[str]):
@@ -152,12 +157,12 @@ class Promotion(CodeEffect[str | None]):
     def request(self) -> JsonValue:
         return {"attempt": self.attempt}
 
-    def began(self, span: int) -> BranchPromoted:
-        return BranchPromoted(span=span, agent=self.source, attempt=self.attempt)
+    def began(self, span: int) -> PromotionBegan:
+        return PromotionBegan(span=span, agent=self.source, attempt=self.attempt)
 
-    def ended(self, span: int, outcome: str | None, error: BaseException | None) -> BranchPromoted:
+    def ended(self, span: int, outcome: str | None, error: BaseException | None) -> PromotionEnded:
         loss = outcome or error_text(error)
-        return BranchPromoted(span=span, agent=self.source, attempt=self.attempt, is_over=True, loss=loss)
+        return PromotionEnded(span=span, agent=self.source, attempt=self.attempt, loss=loss)
 
 
 _CHOOSE = (

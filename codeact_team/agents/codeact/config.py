@@ -29,7 +29,7 @@ from codeact_team.agents.observations import Ending
 from codeact_team.core.aio import Timer
 from codeact_team.core.autogen_internals import import_to_str
 from codeact_team.core.effects import Door, Effect, perform
-from codeact_team.core.events import ClockRead
+from codeact_team.core.events import ClockReadingBegan, ClockReadingEnded
 from codeact_team.core.executor_interface import SessionCodeExecutor
 from codeact_team.core.providers import resolve_function
 from codeact_team.errors import ConfigError, SettingError
@@ -62,11 +62,11 @@ class Clock(Effect[bool]):
     def request(self) -> JsonValue:
         return {"clock": "max_seconds"}
 
-    def began(self, span: int) -> ClockRead:
-        return ClockRead(span=span, agent=self.source)
+    def began(self, span: int) -> ClockReadingBegan:
+        return ClockReadingBegan(span=span, agent=self.source)
 
-    def ended(self, span: int, outcome: bool | None, error: BaseException | None) -> ClockRead:
-        return ClockRead(span=span, agent=self.source, over=outcome)
+    def ended(self, span: int, outcome: bool | None, error: BaseException | None) -> ClockReadingEnded:
+        return ClockReadingEnded(span=span, agent=self.source, over=outcome)
 
 
 class Budget:

@@ -27,7 +27,6 @@ from codeact_team.agents.codeact.reply import (
 from codeact_team.agents.codeact.run import MAX_REMARKS, CodeActRun
 from codeact_team.agents.messages import visible_to
 from codeact_team.agents.observations import Ending, shorten
-from codeact_team.core.events import HandedOff
 from codeact_team.core.execution import Outcome, SessionResult
 from codeact_team.core.executor_interface import SessionCodeExecutor
 from codeact_team.core.quoting import make_inert
@@ -234,7 +233,6 @@ class CodeActLoop:
             await self._remember(run, message)
         # the message of the hand-off has none of the words that were streamed
         run.take_id()
-        run.tell(HandedOff(agent=self.name, target=handoff.target))
         for event in handoff.events(self.name):
             await run.send(event)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import uv
 
 from codeact_team.core.aio import to_the_end
-from codeact_team.core.visibility import without_user_info
+from codeact_team.core.redaction import without_user_info
 from codeact_team.errors import SandboxError
 from codeact_team.executors.packages.requirements import Interpreter, Requested
 from codeact_team.sandbox.temporary import TemporaryDirectory

@@ -12,22 +12,22 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from autogen_agentchat.messages import ModelClientStreamingChunkEvent
 from pydantic import JsonValue
 
 from codeact_team.agents.codeact.attempts import Attempt
 from codeact_team.core.aio import to_the_end
 from codeact_team.core.component_effects import CodeEffect, CodeRun
 from codeact_team.core.effects import Effect, Event, Perform
-from codeact_team.core.events import MessageSent, OpenQuestion, Output, Words, dump
+from codeact_team.core.events import OpenQuestion, Output, Words, dump
 from codeact_team.core.execution import Artifact, Outcome
 from codeact_team.core.executor_interface import RecordedFile, StreamingCodeExecutor
 from codeact_team.core.places import place_of
+from codeact_team.core.redaction import Redactor
 from codeact_team.errors import JournalError, SandboxError
 from codeact_team.runs.journal.blobs import Blobs, Room, is_light
 from codeact_team.runs.journal.log import Log
 from codeact_team.runs.journal.past import Past
-from codeact_team.runs.journal.questions import HiddenValues, Owner, Questions, asking, inside
+from codeact_team.runs.journal.questions import Owner, Questions, asking, inside
 from codeact_team.runs.journal.run_directory import About, RunDirectory
 from codeact_team.runs.journal.seal import SealKey
 
@@ -62,14 +62,14 @@ class Recorder:
 
     Args:
         directory: Where the run is kept.
-        hidden: What must not be written.
+        redactor: Replaces credentials by placeholders.
         mib: How many MiB of the run are kept; ``None`` for any number. When files and artifacts have used up three quarters
             of that, no more of them are kept; when all is used up, nothing more is written but how the run ends.
         sync: Whether each entry is on the disk before the run goes on.
     """
 
     def __init__(
-        self, directory: RunDirectory, hidden: HiddenValues, *, mib: int | None = None, sync: bool = False
+        self, directory: RunDirectory, redactor: Redactor, *, mib: int | None = None, sync: bool = False
     ) -> None:
         self.directory = directory
         self._room = Room(mib, directory.path)
@@ -77,9 +77,9 @@ class Recorder:
         """Whether the room is used up, and whether that for files is."""
         self._notices: list[str] = []
         """What is to be said of that; a listener of warnings may not be called in a thread."""
-        self.blobs = Blobs(directory.blobs, self._room, sync=sync, is_hidden=hidden.are_in)
-        self.questions = Questions(hidden, self.blobs)
-        self._hidden = hidden
+        self.blobs = Blobs(directory.blobs, self._room, sync=sync, is_hidden=redactor.found_in)
+        self.questions = Questions(redactor, self.blobs)
+        self._redactor = redactor
         self._log = Log(directory.lines, self._room, sync=sync)
         self._failure: JournalError | None = None
         self._apart = ThreadPoolExecutor(1, "journal")
@@ -125,14 +125,14 @@ class Recorder:
         Raises:
             JournalError: If it cannot be written.
         """
-        hidden = HiddenValues(credentials, about.nonce)
-        about = About.model_validate(hidden.hide(about.model_dump(mode="json")))
+        redactor = Redactor(credentials, about.nonce)
+        about = About.model_validate(redactor.redact(about.model_dump(mode="json")))
         directory = RunDirectory(runs / about.id, key)
         directory.make()
-        recorder = cls(directory, hidden, mib=mib, sync=sync)
+        recorder = cls(directory, redactor, mib=mib, sync=sync)
         try:
             # nobody else does so meanwhile, as the journal is held
-            directory.describe(about, str(hidden.hide(config)))
+            directory.describe(about, str(redactor.redact(config)))
             recorder._log.chain = directory.chain()
             if sync:
                 directory.sync()
@@ -143,8 +143,6 @@ class Recorder:
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Words | Output):
-            return
-        if isinstance(event, MessageSent) and isinstance(event.message, ModelClientStreamingChunkEvent):
             return
         self._write_apart({}, {"event": dump(event)}, is_end=event.type in _ENDS)
 
@@ -170,8 +168,8 @@ class Recorder:
         Raises:
             JournalError: If another process writes it, or it is damaged.
         """
-        hidden = HiddenValues(credentials, directory.about().nonce, shown)
-        recorder = cls(directory, hidden, mib=mib, sync=sync)
+        redactor = Redactor(credentials, directory.about().nonce, shown)
+        recorder = cls(directory, redactor, mib=mib, sync=sync)
         try:
             if sync:
                 directory.sync()
@@ -314,7 +312,7 @@ class Recorder:
 
     def _keep(self, data: bytes) -> str | None:
         """Keep the content of a file or an artifact, unless there is a credential in it, or no room for it."""
-        if self._hidden.are_in(data):
+        if self._redactor.found_in(data):
             return None
         digest = self.blobs.keep_if_room(data)
         if digest is None and not self._leaves_out_files:

@@ -13,7 +13,8 @@ from autogen_agentchat.messages import (
     BaseAgentEvent,
     BaseChatMessage,
     CodeExecutionEvent,
-    ModelClientStreamingChunkEvent,
+    CodeGenerationEvent,
+    ThoughtEvent,
     UserInputRequestedEvent,
 )
 from jinja2 import Template
@@ -27,7 +28,6 @@ from codeact_team.core.events import (
     BlockBegan,
     BlockEnded,
     BudgetSpent,
-    CodeWritten,
     Decision,
     Judged,
     MessageSent,
@@ -38,11 +38,9 @@ from codeact_team.core.events import (
     QuestionAsked,
     RunBegan,
     RunParked,
-    Said,
     SandboxLost,
     SandboxPreparing,
     SandboxStarted,
-    Thought,
     ToolCallBegan,
     ToolCallEnded,
 )
@@ -88,8 +86,8 @@ class Story(PromotedListener):
         """Agents whose last execution is shown, and whose message on it has not come."""
         self._kept: dict[str, str] = {}
         """The names of artifacts that are files, by their digests."""
-        self._told: set[str | None] = set()
-        """Ids of the messages that need not be shown any more."""
+        self._judged: str | None = None
+        """The id of the message that repeats the last verdict."""
         self.result: RunResult | None = None
 
     def hear(self, event: Event) -> None:
@@ -105,10 +103,10 @@ class Story(PromotedListener):
                 self._effect(event)
             case BlockBegan() | BlockEnded():
                 self._block(event)
-            case MessageSent() | Said():
+            case MessageSent():
                 self._message(event.message)
-            case CodeWritten() | Decision() | Thought() | Judged():
-                self._model(event)
+            case Decision() | Judged():
+                self._decided(event)
             case RunResult():
                 self.close()
                 self.result = event
@@ -135,7 +133,6 @@ class Story(PromotedListener):
             self._tell(event.agent, event.type, event, is_above=is_above)
             return
         self._under_way.pop(event.span, None)
-        self._told.add(event.message_id)
         self._executed.add(event.agent)
         self._tell(event.agent, event.type, event)
         for artifact in event.artifacts:
@@ -144,20 +141,11 @@ class Story(PromotedListener):
                 event.agent, "artifact", artifact, self._kept.get(artifact.sha256), shown(artifact, data)
             )
 
-    def _model(self, event: CodeWritten | Decision | Thought | Judged) -> None:
-        match event:
-            case Decision():
-                self._reason = event.reason if event.retry else None
-            case CodeWritten() if not event.blocks and self._reason and event.text.endswith(self._reason):
-                # it says again what was decided
-                self._reason = None
-                self._told.add(event.message_id)
-                return
-            case CodeWritten():
-                self._written = event.text
-                self._told.add(event.message_id)
-            case Thought() | Judged():
-                self._told.add(event.message_id)
+    def _decided(self, event: Decision | Judged) -> None:
+        if isinstance(event, Decision):
+            self._reason = event.reason if event.retry else None
+        else:
+            self._judged = event.message_id
         self._tell(event.agent, event.type, event)
 
     def _beside(self, event: Event) -> None:
@@ -181,11 +169,16 @@ class Story(PromotedListener):
                 pass
 
     def _message(self, message: BaseAgentEvent | BaseChatMessage) -> None:
-        if isinstance(message, ModelClientStreamingChunkEvent | UserInputRequestedEvent):
+        if isinstance(message, UserInputRequestedEvent) or message.id == self._judged:
             return
-        if message.id in self._told:
+        if isinstance(message, ThoughtEvent):
+            self._tell(message.source, "thought", message.content)
             return
-        self._told.add(message.id)
+        if isinstance(message, CodeGenerationEvent) and not message.code_blocks and self._reason:
+            reason, self._reason = self._reason, None
+            if message.content.endswith(reason):
+                # it repeats what was decided
+                return
         executed = message.source in self._executed
         if isinstance(message, CodeExecutionEvent) and executed:
             return

@@ -27,7 +27,7 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound, St
 from docker.tls import TLSConfig
 from urllib3.exceptions import HTTPError
 
-from codeact_team.core.visibility import without_user_info
+from codeact_team.core.redaction import without_user_info
 from codeact_team.errors import EngineError
 
 _HEADER = struct.Struct(">BxxxL")

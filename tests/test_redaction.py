@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 from support.cost import LINEAR, SHORT, growth, longest_turn
 
-from codeact_team.runs.journal.questions import HiddenValues
+from codeact_team.core.redaction import Redactor, without_secrets
 
 SECRET = "s3cr3t/\"k'ey+\\é&%<~x>"
 SECRETS = [SECRET, "ab/cd<ef12&", "pass&wo'rd12é", "ab?>c*d~~1234????", 'ab"cdé\\1234']
@@ -91,40 +91,40 @@ def spellings(value: str) -> list[str]:
 @pytest.mark.parametrize("way", WAYS)
 def test_a_credential_is_hidden_and_found_again(way: str) -> None:
     for secret in SECRETS:
-        hidden = HiddenValues({"API_KEY": secret}, "n0nce")
+        redactor = Redactor({"API_KEY": secret}, "n0nce")
         text = "x" * 3000 + WAYS[way](secret) + "y" * 3000
-        written = hidden.hide([{"said": text}])
+        written = redactor.redact([{"said": text}])
         dumped = json.dumps(written, ensure_ascii=False)
         assert not [spelling for spelling in spellings(secret) if spelling in dumped]
         assert "API_KEY" in dumped
-        assert hidden.show(written) == [{"said": text}]
-        assert hidden.are_in(text.encode())
+        assert redactor.restore(written) == [{"said": text}]
+        assert redactor.found_in(text.encode())
 
 
 def test_a_credential_is_hidden_in_names_as_well() -> None:
-    hidden = HiddenValues({"API_KEY": SECRET}, "n0nce")
-    written = hidden.hide({SECRET: 1})
+    redactor = Redactor({"API_KEY": SECRET}, "n0nce")
+    written = redactor.redact({SECRET: 1})
     assert SECRET not in str(written)
-    assert hidden.show(written) == {SECRET: 1}
+    assert redactor.restore(written) == {SECRET: 1}
 
 
 def test_a_placeholder_that_code_has_guessed_finds_nothing() -> None:
-    hidden = HiddenValues({"API_KEY": SECRET}, "n0nce")
+    redactor = Redactor({"API_KEY": SECRET}, "n0nce")
     guesses = ["«API_KEY#guess»", "${API_KEY}", "«API_KEY»"]
-    assert hidden.show(hidden.hide(list(guesses))) == guesses
+    assert redactor.restore(redactor.redact(list(guesses))) == guesses
 
 
 def test_what_the_environment_has_no_more_keeps_its_placeholder() -> None:
-    written = HiddenValues({"API_KEY": SECRET}, "n0nce").hide(SECRET)
-    assert HiddenValues({}, "n0nce").show(written) == written
-    assert HiddenValues({"API_KEY": "another-key"}, "n0nce").show(written) == "another-key"
+    written = Redactor({"API_KEY": SECRET}, "n0nce").redact(SECRET)
+    assert Redactor({}, "n0nce").restore(written) == written
+    assert Redactor({"API_KEY": "another-key"}, "n0nce").restore(written) == "another-key"
 
 
 @given(st.text(min_size=8), st.text())
 def test_no_value_is_left_whatever_is_around_it(value: str, around: str) -> None:
-    hidden = HiddenValues({"KEY": value}, "n0nce")
+    redactor = Redactor({"KEY": value}, "n0nce")
     text: JsonValue = f"{around}{value}{around}"
-    assert hidden.show(hidden.hide(text)) == text
+    assert redactor.restore(redactor.redact(text)) == text
 
 
 @pytest.mark.parametrize(
@@ -132,36 +132,48 @@ def test_no_value_is_left_whatever_is_around_it(value: str, around: str) -> None
 )
 @given(st.text("Ab", min_size=8, max_size=60))
 def test_what_overlaps_is_hidden_from_the_left_the_longest_first(values: dict[str, str], text: str) -> None:
-    hidden = HiddenValues(values, "n0nce")
+    redactor = Redactor(values, "n0nce")
     pattern = re.compile("|".join(sorted(values.values(), key=len, reverse=True)))
     names = {value: name for name, value in values.items()}
-    assert hidden.hide(text) == pattern.sub(lambda found: f"«{names[found[0]]}#n0nce»", text)
+    assert redactor.redact(text) == pattern.sub(lambda found: f"«{names[found[0]]}#n0nce»", text)
 
 
-def nearly(size: int) -> tuple[HiddenValues, str]:
+def nearly(size: int) -> tuple[Redactor, str]:
     """A text in which a value is nearly found at each character; both are longer for a larger size."""
-    return HiddenValues({"KEY": "a" * (size >> 13) + "b"}, "n0nce"), "a" * size
+    return Redactor({"KEY": "a" * (size >> 13) + "b"}, "n0nce"), "a" * size
 
 
 def test_a_value_that_is_nearly_found_everywhere_costs_linear_time() -> None:
-    assert growth(nearly, lambda given: given[0].hide(given[1]), 1 << 21) < LINEAR
-    assert growth(nearly, lambda given: given[0].are_in(given[1].encode()), 1 << 21) < LINEAR
+    assert growth(nearly, lambda given: given[0].redact(given[1]), 1 << 21) < LINEAR
+    assert growth(nearly, lambda given: given[0].found_in(given[1].encode()), 1 << 21) < LINEAR
 
 
 def test_a_value_that_is_found_again_and_again_costs_linear_time() -> None:
-    hidden = HiddenValues({"KEY": "abababab", "OTHER": "babababa", "LAST": "abababac"}, "n0nce")
-    assert growth(lambda size: "ab" * size, hidden.hide, 1 << 16) < LINEAR
+    redactor = Redactor({"KEY": "abababab", "OTHER": "babababa", "LAST": "abababac"}, "n0nce")
+    assert growth(lambda size: "ab" * size, redactor.redact, 1 << 16) < LINEAR
 
 
 async def test_the_loop_goes_on_while_a_large_file_is_searched_in_a_thread() -> None:
-    hidden, data = HiddenValues({"KEY": "a" * 99 + "b"}, "n0nce"), b"a" * (60 << 20)
-    assert await longest_turn(asyncio.to_thread(hidden.are_in, data)) < SHORT
+    redactor, data = Redactor({"KEY": "a" * 99 + "b"}, "n0nce"), b"a" * (60 << 20)
+    assert await longest_turn(asyncio.to_thread(redactor.found_in, data)) < SHORT
 
 
 @pytest.mark.parametrize("length", range(8, 20))
 def test_a_value_is_found_wherever_a_piece_of_a_large_file_ends(length: int) -> None:
     value = "".join(map(chr, range(97, 97 + length)))
-    hidden = HiddenValues({"KEY": value}, "n0nce")
+    redactor = Redactor({"KEY": value}, "n0nce")
     for before in range((1 << 20) - length, (1 << 20) + 1):
-        assert hidden.are_in(bytes(before) + value.encode() + bytes(100))
-    assert not hidden.are_in(bytes((1 << 20) - length + 1) + value[:-1].encode())
+        assert redactor.found_in(bytes(before) + value.encode() + bytes(100))
+    assert not redactor.found_in(bytes((1 << 20) - length + 1) + value[:-1].encode())
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_text_that_is_shown_has_the_name_in_place_of_a_credential(way: str) -> None:
+    for secret in SECRETS:
+        shown = without_secrets(WAYS[way](secret), {"API_KEY": secret, "HOME": "/home"})
+        assert not [spelling for spelling in spellings(secret) if spelling in shown]
+        assert "${API_KEY}" in shown or "(a key)" in shown
+
+
+def test_text_that_is_shown_has_nothing_that_looks_like_a_key() -> None:
+    assert without_secrets("Bearer abc sk-0123456789", {}) == "Bearer (a key) (a key)"
