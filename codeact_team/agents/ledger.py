@@ -1,10 +1,11 @@
-"""The ledger of a team: what its work spends, and limits to that."""
+"""The budget of a team: counts what its work spends, and limits it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from copy import deepcopy
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any, Self, cast
@@ -12,11 +13,12 @@ from typing import Annotated, Any, Self, cast
 from autogen_agentchat.base import ChatAgent, Team, TerminatedException, TerminationCondition
 from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage, StopMessage
 from autogen_core import Component
-from autogen_core.models import CreateResult, RequestUsage
+from autogen_core.models import CreateResult
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, model_validator
 
 from codeact_team.agents.block_calls import AgentBlock
 from codeact_team.agents.tool_calls import ToolCall
+from codeact_team.core.accounting import ModelUsage, Price
 from codeact_team.core.aio import Timer
 from codeact_team.core.autogen_internals import components_in, conditions_of
 from codeact_team.core.effects import Door, Effect, Perform, current_door
@@ -28,11 +30,9 @@ from codeact_team.models.clients import ModelCall, usage_of
 from codeact_team.tools.approvals import AskedQuestion
 from codeact_team.tools.autogen_parts import MemoryCall, PartBlock, PartCall, PersonInput
 
-_MILLION = 1_000_000
-
 
 class Item(StrEnum):
-    """What is spent. The limit to it is the setting ``max_`` and its name."""
+    """A kind of expense. Its limit is the setting with the prefix ``max_``."""
 
     MODEL_CALLS = "model_calls"
     TOKENS = "tokens"
@@ -42,46 +42,31 @@ class Item(StrEnum):
     PROCESSOR_SECONDS = "processor_seconds"
 
 
-class Price(BaseModel):
-    """What a model costs, in money for a million tokens."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    prompt: float = Field(ge=0, allow_inf_nan=False)
-    """Of what it reads. AutoGen does not tell which of these tokens a server has cached, so all cost the same here."""
-    completion: float = Field(ge=0, allow_inf_nan=False)
-    """Of what it writes, thoughts included."""
-
-    def of(self, usage: RequestUsage) -> float:
-        """What a call has cost that used so many tokens."""
-        return (usage.prompt_tokens * self.prompt + usage.completion_tokens * self.completion) / _MILLION
-
-
 class BudgetTerminationConfig(BaseModel):
-    """Settings of :class:`~codeact_team.BudgetTermination`: what one run of a team may spend. What is not set is unlimited."""
+    """Settings of :class:`~codeact_team.BudgetTermination`: what one run of a team may spend. By default nothing is limited."""
 
     model_config = ConfigDict(extra="forbid")
 
     max_model_calls: int | None = Field(default=None, ge=1)
-    """How often models may be asked."""
+    """How many model calls are allowed."""
     max_tokens: int | None = Field(default=None, ge=1)
-    """Tokens of all calls of models, those of prompts included."""
+    """Tokens of all model calls, those of prompts included."""
     max_cost: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Money for all calls of models, in the `currency` of the `prices`. A model that has no price is then not asked."""
+    """Money for all model calls, in the `currency` of the `prices`. A model without a price is then not called."""
     max_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Wall-clock time in seconds, without that for which a person is asked; what is under way then is stopped."""
+    """Wall-clock time in seconds, without the time in which a person is asked. What still runs then is stopped."""
     max_tool_calls: int | None = Field(default=None, ge=0)
-    """How often tools may be called, by agents and by code."""
+    """How many tool calls are allowed, of agents and of code."""
     max_processor_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Processor time that code may use in its sandboxes, in seconds. A block ends by its own `timeout`, and the next one
-    is refused. Where a sandbox does not tell, the wall-clock time of its blocks counts."""
+    """Processor time that code may use in its sandboxes, in seconds. A running block ends by its own `timeout`, and the next
+    one is refused. Where a sandbox cannot measure it, the wall-clock time of its blocks counts."""
     prices: Annotated[Mapping[str, Price | Mapping[str, Any]], read_as(dict[str, Price])] = Field(
         default_factory=dict[str, Price | Mapping[str, Any]]
     )
-    """By the name of a model, as its client has it: what a million tokens cost. With prices, a run shows what it has
-    cost, and which models have no price."""
+    """What a million tokens cost, by the name of the model, as its client has it. With prices, a run shows its cost, and
+    which models have no price."""
     currency: str = "USD"
-    """What the prices are in; shown, and never converted."""
+    """The currency of the prices; shown, and never converted."""
 
     @model_validator(mode="after")
     def _has_prices_to_count_with(self) -> BudgetTerminationConfig:
@@ -103,67 +88,53 @@ class BudgetTerminationConfig(BaseModel):
 
 @dataclass
 class Spent:
-    """What was spent so far.
+    """What a team has spent so far.
 
     Attributes:
-        amounts: How much of what; money only where there are prices, and time only where it is limited.
-        unpriced: Models that were asked and have no price.
-        uncounted: How many calls of models may have cost something of which nobody told.
+        models: What its model calls have used.
+        seconds: The wall-clock time, where it is limited.
     """
 
-    amounts: dict[Item, int | float]
-    unpriced: list[str] = field(default_factory=list[str])
-    uncounted: int = 0
+    models: ModelUsage = field(default_factory=ModelUsage)
+    model_calls: int = 0
+    tool_calls: int = 0
+    processor_seconds: float = 0.0
+    seconds: float = 0.0
 
-    @classmethod
-    def nothing(cls, config: BudgetTerminationConfig) -> Spent:
-        """What is counted with such a config."""
-        amounts: dict[Item, int | float] = {Item.MODEL_CALLS: 0, Item.TOKENS: 0, Item.TOOL_CALLS: 0}
-        amounts[Item.PROCESSOR_SECONDS] = 0.0
-        if config.prices:
-            amounts[Item.COST] = 0.0
-        if config.max_seconds is not None:
-            amounts[Item.SECONDS] = 0.0
-        return cls(amounts)
+    def of(self, item: Item) -> int | float:
+        """The amount spent of an item."""
+        return getattr(self.models if item in (Item.TOKENS, Item.COST) else self, item)
 
-    def copy(self) -> Spent:
-        """The same, which stays as it is."""
-        return Spent({**self.amounts}, [*self.unpriced], self.uncounted)
-
-    def take_over(self, recorded: Spent) -> None:
-        """Go on from what was recorded: it has what is not done again within the effects that a journal answers."""
-        for item, amount in recorded.amounts.items():
-            if item in self.amounts:
-                self.amounts[item] = amount if item is Item.SECONDS else max(amount, self.amounts[item])
-        self.unpriced = list(dict.fromkeys([*recorded.unpriced, *self.unpriced]))
-        self.uncounted = max(recorded.uncounted, self.uncounted)
+    def raise_to(self, recorded: Spent) -> None:
+        """Raise the amounts to those of a journal, which also include what is not performed again on resume."""
+        self.models.raise_to(recorded.models)
+        self.model_calls = max(self.model_calls, recorded.model_calls)
+        self.tool_calls = max(self.tool_calls, recorded.tool_calls)
+        self.processor_seconds = max(self.processor_seconds, recorded.processor_seconds)
+        self.seconds = recorded.seconds
 
     def enter(
-        self, config: BudgetTerminationConfig, call: ModelCall, outcome: object, failure: BaseException | None
+        self, prices: Mapping[str, Price], call: ModelCall, outcome: object, failure: BaseException | None
     ) -> None:
-        """Enter what a call of a model has cost."""
-        usage = outcome.usage if isinstance(outcome, CreateResult) else usage_of(failure)
+        """Enter the usage of a model call by its outcome or failure."""
         if isinstance(outcome, CreateResult) and outcome.cached:
-            # no model was asked
-            self.amounts[Item.MODEL_CALLS] -= 1
+            # no model was called
+            self.model_calls -= 1
             return
-        if usage is None or not (usage.prompt_tokens or usage.completion_tokens):
-            # what a server refuses costs nothing; what was cut off, or is told without numbers, may
-            self.uncounted += not isinstance(failure, Exception)
-            return
-        self.amounts[Item.TOKENS] += usage.prompt_tokens + usage.completion_tokens
-        if (price := config.price_list.get(call.model)) is not None:
-            self.amounts[Item.COST] += price.of(usage)
-        elif config.prices and call.model not in self.unpriced:
-            self.unpriced.append(call.model)
+        usage = outcome.usage if isinstance(outcome, CreateResult) else usage_of(failure)
+        if usage is not None and (usage.prompt_tokens or usage.completion_tokens):
+            self.models.add(call.model, usage, prices)
+        else:
+            # a call that a server refuses costs nothing; one that was cancelled, or has no numbers, may
+            self.models.uncounted += not isinstance(failure, Exception)
 
 
 class Reading(Effect[Spent]):
-    """It is read what was spent so far, time included.
+    """Reads what a team has spent so far, its time included.
 
     Args:
         source: The agent that is about to spend something.
-        part: Whose ledger is read.
+        part: The budget that is read.
         max_seconds: The limit of time, if there is one.
     """
 
@@ -183,11 +154,8 @@ class Reading(Effect[Spent]):
 
     def ended(self, span: int, outcome: Spent | None, error: BaseException | None) -> ClockReadingEnded:
         event = ClockReadingEnded(span=span, agent=self.source)
-        if outcome is not None:
-            event.seconds = seconds = outcome.amounts.get(Item.SECONDS)
-            event.over = (
-                seconds is not None and self._max_seconds is not None and seconds >= self._max_seconds
-            )
+        if outcome is not None and self._max_seconds is not None:
+            event.seconds, event.over = outcome.seconds, outcome.seconds >= self._max_seconds
         return event
 
 
@@ -199,20 +167,19 @@ _SPENDING: Sequence[tuple[type[Effect[Any]] | tuple[type[Effect[Any]], ...], Seq
     ((AgentBlock, PartBlock), (Item.PROCESSOR_SECONDS, Item.SECONDS)),
     ((ToolCall, PartCall), (Item.TOOL_CALLS, Item.SECONDS)),
 )
-"""By the kind of an effect: what there has to be something left of."""
-_CALLS = {Item.MODEL_CALLS, Item.TOOL_CALLS}
+"""The items of which something must be left, by the kind of effect."""
 
 
 class Ledger:
-    """What was spent since it was opened, of what; a handler, once it is in a door.
+    """Counts what passes a door since it was opened, and refuses what is too much; a handler of the door.
 
     Args:
         config: The limits, and the prices.
-        door: Where the effects pass that it counts.
+        door: The door whose effects it counts.
         part: The component whose ledger it is.
 
     Attributes:
-        used_up: Why nothing is spent any more, in words.
+        used_up: Why nothing more may be spent, in words.
     """
 
     def __init__(self, config: BudgetTerminationConfig, door: Door, part: object) -> None:
@@ -222,27 +189,34 @@ class Ledger:
         self._limits = config.limits
         self._timer: Timer | None = None
         self._under_way: set[asyncio.Timeout] = set()
-        self._spent = Spent.nothing(config)
+        self._spent = Spent()
+        self._items = [
+            item
+            for item in Item
+            if (item is not Item.COST or config.prices)
+            and (item is not Item.SECONDS or config.max_seconds is not None)
+        ]
+        """Those that events have: money needs prices, and time is measured only where it is limited."""
         self.used_up: str | None = None
 
     def open(self) -> None:
-        """Stand in the door from now on. Needs a running event loop."""
+        """Start counting. Needs a running event loop."""
         if (seconds := self._limits.get(Item.SECONDS)) is not None:
             self._timer = Timer(asyncio.get_running_loop().time() + seconds, self._end_time)
         self._door.put_outside(self)
 
     def close(self) -> None:
-        """Leave the door."""
+        """Stop counting."""
         self._door.take_out(self)
         if self._timer is not None:
             self._timer.close()
 
     async def __call__(self, effect: Effect[Any], do: Perform) -> Any:
-        """Let an effect pass if there is something left for it, and enter what it has spent.
+        """Perform an effect if the budget allows it, and enter what it spends.
 
         Raises:
-            BudgetError: If there is nothing left.
-            SettingError: If money is limited, and there is no price for a model.
+            BudgetError: If nothing is left.
+            SettingError: If money is limited, and a model has no price.
         """
         if isinstance(effect, _QUESTIONS):
             with self._paused():
@@ -253,9 +227,9 @@ class Ledger:
         await self.look(effect.source)
         self._require_price(effect)
         self._require_left(items)
-        for item in _CALLS.intersection(items):
-            # before, so that those side by side cannot be too many
-            self._spent.amounts[item] += 1
+        # counted before, so that calls side by side cannot be too many
+        self._spent.model_calls += Item.MODEL_CALLS in items
+        self._spent.tool_calls += Item.TOOL_CALLS in items
         outcome, failure = None, None
         began = asyncio.get_running_loop().time()
         try:
@@ -265,11 +239,11 @@ class Ledger:
             failure = error
             raise
         finally:
-            # on resume, it is what was recorded by the next reading
+            # on resume, the next reading replaces it by what was recorded
             self._enter(effect, outcome, failure, asyncio.get_running_loop().time() - began)
 
     async def look(self, source: str = "") -> None:
-        """Read what was spent so far, through the door: where a journal answers, that counts, and goes on from there.
+        """Read what was spent so far as an effect. If a journal answers it, its amounts count from there on.
 
         Args:
             source: The agent that is about to spend something.
@@ -280,23 +254,23 @@ class Ledger:
             nonlocal is_live
             is_live = True
             if self._timer is not None:
-                self._spent.amounts[Item.SECONDS] = self._seconds(self._timer)
-            return self._spent.copy()
+                self._spent.seconds = self._seconds(self._timer)
+            return deepcopy(self._spent)
 
         max_seconds = self._config.max_seconds
         recorded = await self._door.perform(Reading(source, self._part, max_seconds), read)
         if not is_live:
-            self._spent.take_over(recorded)
+            self._spent.raise_to(recorded)
             if self._timer is not None and max_seconds is not None:
-                self._timer.left = max_seconds - self._spent.amounts[Item.SECONDS]
+                self._timer.left = max_seconds - self._spent.seconds
 
     def is_used_up(self) -> bool:
-        """Whether models may not be asked any more; tells of it."""
+        """Whether models may not be called any more; emits an event if that is new."""
         return self._use_up(_OF_MODELS)
 
     def _seconds(self, timer: Timer) -> float:
         limit = self._limits[Item.SECONDS]
-        # one that has fired may have done so a moment early
+        # a timer that has fired may have done so a moment early
         return max(limit, limit - timer.left) if timer.closed else limit - timer.left
 
     def _paused(self) -> AbstractContextManager[None]:
@@ -341,12 +315,12 @@ class Ledger:
             raise BudgetError(self.used_up)
 
     def _use_up(self, items: Sequence[Item]) -> bool:
-        """Whether nothing more is to be spent: nothing is left of one of these, or something was refused before."""
+        """Whether nothing more may be spent, as one of these items is used up, or something was refused before."""
         if self.used_up is None:
-            spent, limits = self._spent.amounts, self._limits
-            gone = next((item for item in items if item in limits and spent[item] >= limits[item]), None)
-            if gone is not None:
-                self.used_up = self._in_words(gone)
+            limits = self._limits
+            gone = [item for item in items if item in limits and self._spent.of(item) >= limits[item]]
+            if gone:
+                self.used_up = self._refusal(gone[0])
                 self._tell()
         return self.used_up is not None
 
@@ -354,34 +328,34 @@ class Ledger:
         self, effect: Effect[Any], outcome: object, failure: BaseException | None, seconds: float
     ) -> None:
         if isinstance(effect, ModelCall):
-            self._spent.enter(self._config, effect, outcome, failure)
+            self._spent.enter(self._config.price_list, effect, outcome, failure)
         elif isinstance(effect, AgentBlock | PartBlock):
-            told = outcome.processor_seconds if isinstance(outcome, ExecutionResult) else None
-            self._spent.amounts[Item.PROCESSOR_SECONDS] += seconds if told is None else told
+            measured = outcome.processor_seconds if isinstance(outcome, ExecutionResult) else None
+            self._spent.processor_seconds += seconds if measured is None else measured
         self._tell()
 
     def _tell(self) -> None:
-        spent = self._spent.amounts
+        spent = {item: self._spent.of(item) for item in self._items}
         if self._timer is not None:
-            # as it is now; what decides is what was read last
-            spent = spent | {Item.SECONDS: self._seconds(self._timer)}
+            # the time now, while decisions go by the time of the last reading
+            spent[Item.SECONDS] = self._seconds(self._timer)
         left = {item: max(0, limit - spent[item]) for item, limit in self._limits.items()}
         self._door.tell(
             BudgetSpent(
                 spent={item.value: round(amount, 9) for item, amount in spent.items()},
                 left={item.value: round(amount, 9) for item, amount in left.items()},
                 currency=self._config.currency if self._config.prices else None,
-                unpriced=[*self._spent.unpriced],
-                uncounted=self._spent.uncounted,
+                unpriced=[*self._spent.models.unpriced],
+                uncounted=self._spent.models.uncounted,
                 used_up=self.used_up,
             )
         )
 
-    def _in_words(self, item: Item) -> str:
-        what = self._config.currency if item is Item.COST else item.replace("_", " ")
+    def _refusal(self, item: Item) -> str:
+        unit = self._config.currency if item is Item.COST else item.replace("_", " ")
         digits = 6 if item is Item.COST else 2
-        spent, limit = (_number(number, digits) for number in (self._spent.amounts[item], self._limits[item]))
-        return f"the budget is used up: {spent} of {limit} {what}; a higher max_{item} of BudgetTermination would let it go on"
+        spent, limit = (_number(number, digits) for number in (self._spent.of(item), self._limits[item]))
+        return f"the budget is used up: {spent} of {limit} {unit}; a higher max_{item} of BudgetTermination would let it go on"
 
 
 def _number(value: float, digits: int) -> str:
@@ -389,21 +363,21 @@ def _number(value: float, digits: int) -> str:
 
 
 class BudgetTermination(TerminationCondition, Component[BudgetTerminationConfig]):
-    """Ends a team when it has spent what it may: model calls, tokens, money, time, calls of tools, processor time.
+    """Ends a team when its budget is used up: model calls, tokens, money, time, tool calls, processor time.
 
-    Whatever passes the :class:`~codeact_team.Door` counts, from the team's task to the end of its run: also what nested
-    teams do, and agents inside tools. The next task has the budget anew.
+    All effects that pass the :class:`~codeact_team.Door` count, from the team's task to the end of its run, also those of
+    nested teams and of agents inside tools. The next task has a new budget.
 
-    Between two turns, a team that may not ask models any more ends as by any other termination. Within a turn, what there
-    is nothing left for is refused by a :class:`~codeact_team.BudgetError` before it is spent, and nothing else is done
-    after that; as a nested team's budget does not know whose turn it is, that ends the teams around it, too. What is under
-    way side by side may together spend a little more than there is.
+    Between two turns, a team that may not call models any more ends as by any other termination. Within a turn, an effect
+    for which nothing is left raises a :class:`~codeact_team.BudgetError` before it spends anything, and nothing else is done
+    after it. As the budget of a nested team does not know whose turn it is, that also ends the teams around it. Effects
+    side by side may together spend a little more than the budget.
 
-    A ``MagenticOneGroupChat`` asks its conditions only after its first turn: without the command, what it plans before that
-    does not count.
+    A ``MagenticOneGroupChat`` checks its conditions only after its first turn. Outside of the command, its planning before
+    that does not count.
 
-    The parts of a config pass a door by themselves; those of a team that is built in Python do inside ``with Door():``,
-    those of AutoGen's own agents wrapped by :func:`codeact_team.wrap`.
+    The parts of a config pass a door by themselves. Those of a team that is built in Python do so inside ``with Door():``,
+    with AutoGen's own agents wrapped by :func:`codeact_team.wrap`.
 
     Args:
         **settings: The fields of :class:`BudgetTerminationConfig`.
@@ -437,7 +411,7 @@ class BudgetTermination(TerminationCondition, Component[BudgetTerminationConfig]
         return StopMessage(content=ledger.used_up or "", source="BudgetTermination")
 
     def begin(self) -> Ledger:
-        """Count from now on, unless it does already; returns where.
+        """Start counting unless it has started; returns the ledger.
 
         Raises:
             SettingError: If there is no door.
@@ -447,7 +421,7 @@ class BudgetTermination(TerminationCondition, Component[BudgetTerminationConfig]
         return self._ledger
 
     async def reset(self) -> None:
-        """Begin anew with the next task."""
+        """Start a new budget with the next task."""
         self._terminated = False
         if self._ledger is not None:
             self._ledger.close()
@@ -473,10 +447,10 @@ class BudgetTermination(TerminationCondition, Component[BudgetTerminationConfig]
 
 @asynccontextmanager
 async def within_budgets(runner: Team | ChatAgent) -> AsyncGenerator[None]:
-    """Within it, a run: what the team ends by counts from its beginning, and no budget in it beyond its end.
+    """Let the budgets of a team count from the beginning of its run to the end, and not beyond.
 
-    AutoGen's teams see to that but for a few: one asks its condition only after the first turn, and one that breaks off
-    inside a tool does not reset its own.
+    Most of AutoGen's teams do so themselves. But one checks its condition only after the first turn, and one that is
+    interrupted inside a tool does not reset its conditions.
     """
     for condition in conditions_of(runner):
         if isinstance(condition, BudgetTermination):

@@ -1,9 +1,9 @@
-"""The config of a batch, and that of each of its jobs."""
+"""The config of a batch, and the configs of its jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -11,60 +11,21 @@ from autogen_core.code_executor import CodeExecutor
 from autogen_core.models import ChatCompletionClient
 from pydantic import JsonValue
 
+from codeact_team.agents.ledger import BudgetTermination, BudgetTerminationConfig
+from codeact_team.batch.settings import WorkerSettings
 from codeact_team.batch.tasks import Job
 from codeact_team.config.components import DIRECTORY_FIELDS
 from codeact_team.config.loading import CheckedConfig, read_config
+from codeact_team.core.accounting import Price
 from codeact_team.core.autogen_internals import ComponentClass
-from codeact_team.core.providers import Policy, schema_of
-from codeact_team.runs.journal.seal import SealKey
-
-SEALED_BY = "batch"
-"""The name of the key that a user's key gives to all batches: workers on other machines have no other one."""
-
-
-@dataclass(frozen=True)
-class WorkerSettings:
-    """What all jobs of a batch have in common; plain data.
-
-    Attributes:
-        config: The text of the config.
-        config_name: What errors call it.
-        namespaces: As of :class:`Policy`, and so is ``allow_unsafe``.
-        directory: That of the batch.
-        seconds: Wall-clock time that each run may take; ``None`` for any.
-        retries: How often a job may be tried again as what is around it has failed.
-        working_directory: From which relative paths lead.
-        token: Tells the directory of the batch from another of the same name.
-        seal_key: What seals its runs, wherever they are made, in hexadecimal digits; empty where there is no key.
-    """
-
-    config: str
-    config_name: str
-    namespaces: Sequence[str]
-    allow_unsafe: bool
-    directory: str
-    seconds: float | None
-    retries: int
-    working_directory: str
-    token: str = ""
-    seal_key: str = field(default="", repr=False)
-
-    @property
-    def key(self) -> SealKey | None:
-        """The same, as a key."""
-        return SealKey(SEALED_BY, bytes.fromhex(self.seal_key)) if self.seal_key else None
-
-    @property
-    def policy(self) -> Policy:
-        """What may be loaded."""
-        return Policy(frozenset(self.namespaces), self.allow_unsafe)
+from codeact_team.core.providers import schema_of
 
 
 def own_directories(config: CheckedConfig) -> tuple[CheckedConfig, bool]:
-    """A config by which each task has a workspace of its own, and calls of models are tried again by the batch alone.
+    """Change a config so that each task gets its own workspace, and only the batch retries model calls.
 
     Returns:
-        The config, and whether it named a directory for the workspace.
+        The changed config, and whether the config named a directory for the workspace.
     """
     had_any = False
 
@@ -80,11 +41,22 @@ def own_directories(config: CheckedConfig) -> tuple[CheckedConfig, bool]:
     return config.with_settings(change), had_any
 
 
+def prices_of(config: CheckedConfig) -> tuple[Mapping[str, Price], str | None]:
+    """The prices of models in the budgets of a config, and their currency; ``None`` if there are no prices."""
+    prices, currency = dict[str, Price](), None
+    for part in config.parts:
+        if issubclass(part.component, BudgetTermination):
+            settings = BudgetTerminationConfig.model_validate(part.config)
+            prices |= settings.price_list
+            currency = settings.currency
+    return prices, currency if prices else None
+
+
 class JobConfigs:
-    """The configs of jobs.
+    """Makes the configs of jobs.
 
     Args:
-        settings: What they have in common.
+        settings: Have the config of the batch.
     """
 
     def __init__(self, settings: WorkerSettings) -> None:
@@ -92,7 +64,7 @@ class JobConfigs:
 
     @cached_property
     def common(self) -> CheckedConfig:
-        """The config of all that say nothing else."""
+        """The config of all jobs that change nothing."""
         return self._read((), {})
 
     def _read(self, overrides: Sequence[str], fields: Mapping[str, JsonValue]) -> CheckedConfig:
@@ -102,7 +74,7 @@ class JobConfigs:
         return replace(config, document=replace(config.document, name=self._settings.config_name))
 
     def of(self, job: Job) -> CheckedConfig:
-        """The config that a job runs with."""
+        """The config of a job."""
         config = self._read(job.overrides, job.fields) if job.overrides else self.common
         if not job.files:
             return config

@@ -1,21 +1,20 @@
-"""Who may go on with a run: one worker at a time, also where another one only seems to be lost.
+"""Leases: only one worker at a time may run a job, also where another one only seems to be lost.
 
-A node that its cluster has given up may still be alive, and so may the workers of a driver that has died. So each job that is
-handed out gets a lease, whose number grows, and the newest one of a job is in a small file of the batch, ``leases/NAME``, on
-the storage where the run is. These things happen in this order:
+A node that its cluster has given up may still be alive, and so may the workers of a dead driver. So each job is handed out
+with a lease, whose number grows. The newest lease of a job is in a small file, ``leases/NAME`` in the directory of the batch:
 
 1. The driver writes the new lease, and then gives the job to a worker.
-2. Where the lease before was not given back, that worker takes the journal over: it goes on in a copy under the same name.
-   What the worker before may still write goes to the old file, which nobody finds any more.
-3. It opens the journal, and resumes the run.
+2. If the previous lease was not given back, the worker replaces the journal by a copy of itself. Whatever the previous worker
+   still writes goes to the old file, which has no name any more.
+3. The worker opens the journal, and resumes the run.
 
-Whoever holds a lease reads the file before it opens the journal, before each effect, after the journal has noted that it begins and as the last thing before
-it is done, and once more when it has ended, before its outcome is noted. Once the lease is not the newest, a worker process ends
-on the spot, with its sandboxes. So of what an older holder does, only the one effect can overlap with the newer one that was
-under way when the lease was granted. The newer one treats it as after any crash: its outcome is unknown.
+A worker reads the file before it opens the journal, before each effect, after the journal has recorded its begin, and once more
+when the effect has ended, before its outcome is recorded. If its lease is not the newest, its process ends at once, with its
+sandboxes. So only the one effect that was running when the new lease was granted can overlap with the newer worker, which treats
+it as after any crash: its outcome is unknown.
 
-The driver takes a result only with the newest lease. Without shared storage there is no file to read: then the worker asks its
-driver each time, and waits as long as that does not answer.
+The driver takes a result only with the newest lease. Without shared storage there is no file to read. Then the worker asks its
+driver each time, and waits while that does not answer.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from codeact_team.batch.throttle import Host
+from codeact_team.batch.throttle import DriverInterface
 from codeact_team.core.atomic_files import whole_file, write_whole
 from codeact_team.core.effects import Effect, Perform
 from codeact_team.core.files import made_named, open_regular, opened, read_regular, remove_named
@@ -46,13 +45,13 @@ _TOKEN = ".driver"
 
 @dataclass(frozen=True)
 class Lease:
-    """The right to go on with a run; plain data.
+    """The right to run a job; it can be written as JSON.
 
     Attributes:
         job: The name of the job.
-        number: Higher than that of all leases of the job before that were not given back.
-        nonce: What no other lease has.
-        takes_over: Whether the lease before was not given back: somebody may still hold it.
+        number: Higher than those of all earlier leases of the job that were not given back.
+        nonce: Random; no other lease has the same.
+        takes_over: Whether the previous lease was not given back, so that another worker may still hold it.
     """
 
     job: str
@@ -62,26 +61,26 @@ class Lease:
 
     @property
     def written(self) -> str:
-        """What is in the file as long as it is the newest."""
+        """The content of the file while this lease is the newest."""
         return f"{self.number} {self.nonce}\n"
 
     def dump(self) -> dict[str, Any]:
-        """It as JSON."""
+        """The lease as JSON data."""
         return asdict(self)
 
 
 class LeaseFiles:
-    """The newest lease of each job of a batch. All of it blocks.
+    """The files with the newest lease of each job of a batch. All methods block.
 
     Args:
-        directory: That of the batch.
+        directory: The directory of the batch.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory / _LEASES
 
     def begin(self) -> str:
-        """A token by which a worker finds out if it sees this directory.
+        """Write a token, by which workers find out if they see this directory, and return it.
 
         Raises:
             JournalError: If it cannot be written.
@@ -91,11 +90,11 @@ class LeaseFiles:
         return token
 
     def is_seen(self, token: str) -> bool:
-        """Whether this is the directory in which a driver has begun, and not only one of the same name."""
+        """Whether this is the directory of the driver with this token, and not another one of the same name."""
         return self._read(_TOKEN) == token
 
     def grant(self, job: str) -> Lease:
-        """A new lease, after which none before is the newest.
+        """Grant a new lease for a job, which replaces all earlier ones.
 
         Raises:
             JournalError: If it cannot be written.
@@ -107,11 +106,11 @@ class LeaseFiles:
         return lease
 
     def is_newest(self, lease: Lease) -> bool:
-        """Whether no other was granted since, nor was this one given back."""
+        """Whether no other lease was granted since, and this one was not given back."""
         return self._read(lease.job) == lease.written
 
     def give_back(self, lease: Lease) -> None:
-        """Whoever has held it has ended in order."""
+        """Remove a lease whose holder has ended in order."""
         with suppress(OSError), opened(self._directory) as directory:
             os.unlink(lease.job, dir_fd=directory)
 
@@ -119,7 +118,7 @@ class LeaseFiles:
         try:
             return read_regular(self._directory / name, _MOST).decode("ascii", errors="replace")
         except OSError:
-            # whoever cannot read it does not know that it is the newest
+            # a worker that cannot read it must not take its own for the newest
             return ""
 
     def _write(self, name: str, text: str) -> None:
@@ -133,27 +132,29 @@ class LeaseFiles:
 
 
 class HeldLease:
-    """A handler: lets an effect be done, and its outcome be known, only as long as a lease is the newest.
+    """A handler that performs an effect, and returns its outcome, only while a lease is the newest.
 
     Args:
-        lease: It.
-        files: Those of the batch; ``None`` where its directory is not seen.
-        host: The driver, which is asked then.
-        end: Ends the process of the worker where it is not the newest; if that returns, the run ends.
+        lease: The lease.
+        files: The leases of the batch; ``None`` where this machine does not see its directory.
+        driver: Is asked where there are no files.
+        end: Ends the process of the worker if the lease is not the newest. If it returns, only the run ends.
     """
 
-    def __init__(self, lease: Lease, files: LeaseFiles | None, host: Host, end: Callable[[], None]) -> None:
+    def __init__(
+        self, lease: Lease, files: LeaseFiles | None, driver: DriverInterface, end: Callable[[], None]
+    ) -> None:
         self._lease = lease
         self._files = files
-        self._host = host
+        self._driver = driver
         self._end = end
         self._takes_over = lease.takes_over
 
     async def enter(self, run: LeasedRun) -> None:
-        """Begin to work on a run, and let nobody else do so who has held it before.
+        """Start working on a run, and keep its previous worker from writing to its journal.
 
         Raises:
-            JournalError: If that is not possible.
+            JournalError: If another worker has the run now, or the journal cannot be copied.
         """
         await self._check()
         if self._takes_over:
@@ -161,10 +162,10 @@ class HeldLease:
             self._takes_over = False
 
     async def stand(self, effect: Effect[Any], do: Perform) -> Any:
-        """Let an effect pass.
+        """Perform an effect.
 
         Raises:
-            JournalError: If another worker goes on with the run; it ends here.
+            JournalError: If another worker has the run now; it ends here.
         """
         await self._check()
         try:
@@ -173,7 +174,7 @@ class HeldLease:
             self.check_file()
 
     def check_file(self) -> None:
-        """Find out if the lease is the newest, as far as there is a file that tells. Blocks.
+        """Check that the lease is the newest, where there is a file to read. Blocks.
 
         Raises:
             JournalError: If it is not.
@@ -183,7 +184,7 @@ class HeldLease:
 
     async def _check(self) -> None:
         self.check_file()
-        if self._files is None and not await self._host.holds(self._lease.job, self._lease.written):
+        if self._files is None and not await self._driver.holds(self._lease.job, self._lease.written):
             self._give_up()
 
     def _give_up(self) -> NoReturn:
@@ -192,7 +193,7 @@ class HeldLease:
 
 
 class LeasedRun(RunDirectory):
-    """The directory of a run, whose journal is found only by whoever holds its lease.
+    """The directory of a run, whose journal only the holder of its lease can open.
 
     Args:
         path: The directory.
@@ -206,19 +207,19 @@ class LeasedRun(RunDirectory):
 
     @property
     def lines(self) -> Path:
-        # as it is opened next: whoever was stopped before that must not open that of another
+        # the caller opens it next, which a worker must not do that was suspended for long before this
         self._held.check_file()
         return super().lines
 
     def take_over(self) -> None:
-        """Let whoever has written the journal until now not write it any more. Blocks.
+        """Replace the journal by a copy, so that its previous writer writes to a file without a name. Blocks.
 
         Raises:
-            JournalError: If that is not possible.
+            JournalError: If it cannot be copied.
         """
         try:
             if not self.is_begun:
-                # nothing was done yet
+                # the previous worker has done nothing yet
                 with suppress(FileNotFoundError):
                     remove_named(self.path)
                 return

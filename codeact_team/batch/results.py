@@ -1,4 +1,4 @@
-"""Results of tasks, and events of a batch."""
+"""The results of tasks, the store that keeps them, and the events of a batch."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from codeact_team.errors import JournalError, SettingError
 from codeact_team.runs.journal.log import Log, LogReader, entry_at, understood
 
 
-class Outcome(StrEnum):
-    """What has become of a task."""
+class TaskOutcome(StrEnum):
+    """How a run of a task ended."""
 
     ACCEPTED = "accepted"
     NOT_ACCEPTED = "not accepted"
     FAILED = "failed"
-    """It could not run, or not go on: what it was given, or the environment, does not work."""
+    """It could not run, or not continue, because of its input or of the environment."""
     PARKED = "parked"
-    """It waits for the answer of a person who was not there."""
+    """It waits for the answer of a person."""
     STOPPED = "stopped"
     """It was interrupted, and has no result yet."""
 
 
-_FINAL = (Outcome.ACCEPTED, Outcome.NOT_ACCEPTED)
+_FINAL = (TaskOutcome.ACCEPTED, TaskOutcome.NOT_ACCEPTED)
 
 
 @dataclass(frozen=True)
 class ResultFile:
-    """A file that a task has made or changed; the path is hostile data."""
+    """A file that a task made or changed. The path is hostile data."""
 
     path: str
     size: int
@@ -48,21 +48,21 @@ class ResultFile:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskResult:
-    """What came of one run of a task. Nothing in it depends on the clock, or on who has run it.
+    """The result of one run of a task. It does not depend on the time, nor on the machine.
 
     Attributes:
-        id: Of the task.
-        epoch: The how-manieth of its runs.
-        correct: Whether the answer is right, where that can be known.
-        answer: As :attr:`RunResult.answer` has it; hostile data.
-        check: What a checker has said of an answer that is not right; hostile data.
-        run: Where its journal is, below the directory of the batch.
-        is_transient: Whether it failed by what is around it, and may succeed later.
+        id: The id of the task.
+        epoch: The number of this run of the task, counted from 1.
+        correct: Whether the answer is right, where that is known.
+        answer: As :attr:`RunResult.answer`; hostile data.
+        check: The error message of a checker that rejected the answer; hostile data.
+        run: The directory of its journal, relative to that of the batch.
+        is_transient: Whether its infrastructure failed, so that it may succeed later.
     """
 
     id: str
     epoch: int
-    outcome: Outcome
+    outcome: TaskOutcome
     correct: bool | None = None
     answer: str | None = None
     check: str | None = None
@@ -81,25 +81,25 @@ class TaskResult:
 
     @property
     def is_final(self) -> bool:
-        """Whether it stays when the batch is started again; what has failed is tried again then."""
+        """Whether the run is finished for good. Others run again when the batch is started again."""
         return self.outcome in _FINAL
 
     @property
     def passes(self) -> bool:
-        """Whether it counts as solved: its answer is right, or its work accepted where nobody knows the answer."""
-        return self.outcome is Outcome.ACCEPTED if self.correct is None else self.correct
+        """Whether the task is solved: the answer is right or, where that is not known, the work is accepted."""
+        return self.outcome is TaskOutcome.ACCEPTED if self.correct is None else self.correct
 
 
 _FORM = TypeAdapter(TaskResult)
 
 
 def dump(result: TaskResult) -> dict[str, Any]:
-    """A result as JSON."""
+    """A result as JSON data."""
     return _FORM.dump_python(result, mode="json")
 
 
 def load(data: Any) -> TaskResult:
-    """A result that was dumped."""
+    """The result that was dumped."""
     return _FORM.validate_python(data)
 
 
@@ -111,20 +111,19 @@ class _Known:
     offset: int | None = None
 
 
-class Results:
-    """The results of a batch. A context manager, which one process at a time can be in.
+class ResultStore:
+    """The results of a batch on disk. A context manager, which only one process at a time can enter.
 
-    ``batch.jsonl`` has what was begun, and each result when it is there; it only grows, and a line that was torn by the end
-    of the process is dropped. ``results.jsonl`` is made of it: one line for each job that has a result, in the order of the
-    tasks, replaced as a whole.
+    ``batch.jsonl`` has a line for each job that began, and for each result. It only grows; a line that was torn when its
+    process died is dropped. ``results.jsonl`` is derived from it: a line for each job with a result, in the order of the tasks.
 
     Args:
-        directory: That of the batch.
-        batch: What tells it from another batch: a digest of its config.
+        directory: The directory of the batch.
+        batch: A digest of the config, which tells this batch from others.
 
     Raises:
-        SettingError: If another batch is there, or the directory cannot be made.
-        JournalError: If another process works on it, or it cannot be read or written.
+        SettingError: If the directory has another batch, or cannot be made.
+        JournalError: If another process uses it, or it cannot be read or written.
     """
 
     def __init__(self, directory: Path, batch: str) -> None:
@@ -164,28 +163,28 @@ class Results:
                 "--out"
             )
 
-    def __enter__(self) -> Results:
+    def __enter__(self) -> ResultStore:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._log.close()
 
     def changed(self, job: Job) -> bool:
-        """Whether a job of this name was begun that would run otherwise."""
+        """Whether a different job of the same name has begun."""
         known = self._known.get(job.name)
         return known is not None and known.digest != job.digest
 
     def has_begun(self, job: Job) -> bool:
-        """Whether the job was given to a worker before."""
+        """Whether the job has begun before."""
         return job.name in self._known
 
     def has_final(self, job: Job) -> bool:
-        """Whether there is nothing more to do for a job."""
+        """Whether the job is finished, and judged by the same expected answer and checker."""
         known = self._known.get(job.name)
         return known is not None and known.is_final and known.check == job.check_digest
 
     def begin(self, job: Job) -> None:
-        """Note that a job is given to a worker.
+        """Record that a job begins.
 
         Raises:
             JournalError: If that cannot be written.
@@ -195,7 +194,7 @@ class Results:
             self._known[job.name] = _Known(job.digest)
 
     def add(self, job: Job, result: TaskResult) -> None:
-        """Keep a result.
+        """Record the result of a job.
 
         Raises:
             JournalError: If it cannot be written.
@@ -206,14 +205,14 @@ class Results:
         known.check, known.is_final = job.check_digest, result.is_final
 
     def of(self, jobs: Sequence[Job]) -> Iterator[TaskResult]:
-        """The results that there are, in the order of ``jobs``, each read when it is asked for."""
+        """The results of those ``jobs`` that have one, in their order; each is read from disk when it is asked for."""
         for job in jobs:
             known = self._known.get(job.name)
             if known is not None and known.offset is not None:
                 yield load(entry_at(self._log_path, known.offset)["result"])
 
     def write(self, jobs: Sequence[Job]) -> None:
-        """Write ``results.jsonl``, as a whole. Blocks.
+        """Replace ``results.jsonl``. Blocks.
 
         Raises:
             JournalError: If it cannot be written.
@@ -228,14 +227,14 @@ class Results:
 
 @dataclass(kw_only=True)
 class BatchBegan(Event):
-    """A batch begins, or goes on.
+    """A batch begins or resumes.
 
     Attributes:
-        directory: Where its results are.
-        jobs: How many runs there are: each task as often as there are epochs.
-        done: How many of them have their result from before.
-        workers: How many processes run them.
-        broken: How many lines are no tasks.
+        directory: The directory of the results.
+        jobs: The number of runs: tasks times epochs.
+        done: How many of them are finished already.
+        workers: The number of processes that run them.
+        broken: The number of lines that are not tasks.
     """
 
     directory: str
@@ -247,10 +246,10 @@ class BatchBegan(Event):
 
 @dataclass(kw_only=True)
 class LineBroken(Event):
-    """A line of the tasks cannot be used; the others can.
+    """A line of the tasks file is not a task, and is left out.
 
     Attributes:
-        line: Its number, counted from 1.
+        line: The number of the line, counted from 1.
         problem: What is wrong with it; it may quote the line.
     """
 
@@ -260,12 +259,12 @@ class LineBroken(Event):
 
 @dataclass(kw_only=True)
 class TaskBegan(Event):
-    """A run of a task begins, or goes on.
+    """A run of a task begins or resumes.
 
     Attributes:
-        id: Of the task.
-        epoch: The how-manieth of its runs.
-        goes_on: Whether it was begun before.
+        id: The id of the task.
+        epoch: The number of the run, counted from 1.
+        goes_on: Whether it has begun before.
     """
 
     id: str
@@ -275,12 +274,12 @@ class TaskBegan(Event):
 
 @dataclass(kw_only=True)
 class TaskEnded(Event):
-    """A run of a task has come to a result, which is kept.
+    """A run of a task has ended, and its result is recorded.
 
     Attributes:
-        result: What came of it.
-        tokens: What the batch has used so far.
-        cost: What that has cost, where there are prices.
+        result: The result.
+        tokens: The tokens that the batch has used so far.
+        cost: What the batch has cost so far, where models have prices.
     """
 
     result: TaskResult
@@ -290,13 +289,13 @@ class TaskEnded(Event):
 
 @dataclass(kw_only=True)
 class TaskRetried(Event):
-    """Something of a task is tried again, as what is around it has failed.
+    """A part of a task is retried, as its infrastructure has failed.
 
     Attributes:
-        id: Of the task.
-        epoch: The how-manieth of its runs.
+        id: The id of the task.
+        epoch: The number of the run, counted from 1.
         reason: What has failed.
-        seconds: After which time.
+        seconds: The delay until the retry.
     """
 
     id: str
@@ -307,11 +306,11 @@ class TaskRetried(Event):
 
 @dataclass(kw_only=True)
 class BatchNoted(Event):
-    """Something that a person should know.
+    """A notice for a person.
 
     Attributes:
         level: ``note`` or ``warning``.
-        text: What.
+        text: The notice.
     """
 
     level: str
@@ -323,10 +322,10 @@ class Share:
     """A share of the tasks.
 
     Attributes:
-        value: From 0 to 1.
-        low: Where its interval begins, in which it lies with a confidence of 95 % (Wilson).
-        high: Where that ends.
-        tasks: Of how many tasks.
+        value: The share, from 0 to 1.
+        low: The lower end of its Wilson interval, for a confidence of 95 %.
+        high: The upper end.
+        tasks: The number of tasks.
     """
 
     value: float
@@ -337,24 +336,24 @@ class Share:
 
 @dataclass(kw_only=True)
 class BatchResult(Event, type="batch_result"):
-    """What came of a batch; the last thing told of it.
+    """The result of a batch; its last event.
 
     Attributes:
-        directory: Where its results are.
-        jobs: How many runs there are to be in all.
-        outcomes: How many runs had which outcome; those that have none yet are not counted.
-        broken: How many lines were no tasks.
-        transient: How many have failed by what is around them.
-        accuracy: The share of right answers, of the tasks for which that can be known; ``None`` where it is of none. With
-            several epochs the mean of theirs, with the interval of as many trials as there are tasks.
-        acceptance: The share of accepted work, likewise.
-        pass_at: By k, the chance that at least one of k runs of a task is right, or accepted where no answer is known.
-        wrong: How many answers are known to be wrong.
-        tokens: What all of it has used.
-        cost: What that has cost, where there are prices.
-        currency: Of the cost.
-        stop_reason: Why it has not come to its end.
-        signal: What has stopped it, if that was a signal.
+        directory: The directory of the results.
+        jobs: The number of runs: tasks times epochs.
+        outcomes: The number of runs by outcome. Runs without a result are not counted.
+        broken: The number of lines that are not tasks.
+        transient: How many runs failed because of their infrastructure.
+        accuracy: The share of right answers among the tasks for which that is known; ``None`` where it is for none. With
+            several epochs it is the mean over them, with the interval of as many trials as there are tasks.
+        acceptance: The share of accepted work, measured in the same way.
+        pass_at: By k, the chance that at least one of k runs of a task is right, or accepted where that is not known.
+        wrong: The number of answers that are known to be wrong.
+        tokens: The tokens that all runs have used.
+        cost: What these have cost, where models have prices.
+        currency: The currency of the cost.
+        stop_reason: Why the batch has ended before all runs had a result.
+        signal: The signal that stopped it, if one did.
     """
 
     directory: str
@@ -374,15 +373,15 @@ class BatchResult(Event, type="batch_result"):
 
     @property
     def left(self) -> int:
-        """How many runs have no result yet."""
+        """The number of runs without a result."""
         return self.jobs - sum(self.outcomes.values())
 
     @property
     def exit_code(self) -> int:
-        """As that of a run: 0 if all is accepted and no answer wrong, 128 + n if signal n stopped it.
+        """0 if all runs are accepted and no answer is wrong, 128 + n if signal n stopped the batch.
 
-        Else the first of these that holds: 2 something was broken or failed, 75 something failed that may succeed later,
-        3 something is parked, 1 something is not accepted, wrong, or not done.
+        Else the first that applies: 2 a line was broken or a run failed, 75 a run failed that may succeed later, 3 a run is
+        parked, 1 a run is not accepted, wrong, or without a result.
         """
         outcomes = self.outcomes
         if self.signal is not None:

@@ -1,20 +1,21 @@
-"""The tasks of a batch: read from JSON lines or CSV, where a line that is broken is told, and the others stand."""
+"""The tasks of a batch, read from JSON lines or CSV. A broken line is reported, and does not affect the others."""
 
 from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from pydantic import JsonValue
 
-from codeact_team.batch import exact_json
 from codeact_team.config.overrides import field_names
 from codeact_team.core.files import open_regular
 from codeact_team.core.providers import did_you_mean
@@ -28,7 +29,7 @@ _OURS = ("id", "text", "files", "expected", "checker")
 
 
 class TaskError(Exception):
-    """A task that cannot be run; the text says why."""
+    """A task cannot be run; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,13 @@ class BatchTask:
     """A task of a batch.
 
     Attributes:
-        id: What it is known by.
+        id: Its name in results and paths.
         text: What to do.
-        files: Files and directories of this machine, of which the code gets copies.
-        expected: The answer that is right, where that is known: text, or JSON where agents answer with that.
-        checker: Python that raises where the answer is wrong; it runs in a sandbox.
-        fields: All that is said of it, by which ``{field}`` in an override is replaced.
-        line: Where it was in its file, counted from 1.
+        files: Files and directories of this machine that are copied into the workspace.
+        expected: The right answer, where it is known: text, or JSON where agents answer in JSON.
+        checker: Python code that raises if the answer is wrong; it runs in a sandbox.
+        fields: All fields of the task, which replace ``{field}`` in overrides.
+        line: Its line in the tasks file, counted from 1.
     """
 
     id: str
@@ -56,10 +57,10 @@ class BatchTask:
 
 @dataclass(frozen=True)
 class BrokenLine:
-    """A line that is no task.
+    """A line of the tasks file that is not a valid task.
 
     Attributes:
-        number: Of the line, counted from 1.
+        number: The number of the line, counted from 1.
         problem: What is wrong with it.
     """
 
@@ -69,14 +70,14 @@ class BrokenLine:
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a task. As JSON it is what a worker is given.
+    """One run of a task. A worker gets it as JSON.
 
     Attributes:
-        task_id: Of which task.
-        epoch: The how-manieth of its runs, counted from 1.
-        name: What it is called in paths.
-        overrides: Changes to the config for it alone, with ``{field}`` in them.
-        fields: What each of these fields stands for.
+        task_id: The id of the task.
+        epoch: The number of this run of the task, counted from 1.
+        name: Its name in paths, unique in the batch.
+        overrides: Changes to the config for this task, with ``{field}`` in them.
+        fields: The values of these fields.
     """
 
     task_id: str
@@ -91,12 +92,12 @@ class Job:
 
     @property
     def digest(self) -> str:
-        """What tells it from a job that would run otherwise."""
+        """A digest of all that determines how the job runs."""
         return _digest([self.text, [*self.files], [*self.overrides], {**self.fields}])
 
     @property
     def check_digest(self) -> str:
-        """What tells it from a job whose answer would be judged otherwise."""
+        """A digest of all that determines how the answer is judged."""
         return _digest([self.expected, self.checker])
 
 
@@ -109,35 +110,33 @@ def jobs_of(task: BatchTask, *, epochs: int, overrides: Sequence[str], checker: 
 
     Args:
         task: The task.
-        epochs: How many.
+        epochs: How many runs.
         overrides: Changes to the config, with ``{field}`` in them.
-        checker: For a task that brings none, nor an expected answer.
+        checker: Judges the answer if the task has neither a checker nor an expected answer.
 
     Raises:
-        TaskError: If one names a field that the task does not have.
+        TaskError: If an override names a field that the task does not have.
     """
     name = _name(task.id)
-    jobs: list[Job] = []
-    for epoch in range(1, epochs + 1):
-        jobs.append(
-            Job(
-                task_id=task.id,
-                epoch=epoch,
-                # as without epochs, so that more of them can be asked for later
-                name=name if epoch == 1 else f"{name}@{epoch}",
-                text=task.text,
-                files=task.files,
-                overrides=overrides,
-                fields=_used({**task.fields, "id": task.id, "epoch": epoch}, overrides),
-                expected=task.expected,
-                checker=task.checker or (checker if task.expected is None else None),
-            )
+    return [
+        Job(
+            task_id=task.id,
+            epoch=epoch,
+            # the first has the same name whatever the number of epochs, so that more can be asked for later
+            name=name if epoch == 1 else f"{name}@{epoch}",
+            text=task.text,
+            files=task.files,
+            overrides=overrides,
+            fields=_used({**task.fields, "id": task.id, "epoch": epoch}, overrides),
+            expected=task.expected,
+            checker=task.checker or (checker if task.expected is None else None),
         )
-    return jobs
+        for epoch in range(1, epochs + 1)
+    ]
 
 
 def _used(fields: Mapping[str, JsonValue], overrides: Sequence[str]) -> dict[str, JsonValue]:
-    """Those of the fields that overrides name: what else a task says does not change how it runs."""
+    """The fields that overrides name. The other fields of a task do not change how it runs."""
     used: dict[str, JsonValue] = {}
     for override in overrides:
         for name in sorted(field_names(override)):
@@ -149,7 +148,7 @@ def _used(fields: Mapping[str, JsonValue], overrides: Sequence[str]) -> dict[str
 
 
 def _name(task_id: str) -> str:
-    """What paths call a task: no two tasks share it, also where letters of both cases are the same."""
+    """The name of a task in paths, which differs from those of all other tasks, also if the file system ignores case."""
     if _PLAIN_NAME.fullmatch(task_id):
         return task_id
     readable = re.sub(r"[^a-z0-9._-]+", "-", task_id.lower()).strip("-.")[:40]
@@ -165,17 +164,17 @@ def read_tasks(
     """Read tasks. Blocks.
 
     Args:
-        source: The path of a file, which is CSV if its name ends so, and else has a JSON object on each line; ``-`` for
-            JSON lines from standard input; or the tasks themselves, as JSON has them.
+        source: The path of a CSV file, or of a file with a JSON object on each line; ``-`` for JSON lines from standard
+            input; or the tasks themselves, as JSON data.
         stdin: Standard input.
-        allow_outside_files: Let tasks have files that are outside the directory of the tasks file. Where there is no such
-            file, that is the working directory.
+        allow_outside_files: Whether tasks may name files outside the directory of the tasks file, or outside the working
+            directory if there is no such file.
 
     Returns:
-        The tasks, and the lines that are none.
+        The tasks, and the lines that are not tasks.
 
     Raises:
-        SettingError: If they cannot be read at all.
+        SettingError: If the source cannot be read at all.
     """
     tasks: dict[str, BatchTask] = {}
     broken: list[BrokenLine] = []
@@ -229,7 +228,7 @@ def _json_lines(file: Any) -> Iterator[tuple[int, object]]:
         if not line.strip():
             continue
         try:
-            yield number, exact_json.loads(line.decode())
+            yield number, parse_exact_json(line.decode())
         except UnicodeDecodeError:
             yield number, TaskError("it is not in UTF-8")
         except (ValueError, RecursionError) as error:
@@ -248,7 +247,7 @@ def _csv_lines(file: Any) -> Iterator[tuple[int, object]]:
         except UnicodeDecodeError:
             raise SettingError(f"line {began} of the tasks is not in UTF-8") from None
         except csv.Error as error:
-            # what a quote that is not closed has swallowed is lost with it
+            # the lines after an unclosed quote are lost with it
             yield began, TaskError(f"it is no CSV: {error}")
             began = reader.line_num + 1
             continue
@@ -271,7 +270,7 @@ def _csv_lines(file: Any) -> Iterator[tuple[int, object]]:
 def _record(header: Sequence[str], row: Sequence[str]) -> dict[str, object]:
     record: dict[str, object] = dict(zip(header, row, strict=True))
     for name in ("id", "expected", "checker"):
-        # an empty field says nothing
+        # an empty field is a missing one
         if record.get(name) == "":
             del record[name]
     record["files"] = [name.strip() for name in str(record.get("files") or "").split(";") if name.strip()]
@@ -295,8 +294,8 @@ def _task(record: object, number: int, folder: Path, allow_outside_files: bool) 
     expected = fields.get("expected")
     files = _files(fields.get("files"), folder, allow_outside_files)
     own = {name: value for name, value in fields.items() if name not in _OURS}
-    told: dict[str, JsonValue] = {**own, "text": text, "expected": expected, "files": [*files]}
-    return BatchTask(task_id, text.strip(), files, expected, checker, told, number)
+    shown: dict[str, JsonValue] = {**own, "text": text, "expected": expected, "files": [*files]}
+    return BatchTask(task_id, text.strip(), files, expected, checker, shown, number)
 
 
 def _files(given: object, folder: Path, allow_outside: bool) -> Sequence[str]:
@@ -311,7 +310,7 @@ def _files(given: object, folder: Path, allow_outside: bool) -> Sequence[str]:
         path = folder / each
         if not os.path.exists(path):
             raise TaskError(f"there is no file {path}")
-        # where links lead counts: they may have come with the tasks
+        # links are followed, as they may have come with the tasks
         if not allow_outside and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
             raise TaskError(
                 f"{path} is outside {folder.absolute()}, the directory of the tasks; --allow-outside-files, or "
@@ -319,3 +318,46 @@ def _files(given: object, folder: Path, allow_outside: bool) -> Sequence[str]:
             )
         files.append(str(path))
     return files
+
+
+def parse_exact_json(text: str) -> Any:
+    """Read JSON whose whole numbers keep all their digits, and whose objects have each key once.
+
+    A whole number that a ``float`` would change becomes an ``int``, even if it is written with a fraction or an exponent.
+
+    Raises:
+        ValueError: If the text is not JSON, an object has a key twice, or a ``float`` would make a number whole or infinite.
+        RecursionError: If it is nested too deeply.
+    """
+    return json.loads(
+        text, parse_float=_exact_number, parse_constant=_refuse_constant, object_pairs_hook=_without_doubles
+    )
+
+
+def whole_number(number: float) -> int | float:
+    """An ``int`` for a ``float`` that is a whole number, with the digits that JSON shows: 1e23 becomes 10**23."""
+    return int(Decimal(repr(number))) if number.is_integer() else number
+
+
+def _exact_number(text: str) -> int | float:
+    number = float(text)
+    if math.isinf(number) or (number == 0 and text.lower().partition("e")[0].strip("-0.")):
+        raise ValueError(f"the number {text[:40]} is out of range")
+    if not number.is_integer() or number == 0 or (exact := Decimal(text)) == Decimal(repr(number)):
+        return number
+    if exact != exact.to_integral_value():
+        raise ValueError(f"the number {text[:40]} is nearly whole, and has more digits than are kept")
+    return int(exact)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key[:40]!r} is there twice")
+        found[key] = value
+    return found

@@ -1,35 +1,27 @@
-"""What a worker and its batch have in common, and the limits of both."""
+"""What workers report to the driver of their batch, and the limits that it sets to all of them together."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from autogen_core.models import RequestUsage
-
-from codeact_team.agents.ledger import Price
+from codeact_team.core.accounting import ModelUsage
 from codeact_team.errors import SettingError
 
 OUT_OF_BUDGET = "the budget of the batch is used up"
-"""How the reason begins for which a run is broken off, whose work goes on when the batch may spend more."""
+"""The beginning of the reason for which a run is interrupted, and which a higher limit would let resume."""
 
 
 @dataclass(frozen=True)
-class Begun:
-    """A run begins, or goes on; then what it has spent before is told again."""
-
-
-@dataclass(frozen=True)
-class Called:
-    """A model was asked.
+class CallEnded:
+    """A model call has ended.
 
     Attributes:
-        is_limited: Whether its server had too many requests.
-        retry_after: How many seconds it wants to be left alone then, where it says so.
-        tokens: What the call has used.
+        is_limited: Whether the server refused it because of too many requests.
+        retry_after: Seconds that the server wants to be left alone then, where it says so.
+        tokens: How many the call used.
     """
 
     is_limited: bool = False
@@ -38,72 +30,69 @@ class Called:
 
 
 @dataclass(frozen=True)
-class Spent:
-    """Tokens were spent, be it now or, as a journal knows, before."""
-
-    model: str
-    prompt_tokens: int
-    completion_tokens: int
-
-
-@dataclass(frozen=True)
-class Retried:
-    """Something is tried again after ``seconds``, as what is around it has failed."""
+class RetryPlanned:
+    """A part of a task will be retried after ``seconds``, as its infrastructure failed for ``reason``."""
 
     reason: str
     seconds: float
 
 
 @dataclass(frozen=True)
-class Noted:
-    """Something was logged for the person."""
+class NoticeLogged:
+    """Something was logged for a person, at the level ``note`` or ``warning``."""
 
     level: str
     text: str
 
 
-Told = Begun | Called | Spent | Retried | Noted
-_KINDS: dict[str, type[Told]] = {kind.__name__: kind for kind in (Begun, Called, Spent, Retried, Noted)}
+Report = CallEnded | ModelUsage | RetryPlanned | NoticeLogged
+"""What a worker reports about a job. A usage is that of all calls of its run so far, those from the journal included."""
+_KINDS: dict[str, type[Report]] = {
+    kind.__name__: kind for kind in (CallEnded, ModelUsage, RetryPlanned, NoticeLogged)
+}
 
 
-class Host(Protocol):
-    """The driver, for a worker."""
+class DriverInterface(Protocol):
+    """The driver, as its workers call it."""
 
     async def admit(self, job: str) -> str | None:
-        """Wait until a model may be asked; why none may be asked any more, if so. :class:`Called` has to follow.
+        """Wait until a model call may begin. A report of its end, :class:`CallEnded`, has to follow.
 
         Args:
-            job: The name of the job that asks.
+            job: The name of the job that makes the call.
+
+        Returns:
+            Why no model may be called any more; ``None`` if this call may begin.
         """
         ...
 
     async def holds(self, job: str, lease: str) -> bool:
-        """Whether a lease of a job, as :attr:`Lease.written` has it, is the newest.
+        """Whether a lease of a job is still the newest.
 
         Args:
             job: The name of the job.
-            lease: What its worker was given.
+            lease: The lease of its worker, as :attr:`Lease.written` has it.
         """
         ...
 
-    def tell(self, job: str, told: Told) -> None:
-        """Take what a worker tells of a job."""
+    def report(self, job: str, report: Report) -> None:
+        """Take a report about a job; one that is about none has an empty name."""
         ...
 
 
-def dump(told: Told) -> dict[str, Any]:
-    """What is told, as JSON."""
-    return {"kind": type(told).__name__, **asdict(told)}
+def dump_report(report: Report) -> dict[str, Any]:
+    """A report as JSON data."""
+    return {"kind": type(report).__name__, **asdict(report)}
 
 
-def load(data: dict[str, Any]) -> Told:
-    """What was dumped."""
+def load_report(data: dict[str, Any]) -> Report:
+    """The report that was dumped."""
     return _KINDS[data["kind"]](**{name: value for name, value in data.items() if name != "kind"})
 
 
 _WINDOW = 60.0
 _PAUSE = 1.0
-"""Seconds for which a server is left alone that has too many requests, and does not say for how long; then twice that."""
+"""Seconds for which a server with too many requests is left alone if it does not say how long; doubled each time."""
 _LONGEST_PAUSE = 60.0
 
 
@@ -112,14 +101,14 @@ class BatchLimits:
     """What all tasks of a batch together may use. ``None`` is no limit.
 
     Attributes:
-        max_tokens: Tokens of all calls of models.
-        max_cost: Money for them, by the prices of the config's budget.
-        max_requests: Calls of models at the same time.
-        requests_per_minute: Calls that begin within any minute.
-        tokens_per_minute: Tokens that are used within any minute, as far as that is known before.
+        max_tokens: Tokens of all model calls.
+        max_cost: Money for all model calls, by the prices of the config's budget.
+        max_requests: Model calls at the same time.
+        requests_per_minute: Model calls that begin within any minute.
+        tokens_per_minute: Tokens used within any minute, as far as that can be foreseen.
 
     Raises:
-        SettingError: If one is not above 0.
+        SettingError: If a limit is not above 0.
     """
 
     max_tokens: int | None = None
@@ -134,61 +123,47 @@ class BatchLimits:
                 raise SettingError(f"{name}: {limit} is not above 0")
 
 
-class Ledger:
-    """What a batch has spent.
+class BatchLedger:
+    """What the model calls of all tasks have used, and whether they may use more.
 
     Args:
-        limits: What it may spend.
-        prices: Of models, by their names.
-        currency: Of the prices.
+        limits: The limits of the batch.
+        currency: The currency of the prices; ``None`` where models have no prices.
 
     Attributes:
-        tokens: What was spent so far.
+        tokens: The number of tokens so far.
     """
 
-    def __init__(self, limits: BatchLimits, prices: Mapping[str, Price], currency: str) -> None:
+    def __init__(self, limits: BatchLimits, currency: str | None) -> None:
         self._limits = limits
-        self._prices = prices
         self.currency = currency
-        self._jobs: dict[str, tuple[int, float]] = {}
-        """What each job has spent that is under way."""
+        self._jobs: dict[str, ModelUsage] = {}
+        """The usage, as entered, of each job that is not finished."""
         self.tokens = 0
         self._cost = 0.0
 
     @property
     def cost(self) -> float | None:
-        """What that has cost; ``None`` where there are no prices."""
-        return round(self._cost, 9) if self._prices else None
+        """The money so far; ``None`` where models have no prices."""
+        return None if self.currency is None else round(self._cost, 9)
 
     def add(self, tokens: int, cost: float | None) -> None:
-        """Enter what was spent before."""
+        """Add what a job has used that was finished before."""
         self.tokens += tokens
         self._cost += cost or 0.0
 
-    def begin(self, job: str) -> None:
-        """Let a job begin, or begin once more: it tells again what it has spent before."""
-        tokens, cost = self._jobs.pop(job, (0, 0.0))
-        self.tokens -= tokens
-        self._cost -= cost
-        self._jobs[job] = 0, 0.0
+    def enter(self, job: str, usage: ModelUsage) -> None:
+        """Enter what a job has used in all. It replaces what was entered for the job before."""
+        before = self._jobs.get(job, ModelUsage())
+        self._jobs[job] = usage
+        self.add(usage.tokens - before.tokens, usage.cost - before.cost)
 
-    def enter(self, job: str, spent: Spent) -> None:
-        """Enter what was spent."""
-        price = self._prices.get(spent.model)
-        usage = RequestUsage(spent.prompt_tokens, spent.completion_tokens)
-        cost = 0.0 if price is None else price.of(usage)
-        tokens = usage.prompt_tokens + usage.completion_tokens
-        known = self._jobs.get(job, (0, 0.0))
-        self._jobs[job] = known[0] + tokens, known[1] + cost
-        self.tokens += tokens
-        self._cost += cost
-
-    def end(self, job: str) -> None:
-        """What a job has spent will not change any more."""
+    def finish(self, job: str) -> None:
+        """Keep what a job has used for good."""
         self._jobs.pop(job, None)
 
     def refusal(self) -> str | None:
-        """Why nothing more may be spent; ``None`` if something may."""
+        """Why no more may be used; ``None`` if more may."""
         limits = self._limits
         if limits.max_tokens is not None and self.tokens >= limits.max_tokens:
             return f"{OUT_OF_BUDGET}: {self.tokens:,} of {limits.max_tokens:,} tokens"
@@ -198,26 +173,26 @@ class Ledger:
 
 
 class RateLimit:
-    """Lets calls of models begin, in the order in which they ask. A server with too many requests makes all of them wait.
+    """Admits model calls, first come, first served. A server with too many requests makes all of them wait.
 
-    After that, half as many calls may be under way as were then, and one more for each that succeeds.
+    After such a pause, half as many calls may be under way as before it, and one more for each call that succeeds.
 
     Args:
-        limits: What is allowed.
+        limits: The limits of the batch.
     """
 
     def __init__(self, limits: BatchLimits) -> None:
         self._limits = limits
         self._waiting: deque[tuple[str, asyncio.Future[None]]] = deque()
         self._under_way: Counter[str] = Counter()
-        """Calls, by their job."""
+        """The number of calls by job."""
         self._began: deque[float] = deque()
         self._used: deque[tuple[float, int]] = deque()
         self._mean_tokens = 0.0
         self._paused_until = 0.0
         self._pause = _PAUSE
         self._at_once: int | None = None
-        """How many calls may be under way after a server had too many."""
+        """How many calls may be under way since a server had too many requests."""
         self._timer: asyncio.TimerHandle | None = None
 
     async def admit(self, job: str) -> None:
@@ -229,11 +204,11 @@ class RateLimit:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.called(job, Called())
+                self.ended(job, CallEnded())
             raise
 
-    def called(self, job: str, called: Called) -> None:
-        """A call has ended."""
+    def ended(self, job: str, call: CallEnded) -> None:
+        """Note that a call of a job has ended."""
         if job not in self._under_way:
             return
         now = asyncio.get_running_loop().time()
@@ -241,23 +216,23 @@ class RateLimit:
         self._under_way[job] -= 1
         if not self._under_way[job]:
             del self._under_way[job]
-        if called.tokens:
-            self._used.append((now, called.tokens))
-            self._mean_tokens += (called.tokens - self._mean_tokens) / min(100, len(self._used))
-        if called.is_limited:
-            # those that were under way then may be told the same
+        if call.tokens:
+            self._used.append((now, call.tokens))
+            self._mean_tokens += (call.tokens - self._mean_tokens) / min(100, len(self._used))
+        if call.is_limited:
+            # the other calls that were under way are probably refused, too
             if now >= self._paused_until:
                 self._at_once = max(1, under_way // 2)
                 self._pause = min(_LONGEST_PAUSE, self._pause * 2)
-            wait = self._pause / 2 if called.retry_after is None else called.retry_after
+            wait = self._pause / 2 if call.retry_after is None else call.retry_after
             self._paused_until = max(self._paused_until, now + wait)
-        elif called.tokens and self._at_once is not None:
+        elif call.tokens and self._at_once is not None:
             self._at_once += 1
             self._pause = _PAUSE
         self._pump()
 
     def lost(self, job: str) -> None:
-        """Whoever ran a job is gone, with the calls that were under way."""
+        """Note that the worker of a job is gone, with the calls of the job."""
         self._under_way.pop(job, None)
         self._pump()
 
@@ -283,7 +258,7 @@ class RateLimit:
             turn.set_result(None)
 
     def _wait(self, now: float) -> float | None:
-        """Seconds until the next call may begin; ``None`` for when another one has ended."""
+        """Seconds until the next call may begin; ``None`` if another one has to end first."""
         limits, under_way = self._limits, self._under_way.total()
         while self._began and self._began[0] <= now - _WINDOW:
             self._began.popleft()

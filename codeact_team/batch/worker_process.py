@@ -1,7 +1,6 @@
-"""The program of a worker process: jobs come in on standard input, and what becomes of them goes out on standard output.
+"""A worker that serves a driver in another process: as a program of its own, or in the process of a Ray actor.
 
-It does not outlive its driver: the kernel kills it then, and where it cannot, the end of its input does. Its sandboxes end
-with it.
+It does not outlive its driver, nor do its sandboxes outlive it.
 """
 
 from __future__ import annotations
@@ -19,11 +18,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from codeact_team.batch.job_configs import WorkerSettings
+from codeact_team.batch.carrying import PARTS, Arrivals, packed, remove_job
+from codeact_team.batch.child_process import Message, MessageChannel, connect_to_parent, take_standard_streams
 from codeact_team.batch.leases import Lease, LeaseFiles
-from codeact_team.batch.messages import PARTS, Arrivals, RemoteHost, frame, pieces_of, read_frame, remove
-from codeact_team.batch.processes import end_with_parent, opened, own_streams
-from codeact_team.batch.throttle import Noted
+from codeact_team.batch.remote_worker import RemoteDriver
+from codeact_team.batch.settings import WorkerSettings
+from codeact_team.batch.throttle import NoticeLogged
 from codeact_team.batch.worker import Worker
 from codeact_team.core.redaction import without_secrets
 from codeact_team.errors import CodeActTeamError
@@ -31,73 +31,35 @@ from codeact_team.sandbox.temporary import TemporaryDirectory
 from codeact_team.telemetry.exporting import exporting
 
 
-class _Notes:
-    """Tells the driver what is for the person, from whatever thread."""
+async def serve(channel: MessageChannel) -> None:
+    """Run the jobs that a driver sends, until it has no more.
 
-    def __init__(self, host: RemoteHost) -> None:
-        self._host = host
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
+    It changes the working directory, the logging and the warnings of this process, and ends the process where the driver
+    is gone, or another worker has taken over a job.
 
-    def note(self, level: str, text: str) -> None:
-        if threading.get_ident() == self._thread:
-            self._host.tell("", Noted(level, text))
-        else:
-            self._loop.call_soon_threadsafe(self._host.tell, "", Noted(level, text))
-
-
-class _Notices(logging.Handler):
-    def __init__(self, notes: _Notes) -> None:
-        super().__init__(logging.INFO)
-        self._notes = notes
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._notes.note("warning" if record.levelno >= logging.WARNING else "note", record.getMessage())
-
-
-class _Output:
-    """What goes to the driver."""
-
-    def __init__(self, writer: asyncio.StreamWriter) -> None:
-        self._writer = writer
-
-    def send(self, message: dict[str, Any]) -> None:
-        self._writer.write(frame(message))
-
-    async def carry(self, directory: Path, job: str) -> None:
-        """Send what there is of a job, no faster than it is taken."""
-        for piece in pieces_of(directory, job):
-            self.send(piece)
-            await self._writer.drain()
-
-
-async def _serve(incoming: int, outgoing: int) -> None:
-    reader, writer = await opened(incoming, outgoing)
-    if (place := await read_frame(reader)) is None:
+    Args:
+        channel: Reaches the driver.
+    """
+    if (message := await channel.receive()) is None:
         return
-    end_with_parent(place)
-    if (message := await read_frame(reader)) is None:
-        return
-    settings, output = WorkerSettings(**message["begin"]), _Output(writer)
-    host = RemoteHost(output.send)
-    notes = _Notes(host)
-    _tell_notices(notes)
-    with exporting(partial(notes.note, "warning"), without_secrets), _kept_elsewhere(settings) as directory:
+    settings, driver = WorkerSettings.load(message["begin"]), RemoteDriver(channel.send)
+    notices = _Notices(driver)
+    notices.install()
+    with exporting(partial(notices.send, "warning"), without_secrets), _own_directory(settings) as directory:
         try:
-            async with Worker(settings, host, directory=directory, end=_end) as worker:
-                # what is there now stays: the collector need not go through it again and again
+            async with Worker(settings, driver, directory=directory, end=_end_process) as worker:
+                # the garbage collector need not visit again and again what stays
                 gc.freeze()
-                output.send({"ready": {"sees_directory": directory is None}})
-                await _work(worker, host, output, reader, directory)
+                channel.send({"ready": {"sees_directory": directory is None}})
+                await _Service(channel, worker, driver, directory).work()
         except CodeActTeamError as error:
-            output.send({"unfit": str(error)})
-            await writer.drain()
-    writer.close()
+            channel.send({"unfit": str(error)})
+        await channel.drained()
 
 
 @contextmanager
-def _kept_elsewhere(settings: WorkerSettings) -> Generator[Path | None]:
-    """A directory for runs, if this machine has none of those that the driver works in."""
+def _own_directory(settings: WorkerSettings) -> Generator[Path | None]:
+    """A temporary directory for runs; ``None`` if this machine sees the directory of the batch."""
     sees = LeaseFiles(Path(settings.working_directory, settings.directory)).is_seen(settings.token)
     is_here = os.path.isdir(settings.working_directory)
     if is_here:
@@ -108,7 +70,7 @@ def _kept_elsewhere(settings: WorkerSettings) -> Generator[Path | None]:
     own = TemporaryDirectory()
     try:
         if not is_here:
-            # one that no other machine has: runs that were made in it can go on there
+            # no other machine has a directory of this name, so runs that name it as theirs can resume in it
             os.chdir(own.path)
         for part in PARTS:
             os.mkdir(os.path.join(own.path, part), 0o700)
@@ -118,70 +80,113 @@ def _kept_elsewhere(settings: WorkerSettings) -> Generator[Path | None]:
         own.remove()
 
 
-async def _work(
-    worker: Worker, host: RemoteHost, output: _Output, reader: asyncio.StreamReader, directory: Path | None
-) -> None:
-    jobs = set[asyncio.Task[None]]()
-    arrivals = None if directory is None else Arrivals(directory)
+class _Service:
+    """Answers the messages of a driver.
 
-    async def run(job: dict[str, Any], lease: dict[str, Any]) -> None:
-        result = await worker.run(job, Lease(**lease))
-        if directory is not None:
-            await output.carry(directory, job["name"])
-            remove(directory, job["name"])
-        output.send({"done": job["name"], "result": result})
+    Args:
+        channel: Reaches it.
+        worker: Runs its jobs.
+        driver: Its answers go here.
+        directory: Where runs are kept; ``None`` for the directory of the batch.
+    """
 
-    while (message := await read_frame(reader)) is not None:
-        if "run" in message:
-            if arrivals is not None:
-                arrivals.settle(message["run"]["name"])
-            jobs.add(task := asyncio.create_task(run(message["run"], message["lease"])))
-            task.add_done_callback(_ended(jobs))
-        elif "answer" in message:
-            host.answer(message)
-        elif "carried" in message:
-            if arrivals is not None:
-                arrivals.take(message)
-        else:
-            worker.stop()
-    if jobs:
-        # nobody is there for whom they could go on
-        _end()
+    def __init__(
+        self, channel: MessageChannel, worker: Worker, driver: RemoteDriver, directory: Path | None
+    ) -> None:
+        self._channel = channel
+        self._worker = worker
+        self._driver = driver
+        self._directory = directory
+        self._arrivals = None if directory is None else Arrivals(directory)
+        self._jobs: set[asyncio.Task[None]] = set()
+
+    async def work(self) -> None:
+        """Answer messages until there are no more."""
+        while (message := await self._channel.receive()) is not None:
+            if "run" in message:
+                task = asyncio.create_task(self._run(message["run"], Lease(**message["lease"])))
+                self._jobs.add(task)
+                task.add_done_callback(self._ended)
+            elif "answer" in message:
+                self._driver.take_answer(message)
+            elif "carried" in message:
+                if self._arrivals is not None:
+                    self._arrivals.add(message["carried"], message["data"])
+            else:
+                self._worker.stop()
+        if self._jobs:
+            # the driver is gone, so nobody would take their results
+            _end_process()
+
+    async def _run(self, job: Message, lease: Lease) -> None:
+        name = job["name"]
+        if self._arrivals is not None:
+            self._arrivals.settle(name)
+        result = await self._worker.run(job, lease)
+        if self._directory is not None:
+            for chunk in packed(self._directory, name):
+                self._channel.send({"carried": name, "data": chunk})
+                await self._channel.drained()
+            remove_job(self._directory, name)
+        self._channel.send({"done": name, "result": result})
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._jobs.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # a fault of this program; the driver lets another worker try
+            logging.getLogger(__name__).error("a worker failed", exc_info=error)
+            sys.excepthook(type(error), error, error.__traceback__)
+            _end_process()
 
 
-def _end() -> None:
+def _end_process() -> None:
     os._exit(1)
 
 
-def _ended(jobs: set[asyncio.Task[None]]) -> Any:
-    def forget(task: asyncio.Task[None]) -> None:
-        jobs.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            # a fault of this program; its driver lets another worker try
-            logging.getLogger(__name__).error("a worker failed", exc_info=error)
-            sys.excepthook(type(error), error, error.__traceback__)
-            _end()
+class _Notices(logging.Handler):
+    """Sends the driver what this package logs for a person, from whatever thread."""
 
-    return forget
+    def __init__(self, driver: RemoteDriver) -> None:
+        super().__init__(logging.INFO)
+        self._driver = driver
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
 
+    def install(self) -> None:
+        """Take over the log records of this package, and the warnings for users."""
+        ours = logging.getLogger("codeact_team")
+        ours.setLevel(logging.INFO)
+        ours.addHandler(self)
+        logging.getLogger().addHandler(logging.NullHandler())
+        warnings.showwarning = self._show_warning
 
-def _tell_notices(notes: _Notes) -> None:
-    ours = logging.getLogger("codeact_team")
-    ours.setLevel(logging.INFO)
-    ours.addHandler(_Notices(notes))
-    logging.getLogger().addHandler(logging.NullHandler())
+    def emit(self, record: logging.LogRecord) -> None:
+        self.send("warning" if record.levelno >= logging.WARNING else "note", record.getMessage())
 
-    def show(message: Warning | str, category: type[Warning], *place: object) -> None:
+    def send(self, level: str, text: str) -> None:
+        """Send a notice.
+
+        Args:
+            level: ``note`` or ``warning``.
+            text: For a person.
+        """
+        report: Any = partial(self._driver.report, "", NoticeLogged(level, text))
+        if threading.get_ident() == self._thread:
+            report()
+        else:
+            self._loop.call_soon_threadsafe(report)
+
+    def _show_warning(self, message: Warning | str, category: type[Warning], *_: object) -> None:
         if issubclass(category, UserWarning):
-            notes.note("warning", str(message))
+            self.send("warning", str(message))
 
-    warnings.showwarning = show
+
+async def _serve_parent(incoming: int, outgoing: int) -> None:
+    channel = await connect_to_parent(incoming, outgoing)
+    await serve(channel)
+    await channel.close_output()
 
 
 def main() -> None:
-    """Run jobs until there is nobody to run them for."""
-    asyncio.run(_serve(*own_streams()))
-
-
-if __name__ == "__main__":
-    main()
+    """Run jobs of the parent process, until there are no more."""
+    asyncio.run(_serve_parent(*take_standard_streams()))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
@@ -15,14 +14,14 @@ from codeact_team.batch.results import (
     BatchNoted,
     BatchResult,
     LineBroken,
-    Outcome,
     Share,
     TaskEnded,
+    TaskOutcome,
     TaskResult,
     TaskRetried,
 )
+from codeact_team.batch.settings import BatchSettings
 from codeact_team.cli.json_lines import print_json
-from codeact_team.cli.prompts import read_file
 from codeact_team.cli.screen import Level, Screen
 from codeact_team.cli.signals import ENDED_BY, handling_signals
 from codeact_team.core.effects import Event, Listener
@@ -30,9 +29,9 @@ from codeact_team.core.events import VERSION, dump
 from codeact_team.core.visibility import cut, visible
 
 _MARKS = {
-    Outcome.ACCEPTED: ("✓", "green"),
-    Outcome.NOT_ACCEPTED: ("✗", "yellow"),
-    Outcome.PARKED: ("…", "cyan"),
+    TaskOutcome.ACCEPTED: ("✓", "green"),
+    TaskOutcome.NOT_ACCEPTED: ("✗", "yellow"),
+    TaskOutcome.PARKED: ("…", "cyan"),
 }
 _FAILED = ("✗", "red")
 _MAX_REASON = 200
@@ -40,14 +39,12 @@ _MAX_REASON = 200
 
 
 def batch_command(
-    screen: Screen, config: str, tasks: str, *, checker: Path | None, as_json: bool, **settings: Any
+    screen: Screen, config: str, tasks: str, out: Path, settings: BatchSettings, *, as_json: bool
 ) -> int:
-    """Run a batch, print what happens and at last what came of it, and return the exit code."""
+    """Run a batch, and print its events and its result; returns the exit code."""
     listener: Listener = _JsonLines() if as_json else _Progress(screen)
     try:
-        code = None if checker is None else read_file(checker, "the checker")
-        batch = Batch(config, tasks, checker=code, listeners=[listener], **settings)
-        result = asyncio.run(_stoppable(batch))
+        result = asyncio.run(_stoppable(Batch(config, tasks, out, settings, listeners=[listener])))
     finally:
         if isinstance(listener, _Progress):
             listener.close()
@@ -78,10 +75,7 @@ class _JsonLines:
 
 
 class _Progress:
-    """A listener that prints a line for each result.
-
-    On a terminal it shows how far the batch is, and prints only what is not as it should be.
-    """
+    """A listener that prints a line for each result; on a terminal a progress bar, and lines for failures only."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
@@ -116,7 +110,7 @@ class _Progress:
                 pass
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Remove the progress bar."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -139,10 +133,10 @@ class _Progress:
     def _end(self, event: TaskEnded) -> None:
         result = event.result
         self._done += 1
-        self._counts["accepted"] += result.outcome is Outcome.ACCEPTED
-        self._counts["failed"] += result.outcome is Outcome.FAILED
+        self._counts["accepted"] += result.outcome is TaskOutcome.ACCEPTED
+        self._counts["failed"] += result.outcome is TaskOutcome.FAILED
         mark, style = _MARKS.get(result.outcome, _FAILED)
-        said = " · ".join([_named(result.id, result.epoch), *_told(result)])
+        said = " · ".join([_named(result.id, result.epoch), *_described(result)])
         if self._bar is None:
             self._screen.text(f"{self._done}/{self._all} {mark} {said}")
             return
@@ -170,16 +164,16 @@ class _Progress:
             self._screen.text(" · ".join(f"pass@{k} {value:.1%}" for k, value in result.pass_at.items()))
         self._screen.text(" · ".join(spent))
         self._screen.text(f"results: {result.directory}/results.jsonl")
-        self._tell_how_to_go_on(result)
+        self._show_next_steps(result)
 
-    def _tell_how_to_go_on(self, result: BatchResult) -> None:
+    def _show_next_steps(self, result: BatchResult) -> None:
         if result.left and result.signal is None and result.stop_reason is not None:
             self._screen.notice("warning", result.stop_reason)
         if result.left:
             self._screen.notice("note", "the same command goes on with what is not done")
         elif result.transient:
             self._screen.notice("note", "the same command tries again what has failed")
-        if result.outcomes.get(Outcome.PARKED):
+        if result.outcomes.get(TaskOutcome.PARKED):
             run = f"{result.directory}/runs/ID"
             self._screen.notice(
                 "note", f"to answer what is parked: codeact-team answer {run}; then the same command"
@@ -190,15 +184,15 @@ def _named(task_id: str, epoch: int) -> str:
     return visible(task_id) if epoch == 1 else f"{visible(task_id)} #{epoch}"
 
 
-def _told(result: TaskResult) -> list[str]:
-    told = [result.outcome.value]
+def _described(result: TaskResult) -> list[str]:
+    parts = [result.outcome.value]
     if result.correct is not None:
-        told.append("right" if result.correct else "wrong")
+        parts.append("right" if result.correct else "wrong")
     if result.steps:
-        told.append(f"{result.steps} step" + ("s" if result.steps > 1 else ""))
+        parts.append(f"{result.steps} step" + ("s" if result.steps > 1 else ""))
     if (reason := result.error or result.objection) is not None:
-        told.append(cut(" ".join(reason.split()), _MAX_REASON))
-    return told
+        parts.append(cut(" ".join(reason.split()), _MAX_REASON))
+    return parts
 
 
 def _share(share: Share) -> str:

@@ -144,29 +144,27 @@ def batch(
     with reported() as screen:
         if not as_json:
             screen.work()
+        from codeact_team.batch.settings import BatchSettings
         from codeact_team.batch.throttle import BatchLimits
         from codeact_team.cli.batch import batch_command
+        from codeact_team.cli.prompts import read_file
 
         with traced(screen):
-            code = batch_command(
-                screen,
-                config,
-                tasks,
-                checker=checker,
-                as_json=as_json,
-                out=out,
+            settings = BatchSettings(
                 overrides=changes_of(overrides, model, base_url, data),
                 policy=policy_of(allow, allow_unsafe),
                 allow_outside_files=allow_outside_files,
+                checker=None if checker is None else read_file(checker, "the checker"),
                 epochs=epochs,
                 seconds=timeout,
                 workers=workers,
                 concurrency=concurrency,
                 retries=retries,
-                engine=engine,
-                address=address,
                 limits=BatchLimits(
                     max_tokens, max_cost, max_requests, requests_per_minute, tokens_per_minute
                 ),
+                engine=engine,
+                address=address,
             )
+            code = batch_command(screen, config, tasks, out, settings, as_json=as_json)
         raise typer.Exit(code)

@@ -11,12 +11,12 @@ from support.openai_server import AnyReply, ScriptedServer
 
 from codeact_team.batch.batch import run_batch
 from codeact_team.batch.leases import HeldLease, Lease, LeasedRun, LeaseFiles
-from codeact_team.batch.throttle import Told
+from codeact_team.batch.throttle import Report
 from codeact_team.errors import JournalError
 from codeact_team.runs.journal.log import Log, read_log
 
 
-class NoHost:
+class NoDriver:
     """Nobody asks a driver whose files can be read."""
 
     async def admit(self, job: str) -> str | None:
@@ -25,12 +25,12 @@ class NoHost:
     async def holds(self, job: str, lease: str) -> bool:
         raise AssertionError
 
-    def tell(self, job: str, told: Told) -> None:
+    def report(self, job: str, report: Report) -> None:
         raise AssertionError
 
 
 def leased(top: Path, lease: Lease) -> tuple[HeldLease, LeasedRun]:
-    held = HeldLease(lease, LeaseFiles(top), NoHost(), lambda: None)
+    held = HeldLease(lease, LeaseFiles(top), NoDriver(), lambda: None)
     return held, LeasedRun(top / "runs" / lease.job, held)
 
 

@@ -8,8 +8,8 @@ from itertools import combinations
 import pytest
 from pydantic import JsonValue
 
+from codeact_team.batch.evaluation import matches, mean_pass_at, pass_at, wilson_interval
 from codeact_team.batch.tasks import read_tasks
-from codeact_team.batch.worker import matches, mean_pass_at, pass_at, wilson_interval
 
 
 @pytest.mark.parametrize(

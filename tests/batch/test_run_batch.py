@@ -15,9 +15,10 @@ from support.small_disk import leave_free, small_disk
 from support.waiting import until
 
 from codeact_team.batch.batch import Batch, run_batch
+from codeact_team.batch.evaluation import objection_of
 from codeact_team.batch.results import BatchNoted
+from codeact_team.batch.settings import BatchSettings
 from codeact_team.batch.throttle import BatchLimits
-from codeact_team.batch.worker import objection_of
 from codeact_team.config.loading import read_config
 from codeact_team.core.effects import Event
 from codeact_team.errors import ConfigError, SettingError
@@ -341,7 +342,7 @@ async def test_a_batch_that_is_stopped_while_it_starts_begins_no_task(tmp_path: 
     async with ScriptedServer(doubling) as server:
         config = coder(server.base_url)
         config["config"]["code_executor"]["config"]["work_dir"] = "work"
-        batch = Batch(config, numbers(2), out=tmp_path / "out", workers=1, listeners=[stop])
+        batch = Batch(config, numbers(2), tmp_path / "out", BatchSettings(workers=1), listeners=[stop])
         result = await batch.run()
         assert (result.left, result.exit_code, result.signal) == (2, 143, signal.SIGTERM)
         assert not server.requests
@@ -353,7 +354,7 @@ async def test_a_checker_that_takes_long_does_not_keep_a_batch_from_stopping(tmp
     run = RunDirectory(tmp_path / "runs" / "a")
     task = {"id": "a", "text": "Go.", "checker": "import time\ntime.sleep(60 if answer else 0)"}
     async with ScriptedServer([Text("There.")]) as server:
-        batch = Batch(coder(server.base_url), [task], out=tmp_path, workers=1)
+        batch = Batch(coder(server.base_url), [task], tmp_path, BatchSettings(workers=1))
         running = asyncio.create_task(batch.run())
         await until(lambda: run.is_begun and KeptRun.read(run).state is RunState.ACCEPTED)
         assert batch.stop(signal.SIGINT)
@@ -373,7 +374,7 @@ async def test_calls_of_models_that_a_stop_has_cut_off_are_made_anew(tmp_path: P
         return Slow(seconds[0], doubling(body))
 
     async with ScriptedServer(reply) as server:
-        batch = Batch(coder(server.base_url), numbers(3), out=tmp_path, workers=1)
+        batch = Batch(coder(server.base_url), numbers(3), tmp_path, BatchSettings(workers=1))
         running = asyncio.create_task(batch.run())
         await until(lambda: len(server.requests) == 3)
         assert batch.stop(signal.SIGTERM)

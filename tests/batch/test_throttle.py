@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from codeact_team.agents.ledger import Price
-from codeact_team.batch.throttle import BatchLimits, Called, Ledger, RateLimit, Spent
+from codeact_team.batch.throttle import BatchLedger, BatchLimits, CallEnded, RateLimit
+from codeact_team.core.accounting import ModelUsage
 
 
 class _Skipping(selectors.SelectSelector):
@@ -46,7 +46,7 @@ async def call(
     await rate.admit(job)
     times.append(asyncio.get_running_loop().time())
     await asyncio.sleep(seconds)
-    rate.called(job, Called(tokens=tokens))
+    rate.ended(job, CallEnded(tokens=tokens))
 
 
 def begins(limits: BatchLimits, calls: int, **how: Any) -> list[float]:
@@ -79,19 +79,19 @@ def test_a_server_with_too_many_requests_makes_all_wait_and_fewer_call_at_once()
         loop, rate = asyncio.get_running_loop(), RateLimit(BatchLimits())
         for job in "abcd":
             await rate.admit(job)
-        rate.called("a", Called(is_limited=True, retry_after=7.0))
-        rate.called("b", Called(is_limited=True, retry_after=5.0))
+        rate.ended("a", CallEnded(is_limited=True, retry_after=7.0))
+        rate.ended("b", CallEnded(is_limited=True, retry_after=5.0))
         waiting = [asyncio.create_task(rate.admit(job)) for job in "efg"]
         await asyncio.sleep(6.9)
         assert not any(task.done() for task in waiting)
         # two of half of four are under way still
         await asyncio.sleep(1)
         assert not any(task.done() for task in waiting)
-        rate.called("c", Called(tokens=5))
+        rate.ended("c", CallEnded(tokens=5))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert [task.done() for task in waiting] == [True, True, False]
-        rate.called("d", Called(tokens=5))
+        rate.ended("d", CallEnded(tokens=5))
         await asyncio.gather(*waiting)
         assert loop.time() < 8
 
@@ -107,30 +107,31 @@ def test_what_a_dead_worker_had_under_way_is_given_back() -> None:
         rate.lost("a")
         await waiting
         # nobody can give it back twice
-        rate.called("a", Called())
+        rate.ended("a", CallEnded())
         third = asyncio.create_task(rate.admit("c"))
         await asyncio.sleep(1)
         assert not third.done()
         third.cancel()
-        rate.called("b", Called())
+        rate.ended("b", CallEnded())
         await rate.admit("d")
 
     in_virtual_time(work)
 
 
 def test_what_a_job_has_spent_counts_once_when_it_goes_on_elsewhere() -> None:
-    ledger = Ledger(BatchLimits(max_tokens=100, max_cost=1.0), {"m": Price(prompt=1e6, completion=0)}, "EUR")
+    ledger = BatchLedger(BatchLimits(max_tokens=100, max_cost=1.0), "EUR")
     ledger.add(50, 0.25)
-    ledger.begin("a")
-    ledger.enter("a", Spent("m", 0, 30))
-    ledger.begin("a")
-    assert (ledger.tokens, ledger.refusal()) == (50, None)
-    ledger.enter("a", Spent("m", 0, 30))
-    ledger.end("a")
-    ledger.begin("a")
+    ledger.enter("a", ModelUsage(completion_tokens=20))
+    ledger.enter("a", ModelUsage(completion_tokens=30))
     assert ledger.tokens == 80
-    ledger.enter("b", Spent("m", 1, 0))
+    # its journal is read from the beginning
+    ledger.enter("a", ModelUsage(completion_tokens=20))
+    assert (ledger.tokens, ledger.refusal()) == (70, None)
+    ledger.enter("a", ModelUsage(completion_tokens=30))
+    ledger.finish("a")
+    assert ledger.tokens == 80
+    ledger.enter("b", ModelUsage(prompt_tokens=1, cost=1.0))
     assert ledger.cost == pytest.approx(1.25)
     assert ledger.refusal() == "the budget of the batch is used up: 1.2500 of 1.0000 EUR"
-    ledger.enter("b", Spent("other", 0, 19))
+    ledger.enter("b", ModelUsage(prompt_tokens=1, completion_tokens=19, cost=1.0))
     assert ledger.refusal() == "the budget of the batch is used up: 100 of 100 tokens"

@@ -243,13 +243,16 @@ async def test_where_money_is_limited_a_model_without_a_price_is_not_asked(door:
 
 
 async def test_what_was_recorded_counts_and_goes_on_from_there(told: list[Event]) -> None:
-    recorded: list[dict[str, float]] = [{}, {"tokens": 5000, "seconds": 3000.0}]
+    recorded: list[dict[str, Any]] = [
+        {},
+        {"models": {"prompt_tokens": 5000, "unpriced": ["other"]}, "seconds": 3000.0},
+    ]
     read: list[Any] = []
 
     async def answer_readings(effect: Effect[Any], do: Callable[[], Awaitable[Any]]) -> Any:
         if not isinstance(effect, Reading):
             return await do()
-        outcome = {"amounts": recorded.pop(0), "unpriced": ["other"]} if recorded else effect.dump(await do())
+        outcome = recorded.pop(0) if recorded else effect.dump(await do())
         read.append(outcome)
         return effect.load(json.loads(json.dumps(outcome)))
 
@@ -258,9 +261,10 @@ async def test_what_was_recorded_counts_and_goes_on_from_there(told: list[Event]
         client = replay(says("One."), says("Two."))
         budget = BudgetTermination(max_seconds=3600, prices=PRICES) | MaxMessageTermination(3)
         await RoundRobinGroupChat([talker(client)], termination_condition=budget).run(task=TASK)
-        amounts = read[2]["amounts"]
-        assert 3000 <= amounts["seconds"] < 3600
-        assert (amounts["tokens"], read[2]["unpriced"]) == (5110, ["other"])
+        assert 3000 <= read[2]["seconds"] < 3600
+        models = read[2]["models"]
+        tokens = models["prompt_tokens"] + models["completion_tokens"]
+        assert (tokens, models["unpriced"]) == (5110, ["other"])
         recorded.append({"seconds": 3600.0})
         result = await RoundRobinGroupChat([talker(client)], termination_condition=budget).run(task=TASK)
     assert result.stop_reason is not None

@@ -21,5 +21,7 @@ def processes_below(parent: int) -> list[int]:
 def is_worker(process: int) -> bool:
     """Whether this is the process of a worker of a batch."""
     with suppress(OSError):
-        return b"codeact_team.batch.worker_process" in Path(f"/proc/{process}/cmdline").read_bytes()
+        command = Path(f"/proc/{process}/cmdline").read_bytes()
+        # Ray names the process of an actor after its class
+        return b"codeact_team.batch.worker_process" in command or b"ray::NodeWorker" in command
     return False

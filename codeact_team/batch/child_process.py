@@ -1,0 +1,179 @@
+"""Programs of this package that run as child processes, and the messages in JSON that pass through their pipes.
+
+The upper half is for the parent, the lower half for the child.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from asyncio.subprocess import PIPE, Process
+from contextlib import suppress
+from signal import SIGKILL
+from typing import Any, Protocol
+
+from codeact_team.errors import CodeActTeamError
+from codeact_team.sandbox.system.kernel import prctl
+
+Message = dict[str, Any]
+"""JSON data."""
+GRACE = 20.0
+"""Seconds that a child has to end in order."""
+_PR_SET_PDEATHSIG = 1
+
+
+class WorkerLostError(Exception):
+    """A worker has died, with all that it was doing; the text says how."""
+
+
+class MessageChannel(Protocol):
+    """One end of a connection that carries messages both ways."""
+
+    def send(self, message: Message) -> None:
+        """Send a message. One to a dead process is lost."""
+        ...
+
+    async def drained(self) -> None:
+        """Wait until the messages that were sent are on their way, so that no more than some wait in memory."""
+        ...
+
+    async def receive(self) -> Message | None:
+        """The next message; ``None`` at the end."""
+        ...
+
+
+class PipeChannel:
+    """A channel through two pipes. A message is its length in four bytes, and JSON."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    def send(self, message: Message) -> None:
+        if not self._writer.is_closing():
+            data = json.dumps(message).encode()
+            self._writer.write(len(data).to_bytes(4, "big") + data)
+
+    async def drained(self) -> None:
+        with suppress(ConnectionError):
+            await self._writer.drain()
+
+    async def receive(self) -> Message | None:
+        try:
+            size = int.from_bytes(await self._reader.readexactly(4), "big")
+            return json.loads(await self._reader.readexactly(size))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return None
+
+    async def close_output(self) -> None:
+        """Let the other end read to the end of what was sent."""
+        self._writer.close()
+        with suppress(ConnectionError):
+            await self._writer.wait_closed()
+
+
+class ChildProcess(PipeChannel):
+    """The parent's end of a channel to a child process; made by :meth:`start`."""
+
+    def __init__(self, process: Process) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        super().__init__(process.stdout, process.stdin)
+        self._process = process
+        self._has_answered = False
+
+    @classmethod
+    async def start(cls, module: str) -> ChildProcess:
+        """Run ``main`` of a module, in a process that imports from the same places as this one, and ends with it."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",
+            "-c",
+            # not by -m, so that its classes belong to the module, and not to `__main__`
+            f"from {module} import main; main()",
+            stdin=PIPE,
+            stdout=PIPE,
+            # a terminal sends its signals to the parent only, which stops its children in order
+            start_new_session=True,
+        )
+        child = cls(process)
+        child.send({"path": sys.path, "parent": os.getpid()})
+        return child
+
+    async def receive(self) -> Message:
+        """The next message.
+
+        Raises:
+            WorkerLostError: If the process was killed, or has ended after its first message.
+            CodeActTeamError: If it has ended by itself before that.
+        """
+        message = await super().receive()
+        if message is None:
+            if not self._has_answered and (code := await self._process.wait()) >= 0:
+                raise CodeActTeamError(
+                    f"a worker process has ended before it was ready, with exit code {code}"
+                )
+            raise WorkerLostError("its worker process has died")
+        self._has_answered = True
+        return message
+
+    def kill(self) -> None:
+        """Kill the process."""
+        with suppress(ProcessLookupError):
+            self._process.kill()
+
+    async def close(self) -> None:
+        """End the process: in order by the end of its input, else by force."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            await asyncio.wait_for(self._process.wait(), GRACE)
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()
+        with suppress(ConnectionError):
+            await self._process.stdin.wait_closed()
+
+
+def take_standard_streams(*, quiet: bool = False) -> tuple[int, int]:
+    """Take standard input and output for messages, and replace them, so that nothing else reads or prints there.
+
+    Args:
+        quiet: Whether standard error is replaced, too, as nothing that this program prints is for a person.
+
+    Returns:
+        The descriptors of the input and the output.
+    """
+    incoming, outgoing = os.dup(0), os.dup(1)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 0)
+    if quiet:
+        os.dup2(nowhere, 2)
+    os.dup2(2, 1)
+    os.close(nowhere)
+    return incoming, outgoing
+
+
+async def connect_to_parent(incoming: int, outgoing: int) -> PipeChannel:
+    """Connect a child to its parent, which it will not outlive.
+
+    Args:
+        incoming: The descriptor of :func:`take_standard_streams` to read from.
+        outgoing: The other one.
+    """
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(incoming, "rb", 0))
+    transport, protocol = await loop.connect_write_pipe(
+        lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), os.fdopen(outgoing, "wb", 0)
+    )
+    channel = PipeChannel(reader, asyncio.StreamWriter(transport, protocol, None, loop))
+    place = await channel.receive()
+    if sys.platform == "linux":
+        prctl(_PR_SET_PDEATHSIG, SIGKILL)
+    if place is None or os.getppid() != place["parent"]:
+        os._exit(1)
+    sys.path[:] = place["path"]
+    return channel

@@ -1,0 +1,213 @@
+"""Judges the answers of tasks, and measures how many are right."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
+from math import comb, sqrt
+from pathlib import Path
+from typing import Any
+
+from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeBlock
+from pydantic import JsonValue
+
+from codeact_team.batch.results import BatchResult, Share, TaskOutcome, TaskResult
+from codeact_team.batch.tasks import parse_exact_json, whole_number
+from codeact_team.config.components import DIRECTORY_FIELDS
+from codeact_team.config.loading import CheckedConfig
+from codeact_team.core.executor_interface import StreamingCodeExecutor
+from codeact_team.core.scope import Scope
+from codeact_team.errors import SettingError
+
+_MAX_OBJECTION = 2000
+"""Characters."""
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_FILES = "task-files"
+"""The directory of the task's files in the sandbox of a checker: no module can have this name."""
+
+
+def matches(answer: str, expected: JsonValue) -> bool:
+    """Whether an answer equals the expected one, as the same text, number, or JSON. White space around it does not matter."""
+    answer = answer.strip()
+    if isinstance(expected, str):
+        wanted = expected.strip()
+        number = _number(wanted)
+        return answer == wanted or (number is not None and _number(answer) == number)
+    try:
+        # true is not 1
+        return _normal_text(parse_exact_json(answer)) == _normal_text(expected)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _number(text: str) -> Decimal | None:
+    """The number in a text, with all its digits. Python's float would also take 1_000, digits of other scripts, and nan."""
+    try:
+        return Decimal(text) if _NUMBER.fullmatch(text) else None
+    except InvalidOperation:
+        # an exponent of twenty digits
+        return None
+
+
+def _normal_text(value: JsonValue) -> str:
+    return json.dumps(_normal(value), sort_keys=True)
+
+
+def _normal(value: Any) -> Any:
+    match value:
+        case float():
+            return whole_number(value)
+        case dict():
+            return {key: _normal(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
+        case list() | tuple():
+            return [_normal(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+        case _:
+            return value
+
+
+async def objection_of(
+    checker: str, config: CheckedConfig, *, answer: str, expected: JsonValue, files: Path
+) -> str | None:
+    """Run a checker; its error message if it rejects the answer, else ``None``.
+
+    The checker runs in a new sandbox of the first executor of the config, and rejects the answer by raising. It has the
+    variables ``answer``, ``expected`` and ``files``, the path of a directory with the files that the task made or changed.
+
+    Args:
+        checker: Python code.
+        config: The config of the task.
+        answer: The answer to be checked; hostile data.
+        expected: The expected answer, if the task has one.
+        files: The directory of the task's files on this machine; it may be missing.
+
+    Raises:
+        SettingError: If the config has no executor for it.
+        SandboxError: If the sandbox does not start.
+    """
+    async with Scope():
+        executor = _executor(config, files)
+        await executor.prepare()
+        block = CodeBlock(code=f"{_given(answer, expected, files)}\n{checker}", language="python")
+        result = await executor.execute_code_blocks([block], CancellationToken())
+    return (
+        None if result.exit_code == 0 else result.output[-_MAX_OBJECTION:].strip() or "the checker has failed"
+    )
+
+
+def _given(answer: str, expected: JsonValue, files: Path) -> str:
+    """Code that sets the variables of a checker."""
+    # as literals in ASCII, so that an answer cannot become code, and without an import, which files of the task could shadow
+    given = f"answer, expected, files = {(answer, expected, _FILES)!a}"
+    if not files.is_dir():
+        return given
+    # the directory has the name of the task, which may be that of a module; `os` is loaded already
+    return f"__import__('os').rename({files.name!a}, {_FILES!r})\n{given}"
+
+
+def _executor(config: CheckedConfig, files: Path) -> StreamingCodeExecutor:
+    part = next((part for part in config.parts if issubclass(part.component, StreamingCodeExecutor)), None)
+    if part is None:
+        raise SettingError(
+            "the checker has no sandbox to run in: the config has no code executor of codeact_team"
+        )
+
+    def change(_: type, settings: dict[str, Any]) -> None:
+        settings["data"] = [str(files)] if files.is_dir() else []
+        # not in a workspace where the task may have left files
+        for name in DIRECTORY_FIELDS:
+            settings.pop(name, None)
+
+    made = config.only(part).with_settings(change).make()
+    assert isinstance(made, StreamingCodeExecutor)
+    return made
+
+
+_Z = 1.959963984540054
+"""The number of standard deviations on both sides within which 95 % of a normal distribution lie."""
+
+
+def wilson_interval(share: float, trials: float) -> tuple[float, float]:
+    """Wilson's interval for a share, with a confidence of 95 %.
+
+    Args:
+        share: The share of successes, from 0 to 1.
+        trials: The number of independent trials, above 0.
+    """
+    spread = _Z * _Z / trials
+    middle = (share + spread / 2) / (1 + spread)
+    half = _Z * sqrt(share * (1 - share) / trials + spread / (4 * trials)) / (1 + spread)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def pass_at(k: int, samples: int, passed: int) -> float:
+    """The chance that at least one of ``k`` runs passes, by the unbiased estimator of Chen et al. (2021).
+
+    Args:
+        k: At most ``samples``.
+        samples: The number of runs.
+        passed: How many of the runs passed.
+    """
+    return 1.0 - comb(samples - passed, k) / comb(samples, k)
+
+
+def mean_pass_at(k: int, counts: Iterable[tuple[int, int]]) -> float | None:
+    """The mean of :func:`pass_at` over the tasks with at least ``k`` runs; ``None`` if there are none.
+
+    Args:
+        k: As of :func:`pass_at`.
+        counts: For each task, the number of its runs, and how many of them passed.
+    """
+    each = [pass_at(k, samples, passed) for samples, passed in counts if samples >= k]
+    return sum(each) / len(each) if each else None
+
+
+def summarize(results: Iterable[TaskResult], epochs: int) -> BatchResult:
+    """The outcomes and measures of a batch; the other fields of the result are left empty.
+
+    Args:
+        results: The results of all runs that have one.
+        epochs: How often each task is to run.
+    """
+    outcomes: Counter[str] = Counter()
+    accepted, passed, right = (defaultdict[str, list[bool]](list) for _ in range(3))
+    transient = 0
+    for result in results:
+        outcomes[result.outcome.value] += 1
+        transient += result.is_transient
+        if result.is_final:
+            accepted[result.id].append(result.outcome is TaskOutcome.ACCEPTED)
+            passed[result.id].append(result.passes)
+            if result.correct is not None:
+                right[result.id].append(result.correct)
+    counts = [(len(each), sum(each)) for each in passed.values()]
+    chances = {k: mean_pass_at(k, counts) for k in _ks(epochs)}
+    return BatchResult(
+        directory="",
+        jobs=0,
+        outcomes=dict(outcomes),
+        transient=transient,
+        wrong=sum(each.count(False) for each in right.values()),
+        accuracy=_share(right),
+        acceptance=_share(accepted),
+        pass_at={k: round(chance, 6) for k, chance in chances.items() if chance is not None},
+    )
+
+
+def _ks(epochs: int) -> list[int]:
+    """The numbers of runs for which pass@k is shown: the powers of two, and all runs."""
+    if epochs == 1:
+        return []
+    return sorted({1, *(2**power for power in range(1, epochs.bit_length()) if 2**power <= epochs), epochs})
+
+
+def _share(found: Mapping[str, Sequence[bool]]) -> Share | None:
+    if not found:
+        return None
+    # runs of the same task are not independent, so each task counts as one trial
+    value = sum(sum(each) / len(each) for each in found.values()) / len(found)
+    low, high = wilson_interval(value, len(found))
+    return Share(round(value, 6), round(low, 6), round(high, 6), len(found))

@@ -1,0 +1,110 @@
+"""The settings of a batch: those that its caller chooses, and those that every worker gets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from codeact_team.batch.throttle import BatchLimits
+from codeact_team.config.overrides import ForEvery
+from codeact_team.core.providers import Policy
+from codeact_team.errors import SettingError
+from codeact_team.runs.journal.seal import SealKey
+
+SEALED_BY = "batch"
+"""The name of the key that is derived from a user's key for batches. Workers on other machines have no other key."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSettings:
+    """How each task runs, on whatever machine.
+
+    Attributes:
+        policy: Which components the config may load; by default what the environment says.
+        seconds: Wall-clock time that a task may take; ``None`` is no limit.
+        retries: How often a task may retry when its infrastructure fails: the container engine, a connection, or a model
+            server that is overloaded.
+    """
+
+    policy: Policy = field(default_factory=Policy.from_environment)
+    seconds: float | None = None
+    retries: int = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSettings(TaskSettings):
+    """What the caller of a batch chooses.
+
+    Attributes:
+        overrides: Changes to the config, as of :func:`codeact_team.open_team`. ``{field}`` in one is replaced by the value
+            that a task has under that name.
+        allow_outside_files: Whether tasks may name files outside the directory of the tasks file.
+        checker: Python code that judges the answers of tasks with neither a checker nor an expected answer of their own.
+        epochs: How often each task runs.
+        workers: How many processes run tasks; by default one for each processor, or each node of a cluster.
+        concurrency: How many tasks run at the same time; by default eight for each worker.
+        limits: What all tasks together may use.
+        engine: Where workers run: ``local``, on this machine, or ``ray``, on the nodes of a Ray cluster.
+        address: The address of the Ray cluster; ``local`` starts one on this machine alone. By default it is
+            ``RAY_ADDRESS``, or the cluster that this machine is a node of.
+
+    Raises:
+        SettingError: If a number is too small.
+    """
+
+    overrides: Sequence[str | ForEvery] = ()
+    allow_outside_files: bool = False
+    checker: str | None = None
+    epochs: int = 1
+    workers: int | None = None
+    concurrency: int | None = None
+    limits: BatchLimits = field(default_factory=BatchLimits)
+    engine: str = "local"
+    address: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("epochs", 1), ("workers", 1), ("concurrency", 1), ("retries", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise SettingError(f"{name}: {value} is less than {least}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSettings(TaskSettings):
+    """What every worker of a batch gets; it can be written as JSON.
+
+    Attributes:
+        config: The text of the config.
+        config_name: The name of the config in error messages.
+        directory: The directory of the batch.
+        working_directory: The directory that relative paths start from.
+        token: Proves that a worker sees the directory of the batch, and not another one of the same name.
+        seal_key: The key that seals the runs, in hexadecimal digits; empty where there is none.
+    """
+
+    config: str
+    config_name: str
+    directory: str
+    working_directory: str
+    token: str = ""
+    seal_key: str = field(default="", repr=False)
+
+    @property
+    def key(self) -> SealKey | None:
+        """The key that seals the runs."""
+        return SealKey(SEALED_BY, bytes.fromhex(self.seal_key)) if self.seal_key else None
+
+    def dump(self) -> dict[str, Any]:
+        """The settings as JSON data."""
+        return _FORM.dump_python(self, mode="json")
+
+    @staticmethod
+    def load(data: Any) -> WorkerSettings:
+        """The settings that were dumped."""
+        return _FORM.validate_python(data)
+
+
+_FORM = TypeAdapter(WorkerSettings)

@@ -1,0 +1,73 @@
+"""What model calls use: tokens, and money by the prices of models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from autogen_core.models import RequestUsage
+from pydantic import BaseModel, ConfigDict, Field
+
+_MILLION = 1_000_000
+
+
+class Price(BaseModel):
+    """What a model costs, in money for a million tokens."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    prompt: float = Field(ge=0, allow_inf_nan=False)
+    """Of what it reads. AutoGen does not tell which of these tokens a server has cached, so all cost the same here."""
+    completion: float = Field(ge=0, allow_inf_nan=False)
+    """Of what it writes, thoughts included."""
+
+    def of(self, usage: RequestUsage) -> float:
+        """The cost of a call that used so many tokens."""
+        return (usage.prompt_tokens * self.prompt + usage.completion_tokens * self.completion) / _MILLION
+
+
+@dataclass
+class ModelUsage:
+    """What some model calls have used together.
+
+    Attributes:
+        prompt_tokens: Tokens that models have read.
+        completion_tokens: Tokens that models have written.
+        cost: Money, for the calls of models that have a price.
+        unpriced: The models that have no price, where others have one.
+        uncounted: How many calls have used an unknown number of tokens.
+    """
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float = 0.0
+    unpriced: list[str] = field(default_factory=list[str])
+    uncounted: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """All tokens."""
+        return self.prompt_tokens + self.completion_tokens
+
+    def add(self, model: str, usage: RequestUsage, prices: Mapping[str, Price]) -> None:
+        """Add a call.
+
+        Args:
+            model: The name of the model, as its client has it.
+            usage: The tokens of the call.
+            prices: The prices of models, by name.
+        """
+        self.prompt_tokens += usage.prompt_tokens
+        self.completion_tokens += usage.completion_tokens
+        if (price := prices.get(model)) is not None:
+            self.cost += price.of(usage)
+        elif prices and model not in self.unpriced:
+            self.unpriced.append(model)
+
+    def raise_to(self, other: ModelUsage) -> None:
+        """Raise each number that is below that of ``other``."""
+        self.prompt_tokens = max(self.prompt_tokens, other.prompt_tokens)
+        self.completion_tokens = max(self.completion_tokens, other.completion_tokens)
+        self.cost = max(self.cost, other.cost)
+        self.uncounted = max(self.uncounted, other.uncounted)
+        self.unpriced = list(dict.fromkeys([*other.unpriced, *self.unpriced]))
