@@ -177,10 +177,11 @@ class Tool:
 
     def _request(self, arguments: Sequence[Any], named: dict[str, Any]) -> bytes:
         try:
-            copies = plain(self._parameters.bind(arguments, named))
-            return b"%s%s}" % (self._head, encoded(copies))
-        except BadArgument as problem:
-            raise problem.error(self._path, self._parameters.names) from None
+            try:
+                copies = plain(self._parameters.bind(arguments, named))
+                return b"%s%s}" % (self._head, encoded(copies))
+            except BadArgument as problem:
+                raise problem.error(self._path, self._parameters.names) from None
         except KeyboardInterrupt as interrupt:
             # without the context: it is none of the code's
             raise interrupt from None
