@@ -19,7 +19,7 @@ from codeact_team.core.files import opened, resolved
 from codeact_team.core.sandbox_description import DataFile, SandboxDescription
 from codeact_team.errors import SandboxError
 from codeact_team.executors.packages.provision import Provision
-from codeact_team.executors.packages.requirements import Interpreter, Requested
+from codeact_team.executors.packages.requirements import PythonDescription, Requested
 from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.executors.workspace.directory import Quota, WorkspaceDirectory, wide_directories
 from codeact_team.executors.workspace.files import HostFiles, WorkspaceFiles, take_snapshot
@@ -59,7 +59,7 @@ class Environment(ABC):
         file = config.packages_file
         requested = Requested(tuple(config.packages), None if file is None else Path(file))
         self.packages = Provision(requested, self._make_temporary, writable=self.writable)
-        self._described: tuple[Interpreter | None, Sequence[DataFile]] | None = None
+        self._described: tuple[PythonDescription | None, Sequence[DataFile]] | None = None
 
     @property
     def relaxations(self) -> Sequence[str]:
@@ -175,7 +175,7 @@ class Environment(ABC):
             omitted_files=None if len(files) > _MAX_SEEN_FILES else 0,
         )
 
-    async def _python(self) -> Interpreter | None:
+    async def _python(self) -> PythonDescription | None:
         try:
             return await self.packages.interpreter()
         except SandboxError as error:

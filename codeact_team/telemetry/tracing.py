@@ -45,6 +45,8 @@ _CODE = "execute_code"
 """What the conventions get as the tool that runs blocks of code."""
 _RECORD = "codeact_team.run"
 """The id of the run that is recorded, by which other commands know it."""
+_SPAN = "codeact_team.span"
+"""The number by which events and the journal know what a span is of."""
 _NUMBER = context.create_key("codeact_team-span")
 _FAILED = "exit_code"
 """The error of code that ran to its end and told of a failure."""
@@ -212,6 +214,7 @@ class Tracing:
         if event.parent in self._open and _current_number() != event.parent:
             # a task that was not started by what it works for; else a span of AutoGen's may be in between
             within = self._open[event.parent].inside
+        attributes = {**attributes, _SPAN: number}
         span = self._tracer.start_span(name, within, kind, attributes, start_time=_nanoseconds(event.at))
         inside = context.set_value(_NUMBER, number, trace.set_span_in_context(span, within))
         is_frame = isinstance(event, RunBegan | TurnBegan | AttemptBegan)

@@ -20,10 +20,10 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 from support.codeact import agent_of, own_session, py
 from support.openai_server import HttpError, Json, ScriptedServer, Text
-from tracing_support import Spans, begin_of, context_of, end_of, told_of, tracing
+from tracing_support import NUMBER, Spans, begin_of, context_of, end_of, told_of, tracing
 
 from codeact_team.core.effects import Door, Effect, Event, Perform, current_door
-from codeact_team.core.events import BlockBegan, RunBegan, RunEnded
+from codeact_team.core.events import BlockBegan, RunBegan, RunEnded, ToolCallBegan
 from codeact_team.models.clients import wrap_client
 from codeact_team.runs.opening import open_team
 from codeact_team.runs.result import RunEnding
@@ -194,8 +194,10 @@ async def test_tools_that_code_calls_side_by_side_are_children_of_its_block(span
         "print(await asyncio.gather(*(tools.price.aio(one) for one in 'abc')))\n"
         "tools.price('none')"
     )
+    began: list[int] = []
     with Door() as door:
         telemetry.trace(door, str)
+        door.listen(lambda event: began.append(event.span) if isinstance(event, ToolCallBegan) else None)
         async with (
             own_session() as executor,
             ScriptedServer([Text(py(code)), Text(py("print(1)")), Text("2")]) as server,
@@ -204,6 +206,7 @@ async def test_tools_that_code_calls_side_by_side_are_children_of_its_block(span
             await agent.run(task="What do they cost?")
     block = spans.named("execute_tool execute_code")[0]
     calls = spans.named("execute_tool price")
+    assert [(call.attributes or {})[NUMBER] for call in calls] == began
     assert [spans.path(call)[-2] for call in calls] == ["execute_tool execute_code"] * 4
     assert [told_of(call).get("error.type") for call in calls] == [None, None, None, "failed"]
     assert all(begin_of(block) <= begin_of(call) <= end_of(call) <= end_of(block) for call in calls)

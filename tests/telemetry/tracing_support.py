@@ -14,6 +14,8 @@ from opentelemetry.trace import SpanContext
 _ROUNDING = 1_000
 """Nanoseconds that a time in seconds may be off."""
 
+NUMBER = "codeact_team.span"
+
 
 class Spans:
     """The spans that have ended."""
@@ -87,4 +89,5 @@ def end_of(span: ReadableSpan) -> int:
 
 
 def told_of(span: ReadableSpan) -> dict[str, object]:
-    return dict(span.attributes or {})
+    """What a span has beside its number."""
+    return {name: value for name, value in (span.attributes or {}).items() if name != NUMBER}

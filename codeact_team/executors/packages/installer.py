@@ -16,7 +16,7 @@ import uv
 from codeact_team.core.aio import to_the_end
 from codeact_team.core.redaction import without_user_info
 from codeact_team.errors import SandboxError
-from codeact_team.executors.packages.requirements import Interpreter, Requested
+from codeact_team.executors.packages.requirements import PythonDescription, Requested
 from codeact_team.sandbox.temporary import TemporaryDirectory
 
 _VARIABLES = {
@@ -112,7 +112,7 @@ _NOT_ASKED = "Using CPython"
 
 
 async def install(
-    requested: Requested, interpreter: Interpreter, directory: Path, tell: Callable[[str], None]
+    requested: Requested, interpreter: PythonDescription, directory: Path, tell: Callable[[str], None]
 ) -> None:
     """Unpack the packages and their dependencies into ``directory``.
 
@@ -153,7 +153,7 @@ async def install(
 
 
 def _arguments(
-    requested: Requested, interpreter: Interpreter, directory: Path, passing: Path
+    requested: Requested, interpreter: PythonDescription, directory: Path, passing: Path
 ) -> Sequence[str]:
     """The arguments for uv. The requirements are written to files in ``passing``."""
     options = {

@@ -24,7 +24,7 @@ from codeact_team.core.aio import Turns, to_the_end
 from codeact_team.core.atomic_files import write_whole
 from codeact_team.errors import SandboxError
 from codeact_team.executors.packages.installer import install
-from codeact_team.executors.packages.requirements import Interpreter, Requested
+from codeact_team.executors.packages.requirements import PythonDescription, Requested
 from codeact_team.sandbox.base import PACKAGES_START
 from codeact_team.sandbox.system.kernel import is_running
 
@@ -169,18 +169,18 @@ class Layers:
         names = sorted(path.stem for path in (self.root / "layers").glob("*.json"))
         return [layer for name in names if (layer := self._load(name)) is not None]
 
-    def interpreter(self, identity: str) -> Interpreter | None:
+    def interpreter(self, identity: str) -> PythonDescription | None:
         """The kept description of a Python, if there is one."""
         try:
-            return Interpreter.model_validate_json((self.root / "interpreters" / identity).read_bytes())
+            return PythonDescription.model_validate_json((self.root / "interpreters" / identity).read_bytes())
         except (OSError, ValidationError):
             return None
 
-    def keep_interpreter(self, identity: str, interpreter: Interpreter) -> None:
+    def keep_interpreter(self, identity: str, interpreter: PythonDescription) -> None:
         """Keep the description of a Python."""
         _write(self.root / "interpreters" / identity, interpreter.model_dump_json())
 
-    def find(self, requested: Requested, interpreter: Interpreter) -> Layer | None:
+    def find(self, requested: Requested, interpreter: PythonDescription) -> Layer | None:
         """The layer with the packages, if it exists.
 
         Raises:
@@ -191,7 +191,7 @@ class Layers:
     async def provide(
         self,
         requested: Requested,
-        interpreter: Interpreter,
+        interpreter: PythonDescription,
         compile_modules: Compile,
         tell: Callable[[str], None],
     ) -> Layer:
@@ -261,7 +261,7 @@ class Layers:
     async def _make(
         self,
         requested: Requested,
-        interpreter: Interpreter,
+        interpreter: PythonDescription,
         compile_modules: Compile,
         tell: Callable[[str], None],
     ) -> Layer:
@@ -276,7 +276,7 @@ class Layers:
         finally:
             await to_the_end(asyncio.to_thread(_remove, building))
 
-    def _keep(self, building: Path, interpreter: Interpreter) -> Layer:
+    def _keep(self, building: Path, interpreter: PythonDescription) -> Layer:
         packages = {
             one.metadata["Name"]: one.version for one in distributions(path=[str(building / PACKAGES)])
         }
@@ -322,7 +322,7 @@ class Layers:
         # the cache may have been moved, or tidied by hand
         return layer.model_copy(update={"path": path}) if path.is_dir() else None
 
-    def _request_path(self, requested: Requested, interpreter: Interpreter) -> Path:
+    def _request_path(self, requested: Requested, interpreter: PythonDescription) -> Path:
         return self.root / "requests" / requested.digest(interpreter)
 
     def _record_path(self, name: str) -> Path:

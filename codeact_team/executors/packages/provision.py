@@ -17,7 +17,7 @@ from codeact_team.errors import SandboxError
 from codeact_team.executors.packages.layers import Layer, Layers, files_in
 from codeact_team.executors.packages.requirements import (
     MAX_DESCRIPTION_BYTES,
-    Interpreter,
+    PythonDescription,
     Requested,
     describing,
     read_description,
@@ -119,7 +119,7 @@ class Provision:
         self._layers = layers or Layers()
         self._writable = writable
         self._held = ExitStack()
-        self._interpreter: Interpreter | None = None
+        self._interpreter: PythonDescription | None = None
         self._asking = Turns()
         self._checking: asyncio.Future[list[str]] | None = None
         self.layer: Layer | None = None
@@ -171,7 +171,7 @@ class Provision:
         """
         return self._layers.find(self._requested, await self.interpreter())
 
-    async def interpreter(self) -> Interpreter:
+    async def interpreter(self) -> PythonDescription:
         """The sandbox's Python. A temporary sandbox asks it once, and the cache directory keeps the answer.
 
         Raises:
@@ -229,7 +229,7 @@ class Provision:
             self.layer = self._interpreter = None
             self._held.close()
 
-    async def _ask(self) -> Interpreter:
+    async def _ask(self) -> PythonDescription:
         unstarted = self._make_sandbox(_NO_WORKSPACE)
         identity = hashlib.sha256((await unstarted.python_identity()).encode()).hexdigest()
         if (known := self._layers.interpreter(identity)) is not None:
@@ -255,7 +255,7 @@ class Provision:
             await to_the_end(asyncio.to_thread(directory.remove))
 
 
-async def interpreter_in(sandbox: Sandbox) -> Interpreter:
+async def interpreter_in(sandbox: Sandbox) -> PythonDescription:
     """Ask the Python of a running sandbox to describe itself.
 
     Raises:

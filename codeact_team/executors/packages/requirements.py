@@ -37,7 +37,7 @@ _GLIBCS = (17, 28, *range(31, 41))
 Word = Annotated[str, Field(max_length=200)]
 
 
-class Interpreter(BaseModel):
+class PythonDescription(BaseModel):
     """The description of a Python in a sandbox, by itself: it is checked, as everything from a sandbox.
 
     Attributes:
@@ -110,14 +110,14 @@ def describing() -> tuple[str, ...]:
     return ("-I", "-c", (resources.files(__name__.rpartition(".")[0]) / "inside" / "describe.py").read_text())
 
 
-def read_description(said: bytes) -> Interpreter:
+def read_description(said: bytes) -> PythonDescription:
     """Read the description that a Python has written.
 
     Raises:
         SandboxError: If it is none.
     """
     try:
-        return Interpreter.model_validate_json(said)
+        return PythonDescription.model_validate_json(said)
     except ValidationError:
         words = said[:300].decode(errors="replace").strip()
         raise SandboxError(f"the sandbox's Python does not say what it is, but: {words!r}") from None
@@ -368,7 +368,7 @@ class Requested:
         asked.requirements += self.requirements
         return asked
 
-    def digest(self, interpreter: Interpreter) -> str:
+    def digest(self, interpreter: PythonDescription) -> str:
         """A digest of the requirements and the kind of Python. Reads the files.
 
         Raises:

@@ -25,7 +25,7 @@ from codeact_team.tools.approvals import AskedQuestion
 from codeact_team.tools.autogen_parts import PersonInput
 
 
-class State(Enum):
+class EffectState(Enum):
     """What is known of an effect."""
 
     UNDER_WAY = auto()
@@ -66,7 +66,7 @@ class PastEffect:
     attempt: int | None
     at: float
     began: int
-    state: State = State.UNDER_WAY
+    state: EffectState = EffectState.UNDER_WAY
     ended: int = -1
     seconds: float = 0.0
     went_on: bool = False
@@ -84,12 +84,12 @@ class PastEffect:
     @property
     def is_settled(self) -> bool:
         """Whether the run knew what had become of it, and went on."""
-        return self.state is State.ANSWERED or (self.state is State.FAILED and self.went_on)
+        return self.state is EffectState.ANSWERED or (self.state is EffectState.FAILED and self.went_on)
 
     @property
     def is_not_begun(self) -> bool:
         """Whether nothing of it has been done: a person was asked first, or is what it asks, and has not answered."""
-        return self.state is State.UNDER_WAY and (self.is_for_a_person or self.waits_for is not None)
+        return self.state is EffectState.UNDER_WAY and (self.is_for_a_person or self.waits_for is not None)
 
     @property
     def is_for_a_person(self) -> bool:
@@ -104,7 +104,7 @@ Branch = tuple[str, int | None]
 
 
 @dataclass
-class Attempts:
+class PastAttempts:
     """Attempts that an agent made side by side.
 
     Attributes:
@@ -117,7 +117,7 @@ class Attempts:
 
 
 @dataclass
-class Sandbox:
+class SandboxHistory:
     """What code has left behind in one executor.
 
     Attributes:
@@ -130,7 +130,7 @@ class Sandbox:
     is_repeatable: bool = True
     lives_on: bool = False
 
-    def go_on_from(self, branch: Sandbox, attempts: Attempts) -> None:
+    def go_on_from(self, branch: SandboxHistory, attempts: PastAttempts) -> None:
         """A branch of it has taken its place, that of one of some attempts, and none of another of them."""
         others = {*attempts.numbers.values()}
         self.blocks = [block for block in self.blocks if block.attempt not in others] + branch.blocks
@@ -168,7 +168,7 @@ class Past:
         self._lines = directory.lines
         self.blobs = Blobs(directory.blobs, entry_at=self._entry)
         self.last = 0
-        self.sandboxes: dict[Branch, Sandbox] = defaultdict(Sandbox)
+        self.sandboxes: dict[Branch, SandboxHistory] = defaultdict(SandboxHistory)
         self.workspaces: dict[str, list[tuple[int, int]]] = defaultdict(list)
         self.rebuilding: set[str] = set()
         self.under_way: dict[int, PastEffect] = {}
@@ -177,9 +177,9 @@ class Past:
         # nearly all have one, and a list of one takes a tenth of the memory of a queue
         self._by_key: dict[str, list[PastEffect]] = defaultdict(list)
         self._by_asker: dict[Asker, list[PastEffect]] = defaultdict(list)
-        self._attempts: dict[tuple[str, int | None], Attempts] = {}
+        self._attempts: dict[tuple[str, int | None], PastAttempts] = {}
         """By who made them, those that were made last."""
-        self._forks: dict[int, Attempts] = {}
+        self._forks: dict[int, PastAttempts] = {}
         """All of them, by the numbers of their forks, and of each attempt."""
         self._last_asked = 0
         """The number of the last effect."""
@@ -203,7 +203,9 @@ class Past:
 
     def told(self, record: str) -> RunResumed:
         """What a person may want to know before the run goes on."""
-        answered = Counter(effect.kind for effect in self._effects.values() if effect.state is State.ANSWERED)
+        answered = Counter(
+            effect.kind for effect in self._effects.values() if effect.state is EffectState.ANSWERED
+        )
         sandboxes = [
             sandbox
             for (_, attempt), sandbox in self.sandboxes.items()
@@ -323,7 +325,7 @@ class Past:
         elif "type" in entry:
             self._take_event(entry)
         elif (n := entry.get("given")) is not None:
-            self._end(n, offset, State.ANSWERED, entry)
+            self._end(n, offset, EffectState.ANSWERED, entry)
         elif (mib := entry.get("full")) is not None:
             self.full_mib = int(mib)
         elif (n := entry.get("used")) is not None:
@@ -339,9 +341,9 @@ class Past:
 
     def _take_end(self, offset: int, entry: Entry, end: Mapping[str, Any]) -> None:
         if "outcome" in end:
-            self._end(entry["span"], offset, State.ANSWERED, entry, end.get("ran"))
+            self._end(entry["span"], offset, EffectState.ANSWERED, entry, end.get("ran"))
         elif "error" in end:
-            state = State.UNDER_WAY if end.get("cancelled") else State.FAILED
+            state = EffectState.UNDER_WAY if end.get("cancelled") else EffectState.FAILED
             self._end(entry["span"], offset, state, entry)
 
     def _take_event(self, event: Mapping[str, Any]) -> None:
@@ -396,7 +398,7 @@ class Past:
         self._settle_cancelled(effect)
         self._last_asked, self._has_ended = n, False
         if kind == Fork.kind:
-            self._attempts[by, owner] = self._forks[n] = Attempts()
+            self._attempts[by, owner] = self._forks[n] = PastAttempts()
         elif kind == Attempt.kind:
             attempts = self._forks[n] = self._attempts[by, owner]
             attempts.numbers[ask["request"]["attempt"]] = n
@@ -432,7 +434,7 @@ class Past:
             call.waits_for = None
 
     def _end(
-        self, n: int, offset: int, state: State, entry: Entry, ran: Mapping[str, Any] | None = None
+        self, n: int, offset: int, state: EffectState, entry: Entry, ran: Mapping[str, Any] | None = None
     ) -> None:
         if (effect := self._effects.get(n)) is None:
             raise JournalError(
@@ -440,17 +442,17 @@ class Past:
             )
         if ran is not None and Outcome(ran["outcome"]) is Outcome.CANCELLED:
             # as the run was stopped; unless its agent has gone on from there, it is as if it had been killed just then
-            state, self._cancelled[effect.n] = State.UNDER_WAY, ran
+            state, self._cancelled[effect.n] = EffectState.UNDER_WAY, ran
         effect.state, effect.ended, effect.seconds = state, offset, entry["at"] - effect.at
         if (key := entry.get("key")) is not None:
             self._take_answer(effect, key)
-        elif state is not State.UNDER_WAY and effect.is_for_a_person:
+        elif state is not EffectState.UNDER_WAY and effect.is_for_a_person:
             self._go_on(effect)
-        if state is not State.UNDER_WAY:
+        if state is not EffectState.UNDER_WAY:
             self.under_way.pop(effect.n, None)
-        if state is State.FAILED:
+        if state is EffectState.FAILED:
             self._failed[effect.by, effect.attempt] = effect
-        if state is State.ANSWERED and effect.kind == Promotion.kind:
+        if state is EffectState.ANSWERED and effect.kind == Promotion.kind:
             self._promote(effect, is_lost=entry["end"]["outcome"] is not None)
         if ran is not None and effect.n not in self._cancelled:
             self._ran(effect, ran)
@@ -467,7 +469,7 @@ class Past:
     def _settle_cancelled(self, asking: PastEffect) -> None:
         """An agent asks for something: what it has run before has ended for it, also where that was cancelled."""
         for n in [n for n in self._cancelled if self._goes_on(self._effects[n], asking)]:
-            self._effects[n].state = State.ANSWERED
+            self._effects[n].state = EffectState.ANSWERED
             self._ran(self._effects[n], self._cancelled.pop(n))
 
     def _goes_on(self, before: PastEffect, now: PastEffect) -> bool:

@@ -16,7 +16,7 @@ from codeact_team.core.executor_interface import StreamingCodeExecutor
 from codeact_team.core.places import place_of
 from codeact_team.core.redaction import Redactor
 from codeact_team.errors import JournalError, RecordedError
-from codeact_team.runs.journal.past import Past, PastEffect, State
+from codeact_team.runs.journal.past import EffectState, Past, PastEffect
 from codeact_team.runs.journal.requests import Request, asking, inside, recorded_error, request_of
 from codeact_team.runs.journal.restoration import difference, tell_unkept
 from codeact_team.runs.journal.resumption import RecordedOrder
@@ -87,7 +87,7 @@ class Replay:
         if isinstance(effect, CodeEffect):
             return await self._branch(effect, before, do)
         await self._order.turn(before.n)
-        if before.state is State.FAILED:
+        if before.state is EffectState.FAILED:
             raise recorded_error(self._past.error(before), self._redactor)
         self.answered += 1
         await effect.skip()
@@ -113,7 +113,7 @@ class Replay:
         with inside(before.n, effect):
             now = await do()
         await self._order.turn(before.n)
-        if before.state is State.FAILED:
+        if before.state is EffectState.FAILED:
             recorded, told = (
                 now,
                 f"then it could not run: {recorded_error(self._past.error(before), self._redactor)}",
@@ -144,7 +144,7 @@ class Replay:
         await self._make_ready(effect.part)
         now = await do()
         await self._order.turn(before.n)
-        recorded = None if before.state is State.FAILED else effect.load(self._past.outcome(before))
+        recorded = None if before.state is EffectState.FAILED else effect.load(self._past.outcome(before))
         if now != recorded:
             which = "branches of its session" if isinstance(effect, Fork) else "a branch of its session"
             self.difference = (

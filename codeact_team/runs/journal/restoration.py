@@ -25,7 +25,7 @@ from codeact_team.core.execution import ExecutionResult, Outcome, SessionResult
 from codeact_team.core.executor_interface import Change, ChangedFile, StreamingCodeExecutor
 from codeact_team.core.places import place_of
 from codeact_team.errors import JournalError
-from codeact_team.runs.journal.past import Past, PastEffect, Sandbox
+from codeact_team.runs.journal.past import Past, PastEffect, SandboxHistory
 from codeact_team.runs.journal.recorder import Recorder, as_entry, workspace_of
 from codeact_team.runs.journal.requests import inside_block
 from codeact_team.tools.autogen_parts import PartBlock
@@ -127,7 +127,7 @@ _STRAYED = "it asked for something else than before"
 
 
 @dataclass
-class Repetition:
+class RepeatedBlock:
     """Code of the past that runs again, to bring back its variables.
 
     Attributes:
@@ -137,10 +137,10 @@ class Repetition:
     has_strayed: bool = False
 
 
-_repetition: ContextVar[Repetition | None] = ContextVar("codeact_team_repetition", default=None)
+_repetition: ContextVar[RepeatedBlock | None] = ContextVar("codeact_team_repetition", default=None)
 
 
-def repetition() -> Repetition | None:
+def repetition() -> RepeatedBlock | None:
     """That to which the code belongs that asks for something now, if it belongs to one."""
     return _repetition.get()
 
@@ -282,7 +282,7 @@ class Restoration:
         effect: CodeEffect[Any],
         executor: StreamingCodeExecutor,
         blocks: Sequence[PastEffect],
-        sandbox: Sandbox,
+        sandbox: SandboxHistory,
     ) -> str | None:
         if (reason := _why_not_again(executor, sandbox)) is not None:
             return reason
@@ -326,7 +326,7 @@ class Restoration:
     async def _run_again(self, run: Run, block: PastEffect) -> str | None:
         """How what comes of a block differs from before, empty if it does not; ``None`` if it has strayed."""
         request: Any = self._recorder.redactor.restore(self._past.request(block))
-        again = Repetition()
+        again = RepeatedBlock()
         token = _repetition.set(again)
         try:
             with inside_block(block.n):
@@ -411,7 +411,7 @@ def tell_unkept(wanted: Mapping[str, Any], there: Container[str]) -> Mapping[str
     return missing
 
 
-def _why_not_again(executor: StreamingCodeExecutor, sandbox: Sandbox) -> str | None:
+def _why_not_again(executor: StreamingCodeExecutor, sandbox: SandboxHistory) -> str | None:
     """Why code cannot run again, if so."""
     if not executor.is_contained:
         return "it could reach more than its workspace"

@@ -19,7 +19,7 @@ from codeact_team.core.execution import SessionResult
 from codeact_team.core.executor_interface import ChangedFile, StreamingCodeExecutor
 from codeact_team.core.places import place_of
 from codeact_team.errors import JournalError, RecordedError
-from codeact_team.runs.journal.past import Past, PastEffect, State
+from codeact_team.runs.journal.past import EffectState, Past, PastEffect
 from codeact_team.runs.journal.recorder import Recorder
 from codeact_team.runs.journal.requests import (
     Request,
@@ -156,11 +156,11 @@ class Resumption:
         self._recorder.begin(effect, request, before)
         await self._order.turn(before.n)
         self._reached = max(self._reached, before.n)
-        if before.state is State.ANSWERED:
+        if before.state is EffectState.ANSWERED:
             return await self._answer(effect, before, do)
         is_contained = await _is_contained(effect)
         # code that its sandbox has failed, last of all, can run as if the run had been killed just then
-        if before.state is State.FAILED and (before.went_on or not is_contained):
+        if before.state is EffectState.FAILED and (before.went_on or not is_contained):
             raise await self._failed(effect, before)
         if before.is_not_begun:
             with decided() if self._past.is_decided(before) else nullcontext():
@@ -266,7 +266,7 @@ class Resumption:
             loss := await self._restoration.restore_branch(attempt, n)
         ):
             self._losses[n] = loss
-        if before is None or before.state is not State.ANSWERED:
+        if before is None or before.state is not EffectState.ANSWERED:
             return await self._recorder.perform(n, attempt, do)
         with inside(n, attempt):
             outcome = await do()
@@ -292,12 +292,12 @@ class Resumption:
         if last is None:
             raise JournalError(_OTHERWISE.format(effect.source))
         self._recorder.begin(effect, request, last)
-        if last.state is State.ANSWERED:
+        if last.state is EffectState.ANSWERED:
             await effect.skip()
             outcome = effect.load(self._recorder.redactor.restore(self._past.outcome(last)))
             await self._recorder.settle(effect, outcome, is_known=True)
             return outcome
-        if last.state is State.FAILED:
+        if last.state is EffectState.FAILED:
             raise await self._failed(effect, last)
         cancelled = asyncio.CancelledError()
         await self._recorder.fail(effect, cancelled, is_cancelled=True, is_known=True)

@@ -20,7 +20,7 @@ from codeact_team.session.runner.supervisor.interpreter_process import Interpret
 from codeact_team.session.runner.supervisor.results import KILLED, RunningBlock, SessionResults, exit_code
 from codeact_team.session.runner.supervisor.shells import SHELLS, Shells
 from codeact_team.session.runner.supervisor.streams import OutputPipe, is_readable
-from codeact_team.session.runner.supervisor.warm_source import WarmSource
+from codeact_team.session.runner.supervisor.warm_source import InterpreterSource
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class SupervisedSession:
         self.results = SessionResults(context.usage)
         self.output = OutputPipe()
         self.shells = Shells(context, self.output, home)
-        self.source = WarmSource(context, home, self.output, self._listen)
+        self.source = InterpreterSource(context, home, self.output, self._listen)
         self.tools: bytes | None = None
         # those of the main session are in the current directory, whatever its name is by now
         self._files = os.fsencode(home) if number else b""
@@ -124,7 +124,7 @@ class SupervisedSession:
         self.shells.remove()
         self.shells = Shells(self._context, self.output, self.home)
         self.shells.continue_from(other.shells)
-        self.source = WarmSource(self._context, self.home, self.output, self._listen)
+        self.source = InterpreterSource(self._context, self.home, self.output, self._listen)
         self.source.interpreter = interpreter
         self.begin()
         interpreter.command(Kind.MOVE, home=other.home, to=self.home)

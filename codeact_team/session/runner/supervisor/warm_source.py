@@ -117,7 +117,7 @@ def _refusal(payload: bytes) -> str | None:
     return None if refused is None else str(refused)[:_MAX_REASON]
 
 
-class WarmSource:
+class InterpreterSource:
     """The source of a session's interpreter.
 
     The main session starts a program, which runs nothing but setups. Before it would run a block, it is sealed and becomes
