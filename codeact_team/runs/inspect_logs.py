@@ -34,7 +34,7 @@ from codeact_team.runs.result import RunEnding, RunResult
 
 _SCORER = "accepted"
 _SEVERAL = "several"
-_MOST = 50_000
+_MOST = 10_000
 """Events, and effects, of a run; a log is in memory as a whole."""
 
 

@@ -117,12 +117,14 @@ def ends_of_blocks(entries: Sequence[dict[str, Any]]) -> list[int]:
 def under_way(folder: Path) -> int:
     """How many calls of tools have no end in the journal."""
     asked: set[int] = set()
+    first: dict[int, int] = {}
     for entry in read_log(last_run(folder).lines):
-        if (ask := entry.get("ask", {})).get("kind") in CALLS:
-            asked.discard(ask.get("same", {}).get("span"))
+        if (same := entry.get("ask", {}).get("same")) is not None:
+            first[entry["span"]] = same["span"]
+        elif entry.get("ask", {}).get("kind") in CALLS:
             asked.add(entry["span"])
-        if (end := entry.get("end")) is not None and not end.get("cancelled"):
-            asked.discard(entry["span"])
+        elif (end := entry.get("end")) and not end.get("cancelled"):
+            asked.discard(first.get(entry["span"], entry["span"]))
     return len(asked)
 
 

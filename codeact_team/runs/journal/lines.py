@@ -57,6 +57,11 @@ def _defaults(kind: type[Event]) -> Known:
     return {field.name: _default(field) for field in fields(kind) if _has_default(field)}
 
 
+@cache
+def _field_names(kind: type[Event]) -> frozenset[str]:
+    return frozenset(field.name for field in fields(kind))
+
+
 def _has_default(field: Field[Any]) -> bool:
     return field.default is not MISSING or field.default_factory is not MISSING
 
@@ -110,7 +115,7 @@ class EventReader:
 
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
-        self._open: dict[int, tuple[Known, Repeated | None]] = {}
+        self._open: dict[int, tuple[EffectBegan, Repeated | None]] = {}
         """By their numbers, the events of effects that have begun, and where else these are recorded."""
 
     def event(self, entry: Mapping[str, Any]) -> Event:
@@ -120,7 +125,7 @@ class EventReader:
             ValueError: If it is none of this version.
         """
         kind = Event.kinds.get(str(entry["type"]))
-        names = {field.name for field in fields(kind)} if kind is not None else set[str]()
+        names = _field_names(kind) if kind is not None else frozenset[str]()
         known: tuple[Known, ...] = ()
         if kind is not None and issubclass(kind, EffectBegan) and "ask" in entry:
             known = (self._known_request(entry["ask"]),)
@@ -131,9 +136,10 @@ class EventReader:
             if (value := _known_value(name, known)) is not _UNKNOWN:
                 told[name] = value
         told = cast("dict[str, JsonValue]", self._blobs.unpack(told))
-        if kind is not None and issubclass(kind, EffectBegan):
-            self._open[entry["span"]] = told, repeated_of(entry.get("ask"))
-        return load(told)
+        event = load(told)
+        if isinstance(event, EffectBegan):
+            self._open[event.span] = event, repeated_of(entry.get("ask"))
+        return event
 
     def _known_request(self, ask: Mapping[str, Any]) -> Known:
         if (repeated := repeated_of(ask)) is not None:
@@ -141,7 +147,7 @@ class EventReader:
         return known_from_request(self._blobs.opened(ask.get("request")))
 
     def _known_of_end(self, entry: Mapping[str, Any]) -> tuple[Known, ...]:
-        began, repeated = self._open.pop(entry["span"], ({}, None))
+        began, repeated = self._open.pop(entry["span"], (None, None))
         if (end := entry.get("end")) is None:
             return ()
         if "outcome" not in end and "error" not in end and repeated is not None and repeated.ended >= 0:
@@ -150,7 +156,7 @@ class EventReader:
         if isinstance(outcome, dict) and len(outcome) == 1 and not is_reference(outcome):
             [(tag, inner)] = outcome.items()
             outcome = {tag: self._blobs.opened(inner)}
-        return known_from_outcome(outcome), known_from_begin(began)
+        return known_from_outcome(outcome), {} if began is None else known_from_begin(vars(began))
 
 
 _SHORTEST = 100

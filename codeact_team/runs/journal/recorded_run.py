@@ -100,7 +100,7 @@ _MOST_LEFT_OUT = 10_000
 """Entries that cannot be read: more are no run of another version."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RecordedEffect:
     """Something that a run has asked of the world.
 
