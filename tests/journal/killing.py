@@ -115,17 +115,23 @@ def ends_of_blocks(entries: Sequence[dict[str, Any]]) -> list[int]:
 
 
 def under_way(folder: Path) -> int:
-    """How many calls of tools have no end in the journal."""
+    """How many calls of tools have no end in the journal. One that waits for its approval is not made yet."""
     asked: set[int] = set()
+    waiting: dict[int, int] = {}
     first: dict[int, int] = {}
     for entry in read_log(last_run(folder).lines):
-        if (same := entry.get("ask", {}).get("same")) is not None:
-            first[entry["span"]] = same["span"]
-        elif entry.get("ask", {}).get("kind") in CALLS:
+        ask, end = entry.get("ask", {}), entry.get("end", {})
+        if "same" in ask:
+            first[entry["span"]] = ask["same"]["span"]
+        elif ask.get("kind") in CALLS:
             asked.add(entry["span"])
-        elif (end := entry.get("end")) and not end.get("cancelled"):
-            asked.discard(first.get(entry["span"], entry["span"]))
-    return len(asked)
+        elif ask.get("kind") == "approval" and "within" in ask:
+            waiting[entry["span"]] = ask["within"]
+        elif end and not end.get("cancelled"):
+            ended = first.get(entry["span"], entry["span"])
+            asked.discard(ended)
+            waiting.pop(ended, None)
+    return len(asked - {*waiting.values()})
 
 
 def check(folder: Path, story: Story, code: int, stdout: str, stderr: str, *, unknown: int = 0) -> None:
