@@ -225,8 +225,8 @@ class TestNodes:
                 assert lines_of(out) == await alone(server, 16, tmp_path / "alone")
         for n in range(1, 17):
             entries = [*read_log(RunDirectory(out / "runs" / f"n{n}").lines)]
-            numbers = [entry["span"] for entry in entries if "ask" in entry]
-            assert len(set(numbers)) == len(numbers)
+            spans = [entry["span"] for entry in entries if "ask" in entry]
+            assert len(set(spans)) == len(spans)
 
     async def test_a_driver_that_is_killed_takes_its_workers_along_and_another_goes_on(
         self, tmp_path: Path
