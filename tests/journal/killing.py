@@ -128,7 +128,8 @@ def under_way(folder: Path) -> int:
         elif ask.get("kind") == "approval" and "within" in ask:
             waiting[entry["span"]] = ask["within"]
         elif end and not end.get("cancelled"):
-            ended = first.get(entry["span"], entry["span"])
+            span: int = entry["span"]
+            ended = first.get(span, span)
             asked.discard(ended)
             waiting.pop(ended, None)
     return len(asked - {*waiting.values()})
