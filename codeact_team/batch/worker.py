@@ -273,7 +273,7 @@ class Worker:
         if not directory.is_begun:
             return None
         last = RecordedRun(directory).result()
-        if not isinstance(last, RunResult) or last.ending not in (RunEnding.ACCEPTED, RunEnding.NOT_ACCEPTED):
+        if last is None or last.ending not in (RunEnding.ACCEPTED, RunEnding.NOT_ACCEPTED):
             return None
         return None if last.files_due or (last.stop_reason or "").startswith(OUT_OF_BUDGET) else last
 

@@ -274,7 +274,7 @@ class Redactor:
 
     def redact(self, value: JsonValue) -> JsonValue:
         """Replace the secrets in all texts of a value, its keys included. Takes linear time."""
-        return _map_texts(value, self.redact_text) if self._placeholders else value
+        return map_texts(value, self.redact_text) if self._placeholders else value
 
     def restore(self, value: JsonValue) -> JsonValue:
         """Replace the placeholders in a value by their secrets; those of unknown secrets stay."""
@@ -282,7 +282,7 @@ class Redactor:
         def restored(text: str) -> str:
             return self._placeholder.sub(lambda found: self._restored.get(found[0], found[0]), text)
 
-        return _map_texts(value, restored)
+        return map_texts(value, restored)
 
     def redact_text(self, text: str) -> str:
         """Replace the secrets in a text. Takes linear time."""
@@ -326,13 +326,14 @@ def _is_in(data: bytes, value: bytes) -> bool:
     )
 
 
-def _map_texts(value: JsonValue, change: Callable[[str], str]) -> JsonValue:
+def map_texts(value: JsonValue, change: Callable[[str], str]) -> JsonValue:
+    """A value with each text in it changed, keys included."""
     match value:
         case str():
             return change(value)
         case list():
-            return [_map_texts(item, change) for item in value]
+            return [map_texts(item, change) for item in value]
         case dict():
-            return {change(key): _map_texts(item, change) for key, item in value.items()}
+            return {change(key): map_texts(item, change) for key, item in value.items()}
         case _:
             return value

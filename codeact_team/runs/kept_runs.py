@@ -73,10 +73,9 @@ class KeptRun:
         is_running = run.is_running
         try:
             there = directory.lines.exists()
-            last, task = (run.result(), run.task or "") if there else (None, about.task or "")
+            result, task = (run.result(), run.task or "") if there else (None, about.task or "")
         except JournalError as error:
             return cls(directory, RunState.DAMAGED, about, about.task or "", problem=str(error))
-        result = last if isinstance(last, RunResult) else None
         if is_running:
             return cls(directory, RunState.RUNNING, about, task)
         state = RunState(result.ending.value) if result else RunState.CRASHED

@@ -39,7 +39,7 @@ from codeact_team.runs.journal.recorder import Recorder
 from codeact_team.runs.journal.resumption import Resumption
 from codeact_team.runs.journal.run_directory import ADVICE, About, RunDirectory, new_id
 from codeact_team.runs.journal.seal import key_file
-from codeact_team.runs.result import RunEnding, RunResult
+from codeact_team.runs.result import RunEnding
 from codeact_team.tools.approvals import AskedQuestion, current_handler
 
 logger = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ class Recording:
         if current_handler() is not None:
             return None
         last = RecordedRun(self._runs).result()
-        if not isinstance(last, RunResult) or last.ending is not RunEnding.PARKED:
+        if last is None or last.ending is not RunEnding.PARKED:
             return None
         past = Past(self._runs)
         questions = list(past.open.values())

@@ -163,11 +163,11 @@ class ReplayedRun:
 
     def _ended_as(self, ending: RunEnding) -> bool:
         last = self._run.result()
-        return isinstance(last, RunResult) and last.ending is ending
+        return last is not None and last.ending is ending
 
     def _other_end(self, result: RunResult) -> str | None:
         last = self._run.result()
-        if not isinstance(last, RunResult) or last.ending in (RunEnding.FAILED, RunEnding.STOPPED):
+        if last is None or last.ending in (RunEnding.FAILED, RunEnding.STOPPED):
             return None
         if last.ending is not result.ending:
             return f"then the run ended as {last.ending}, and now as {result.ending}"

@@ -16,7 +16,7 @@ from codeact_team.runs.journal.blobs import DEFAULT_MIB
 from codeact_team.runs.journal.recorded_run import RecordedRun
 from codeact_team.runs.journal.run_directory import RunDirectory, digest_of
 from codeact_team.runs.recording import Confirm, Recording, environment_for, refuse_elsewhere, shown_to
-from codeact_team.runs.result import RunEnding, RunResult
+from codeact_team.runs.result import RunEnding
 from codeact_team.runs.team_runner import TeamRunner
 
 _CONDITIONS = ("termination_condition", "conditions")
@@ -58,7 +58,7 @@ def resumed(
     if run.is_running:
         raise JournalError(f"the run {about.id} has not ended: another process works on it")
     last = run.result()
-    is_accepted = isinstance(last, RunResult) and last.ending is RunEnding.ACCEPTED
+    is_accepted = last is not None and last.ending is RunEnding.ACCEPTED
     # else all is answered from the journal, and what nobody has got yet is delivered
     if is_accepted and run.is_delivered and not again:
         raise JournalError(

@@ -9,6 +9,8 @@ from typing import Any, cast
 from opentelemetry.util.types import AttributeValue
 from pydantic import JsonValue
 
+from codeact_team.core.redaction import map_texts
+
 Attributes = Mapping[str, AttributeValue]
 
 OPERATION = "gen_ai.operation.name"
@@ -60,19 +62,7 @@ def error_type_of(error: str) -> str:
 
 def as_text(value: JsonValue, clean: Callable[[str], str]) -> str:
     """A value as JSON text without credentials."""
-    return json.dumps(_cleaned(value, clean), ensure_ascii=False)
-
-
-def _cleaned(value: JsonValue, clean: Callable[[str], str]) -> JsonValue:
-    match value:
-        case str():
-            return clean(value)
-        case list():
-            return [_cleaned(item, clean) for item in value]
-        case dict():
-            return {clean(key): _cleaned(item, clean) for key, item in value.items()}
-        case _:
-            return value
+    return json.dumps(map_texts(value, clean), ensure_ascii=False)
 
 
 def asked(request: JsonValue) -> dict[str, JsonValue]:
