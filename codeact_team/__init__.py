@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from codeact_team.config.loading import validate_config as validate_config
     from codeact_team.config.open import open_pool as open_pool
     from codeact_team.config.overrides import ForEvery as ForEvery
-    from codeact_team.core.effects import Door as Door
+    from codeact_team.core.effects import Dispatcher as Dispatcher
     from codeact_team.core.effects import Event as Event
     from codeact_team.core.execution import Artifact as Artifact
     from codeact_team.core.execution import BoundName as BoundName
@@ -92,7 +92,7 @@ _HOME = {
     ),
     "codeact_team.config.open": ("open_pool",),
     "codeact_team.core.effects": (
-        "Door",
+        "Dispatcher",
         "Event",
     ),
     "codeact_team.core.execution": (

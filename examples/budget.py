@@ -12,7 +12,7 @@ from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 
 from codeact_team.agents.ledger import BudgetTermination
-from codeact_team.core.effects import Door, Event
+from codeact_team.core.effects import Dispatcher, Event
 from codeact_team.core.events import BudgetSpent
 from codeact_team.tools.autogen_parts import wrap
 
@@ -34,8 +34,8 @@ async def main() -> None:
         AssistantAgent(name, model, system_message=f"You are for {name}. Argue in a sentence or two.")
         for name in ("tea", "coffee")
     ]
-    with Door() as door:
-        door.listen(tell)
+    with Dispatcher() as dispatcher:
+        dispatcher.listen(tell)
         team = RoundRobinGroupChat([*agents], termination_condition=budget)
         result = await team.run(task="What is the better drink?")
     print(result.stop_reason)

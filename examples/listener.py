@@ -7,7 +7,7 @@ Needs neither a key nor Docker: the model is a recorded one.
 
 import asyncio
 
-from codeact_team.core.effects import Door, Event
+from codeact_team.core.effects import Dispatcher, Event
 from codeact_team.core.events import BlockEnded, ModelCallEnded
 from codeact_team.runs.opening import open_team
 
@@ -25,8 +25,8 @@ def tell(event: Event) -> None:
 
 
 async def main() -> None:
-    with Door() as door:
-        door.listen(tell)
+    with Dispatcher() as dispatcher:
+        dispatcher.listen(tell)
         async with open_team("quickstart-codeact") as team:
             await team.run(task="What did the bakery sell?")
 

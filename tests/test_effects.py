@@ -1,4 +1,4 @@
-"""What stands in the door for effects, and what is told there."""
+"""What intercepts effects for effects, and what is told there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_core.models import RequestUsage, UserMessage
 from autogen_ext.models.replay import ReplayChatCompletionClient
 
-from codeact_team.core.effects import Door, Effect, Event, ListenerFailed, speaking
+from codeact_team.core.effects import Dispatcher, Effect, Event, ListenerFailed, speaking
 from codeact_team.core.events import ModelCallBegan, ModelCallEnded, RunBegan, RunEnded, Words
 from codeact_team.models.clients import wrap_client
 
@@ -32,7 +32,7 @@ async def answer_of(client: Any, **options: Any) -> object:
     return (await wrap_client(client).create(ASKED, **options)).content
 
 
-async def test_without_a_door_an_effect_is_just_performed() -> None:
+async def test_without_a_dispatcher_an_effect_is_just_performed() -> None:
     assert await answer_of(replay("Hello.")) == "Hello."
 
 
@@ -50,21 +50,21 @@ async def test_a_handler_may_watch_answer_instead_or_refuse() -> None:
     async def refuse(effect: Effect[Any], do: Callable[[], Awaitable[Any]]) -> Any:
         raise Refused
 
-    with Door(watch):
+    with Dispatcher(watch):
         assert await answer_of(replay("Hello."), json_output=True) == "Hello."
     assert seen[0]["messages"][0]["content"] == "Hi."
     assert seen[0]["json_output"] is True
-    with Door(answer):
+    with Dispatcher(answer):
         assert await answer_of(replay()) == "Hello."
-    with Door(watch, refuse), pytest.raises(Refused):
+    with Dispatcher(watch, refuse), pytest.raises(Refused):
         await answer_of(replay("Hello."))
 
 
 async def test_begin_end_and_words_are_told_as_they_come_with_their_parents() -> None:
     told: list[Event] = []
-    with Door() as door, speaking("ann"):
-        door.listen(told.append)
-        run = door.span(lambda span: RunBegan(span=span, task="t"), lambda span: RunEnded(span=span))
+    with Dispatcher() as dispatcher, speaking("ann"):
+        dispatcher.listen(told.append)
+        run = dispatcher.span(lambda span: RunBegan(span=span, task="t"), lambda span: RunEnded(span=span))
         with run as number:
             pieces: list[str] = []
 
@@ -84,12 +84,12 @@ async def test_begin_end_and_words_are_told_as_they_come_with_their_parents() ->
     assert "".join(word.text for word in words if isinstance(word, Words)) == "Hello there."
 
 
-async def test_a_component_passes_the_door_that_it_was_made_within() -> None:
+async def test_a_component_passes_the_dispatcher_that_it_was_made_within() -> None:
     told: list[Event] = []
-    with Door() as door:
-        door.listen(told.append)
+    with Dispatcher() as dispatcher:
+        dispatcher.listen(told.append)
         client = wrap_client(replay("Hello."))
-        # a task that was started before any door has a context without one
+        # a task that was started before any dispatcher has a context without one
         await asyncio.get_running_loop().create_task(client.create(ASKED), context=_EMPTY)
     assert [type(event) for event in told] == [ModelCallBegan, ModelCallEnded]
 
@@ -104,12 +104,12 @@ async def test_agents_of_autogen_are_known_by_name_and_what_they_raise_as_it_was
     clients = [wrap_client(replay("Hello.")), wrap_client(Failing([]))]
     agents = [AssistantAgent(name, client) for name, client in zip(["ann", "bob"], clients, strict=True)]
     team = RoundRobinGroupChat([*agents], termination_condition=MaxMessageTermination(9))
-    with Door() as door:
-        door.listen(told.append)
+    with Dispatcher() as dispatcher:
+        dispatcher.listen(told.append)
         with pytest.raises(RuntimeError) as caught:
             await team.run(task="Talk.")
-        assert isinstance(door.original_of(caught.value), Refused)
-        assert door.original_of(RuntimeError("another")).args == ("another",)
+        assert isinstance(dispatcher.original_of(caught.value), Refused)
+        assert dispatcher.original_of(RuntimeError("another")).args == ("another",)
     ends = [event for event in told if isinstance(event, ModelCallEnded)]
     assert [event.agent for event in ends] == ["ann", "bob"]
     assert ends[0].usage != RequestUsage(0, 0)
@@ -122,9 +122,9 @@ async def test_a_listener_that_fails_is_dropped_and_told_of(caplog: pytest.LogCa
     def fail(event: Event) -> None:
         raise ValueError("no room")
 
-    with Door() as door:
-        door.listen(fail)
-        door.listen(told.append)
+    with Dispatcher() as dispatcher:
+        dispatcher.listen(fail)
+        dispatcher.listen(told.append)
         assert await answer_of(replay("Hello.")) == "Hello."
     assert [type(event) for event in told] == [ListenerFailed, ModelCallBegan, ModelCallEnded]
     assert "no room" in caplog.text
@@ -136,18 +136,18 @@ async def test_an_essential_listener_that_fails_stops_the_run_before_the_next_ef
             raise BrokenPipeError("nobody reads")
 
     client = replay("First.", "Second.")
-    with Door() as door:
-        door.listen(fail, essential=True)
+    with Dispatcher() as dispatcher:
+        dispatcher.listen(fail, essential=True)
         assert await answer_of(client) == "First."
         with pytest.raises(BrokenPipeError):
             await answer_of(client)
     assert len(client.create_calls) == 1
 
 
-async def _context_without_a_door() -> Any:
+async def _context_without_a_dispatcher() -> Any:
     import contextvars
 
     return contextvars.copy_context()
 
 
-_EMPTY = asyncio.run(_context_without_a_door())
+_EMPTY = asyncio.run(_context_without_a_dispatcher())

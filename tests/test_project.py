@@ -32,7 +32,7 @@ PUBLIC = {
     "ConfinementError",
     "DockerCommandLineCodeExecutor",
     "DockerSessionCodeExecutor",
-    "Door",
+    "Dispatcher",
     "EngineError",
     "ForkError",
     "Event",

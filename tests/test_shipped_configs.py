@@ -93,7 +93,7 @@ def load_yaml(text: str) -> Any:
 
 
 def without_budget(document: Any) -> Any:
-    """A team without what counts what passes a door, which there need not be for one made in Python."""
+    """A team without what counts what goes through a dispatcher, which there need not be for one made in Python."""
     budget = document["config"]["termination_condition"]["config"]["conditions"].pop()
     assert budget["provider"] == "codeact_team.BudgetTermination"
     return document

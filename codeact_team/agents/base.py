@@ -22,9 +22,9 @@ from pydantic import BaseModel, ValidationError
 
 from codeact_team.agents.agent_config import ExecutingConfig, Settings, dumped, loaded
 from codeact_team.agents.tool_calls import AgentTools
-from codeact_team.agents.turn import Emit, Item, Turn
+from codeact_team.agents.turn import Item, Turn, YieldItem
 from codeact_team.core.aio import aclosing, streamed, until_cancelled
-from codeact_team.core.effects import current_door, error_text, speaking
+from codeact_team.core.effects import current_dispatcher, error_text, speaking
 from codeact_team.core.events import TurnBegan, TurnEnded, emit_message
 from codeact_team.core.execution import Drawn, Picture, picture_from_base64
 from codeact_team.core.executor_interface import StreamingCodeExecutor
@@ -151,7 +151,7 @@ class RememberingAgent(BaseChatAgent, Generic[Settings]):
         self._memory = [wrap(one) for one in settings.memory or ()]
         self._model_client = None if model_client is None else wrap_client(model_client)
         self._vision = Vision(settings.max_pictures, self._model_client)
-        self._door = current_door()
+        self._dispatcher = current_dispatcher()
         self._model_context = settings.model_context or UnboundedChatCompletionContext()
 
     @property
@@ -169,34 +169,40 @@ class RememberingAgent(BaseChatAgent, Generic[Settings]):
         return streamed(partial(self._speak, messages, cancellation_token))
 
     async def _speak(
-        self, messages: Sequence[BaseChatMessage], cancellation_token: CancellationToken, emit: Emit
+        self,
+        messages: Sequence[BaseChatMessage],
+        cancellation_token: CancellationToken,
+        yield_item: YieldItem,
     ) -> Response:
-        door = current_door() or self._door
+        dispatcher = current_dispatcher() or self._dispatcher
         with speaking(self.name):
-            if door is None:
-                return await self._take_turn(messages, cancellation_token, emit)
+            if dispatcher is None:
+                return await self._take_turn(messages, cancellation_token, yield_item)
             failure: BaseException | None = None
-            with door.span(
+            with dispatcher.span(
                 lambda span: TurnBegan(span=span, agent=self.name),
                 lambda span: TurnEnded(span=span, agent=self.name, error=error_text(failure)),
             ):
                 for message in messages:
                     # the queues of a team around may not have passed it on yet
-                    emit_message(message, door)
+                    emit_message(message, dispatcher)
                 try:
-                    return await self._take_turn(messages, cancellation_token, emit)
+                    return await self._take_turn(messages, cancellation_token, yield_item)
                 except BaseException as error:
                     failure = error
                     raise
 
     @abstractmethod
     async def _take_turn(
-        self, messages: Sequence[BaseChatMessage], cancellation_token: CancellationToken, emit: Emit
+        self,
+        messages: Sequence[BaseChatMessage],
+        cancellation_token: CancellationToken,
+        yield_item: YieldItem,
     ) -> Response:
-        """Take a turn: ``emit`` events and messages, and return the response."""
+        """Take a turn: yield events and messages, and return the response."""
 
     async def _recall(self, turn: Turn) -> None:
-        """Let the memory extend the context, and emit what it added, as AutoGen's ``AssistantAgent`` does."""
+        """Let the memory extend the context, and yield what it added, as AutoGen's ``AssistantAgent`` does."""
         updates = [await memory.update_context(self._model_context) for memory in self._memory]
         for update in updates:
             if update.memories.results:
@@ -255,7 +261,7 @@ class ExecutingAgent(RememberingAgent[Executing]):
         code_executor: CodeExecutor,
     ) -> None:
         super().__init__(settings, description, model_client)
-        # the agent itself sends the effects of its code through the door
+        # the agent itself sends the effects of its code through the dispatcher
         self._code_executor = unwrap(code_executor)
         self._tools = AgentTools(
             self.name,

@@ -27,7 +27,7 @@ from codeact_team.agents.observations import (
 from codeact_team.agents.tool_calls import TurnTools
 from codeact_team.core.aio import is_being_cancelled, to_the_end, until_cancelled
 from codeact_team.core.component_effects import CodeRun, Run
-from codeact_team.core.effects import Door, perform
+from codeact_team.core.effects import Dispatcher, perform
 from codeact_team.core.execution import Artifact, ExecutionResult, Outcome, SessionResult
 from codeact_team.core.executor_interface import Emit, SessionCodeExecutor, StreamingCodeExecutor
 from codeact_team.errors import CodeActTeamError, ForkError, SandboxError
@@ -97,7 +97,7 @@ async def run_blocks(
     cancellation_token: CancellationToken,
     emit: Emit | None = None,
     message_id: str | None = None,
-    door: Door | None = None,
+    dispatcher: Dispatcher | None = None,
     keeps_output: bool = False,
     max_pictures: int = 0,
     rolls_back: bool = False,
@@ -114,7 +114,7 @@ async def run_blocks(
         cancellation_token: Stops the wait for approval and the execution.
         emit: Receives the output as it comes, if the executor streams it.
         message_id: The id of the message that will have the result.
-        door: The dispatcher that the agent remembers.
+        dispatcher: The dispatcher that the agent remembers.
         keeps_output: Whether output that is too long for a model is kept in the workspace.
         max_pictures: How many pictures are read that the code has saved in the workspace, if it has shown none.
         rolls_back: Whether variables and files are restored after code that fails.
@@ -145,12 +145,12 @@ async def run_blocks(
 
     try:
         _raise_if_cancelled(cancellation_token)
-        denial = await _denial(tools, approval, blocks, context, cancellation_token, door)
+        denial = await _denial(tools, approval, blocks, context, cancellation_token, dispatcher)
         again = repeating(executor, tools, cancellation_token, rolls_back=rolls_back)
         block = AgentBlock(branch_of or executor, blocks, again, message_id)
         block.source = tools.source
         block.is_apart = branch_of is not None
-        return await perform(block, work, door)
+        return await perform(block, work, dispatcher)
     except asyncio.CancelledError:
         # by the token; a task that was itself cancelled has to end as cancelled
         if not cancellation_token.is_cancelled() or is_being_cancelled():
@@ -205,7 +205,7 @@ async def _denial(
     blocks: Sequence[CodeBlock],
     context: list[LLMMessage],
     cancellation_token: CancellationToken,
-    door: Door | None,
+    dispatcher: Dispatcher | None,
 ) -> ExecutionResult | None:
     reason = await until_cancelled(tools.denial_of(blocks), cancellation_token)
     if reason is None and approval is not None:
@@ -218,7 +218,7 @@ async def _denial(
             Question(tools.source, "code", next((block.language for block in blocks), ""), code=code)
         )
         ask = partial(_ask, approval, ApprovalRequest(code=code, context=context), cancellation_token)
-        answer = await perform(asked, ask, door)
+        answer = await perform(asked, ask, dispatcher)
         if answer is None:
             reason = "nobody was there to ask"
         elif not answer.allowed:

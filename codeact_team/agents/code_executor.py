@@ -34,7 +34,7 @@ from codeact_team.agents.messages import (
     why_not_run,
 )
 from codeact_team.agents.observations import observe
-from codeact_team.agents.turn import CodeTurn, Emit
+from codeact_team.agents.turn import CodeTurn, YieldItem
 from codeact_team.core.execution import ExecutionResult, Outcome
 from codeact_team.core.executor_interface import SessionCodeExecutor, StreamingCodeExecutor
 from codeact_team.core.fences import Languages
@@ -212,19 +212,22 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentConfig], Component[CodeE
             cancellation_token=cancellation_token,
             emit=turn and turn.output,
             message_id=turn and turn.message_id,
-            door=self._door,
+            dispatcher=self._dispatcher,
             max_pictures=self._settings.max_pictures,
             rolls_back=self._settings.rollback_on_error,
         )
         return observe(result)
 
     async def _take_turn(
-        self, messages: Sequence[BaseChatMessage], cancellation_token: CancellationToken, emit: Emit
+        self,
+        messages: Sequence[BaseChatMessage],
+        cancellation_token: CancellationToken,
+        yield_item: YieldItem,
     ) -> Response:
         self._turn = turn = CodeTurn(
             source=self.name,
-            emit=emit,
-            door=self._door,
+            yield_item=yield_item,
+            dispatcher=self._dispatcher,
             cancellation_token=cancellation_token,
             tools=await self._tools.begin_turn(cancellation_token),
             stream_output=self._settings.stream_output,
@@ -347,7 +350,7 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentConfig], Component[CodeE
             return ""
         if turn.sandbox is None:
             turn.sandbox = await describe_for_turn(
-                self._code_executor, self.name, self._door, turn.cancellation_token
+                self._code_executor, self.name, self._dispatcher, turn.cancellation_token
             )
         return turn.sandbox
 

@@ -21,7 +21,7 @@ from codeact_team.agents.tool_calls import ToolCall
 from codeact_team.core.accounting import ModelUsage, Price
 from codeact_team.core.aio import Timer
 from codeact_team.core.autogen_internals import components_in, conditions_of
-from codeact_team.core.effects import Door, Effect, Perform, current_door
+from codeact_team.core.effects import Dispatcher, Effect, Perform, current_dispatcher
 from codeact_team.core.events import BudgetSpent, ClockReadingBegan, ClockReadingEnded
 from codeact_team.core.execution import ExecutionResult
 from codeact_team.core.settings import read_as, takes_settings
@@ -171,20 +171,20 @@ _SPENDING: Sequence[tuple[type[Effect[Any]] | tuple[type[Effect[Any]], ...], Seq
 
 
 class Ledger:
-    """Counts what passes a door since it was opened, and refuses what is too much; a handler of the door.
+    """Counts what goes through a dispatcher since it was opened, and refuses what is too much; an interceptor.
 
     Args:
         config: The limits, and the prices.
-        door: The door whose effects it counts.
+        dispatcher: The dispatcher whose effects it counts.
         part: The component whose ledger it is.
 
     Attributes:
         used_up: Why nothing more may be spent, in words.
     """
 
-    def __init__(self, config: BudgetTerminationConfig, door: Door, part: object) -> None:
+    def __init__(self, config: BudgetTerminationConfig, dispatcher: Dispatcher, part: object) -> None:
         self._config = config
-        self._door = door
+        self._dispatcher = dispatcher
         self._part = part
         self._limits = config.limits
         self._timer: Timer | None = None
@@ -203,11 +203,11 @@ class Ledger:
         """Start counting. Needs a running event loop."""
         if (seconds := self._limits.get(Item.SECONDS)) is not None:
             self._timer = Timer(asyncio.get_running_loop().time() + seconds, self._end_time)
-        self._door.put_outside(self)
+        self._dispatcher.add_outermost(self)
 
     def close(self) -> None:
         """Stop counting."""
-        self._door.take_out(self)
+        self._dispatcher.remove(self)
         if self._timer is not None:
             self._timer.close()
 
@@ -258,7 +258,7 @@ class Ledger:
             return deepcopy(self._spent)
 
         max_seconds = self._config.max_seconds
-        recorded = await self._door.perform(Reading(source, self._part, max_seconds), read)
+        recorded = await self._dispatcher.perform(Reading(source, self._part, max_seconds), read)
         if not is_live:
             self._spent.raise_to(recorded)
             if self._timer is not None and max_seconds is not None:
@@ -340,7 +340,7 @@ class Ledger:
             # the time now, while decisions go by the time of the last reading
             spent[Item.SECONDS] = self._seconds(self._timer)
         left = {item: max(0, limit - spent[item]) for item, limit in self._limits.items()}
-        self._door.tell(
+        self._dispatcher.emit(
             BudgetSpent(
                 spent={item.value: round(amount, 9) for item, amount in spent.items()},
                 left={item.value: round(amount, 9) for item, amount in left.items()},
@@ -365,7 +365,7 @@ def _number(value: float, digits: int) -> str:
 class BudgetTermination(TerminationCondition, Component[BudgetTerminationConfig]):
     """Ends a team when its budget is used up: model calls, tokens, money, time, tool calls, processor time.
 
-    All effects that pass the :class:`~codeact_team.Door` count, from the team's task to the end of its run, also those of
+    All effects that pass the :class:`~codeact_team.Dispatcher` count, from the team's task to the end of its run, also those of
     nested teams and of agents inside tools. The next task has a new budget.
 
     Between two turns, a team that may not call models any more ends as by any other termination. Within a turn, an effect
@@ -376,7 +376,7 @@ class BudgetTermination(TerminationCondition, Component[BudgetTerminationConfig]
     A ``MagenticOneGroupChat`` checks its conditions only after its first turn. Outside of the command, its planning before
     that does not count.
 
-    The parts of a config pass a door by themselves. Those of a team that is built in Python do so inside ``with Door():``,
+    The parts of a config do so by themselves; those of a team that is built in Python inside ``with Dispatcher():``,
     with AutoGen's own agents wrapped by :func:`codeact_team.wrap`.
 
     Args:
@@ -392,7 +392,7 @@ class BudgetTermination(TerminationCondition, Component[BudgetTerminationConfig]
     @takes_settings(BudgetTerminationConfig)
     def __init__(self, config: BudgetTerminationConfig) -> None:
         self._config = config
-        self._door = current_door()
+        self._dispatcher = current_dispatcher()
         self._ledger: Ledger | None = None
         self._terminated = False
 
@@ -414,7 +414,7 @@ class BudgetTermination(TerminationCondition, Component[BudgetTerminationConfig]
         """Start counting unless it has started; returns the ledger.
 
         Raises:
-            SettingError: If there is no door.
+            SettingError: If there is no dispatcher.
         """
         if self._ledger is None:
             self._ledger = self._open()
@@ -428,12 +428,12 @@ class BudgetTermination(TerminationCondition, Component[BudgetTerminationConfig]
             self._ledger = None
 
     def _open(self) -> Ledger:
-        if (door := current_door() or self._door) is None:
+        if (dispatcher := current_dispatcher() or self._dispatcher) is None:
             raise SettingError(
-                "BudgetTermination counts what passes a door, and there is none: run the team inside `with Door():`, or load "
+                "BudgetTermination counts the effects of a dispatcher, and there is none: run the team inside `with Dispatcher():`, or load "
                 "it from a config"
             )
-        ledger = Ledger(self._config, door, self)
+        ledger = Ledger(self._config, dispatcher, self)
         ledger.open()
         return ledger
 

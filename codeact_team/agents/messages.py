@@ -17,7 +17,7 @@ from pydantic import JsonValue, TypeAdapter
 
 from codeact_team.agents.observations import Ending, ExecutionRecord, encodable
 from codeact_team.core.aio import is_being_cancelled, until_cancelled
-from codeact_team.core.effects import Door, Effect, perform
+from codeact_team.core.effects import Dispatcher, Effect, perform
 from codeact_team.core.events import DescriptionBegan, DescriptionEnded
 from codeact_team.core.executor_interface import StreamingCodeExecutor
 from codeact_team.core.markdown import Extraction, extract_code
@@ -158,13 +158,15 @@ class Description(Effect[str]):
         return DescriptionEnded(span=span, agent=self.source, text=outcome or "")
 
 
-async def describe_sandbox(executor: CodeExecutor, source: str = "", door: Door | None = None) -> str:
+async def describe_sandbox(
+    executor: CodeExecutor, source: str = "", dispatcher: Dispatcher | None = None
+) -> str:
     """What a model can be told of an executor's sandbox; empty where nothing is known.
 
     Args:
         executor: Any of AutoGen's.
         source: The agent that asks.
-        door: The one that the agent remembers.
+        dispatcher: The one that the agent remembers.
 
     Raises:
         ValueError: If there is data that cannot be given to the code.
@@ -173,15 +175,15 @@ async def describe_sandbox(executor: CodeExecutor, source: str = "", door: Door 
     if not isinstance(executor, StreamingCodeExecutor):
         return ""
     effect = Description(source, executor)
-    return await perform(effect, partial(_ask, executor), door)
+    return await perform(effect, partial(_ask, executor), dispatcher)
 
 
 async def describe_for_turn(
-    executor: CodeExecutor, source: str, door: Door | None, cancellation_token: CancellationToken
+    executor: CodeExecutor, source: str, dispatcher: Dispatcher | None, cancellation_token: CancellationToken
 ) -> str:
     """The same for an agent's turn; nothing if that is cancelled meanwhile, as whatever comes next notices."""
     try:
-        return await until_cancelled(describe_sandbox(executor, source, door), cancellation_token)
+        return await until_cancelled(describe_sandbox(executor, source, dispatcher), cancellation_token)
     except asyncio.CancelledError:
         if not cancellation_token.is_cancelled() or is_being_cancelled():
             raise

@@ -17,7 +17,7 @@ from codeact_team.agents.agent_config import AgentConfig
 from codeact_team.agents.base import RememberingAgent
 from codeact_team.agents.messages import add_to_context, given_answer, text_of, visible_to
 from codeact_team.agents.observations import ExecutionRecord, shorten
-from codeact_team.agents.turn import Emit, Turn
+from codeact_team.agents.turn import Turn, YieldItem
 from codeact_team.core.execution import Drawn, pictures_from_metadata
 from codeact_team.core.quoting import as_data, make_inert
 from codeact_team.core.settings import in_config, takes_settings
@@ -60,9 +60,17 @@ class ReflectionAgent(RememberingAgent[ReflectionAgentConfig], Component[Reflect
         super().__init__(settings, settings.description, self._judge)
 
     async def _take_turn(
-        self, messages: Sequence[BaseChatMessage], cancellation_token: CancellationToken, emit: Emit
+        self,
+        messages: Sequence[BaseChatMessage],
+        cancellation_token: CancellationToken,
+        yield_item: YieldItem,
     ) -> Response:
-        turn = Turn(source=self.name, emit=emit, door=self._door, cancellation_token=cancellation_token)
+        turn = Turn(
+            source=self.name,
+            yield_item=yield_item,
+            dispatcher=self._dispatcher,
+            cancellation_token=cancellation_token,
+        )
         for message in messages:
             record = ExecutionRecord.from_metadata(message.metadata)
             if record is None:

@@ -21,7 +21,7 @@ from codeact_team.agents.observations import ToolCallRecord, shorten
 from codeact_team.core import scope
 from codeact_team.core.aio import until_cancelled
 from codeact_team.core.component_effects import ToolListing
-from codeact_team.core.effects import Door, Effect, current_door, perform
+from codeact_team.core.effects import Dispatcher, Effect, current_dispatcher, perform
 from codeact_team.core.events import ToolCallBegan, ToolCallEnded
 from codeact_team.core.execution import Artifact, CallAnswer, CallOutcome, HostTools
 from codeact_team.core.providers import resolve_function
@@ -146,7 +146,7 @@ class TurnTools(HostTools):
         limits: Limits of the calls.
         approvals: Decides before code runs, and before each call.
         cancellation_token: Cancels the tools that run.
-        door: The dispatcher that the agent remembers.
+        dispatcher: The dispatcher that the agent remembers.
         user: The agent whose turn it is, for executors that several agents share.
         rights: See :attr:`codeact_team.core.execution.HostTools.rights`.
         start: Starts the sources of the tools before a call, where that was not necessary to know the tools.
@@ -167,14 +167,14 @@ class TurnTools(HostTools):
         approvals: Approvals,
         cancellation_token: CancellationToken,
         *,
-        door: Door | None = None,
+        dispatcher: Dispatcher | None = None,
         user: object = None,
         rights: object = None,
         start: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.source = source
         self.user = user
-        self._door = door
+        self._dispatcher = dispatcher
         self._rights = rights
         self._start = start
         self._offer = offer or Offer([])
@@ -250,7 +250,7 @@ class TurnTools(HostTools):
             return await self._answer(name, arguments, pause)
 
         try:
-            answer = await perform(call, work, self._door)
+            answer = await perform(call, work, self._dispatcher)
             if not is_new:
                 self._count(name, arguments, answer)
         except BudgetError as error:
@@ -366,7 +366,7 @@ class AgentTools:
         workbenches = [workbench] if isinstance(workbench, Workbench) else list(workbench or ())
         self._toolbox = Toolbox(tools, workbenches) if tools or workbenches else None
         self._source = source
-        self._door = current_door()
+        self._dispatcher = current_dispatcher()
         self._limits = limits
         ask = resolve_function(handler) if isinstance(handler, str) else handler
         self._approvals = Approvals(approval, ask, source, parks=parks)
@@ -396,7 +396,7 @@ class AgentTools:
             self._limits,
             self._approvals,
             cancellation_token,
-            door=self._door,
+            dispatcher=self._dispatcher,
             user=self,
             rights=self._rights,
             start=None if toolbox is None else toolbox.ensure_started,
@@ -405,7 +405,7 @@ class AgentTools:
     async def _ask(
         self, asked: list[str], list_tools: Callable[[], Awaitable[Sequence[Catalog]]]
     ) -> Sequence[Catalog]:
-        return await perform(ToolListing(None, _CATALOGS, asked, self._source), list_tools, self._door)
+        return await perform(ToolListing(None, _CATALOGS, asked, self._source), list_tools, self._dispatcher)
 
     def reset(self) -> None:
         """Forget what was granted."""

@@ -25,7 +25,7 @@ from autogen_core.tools import Tool
 
 from codeact_team.agents.observations import CodeRecord, ExecutionRecord, encodable, result_to_metadata
 from codeact_team.agents.tool_calls import TurnTools
-from codeact_team.core.effects import Door, Event, tell
+from codeact_team.core.effects import Dispatcher, Event, emit
 from codeact_team.core.events import Decision, Judged, Output, Words, emit_message, emit_piece
 from codeact_team.core.execution import (
     Drawn,
@@ -43,7 +43,7 @@ from codeact_team.models.verdicts import RetryDecision, Verdict, decide_retry, r
 
 Item = BaseAgentEvent | BaseChatMessage | Response
 """What an agent yields."""
-Emit = Callable[[Item], Awaitable[None]]
+YieldItem = Callable[[Item], Awaitable[None]]
 """Lets an agent yield something."""
 
 
@@ -60,8 +60,8 @@ class Turn:
 
     source: str
     """The agent."""
-    emit: Emit
-    door: Door | None
+    yield_item: YieldItem
+    dispatcher: Dispatcher | None
     """The one that the agent remembers."""
     cancellation_token: CancellationToken
     """The caller's."""
@@ -88,20 +88,20 @@ class Turn:
         taken, self.message_id = self.message_id, _new_id()
         return taken
 
-    def tell(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         """Tell listeners of an event."""
-        tell(event, self.door)
+        emit(event, self.dispatcher)
 
     async def send(self, message: BaseAgentEvent | BaseChatMessage) -> None:
         """Yield a message, which the response then has among its inner ones."""
         self.inner_messages.append(message)
-        emit_message(message, self.door)
-        await self.emit(message)
+        emit_message(message, self.dispatcher)
+        await self.yield_item(message)
 
     async def stream(self, text: str) -> None:
         """Yield a piece of what the next message will have."""
         self.streamed = self.message_id
-        await self.emit(
+        await self.yield_item(
             ModelClientStreamingChunkEvent(content=text, source=self.source, full_message_id=self.message_id)
         )
 
@@ -164,7 +164,7 @@ class Turn:
         """Tell a verdict, and what the model thought; the message of that id tells it, too."""
         verdict = judged.value
         await self.think(judged.thought)
-        self.tell(
+        self.emit(
             Judged(
                 agent=self.source,
                 accepted=verdict.accepted,
@@ -179,7 +179,7 @@ class Turn:
     def respond(self, message: BaseChatMessage) -> Response:
         """The response: a message of the turn's id, with what the turn has cost."""
         final = message.model_copy(update={"id": self.take_id(), "models_usage": self.usage})
-        emit_message(final, self.door)
+        emit_message(final, self.dispatcher)
         return Response(chat_message=final, inner_messages=self.inner_messages)
 
 
@@ -228,7 +228,7 @@ class CodeTurn(Turn):
 
     async def output(self, text: str) -> None:
         """Tell a piece of what the code writes."""
-        emit_piece(Output(agent=self.source, text=text, message_id=self.message_id), self.door)
+        emit_piece(Output(agent=self.source, text=text, message_id=self.message_id), self.dispatcher)
         if self.stream_output:
             await self.stream(text)
 
@@ -240,7 +240,7 @@ class CodeTurn(Turn):
         decision = answer.value
         self.calls.append(answer.usage)
         self.decisions.append(decision)
-        self.tell(Decision(agent=self.source, retry=decision.retry, reason=decision.reason))
+        self.emit(Decision(agent=self.source, retry=decision.retry, reason=decision.reason))
         await self.think(answer.thought)
         return decision
 
@@ -311,7 +311,7 @@ class CodeTurn(Turn):
             self.text = f"{self.text}\n{remark}"
             if self.streamed == self.message_id:
                 piece = Words(agent=self.source, text=f"\n{remark}", message_id=self.message_id)
-                emit_piece(piece, self.door)
+                emit_piece(piece, self.dispatcher)
 
     def report(self) -> str:
         """The result itself, what was left out, and why no further attempt was made."""

@@ -25,7 +25,7 @@ from codeact_team.config.document import ConfigSource, name_of
 from codeact_team.config.loading import CheckedConfig, read_config
 from codeact_team.config.open import make_runnable
 from codeact_team.config.overrides import field_names
-from codeact_team.core.effects import Door, Listener
+from codeact_team.core.effects import Dispatcher, Listener
 from codeact_team.core.scope import Scope
 from codeact_team.errors import JournalError, SettingError
 from codeact_team.runs.journal.seal import user_key
@@ -90,9 +90,9 @@ class Batch:
         self._out = Path(out)
         self._settings = settings
         self._engine = engine_of(settings.engine, settings.address)
-        self._door = Door()
+        self._dispatcher = Dispatcher()
         for listener in listeners:
-            self._door.listen(listener, essential=True)
+            self._dispatcher.listen(listener, essential=True)
         self._driver: Driver | None = None
         self._stopped_by: Signals | None = None
 
@@ -106,7 +106,7 @@ class Batch:
         ledger = self._ledger(config)
         jobs, broken = self._jobs()
         for line in broken:
-            self._door.tell(LineBroken(line=line.number, problem=line.problem))
+            self._dispatcher.emit(LineBroken(line=line.number, problem=line.problem))
         if not jobs:
             raise SettingError("there are no tasks" if not broken else "no line is a task that can run")
         worker_settings = self._worker_settings(config.written)
@@ -127,7 +127,7 @@ class Batch:
                 engine=self._engine if len(done) < len(jobs) else LocalEngine(),
                 leases=leases,
                 ledger=ledger,
-                door=self._door,
+                dispatcher=self._dispatcher,
             )
             if self._stopped_by is not None:
                 driver.stop(self._stopped_by)
@@ -135,7 +135,7 @@ class Batch:
             def begun(workers: int) -> None:
                 began = BatchBegan(directory=str(self._out), jobs=len(jobs), done=len(done), workers=workers)
                 began.broken = len(broken)
-                self._door.tell(began)
+                self._dispatcher.emit(began)
 
             await driver.run(begun)
             result = summarize(results.of(jobs), self._settings.epochs)
@@ -144,8 +144,8 @@ class Batch:
         if result.left:
             result.stop_reason = driver.stop_reason
         result.signal = driver.signal
-        self._door.tell(result)
-        self._door.check()
+        self._dispatcher.emit(result)
+        self._dispatcher.check()
         return result
 
     def stop(self, number: Signals) -> bool:
@@ -164,7 +164,7 @@ class Batch:
         if had_directory:
             files = self._out / "files"
             note = f"each task has a workspace of its own, and not the `work_dir` of the config; what it makes is in {files}"
-            self._door.tell(BatchNoted(level="note", text=note))
+            self._dispatcher.emit(BatchNoted(level="note", text=note))
         return config
 
     def _ledger(self, config: CheckedConfig) -> BatchLedger:

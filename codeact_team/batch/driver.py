@@ -36,7 +36,7 @@ from codeact_team.batch.throttle import (
 )
 from codeact_team.core.accounting import ModelUsage
 from codeact_team.core.aio import to_the_end
-from codeact_team.core.effects import Door
+from codeact_team.core.effects import Dispatcher
 from codeact_team.errors import CodeActTeamError, JournalError
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ class Driver:
         engine: Starts workers.
         leases: Give workers the right to run a job.
         ledger: What the jobs have used so far.
-        door: Gets the events.
+        dispatcher: Gets the events.
 
     Attributes:
         stop_reason: Why the batch stopped before all jobs were done.
@@ -79,7 +79,7 @@ class Driver:
         engine: Engine,
         leases: LeaseFiles,
         ledger: BatchLedger,
-        door: Door,
+        dispatcher: Dispatcher,
     ) -> None:
         self._all = jobs
         self._results = results
@@ -91,7 +91,7 @@ class Driver:
         self._slots: list[WorkerSlot] = []
         self._ledger = ledger
         self._rate = RateLimit(settings.limits)
-        self._door = door
+        self._dispatcher = dispatcher
         self._pending = deque(job for job in jobs if not results.has_final(job))
         self._jobs = {job.name: job for job in self._pending}
         self._under_way = 0
@@ -141,7 +141,7 @@ class Driver:
     def stop(self, number: Signals) -> bool:
         """Begin no more jobs, and stop the running ones in order. Returns that it does."""
         self.stop_reason, self.signal = "it was stopped", number
-        self._door.tell(BatchNoted(level="note", text="stopping: what runs is ended in order"))
+        self._dispatcher.emit(BatchNoted(level="note", text="stopping: what runs is ended in order"))
         for slot in self._slots:
             slot.stop()
         self._wake_lanes()
@@ -167,11 +167,11 @@ class Driver:
                 self._rate.ended(job, report)
             case RetryPlanned(reason=reason, seconds=seconds):
                 known = self._jobs[job]
-                self._door.tell(
+                self._dispatcher.emit(
                     TaskRetried(id=known.task_id, epoch=known.epoch, reason=reason, seconds=seconds)
                 )
             case NoticeLogged(level=level, text=text):
-                self._door.tell(BatchNoted(level=level, text=text))
+                self._dispatcher.emit(BatchNoted(level=level, text=text))
 
     async def _start(self) -> WorkerHandle:
         while True:
@@ -201,7 +201,9 @@ class Driver:
                 self._wake_lanes()
 
     async def _run(self, job: Job, worker: WorkerHandle) -> None:
-        self._door.tell(TaskBegan(id=job.task_id, epoch=job.epoch, goes_on=self._results.has_begun(job)))
+        self._dispatcher.emit(
+            TaskBegan(id=job.task_id, epoch=job.epoch, goes_on=self._results.has_begun(job))
+        )
         self._results.begin(job)
         lease = self._newest[job.name] = self._leases.grant(job.name)
         try:
@@ -248,7 +250,7 @@ class Driver:
         self._changed = asyncio.Event()
 
     def _may_begin(self) -> bool:
-        self._door.check()
+        self._dispatcher.check()
         self.stop_reason = self.stop_reason or self._ledger.refusal()
         return self.stop_reason is None
 
@@ -256,7 +258,7 @@ class Driver:
         self._rate.lost(job.name)
         self._lost[job.name] += 1
         if self._lost[job.name] < _MAX_LOST:
-            self._door.tell(TaskRetried(id=job.task_id, epoch=job.epoch, reason=reason))
+            self._dispatcher.emit(TaskRetried(id=job.task_id, epoch=job.epoch, reason=reason))
             self._pending.appendleft(job)
             return
         error = f"the worker that ran it was lost {_MAX_LOST} times: {reason}"
@@ -274,7 +276,7 @@ class Driver:
             return
         self._ledger.finish(job.name)
         self._results.add(job, result)
-        self._door.tell(TaskEnded(result=result, tokens=self._ledger.tokens, cost=self._ledger.cost))
+        self._dispatcher.emit(TaskEnded(result=result, tokens=self._ledger.tokens, cost=self._ledger.cost))
         if self._writing is None:
             self._writing = asyncio.get_running_loop().call_later(self._write_every, self._write)
 

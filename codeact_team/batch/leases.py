@@ -132,7 +132,7 @@ class LeaseFiles:
 
 
 class HeldLease:
-    """A handler that performs an effect, and returns its outcome, only while a lease is the newest.
+    """An interceptor that performs an effect, and returns its outcome, only while a lease is the newest.
 
     Args:
         lease: The lease.
@@ -161,7 +161,7 @@ class HeldLease:
             run.take_over()
             self._takes_over = False
 
-    async def stand(self, effect: Effect[Any], do: Perform) -> Any:
+    async def intercept(self, effect: Effect[Any], do: Perform) -> Any:
         """Perform an effect.
 
         Raises:

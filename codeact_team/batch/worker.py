@@ -71,7 +71,7 @@ class Retries:
 
 
 class Meter:
-    """A handler and a listener of a run: asks the driver to admit each model call, and reports what these use.
+    """An interceptor and a listener of a run: asks the driver to admit each model call, and reports what these use.
 
     Args:
         job: The name of the job.
@@ -102,7 +102,7 @@ class Meter:
             self._usage.add(event.model, event.usage, self._prices)
             self._driver.report(self._job, replace(self._usage))
 
-    async def stand(self, effect: Effect[Any], do: Perform) -> Any:
+    async def intercept(self, effect: Effect[Any], do: Perform) -> Any:
         """Perform an effect; a model call once the driver admits it.
 
         Raises:
@@ -285,9 +285,9 @@ class Worker:
         else:
             runner, task = TeamRunner(self._configs.of(job), record=run, out=files), job.text
         meter = Meter(job.name, self._driver, self._prices, retries, runner.break_off)
-        runner.put_inside(meter.stand)
+        runner.add_innermost(meter.intercept)
         # nearest to the effect itself, as a call may have waited long to be admitted
-        runner.put_inside(held.stand)
+        runner.add_innermost(held.intercept)
         runner.listen(meter)
         self._runners.add(runner)
         try:

@@ -144,14 +144,16 @@ def tell_beside(screen: Screen, event: Event, *, places: bool = False) -> bool:
         case SandboxPreparing():
             screen.notice("note", event.doing)
         case Opened():
-            for loosening in event.loosenings:
+            for relaxation in event.relaxations:
                 # in the words of executors when they start, so that it is told once
-                screen.notice("warning", f"the sandbox is looser than its default: {loosening}")
+                screen.notice("warning", f"the sandbox is looser than its default: {relaxation}")
             for workspace in event.workspaces if places else ():
                 screen.notice("note", f"the workspace is {workspace}")
         case RunParked():
             screen.notice("note", _parked(event), again=True)
-        case RunBegan(record=str(), past_the_door=[_, *_]) | RunResumed() | FilesPutBack() | BlocksRepeated():
+        case (
+            RunBegan(record=str(), bypassing_parts=[_, *_]) | RunResumed() | FilesPutBack() | BlocksRepeated()
+        ):
             _tell_resumption(screen, event)
         case RunResult():
             for problem in _problems(event):
@@ -173,7 +175,7 @@ def _problems(result: RunResult) -> list[str]:
 def _tell_resumption(screen: Screen, event: RunBegan | RunResumed | FilesPutBack | BlocksRepeated) -> None:
     match event:
         case RunBegan():
-            named = ", ".join(event.past_the_door)
+            named = ", ".join(event.bypassing_parts)
             screen.notice("note", f"this run cannot be resumed, as these act past what is recorded: {named}")
         case RunResumed():
             screen.notice("note", _resumed(event))

@@ -90,7 +90,7 @@ class GoingOn:
         """Take note of an event."""
         match event:
             case RunBegan():
-                self._record = None if event.past_the_door else event.record
+                self._record = None if event.bypassing_parts else event.record
                 self._result = None
             case RunResult():
                 self._result = event
@@ -142,7 +142,7 @@ def run_command(
     # before the answer, which may be written there, too
     runner.make_out()
     runner.listen(_listener(screen, as_json=as_json, quiet=quiet), essential=True)
-    runner.listen(going_on := GoingOn())
+    runner.listen(resume_hint := GoingOn())
     with answer_file(output) if output is not None else nullcontext() as write:
 
         def deliver(result: RunResult) -> None:
@@ -152,7 +152,7 @@ def run_command(
                 try:
                     write(result.answer)
                 except SettingError as error:
-                    raise SettingError(f"{error}{going_on.redelivery('-o FILE')}") from error
+                    raise SettingError(f"{error}{resume_hint.redelivery('-o FILE')}") from error
             elif write is not None:
                 screen.notice("warning", f"{output} is not written: there is no accepted answer")
 
@@ -161,8 +161,8 @@ def run_command(
         tell_what_stopped(screen, result)
     if result.files_due:
         lacking = "1 file was" if result.files_due == 1 else f"{result.files_due:,} files were"
-        screen.notice("error", f"{lacking} not copied{going_on.redelivery('--out DIR')}")
-    if not (as_json or quiet) and (advice := going_on.advice()) is not None:
+        screen.notice("error", f"{lacking} not copied{resume_hint.redelivery('--out DIR')}")
+    if not (as_json or quiet) and (advice := resume_hint.advice()) is not None:
         screen.notice("note", advice)
     return result.exit_code
 

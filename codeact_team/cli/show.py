@@ -39,20 +39,20 @@ def show_command(
     if html is not None:
         _write(screen, run, html)
     else:
-        going_on = GoingOn()
-        asyncio.run(_print_run(screen, run, going_on, follow=follow, as_json=as_json))
+        resume_hint = GoingOn()
+        asyncio.run(_print_run(screen, run, resume_hint, follow=follow, as_json=as_json))
         if not as_json:
-            _tell_state(screen, KeptRun.read(directory), going_on)
+            _tell_state(screen, KeptRun.read(directory), resume_hint)
     return 0
 
 
 async def _print_run(
-    screen: Screen, run: RecordedRun, going_on: GoingOn, *, follow: bool, as_json: bool
+    screen: Screen, run: RecordedRun, resume_hint: GoingOn, *, follow: bool, as_json: bool
 ) -> None:
     listener = JsonLines() if as_json else Conversation(screen, answer_last=True)
     async with aclosing(run.follow() if follow else _recorded(run)) as events:
         async for event in events:
-            going_on(event)
+            resume_hint(event)
             if (
                 isinstance(event, BlockEnded)
                 and event.message_id is not None
@@ -78,14 +78,14 @@ async def _recorded(run: RecordedRun) -> AsyncGenerator[Event]:
         yield event
 
 
-def _tell_state(screen: Screen, run: KeptRun, going_on: GoingOn) -> None:
+def _tell_state(screen: Screen, run: KeptRun, resume_hint: GoingOn) -> None:
     if run.state is RunState.RUNNING:
         screen.notice("note", "the run goes on; --follow shows what happens as it does")
         return
     if run.state is RunState.CRASHED:
         screen.notice("warning", "the run has no end: its process was killed, or the machine stopped")
     of_program = run.about is not None and run.about.task is None
-    if (advice := going_on.advice(str(run.directory.path), of_program=of_program)) is not None:
+    if (advice := resume_hint.advice(str(run.directory.path), of_program=of_program)) is not None:
         screen.notice("note", advice)
 
 

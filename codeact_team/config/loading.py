@@ -40,7 +40,7 @@ from codeact_team.config.validation import check_components, check_text
 from codeact_team.config.yaml12 import Path
 from codeact_team.core import places, scope
 from codeact_team.core.autogen_internals import ComponentClass, repaired
-from codeact_team.core.effects import Door, current_door, remembered
+from codeact_team.core.effects import Dispatcher, current_dispatcher, remembered
 from codeact_team.core.executor_interface import StreamingCodeExecutor
 from codeact_team.core.providers import NAMESPACES_VARIABLE, Policy, missing_package, unsafe_reason, using
 from codeact_team.errors import ConfigError, NotAllowedError, SandboxError
@@ -57,7 +57,7 @@ def load_config(
 ) -> ComponentBase[BaseModel]:
     """Load a team, an agent, or any other component from a config.
 
-    The effects of the agents in it go through the current :class:`Door`, if there is one. A client, a tool or a
+    The effects of the agents in it go through the current :class:`Dispatcher`, if there is one. A client, a tool or a
     ``UserProxyAgent`` that is loaded alone keeps its class and is not wrapped; :func:`wrap` does that.
 
     Args:
@@ -277,14 +277,14 @@ class ReadyPart(ComponentBase[BaseModel], Component[ReadyPartConfig]):
 def _make_all(config: CheckedConfig) -> tuple[Any, list[_Failure]]:
     """Make each component of a config, and return the outermost, if nothing has failed, and the failures."""
     wrapped = {part.path for part in _to_be_wrapped(config.parts)}
-    with _door_for_budgets(config.parts):
+    with _dispatcher_for_budgets(config.parts):
         return _make(config.parts, _models(config), config.policy, wrapped=wrapped)
 
 
-def _door_for_budgets(parts: Sequence[PlacedComponent]) -> AbstractContextManager[object]:
-    """Give the parts a door to remember, if one of them counts effects and there is none yet."""
+def _dispatcher_for_budgets(parts: Sequence[PlacedComponent]) -> AbstractContextManager[object]:
+    """Give the parts a dispatcher to remember, if one of them counts effects and there is none yet."""
     counts = any(issubclass(part.component, BudgetTermination) for part in parts)
-    return remembered(Door()) if counts and current_door() is None else nullcontext()
+    return remembered(Dispatcher()) if counts and current_dispatcher() is None else nullcontext()
 
 
 def _failures_in_trial(config: CheckedConfig) -> list[_Failure]:
@@ -351,7 +351,7 @@ def _wrapped(made: Any, parts: Sequence[PlacedComponent]) -> Any:
 
 
 def _to_be_wrapped(parts: Sequence[PlacedComponent]) -> Iterator[PlacedComponent]:
-    """The parts that need a wrapper, so that their effects go through the door: of nested ones of one kind, the outermost.
+    """The parts that need a wrapper to send their effects through the dispatcher: of nested ones of one kind, the outermost.
 
     The root is never wrapped: whoever loads a client, a tool or an agent alone gets just that.
     """

@@ -153,6 +153,6 @@ def what_is_open(executors: Sequence[StreamingCodeExecutor]) -> Opened:
     workspaces = [executor.workspace for executor in executors]
     lasting = [str(workspace.path) for workspace in workspaces if workspace.lasts]
     return Opened(
-        loosenings=[said for executor in executors for said in executor.relaxations],
+        relaxations=[said for executor in executors for said in executor.relaxations],
         workspaces=list(dict.fromkeys(lasting)),
     )

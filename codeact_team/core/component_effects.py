@@ -1,4 +1,4 @@
-"""What is asked of executors and of workbenches, as effects that pass the door: whatever agent asks."""
+"""What is asked of executors and of workbenches, as effects that go through the dispatcher: whatever agent asks."""
 
 from __future__ import annotations
 

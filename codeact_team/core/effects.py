@@ -1,9 +1,9 @@
-"""The one door for effects: what a run does to the world passes it, and what happens is told there.
+"""All side effects of a run go through one dispatcher, which also emits the run's events.
 
 A model call, a code block, the call of a host tool, a question to a person and a reading of the clock that decides
-something are each an :class:`Effect`, performed by :func:`perform`. What stands in the door is the run's choice. By
-default nothing does, and the effect is just performed. A :data:`Handler` may watch, record, count, answer instead, or
-refuse. A :data:`Listener` is told :class:`Event` after :class:`Event`, when things happen.
+something are each an :class:`Effect`, and :func:`perform` performs it. An :data:`Interceptor` of the dispatcher may
+observe an effect, record it, count it, answer it or refuse it; without one the effect is just performed. A
+:data:`Listener` receives every :class:`Event` as it happens.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 _MAX_FAILURES = 20
 
-_door: ContextVar[Door | None] = ContextVar("codeact_team_door", default=None)
+_dispatcher: ContextVar[Dispatcher | None] = ContextVar("codeact_team_dispatcher", default=None)
 _span: ContextVar[int | None] = ContextVar("codeact_team_span", default=None)
 _agent: ContextVar[str | None] = ContextVar("codeact_team_agent", default=None)
 
@@ -56,7 +56,7 @@ class Event:
 
 @dataclass(kw_only=True)
 class ListenerFailed(Event):
-    """A listener has raised, and is told nothing more."""
+    """A listener has raised, and was removed."""
 
     listener: str
     error: str
@@ -117,21 +117,21 @@ class Effect(ABC, Generic[T]):
         return None
 
     async def skip(self) -> None:
-        """Let whoever would do it be as if it was done: a journal answers instead."""
+        """Advance the component as if the effect had run: its recorded outcome is used."""
 
     @abstractmethod
     def began(self, span: int) -> Event:
-        """What is told when it begins."""
+        """The event that is emitted when it begins."""
 
     def end(self, outcome: T | None, error: BaseException | None) -> Event:
-        """The event that is told when it has ended, the same one for the same outcome."""
+        """The event that is emitted when it has ended, the same one for the same outcome."""
         if self._end is None or self._end[1] is not outcome or self._end[2] is not error:
             self._end = self.ended(self.span, outcome, error), outcome, error
         return self._end[0]
 
     @abstractmethod
     def ended(self, span: int, outcome: T | None, error: BaseException | None) -> Event:
-        """What is told when it has ended, by an outcome or by an error."""
+        """The event of its end, by an outcome or by an error."""
 
 
 def now() -> float:
@@ -140,28 +140,28 @@ def now() -> float:
 
 
 def error_text(error: BaseException | None) -> str | None:
-    """What an event tells of an error."""
+    """An error as events have it: its type and its text."""
     return None if error is None else f"{type(error).__name__}: {error}"
 
 
 Perform = Callable[[], Awaitable[Any]]
-Handler = Callable[[Effect[Any], Perform], Awaitable[Any]]
-"""Stands in the door: is given an effect and what performs it, and returns the outcome."""
+Interceptor = Callable[[Effect[Any], Perform], Awaitable[Any]]
+"""Receives an effect and the function that performs it, and returns the outcome."""
 Listener = Callable[[Event], None]
-"""Is told what happens. It must not block."""
+"""Receives events. It must not block."""
 
 
-class Door:
-    """Where the effects of a run pass. A context manager, within which it is the current one.
+class Dispatcher:
+    """Performs the effects of a run and emits its events. A context manager, within which it is the current one.
 
     Args:
-        handlers: What stands in it; the first is the outermost.
-        outer: Another door, which each effect passes after this one, and at which everything is told, too.
+        interceptors: What each effect goes through; the first is the outermost.
+        outer: Another dispatcher, whose interceptors follow, and whose listeners receive every event as well.
     """
 
-    def __init__(self, *handlers: Handler, outer: Door | None = None) -> None:
-        self._handlers = handlers if outer is None else (*handlers, outer._stand)
-        self._listeners: dict[Listener, bool] = {} if outer is None else {outer.tell: False}
+    def __init__(self, *interceptors: Interceptor, outer: Dispatcher | None = None) -> None:
+        self._interceptors = interceptors if outer is None else (*interceptors, outer._intercept)
+        self._listeners: dict[Listener, bool] = {} if outer is None else {outer.emit: False}
         self.numbers = Numbers() if outer is None else outer.numbers
         self._failures: list[BaseException] = []
         self.sent: set[str] = set() if outer is None else outer.sent
@@ -170,29 +170,29 @@ class Door:
         """Ids of the messages whose text was emitted piece by piece."""
         self._broken: BaseException | None = None
 
-    def put_outside(self, handler: Handler) -> None:
-        """Let ``handler`` stand before all others, for the effects that are asked for from now on."""
-        self._handlers = (handler, *self._handlers)
+    def add_outermost(self, interceptor: Interceptor) -> None:
+        """Add an interceptor before all others, for the effects from now on."""
+        self._interceptors = (interceptor, *self._interceptors)
 
-    def put_inside(self, handler: Handler) -> None:
-        """Let ``handler`` stand behind all others, past those that answer instead, as :meth:`put_outside`."""
-        self._handlers = (*self._handlers, handler)
+    def add_innermost(self, interceptor: Interceptor) -> None:
+        """Add an interceptor after all others, for what is really done: those before it may answer instead."""
+        self._interceptors = (*self._interceptors, interceptor)
 
-    def take_out(self, handler: Handler) -> None:
-        """Let ``handler``, if it is there, stand in it no more."""
-        self._handlers = tuple(other for other in self._handlers if other is not handler)
+    def remove(self, interceptor: Interceptor) -> None:
+        """Remove an interceptor, if it is there."""
+        self._interceptors = tuple(other for other in self._interceptors if other is not interceptor)
 
     def listen(self, listener: Listener, *, essential: bool = False) -> None:
-        """Tell ``listener`` what happens from now on.
+        """Send every event from now on to ``listener``.
 
         Args:
-            listener: One that raises is dropped, and the others are told of it.
+            listener: One that raises is removed, and the others receive :class:`ListenerFailed`.
             essential: Whether it must not miss anything: if it raises, the run stops before the next effect.
         """
         self._listeners[listener] = essential
 
-    def tell(self, event: Event) -> None:
-        """Tell every listener of an event, now. Raises nothing."""
+    def emit(self, event: Event) -> None:
+        """Send an event to every listener, now. Raises nothing."""
         event.at = event.at or now()
         if event.parent is None:
             event.parent = _span.get()
@@ -207,8 +207,8 @@ class Door:
         if essential:
             self._broken = self._broken or error
         else:
-            logger.warning("a listener failed, and is told nothing more: %r", error, exc_info=error)
-        self.tell(ListenerFailed(listener=repr(listener), error=repr(error), essential=essential))
+            logger.warning("a listener failed, and receives no more events: %r", error, exc_info=error)
+        self.emit(ListenerFailed(listener=repr(listener), error=repr(error), essential=essential))
 
     def check(self) -> None:
         """Stop here if an essential listener has failed.
@@ -220,42 +220,42 @@ class Door:
             raise self._broken
 
     async def perform(self, effect: Effect[T], do: Callable[[], Awaitable[T]]) -> T:
-        """Perform an effect, past whatever stands in the door, and tell its begin and its end.
+        """Perform an effect, through the interceptors, and emit its begin and its end.
 
         Args:
             effect: What is asked.
-            do: Really does it. Not called where a handler answers instead.
+            do: Really does it. Not called where a interceptor answers instead.
 
         Raises:
-            Exception: What ``do`` or a handler raises, or what an essential listener has raised before.
+            Exception: What ``do`` or a interceptor raises, or what an essential listener has raised before.
         """
         self.check()
         outcome, failure = None, None
         with self.span(effect.began, lambda _: effect.end(outcome, failure)) as effect.span:
             try:
-                outcome = await self._stand(effect, do)
+                outcome = await self._intercept(effect, do)
             except BaseException as error:
                 failure = error
                 raise
             return outcome
 
-    async def _stand(self, effect: Effect[Any], do: Perform) -> Any:
+    async def _intercept(self, effect: Effect[Any], do: Perform) -> Any:
         self.check()
-        for handler in reversed(self._handlers):
-            do = partial(handler, effect, do)
+        for interceptor in reversed(self._interceptors):
+            do = partial(interceptor, effect, do)
         return await do()
 
     @contextmanager
     def span(self, began: Callable[[int], Event], ended: Callable[[int], Event]) -> Generator[int]:
-        """Within it, whatever is told belongs to a span: a run, or an agent's turn.
+        """Within it, every event belongs to a span: a run, or an agent's turn.
 
         Args:
-            began: Makes the event that is told at the begin, given the number of the span.
-            ended: Makes the one that is told at the end.
+            began: Makes the event of the begin, given the number of the span.
+            ended: Makes the event of the end.
         """
         span = self.numbers.next()
         if self._listeners:
-            self.tell(began(span))
+            self.emit(began(span))
         token = _span.set(span)
         try:
             yield span
@@ -265,7 +265,7 @@ class Door:
         finally:
             _span.reset(token)
             if self._listeners:
-                self.tell(ended(span))
+                self.emit(ended(span))
 
     def note_failure(self, error: BaseException) -> None:
         """Note an exception that ended an effect or a turn: AutoGen's teams pass it on as text only."""
@@ -282,46 +282,48 @@ class Door:
         return error
 
     def __enter__(self) -> Self:
-        self._token = _door.set(self)
+        self._token = _dispatcher.set(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        _door.reset(self._token)
+        _dispatcher.reset(self._token)
         self._listeners.clear()
-        self._handlers = ()
+        self._interceptors = ()
         self._failures.clear()
 
 
 @contextmanager
-def remembered(door: Door) -> Generator[None]:
-    """Within it, components that are made remember this door, which goes on afterwards."""
-    token = _door.set(door)
+def remembered(dispatcher: Dispatcher) -> Generator[None]:
+    """Within it, components that are made remember this dispatcher, which stays usable afterwards."""
+    token = _dispatcher.set(dispatcher)
     try:
         yield
     finally:
-        _door.reset(token)
+        _dispatcher.reset(token)
 
 
-def current_door() -> Door | None:
-    """The door that a component made now has to remember: runtimes and threads may not inherit the context."""
-    return _door.get()
+def current_dispatcher() -> Dispatcher | None:
+    """The dispatcher that a component made now has to remember: runtimes and threads may not inherit the context."""
+    return _dispatcher.get()
 
 
-async def perform(effect: Effect[T], do: Callable[[], Awaitable[T]], door: Door | None = None) -> T:
-    """Perform an effect, through the current door, or that which a component remembers, if there is one.
+async def perform(
+    effect: Effect[T], do: Callable[[], Awaitable[T]], dispatcher: Dispatcher | None = None
+) -> T:
+    """Perform an effect by the current dispatcher, else by the one that a component remembers, if there is one.
 
     Raises:
-        Exception: As :meth:`Door.perform`.
+        Exception: As :meth:`Dispatcher.perform`.
     """
-    if (door := _door.get() or door) is None:
+    if (dispatcher := _dispatcher.get() or dispatcher) is None:
         return await do()
-    return await door.perform(effect, do)
+    return await dispatcher.perform(effect, do)
 
 
-def tell(event: Event, door: Door | None = None) -> None:
-    """Tell an event at the current door, or that which a component remembers, if there is one."""
-    if (door := _door.get() or door) is not None:
-        door.tell(event)
+def emit(event: Event, dispatcher: Dispatcher | None = None) -> None:
+    """Emit an event by the current dispatcher, else by the one that a component remembers, if there is one."""
+    if (dispatcher := _dispatcher.get() or dispatcher) is not None:
+        dispatcher.emit(event)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from autogen_core.code_executor import CodeResult
 from autogen_core.models import RequestUsage
 from pydantic import JsonValue, PlainSerializer, PlainValidator, TypeAdapter
 
-from codeact_team.core.effects import Door, Event, current_door, error_text
+from codeact_team.core.effects import Dispatcher, Event, current_dispatcher, error_text
 from codeact_team.core.execution import (
     Artifact,
     BoundName,
@@ -68,11 +68,11 @@ class Opened(Event):
     """A team is loaded.
 
     Attributes:
-        loosenings: The settings of its sandboxes weaker than the default, in words.
+        relaxations: The settings of its sandboxes weaker than the default, in words.
         workspaces: The directories of this machine in which its code works and that stay there.
     """
 
-    loosenings: Sequence[str] = ()
+    relaxations: Sequence[str] = ()
     workspaces: Sequence[str] = ()
 
 
@@ -81,14 +81,14 @@ class RunBegan(Event):
     """A team, or an agent, begins to work on a task.
 
     Attributes:
-        past_the_door: Parts of it that act past the door, by name: with any of them, the run can be neither resumed nor
+        bypassing_parts: Parts of it that bypass the dispatcher, by name: with any, the run can be neither resumed nor
             replayed.
         record: The directory in which it is kept, if it is.
     """
 
     span: int
     task: str
-    past_the_door: Sequence[str] = ()
+    bypassing_parts: Sequence[str] = ()
     record: str | None = None
 
 
@@ -667,25 +667,25 @@ class MessageSent(Event, type="message"):
     message: Message
 
 
-def emit_piece(piece: Words | Output, door: Door | None) -> None:
+def emit_piece(piece: Words | Output, dispatcher: Dispatcher | None) -> None:
     """Emit a piece of a message, which AutoGen's chunks repeat."""
-    if (door := current_door() or door) is not None:
+    if (dispatcher := current_dispatcher() or dispatcher) is not None:
         if piece.message_id is not None:
-            door.streamed.add(piece.message_id)
-        door.tell(piece)
+            dispatcher.streamed.add(piece.message_id)
+        dispatcher.emit(piece)
 
 
-def emit_message(message: BaseChatMessage | BaseAgentEvent, door: Door | None) -> None:
+def emit_message(message: BaseChatMessage | BaseAgentEvent, dispatcher: Dispatcher | None) -> None:
     """Emit a message, or a piece of one, unless it was emitted before."""
-    door = current_door() or door
-    if door is None:
+    dispatcher = current_dispatcher() or dispatcher
+    if dispatcher is None:
         return
     if not isinstance(message, ModelClientStreamingChunkEvent):
-        if message.id not in door.sent:
-            door.sent.add(message.id)
-            door.tell(MessageSent(message=message))
-    elif message.full_message_id not in door.streamed:
-        door.tell(Words(agent=message.source, text=message.content, message_id=message.full_message_id))
+        if message.id not in dispatcher.sent:
+            dispatcher.sent.add(message.id)
+            dispatcher.emit(MessageSent(message=message))
+    elif message.full_message_id not in dispatcher.streamed:
+        dispatcher.emit(Words(agent=message.source, text=message.content, message_id=message.full_message_id))
 
 
 @cache

@@ -6,7 +6,7 @@ from typing import Any
 
 from autogen_core import ComponentModel
 
-from codeact_team.core.effects import current_door
+from codeact_team.core.effects import current_dispatcher
 
 
 class Wrapper:
@@ -14,7 +14,7 @@ class Wrapper:
 
     def __init__(self, wrapped: Any) -> None:
         self.wrapped = wrapped
-        self._door = current_door()
+        self._dispatcher = current_dispatcher()
 
     @property
     def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]

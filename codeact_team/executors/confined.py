@@ -34,7 +34,7 @@ class ConfinedEnvironment(Environment):
 
     @property
     def relaxations(self) -> Sequence[str]:
-        return [*self._config.loosenings, *super().relaxations]
+        return [*self._config.relaxations, *super().relaxations]
 
     @property
     def reached(self) -> Sequence[Path]:

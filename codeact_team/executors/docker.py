@@ -94,7 +94,7 @@ class DockerEnvironment(Environment):
     @property
     def relaxations(self) -> Sequence[str]:
         bound = wide_directories({"bind_dir": self._config.bind_dir})
-        return (*self._config.loosenings, *super().relaxations, *bound)
+        return (*self._config.relaxations, *super().relaxations, *bound)
 
     @property
     def writable(self) -> Sequence[Path]:

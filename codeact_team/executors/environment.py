@@ -134,11 +134,11 @@ class Environment(ABC):
         """Whether the sandbox runs."""
         return self.sandbox is not None and self.sandbox.running
 
-    async def prepare(self, tell: Callable[[str], None]) -> None:
+    async def prepare(self, report: Callable[[str], None]) -> None:
         """Get the packages before the start.
 
         Args:
-            tell: Gets a line of progress now and then, if that takes its time.
+            report: Gets a line of progress now and then, if that takes its time.
 
         Raises:
             SettingError: If there is data that cannot be given.
@@ -147,7 +147,7 @@ class Environment(ABC):
         # only such a workspace can have files already
         is_made = self._settings.work_dir is not None
         await self.workspace.check(self._host_files() if is_made else None)
-        await self.packages.provide(tell)
+        await self.packages.provide(report)
 
     async def describe(self, *, lives_on: bool) -> SandboxDescription:
         """Describe the sandbox, which need not run. It is asked once until it is stopped.
@@ -204,11 +204,11 @@ class Environment(ABC):
             self.quota, other.quota = other.quota, self.quota
         self.packages.begin_check()
 
-    async def start(self, tell: Callable[[str], None]) -> None:
+    async def start(self, report: Callable[[str], None]) -> None:
         """Start the sandbox unless it runs.
 
         Args:
-            tell: As of :meth:`prepare`.
+            report: As of :meth:`prepare`.
 
         Raises:
             SettingError: If there is data that cannot be given.
@@ -217,13 +217,13 @@ class Environment(ABC):
         if self.sandbox is None:
             for relaxation in self.relaxations:
                 logger.warning("the sandbox is looser than its default: %s", relaxation)
-            self.sandbox = self._make_sandbox(await self.packages.provide(tell))
+            self.sandbox = self._make_sandbox(await self.packages.provide(report))
         if not self.sandbox.running:
             self.workspace.sandbox_ended()
             await self.sandbox.start()
             # after the start, which it would slow down, and mostly while a model is asked for the first block
             self.packages.begin_check()
-        await self.workspace.begin(self._files(), tell)
+        await self.workspace.begin(self._files(), report)
         await self.quota.begin(self.sandbox.directories)
 
     async def discard(self) -> None:

@@ -16,7 +16,7 @@ from autogen_core import CancellationToken
 
 from codeact_team.core import scope
 from codeact_team.core.aio import Turns, to_the_end
-from codeact_team.core.effects import current_door, tell
+from codeact_team.core.effects import current_dispatcher, emit
 from codeact_team.core.events import (
     SandboxLost,
     SandboxPreparing,
@@ -187,7 +187,7 @@ class Lifecycle:
         self._runner = runner
         self._turns = Turns()
         self._name = type(owner).__name__
-        self._door = current_door()
+        self._dispatcher = current_dispatcher()
         self._source = current_source()
         self._provided_by: WarmSource | None = None
         scope.register(owner)
@@ -272,7 +272,9 @@ class Lifecycle:
         was_there = self.users.generation.interpreter is not None
         self.users.replace(reason, known_to=known_to)
         if was_there:
-            tell(SandboxLost(sandbox=self._name, reason=reason, place=place_of(self._owner)), self._door)
+            emit(
+                SandboxLost(sandbox=self._name, reason=reason, place=place_of(self._owner)), self._dispatcher
+            )
 
     async def _open(self) -> None:
         """Start what does not run, and notice what was lost since the last block."""
@@ -292,7 +294,7 @@ class Lifecycle:
             scope.register(self._owner)
             self.lose("it ended while no code ran")
         if not environment.running or runner.interpreter is None:
-            tell(SandboxStarting(sandbox=self._name), self._door)
+            emit(SandboxStarting(sandbox=self._name), self._dispatcher)
             source = current_source() or self._source
             if environment.sandbox is None and source is not None:
                 await environment.packages.provide(self._tell_preparing)
@@ -308,10 +310,10 @@ class Lifecycle:
                 python=None if environment.sandbox is None else environment.sandbox.python_version,
                 place=place_of(self._owner),
             )
-            tell(started, self._door)
+            emit(started, self._dispatcher)
 
     def _tell_preparing(self, doing: str) -> None:
-        tell(SandboxPreparing(sandbox=self._name, doing=doing), self._door)
+        emit(SandboxPreparing(sandbox=self._name, doing=doing), self._dispatcher)
 
     async def _dismiss(self) -> None:
         is_started = self._environment.sandbox is not None
@@ -321,7 +323,7 @@ class Lifecycle:
         self.users.replace(STOPPED, known_to=self._owner)
         await self._clear()
         if is_started:
-            tell(SandboxStopped(sandbox=self._name), self._door)
+            emit(SandboxStopped(sandbox=self._name), self._dispatcher)
 
     async def _clear(self) -> None:
         try:

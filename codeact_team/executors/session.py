@@ -296,12 +296,12 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
             async with self._environment.copying:
                 sessions = await self._copies_of(session, count)
             return [
-                SessionBranch(self._config, self._environment, self._interpreter, one, self)
+                ForkedCodeExecutor(self._config, self._environment, self._interpreter, one, self)
                 for one in sessions
             ]
 
     async def promote(self, branch: SessionCodeExecutor, *, user: object | None = None) -> None:
-        if not isinstance(branch, SessionBranch) or branch.of is not self:
+        if not isinstance(branch, ForkedCodeExecutor) or branch.of is not self:
             raise SettingError("only a branch of this executor can take its place")
         async with self._turns, branch.turns:
             await self._continue_from(
@@ -361,8 +361,8 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
         if (session := self._interpreter.session) is None:
             raise SandboxError("nothing can go on from there: the session has ended")
         await session.promote(branch)
-        asker = self if user is None else user
-        self._users.replace(loss, known_to=asker, by=generation.forked(session.interpreter))
+        caller = self if user is None else user
+        self._users.replace(loss, known_to=caller, by=generation.forked(session.interpreter))
 
     async def _set_up_session(self) -> Session:
         """The session, after its setup has run."""
@@ -379,7 +379,7 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
         return session
 
 
-class BranchLife(Lifecycle):
+class ForkLife(Lifecycle):
     """From the fork to the end of a branch, which cannot be started again."""
 
     async def prepare(self) -> None:
@@ -405,7 +405,7 @@ class BranchLife(Lifecycle):
         raise SettingError("a branch of a session cannot be restarted: stop it, and fork the session again")
 
 
-class BranchInterpreter(LivingInterpreter):
+class ForkInterpreter(LivingInterpreter):
     """The interpreter of a branch: a copy of another one, including its setup."""
 
     loss = "The interpreter was lost: {}. With it, this branch of the session has ended: its variables and files are gone."
@@ -417,7 +417,7 @@ class BranchInterpreter(LivingInterpreter):
         self._session = session
 
 
-class SessionBranch(InterpreterCodeExecutor):
+class ForkedCodeExecutor(InterpreterCodeExecutor):
     """A branch of a session, as :meth:`SessionCodeExecutor.fork` makes them.
 
     Args:
@@ -428,7 +428,7 @@ class SessionBranch(InterpreterCodeExecutor):
         of: Its executor.
     """
 
-    life_kind = BranchLife
+    life_kind = ForkLife
 
     def __init__(
         self,
@@ -440,8 +440,8 @@ class SessionBranch(InterpreterCodeExecutor):
     ) -> None:
         turns = Turns()
         self._branch_workspace = SandboxWorkspace(environment.location, turns)
-        branch_interpreter = BranchInterpreter(config, session, interpreter.setup)
-        super().__init__(config, environment, branch_interpreter, turns)
+        fork_interpreter = ForkInterpreter(config, session, interpreter.setup)
+        super().__init__(config, environment, fork_interpreter, turns)
         self.of = of
         self._users.generation = of._users.generation.forked(session.interpreter)
 

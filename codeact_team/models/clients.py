@@ -134,7 +134,7 @@ class WrappedClient(Wrapper, ChatCompletionClient):
         options = {key: value for key, value in options.items() if value and (key, value) != _DEFAULT_CHOICE}
         effect = ModelCall(self.wrapped, self._model, messages, options)
         work = partial(self._answer, effect, messages, cancellation_token, options, emit, message_id)
-        return await perform(effect, partial(_heeding, work, cancellation_token), self._door)
+        return await perform(effect, partial(_heeding, work, cancellation_token), self._dispatcher)
 
     async def create(self, messages: Sequence[LLMMessage], **options: Any) -> CreateResult:
         return await self.ask(messages, **options)
@@ -214,7 +214,7 @@ class WrappedClient(Wrapper, ChatCompletionClient):
                     if effect.first_piece is None:
                         effect.first_piece = time.monotonic() - began
                     if message_id is not None:
-                        emit_piece(Words(agent=agent, text=last, message_id=message_id), self._door)
+                        emit_piece(Words(agent=agent, text=last, message_id=message_id), self._dispatcher)
                     await emit(last)
         # a stream ends with its result
         result = _checked(self.wrapped, last)

@@ -18,7 +18,7 @@ from codeact_team.core.files import below, lock, open_regular, opened, parent_of
 from codeact_team.core.redaction import credentials_of_environment
 from codeact_team.core.trees import files_below, move, remove
 from codeact_team.errors import JournalError, SettingError
-from codeact_team.runs.journal.past import Past
+from codeact_team.runs.journal.history import History
 from codeact_team.runs.journal.recorded_run import RecordedRun
 from codeact_team.runs.journal.recorder import Recorder
 from codeact_team.runs.journal.run_directory import About, RunDirectory, runs_in
@@ -171,7 +171,7 @@ class ParkedRun:
         if run.state is not RunState.PARKED:
             why = f": {run.problem}" if run.problem else ""
             raise JournalError(f"the run {run.id} waits for no answer, as it is {run.state.value}{why}")
-        self.open: Sequence[OpenQuestion] = list(Past(directory).open.values())
+        self.open: Sequence[OpenQuestion] = list(History(directory).open.values())
 
     def answer(self, text: str, number: int | None = None) -> OpenQuestion:
         """Answer a question, once and for all. It is another one if it is asked again.
@@ -194,14 +194,14 @@ class ParkedRun:
                 f"no answer reaches question {question.n}: what has asked it was stopped half-way, and is not done twice, as it "
                 "is code that could reach more than its workspace, or a tool. Resume the run on a terminal, to be asked anew"
             )
-        recorder, past = Recorder.reopen(self._directory, credentials_of_environment(os.environ))
+        recorder, history = Recorder.reopen(self._directory, credentials_of_environment(os.environ))
         try:
             # somebody may have been faster
-            if past.open.get(question.n) != question:
+            if history.open.get(question.n) != question:
                 raise JournalError(f"question {question.n} is not open any more")
             recorder.answer(question, outcome)
-            del past.open[question.n]
-            self.open = list(past.open.values())
+            del history.open[question.n]
+            self.open = list(history.open.values())
         finally:
             recorder.close()
         return question

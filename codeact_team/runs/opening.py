@@ -21,7 +21,7 @@ from codeact_team.config.open import executors_of, make_ready, make_runnable, sp
 from codeact_team.config.open import open_team as open_unrecorded
 from codeact_team.config.overrides import ForEvery
 from codeact_team.core.aio import aclosing, streamed, until_cancelled
-from codeact_team.core.effects import Door, current_door, error_text, remembered
+from codeact_team.core.effects import Dispatcher, current_dispatcher, error_text, remembered
 from codeact_team.core.events import RunBegan, RunEnded, RunParked, emit_message
 from codeact_team.core.executor_interface import StreamingCodeExecutor
 from codeact_team.core.providers import Policy
@@ -98,26 +98,31 @@ async def _recorded(
 ) -> AsyncGenerator[Team | ChatAgent]:
     if directory.is_begun:
         _refuse_other(directory.about())
-    door, summary = Door(recording.stand, outer=(outer := current_door())), Summary(in_all=True)
+    dispatcher, summary = (
+        Dispatcher(recording.intercept, outer=(outer := current_dispatcher())),
+        Summary(in_all=True),
+    )
     for listener in (recording, *summary.listeners):
-        door.listen(listener, essential=True)
+        dispatcher.listen(listener, essential=True)
     began, end, failure = time.monotonic(), WorkEnd, None
     try:
         async with Scope() as scope:
             # what the program does beside the team is no part of the run
-            with remembered(door):
+            with remembered(dispatcher):
                 config = read()
-                telemetry.trace(outer or door, *span_settings(config, source))
+                telemetry.trace(outer or dispatcher, *span_settings(config, source))
                 team = make_runnable(config)
                 summary.begin(team)
                 await make_ready(scope)
                 executors = executors_of(scope)
-                recorded = _RecordedTeam(team, door, recording, executors, summary.take)
+                recorded = _RecordedTeam(team, dispatcher, recording, executors, summary.take)
                 end = recorded.end
-                recorded.require_the_door()
-                recording.begin(config, None, executors, what_is_open(executors), recorded.park, door.numbers)
+                recorded.require_dispatcher()
+                recording.begin(
+                    config, None, executors, what_is_open(executors), recorded.park, dispatcher.numbers
+                )
             yield cast("Team", recorded)
-        door.check()
+        dispatcher.check()
     except BaseException as error:
         failure = error
         raise
@@ -129,7 +134,7 @@ async def _recorded(
             result = summary.result(last, time.monotonic() - began)
             if not isinstance(failure, Exception | None):
                 result.ending = RunEnding.STOPPED
-            door.tell(result)
+            dispatcher.emit(result)
             await recording.end()
 
 
@@ -147,11 +152,11 @@ def _refuse_other(about: About) -> None:
 
 
 class _RecordedTeam(Wrapper):
-    """A team, or an agent, whose runs pass a door, and are told there.
+    """A team, or an agent, whose runs go through a dispatcher, which emits their events.
 
     Args:
         wrapped: The team.
-        door: The door.
+        dispatcher: The dispatcher.
         recording: What records it.
         executors: Where its code runs.
         take: Called with each message that comes out of it.
@@ -160,14 +165,14 @@ class _RecordedTeam(Wrapper):
     def __init__(
         self,
         wrapped: Team | ChatAgent,
-        door: Door,
+        dispatcher: Dispatcher,
         recording: Recording,
         executors: Sequence[StreamingCodeExecutor],
         take: Callable[[Message], object],
     ) -> None:
         super().__init__(wrapped)
         self._take = take
-        self._door = door
+        self._dispatcher = dispatcher
         self._recording = recording
         self._executors = executors
         self._bypassing_parts = bypassing_parts(wrapped)
@@ -176,7 +181,7 @@ class _RecordedTeam(Wrapper):
         """Stops the agents at work."""
         self._parked: RunParked | None = None
 
-    def require_the_door(self) -> None:
+    def require_dispatcher(self) -> None:
         """Refuse to go on with a run if the team acts past its journal; say so if it begins.
 
         Raises:
@@ -194,7 +199,7 @@ class _RecordedTeam(Wrapper):
     def park(self, event: RunParked) -> None:
         """End the task that is under way: it waits for an answer."""
         self._parked = event
-        self._door.tell(event)
+        self._dispatcher.emit(event)
         self._stop(self._token)
 
     def _stop(self, token: CancellationToken) -> None:
@@ -216,7 +221,7 @@ class _RecordedTeam(Wrapper):
     async def _run(
         self, task: Task, settings: Mapping[str, Any], emit: Callable[[Item], Awaitable[None]]
     ) -> TaskResult:
-        door, failure = self._door, None
+        dispatcher, failure = self._dispatcher, None
         self._raise_if_parked()
         self._recording.set_stopping(False)
         self._token, abandoned = CancellationToken(), CancellationToken()
@@ -225,12 +230,12 @@ class _RecordedTeam(Wrapper):
             wanted.add_callback(stop)
         abandoned.add_callback(stop)
         with (
-            remembered(door),
-            door.span(
+            remembered(dispatcher),
+            dispatcher.span(
                 lambda span: RunBegan(
                     span=span,
                     task=_in_words(task),
-                    past_the_door=self._bypassing_parts,
+                    bypassing_parts=self._bypassing_parts,
                     record=self._recording.place,
                 ),
                 lambda span: RunEnded(span=span, error=error_text(failure)),
@@ -243,7 +248,7 @@ class _RecordedTeam(Wrapper):
                 self._raise_if_parked()
                 await self._recording.finish(self._executors)
             except BaseException as error:
-                failure = door.original_of(error)
+                failure = dispatcher.original_of(error)
                 self._end = WorkEnd.by(failure)
                 self._raise_if_parked()
                 raise
@@ -269,7 +274,7 @@ class _RecordedTeam(Wrapper):
                 if isinstance(item, TaskResult):
                     result = item
                 else:
-                    emit_message(item, self._door)
+                    emit_message(item, self._dispatcher)
                     self._take(item)
                     await until_cancelled(emit(item), abandoned)
         assert result is not None, "a run ends with its result"

@@ -22,7 +22,7 @@ from codeact_team.config.loading import CheckedConfig
 from codeact_team.config.models import SERVER_FIELDS, keys_for_a_server
 from codeact_team.config.overrides import ForEvery
 from codeact_team.core.aio import to_the_end
-from codeact_team.core.effects import Effect, Event, Numbers, Perform, tell
+from codeact_team.core.effects import Effect, Event, Numbers, Perform, emit
 from codeact_team.core.events import Opened, RunParked
 from codeact_team.core.executor_interface import ChangedFile, StreamingCodeExecutor
 from codeact_team.core.files import opened, opened_file
@@ -31,9 +31,9 @@ from codeact_team.core.trees import files_below
 from codeact_team.core.visibility import cut, readable, visible
 from codeact_team.errors import JournalError
 from codeact_team.runs.journal.blobs import DEFAULT_MIB
+from codeact_team.runs.journal.history import History
 from codeact_team.runs.journal.log import LogReader
 from codeact_team.runs.journal.parking import Parking
-from codeact_team.runs.journal.past import Past
 from codeact_team.runs.journal.recorded_run import RecordedRun
 from codeact_team.runs.journal.recorder import Recorder
 from codeact_team.runs.journal.resumption import Resumption
@@ -52,7 +52,7 @@ _VERSIONED = ("codeact-team", "autogen-core", "autogen-agentchat", "autogen-ext"
 
 
 class Recording:
-    """A listener and a handler that record a run from :meth:`begin` to :meth:`end`, if it is to be recorded.
+    """A listener and an interceptor that record a run from :meth:`begin` to :meth:`end`, if it is to be recorded.
 
     Args:
         runs: The directory that gets one for a new run; or that of the run itself, which goes on if it is there; ``None``
@@ -117,11 +117,11 @@ class Recording:
         last = RecordedRun(self._runs).result()
         if last is None or last.ending is not RunEnding.PARKED:
             return None
-        past = Past(self._runs)
-        questions = list(past.open.values())
+        history = History(self._runs)
+        questions = list(history.open.values())
         # what a program asks may be in standard input; code that is told as unknown can go on
         can_go_on = any(each.is_lost or each.kind != AskedQuestion.kind for each in questions)
-        if past.has_answers or can_go_on or not questions:
+        if history.has_answers or can_go_on or not questions:
             return None
         return RunParked(record=str(self._runs.path), questions=questions)
 
@@ -188,35 +188,35 @@ class Recording:
         executors: Sequence[StreamingCodeExecutor],
         numbers: Numbers,
     ) -> Recorder:
-        recorder, past = Recorder.reopen(
+        recorder, history = Recorder.reopen(
             directory, credentials, numbers, shown=self._shown, mib=self._mib, sync=self._sync
         )
         try:
             # nothing is written to a run that is refused, not even that it was
-            if past.full_mib is not None:
-                raise JournalError(_FULL.format(directory.path, past.full_mib))
-            if past.chain is None and self._shown is None:
+            if history.full_mib is not None:
+                raise JournalError(_FULL.format(directory.path, history.full_mib))
+            if history.chain is None and self._shown is None:
                 raise foreign_refused(directory.path)
-            resumption = Resumption(past, recorder)
+            resumption = Resumption(history, recorder)
             resumption.begin(executors)
         except BaseException:
             recorder.close()
             raise
-        self._recorder, self._resumption, self.copies = recorder, resumption, past.copies
+        self._recorder, self._resumption, self.copies = recorder, resumption, history.copies
         if task is None and recorder.redactor.restore(directory.config()) != config.written:
             logger.warning(
                 "the config has changed since this run began: what is asked otherwise is done anew"
             )
         recorder.write(resumed=dict(_versions()))
-        tell(past.told(str(directory.path)))
+        emit(history.told(str(directory.path)))
         return recorder
 
     def __call__(self, event: Event) -> None:
         if self._recorder is not None:
             self._recorder(event)
 
-    async def stand(self, effect: Effect[Any], do: Perform) -> Any:
-        """A handler: see :meth:`Recorder.stand`.
+    async def intercept(self, effect: Effect[Any], do: Perform) -> Any:
+        """An interceptor: see :meth:`Recorder.intercept`.
 
         Raises:
             CancelledError: If the run is being stopped: whoever asks for something now is being stopped, too.
@@ -227,7 +227,9 @@ class Recording:
         recorder.refuse_if_stopping()
         try:
             with parking.watching(effect):
-                return await (self._resumption or recorder).stand(effect, partial(parking.stand, effect, do))
+                return await (self._resumption or recorder).intercept(
+                    effect, partial(parking.intercept, effect, do)
+                )
         except JournalError as error:
             recorder.give_up(error)
             raise
@@ -310,7 +312,7 @@ def foreign_refused(run: Path, *wanted: str) -> JournalError:
 
 
 def _refuse_what_code_reaches(runs: Path, executors: Sequence[StreamingCodeExecutor]) -> None:
-    """Refuse a directory that code could read or write: it would know, or change, its own past."""
+    """Refuse a directory that code could read or write: it would know, or change, its own history."""
     if (path := _reached(runs, executors)) is not None:
         raise JournalError(
             f"the run cannot be recorded in {runs}: its code can reach {path}, and so what is recorded of it. {ADVICE}"

@@ -24,7 +24,7 @@ from codeact_team.core.events import ChangedRequest, Replayed
 from codeact_team.core.providers import Policy
 from codeact_team.core.redaction import Redactor, credentials_of_environment
 from codeact_team.errors import JournalError
-from codeact_team.runs.journal.past import Past
+from codeact_team.runs.journal.history import History
 from codeact_team.runs.journal.recorded_run import RecordedRun
 from codeact_team.runs.journal.replay import Replay
 from codeact_team.runs.journal.restoration import difference
@@ -114,8 +114,8 @@ class Replaying(Recording):
                 f"the run cannot be replayed: {', '.join(parts)} act past its journal, and would really act again"
             )
 
-    async def stand(self, effect: Effect[Any], do: Perform) -> Any:
-        return await (do() if self.replay is None else self.replay.stand(effect, do))
+    async def intercept(self, effect: Effect[Any], do: Perform) -> Any:
+        return await (do() if self.replay is None else self.replay.intercept(effect, do))
 
 
 class ReplayedRun:
@@ -219,16 +219,16 @@ def replayed(
         replaying = Replaying()
         runner = TeamRunner(moved, record=replaying)
         all_secrets = Redactor(credentials_of(checked.document, os.environ), about.nonce, shown)
-        past = Past(directory)
-        if past.chain is None and shown is None:
+        history = History(directory)
+        if history.chain is None and shown is None:
             raise foreign_refused(directory.path)
-        if past.full_mib is not None:
+        if history.full_mib is not None:
             logger.warning(
                 "the record ends before the run did: it had used up the %s MiB that were kept of it",
-                f"{past.full_mib:,}",
+                f"{history.full_mib:,}",
             )
         replay = Replay(
-            past,
+            history,
             all_secrets,
             names,
             runner.break_off,

@@ -16,7 +16,7 @@ from codeact_team.agents.codeact.attempts import Promotion
 from codeact_team.core.aio import to_the_end
 from codeact_team.core.atomic_files import Directory
 from codeact_team.core.component_effects import CodeEffect
-from codeact_team.core.effects import Effect, Event, Perform, tell
+from codeact_team.core.effects import Effect, Event, Perform, emit
 from codeact_team.core.events import ArtifactKept, ArtifactReference, BlockEnded
 from codeact_team.core.execution import Artifact, SessionResult
 from codeact_team.core.executor_interface import Change, ChangedFile, StreamingCodeExecutor
@@ -85,7 +85,7 @@ def _leads_to(path: str, directory: int) -> bool:
 
 
 class RunFiles:
-    """Keeps what sessions show, as a handler in the door, and finds what a run has made or changed.
+    """Keeps what sessions show, as an interceptor, and finds what a run has made or changed.
 
     Args:
         out: The directory that gets copies; made if it is missing, beside what is there.
@@ -181,7 +181,7 @@ class RunFiles:
             yield above, name, target
 
     async def keep(self, effect: Effect[object], do: Perform) -> object:
-        """A handler: add what a block has made beside text to the files of the workspace, named by step."""
+        """An interceptor: add what a block has made beside text to the files of the workspace, named by step."""
         outcome = await do()
         if isinstance(effect, AgentBlock) and isinstance(outcome, SessionResult) and not effect.is_apart:
             await self._keep_all(outcome.artifacts, effect)
@@ -218,7 +218,7 @@ class RunFiles:
         place = executor.workspace
         path = None if place.path is None or not place.lasts else str(place.path / name)
         told = ArtifactReference.of(artifact)
-        tell(ArtifactKept(agent=effect.source, file=name, path=path, artifact=told))
+        emit(ArtifactKept(agent=effect.source, file=name, path=path, artifact=told))
 
     @asynccontextmanager
     async def found_after(

@@ -29,7 +29,7 @@ from codeact_team.config.open import executors_of, make_ready, make_runnable, sp
 from codeact_team.config.overrides import ForEvery
 from codeact_team.core.aio import is_being_cancelled, to_the_end
 from codeact_team.core.autogen_internals import components_in, recover, time_limit
-from codeact_team.core.effects import Door, Effect, Event, Handler, Listener, Perform, error_text
+from codeact_team.core.effects import Dispatcher, Effect, Event, Interceptor, Listener, Perform, error_text
 from codeact_team.core.events import RunBegan, RunEnded, RunParked, emit_message
 from codeact_team.core.executor_interface import SessionCodeExecutor
 from codeact_team.core.providers import Policy
@@ -93,18 +93,18 @@ class TimeLimitReached(Exception):
 async def stream(
     runner: Team | ChatAgent,
     task: str | BaseChatMessage,
-    door: Door,
+    dispatcher: Dispatcher,
     take: Callable[[BaseAgentEvent | BaseChatMessage], object],
     stopping: Callable[[], object],
     *,
     seconds: float | None,
 ) -> str | None:
-    """Run the task, tell each message at the door, and return why the team stopped.
+    """Run the task, emit each message, and return why the team stopped.
 
     Args:
         runner: The team, or a single agent.
         task: What to do.
-        door: Where the messages are told.
+        dispatcher: Where the messages are told.
         take: Called with each message.
         stopping: Called before the agents are cancelled, where nobody waits for their work any more.
         seconds: Wall-clock time that they may work; ``None`` for any.
@@ -125,7 +125,7 @@ async def stream(
     limit = asyncio.timeout(seconds)
     try:
         async with limit:
-            return await stopped_in_order(_consume(runner, task, door, take, token, stop), stop)
+            return await stopped_in_order(_consume(runner, task, dispatcher, take, token, stop), stop)
     except TimeoutError:
         if limit.expired():
             raise TimeLimitReached(f"{reached} {seconds:g} seconds is reached") from None
@@ -149,7 +149,7 @@ async def stopped_in_order(work: Awaitable[T], stop: Callable[[], object]) -> T:
 async def _consume(
     runner: Team | ChatAgent,
     task: str | BaseChatMessage,
-    door: Door,
+    dispatcher: Dispatcher,
     take: Callable[[BaseAgentEvent | BaseChatMessage], object],
     token: CancellationToken,
     stop: Callable[[], object],
@@ -160,7 +160,7 @@ async def _consume(
             if isinstance(item, TaskResult):
                 stop_reason = item.stop_reason
             else:
-                emit_message(item, door)
+                emit_message(item, dispatcher)
                 take(item)
     except BaseException:
         # first this: a stream that is closed waits for its agents
@@ -213,7 +213,7 @@ class TeamRunner:
             record = Recording(record, mib=record_mib, sync=sync)
         self._recording = record
         self._files = RunFiles(out, record.cut_off, record.note_copies)
-        self._door = Door(self._record, self._files.keep)
+        self._dispatcher = Dispatcher(self._record, self._files.keep)
         self.listen(self._recording, essential=True)
         self.listen(self._files.count)
         self._summary = Summary()
@@ -232,11 +232,11 @@ class TeamRunner:
     def listen(self, listener: Listener, *, essential: bool = False) -> None:
         """Tell ``listener`` what happens. If it is essential and raises, the run stops at once with its error."""
         told = partial(self._tell_essential, listener) if essential else listener
-        self._door.listen(told, essential=essential)
+        self._dispatcher.listen(told, essential=essential)
 
-    def put_inside(self, handler: Handler) -> None:
-        """Let ``handler`` stand behind all others, for what is really done and not answered by a journal."""
-        self._door.put_inside(handler)
+    def add_innermost(self, interceptor: Interceptor) -> None:
+        """Let ``interceptor`` stand behind all others, for what is really done and not answered by a journal."""
+        self._dispatcher.add_innermost(interceptor)
 
     def make_out(self) -> None:
         """Make the directory for copies now, if there is to be one.
@@ -253,7 +253,7 @@ class TeamRunner:
         Raises:
             CodeActTeamError: As :func:`codeact_team.open_team`.
         """
-        with self._door:
+        with self._dispatcher:
             async with self._loaded(self._read()):
                 yield
 
@@ -284,7 +284,7 @@ class TeamRunner:
         Raises:
             Exception: What ``deliver`` raises.
         """
-        with self._door:
+        with self._dispatcher:
             try:
                 result = await self._result_of(self._load_and_stream(task, seconds))
                 deliver(result)
@@ -295,7 +295,7 @@ class TeamRunner:
                 await self._recording.end()
 
     def break_off(self, reason: str) -> None:
-        """End the run that is under way, whose work is not done. Whoever stands in the door may call this, from anywhere.
+        """End the run that is under way, whose work is not done. Whoever intercepts effects may call this, from anywhere.
 
         Args:
             reason: Why, as :attr:`RunResult.stop_reason` has it.
@@ -307,7 +307,7 @@ class TeamRunner:
 
     def _park(self, event: RunParked) -> None:
         self._is_parked = True
-        self._door.tell(event)
+        self._dispatcher.emit(event)
         self.break_off(f"it waits for an answer: codeact-team answer {event.record}")
 
     async def run_code(self, code: str) -> tuple[CodeResult | None, WorkEnd]:
@@ -322,7 +322,9 @@ class TeamRunner:
 
         async def work() -> None:
             blocks = [CodeBlock(code=code, language="python")]
-            results.append(await self._door.perform(PartBlock(session, blocks, run), partial(run, blocks)))
+            results.append(
+                await self._dispatcher.perform(PartBlock(session, blocks, run), partial(run, blocks))
+            )
 
         end = await self._end_of(work())
         return (results[0] if results else None), end
@@ -353,14 +355,14 @@ class TeamRunner:
         return read_config(self._source, overrides=self._overrides, policy=self._policy)
 
     async def _load(self, config: CheckedConfig) -> None:
-        telemetry.trace(self._door, *span_settings(config, self._source))
+        telemetry.trace(self._dispatcher, *span_settings(config, self._source))
         self._team = make_runnable(config)
         self._recording.refuse_what_passes(bypassing_parts(self._team))
         self._summary.begin(self._team)
         self._must_note = any(map(_needs_note, components_in(self._team)))
         self._opened = what_is_open(executors_of(self._scope))
-        self._door.tell(self._opened)
-        self._door.check()
+        self._dispatcher.emit(self._opened)
+        self._dispatcher.check()
         await make_ready(self._scope, with_tools=self._recording.calls_tools)
 
     async def _load_and_stream(self, task: str | None, seconds: float | None) -> str | None:
@@ -371,7 +373,7 @@ class TeamRunner:
             await asyncio.get_running_loop().create_future()
         async with self._loaded(config):
             self._recording.begin(
-                config, wanted, executors_of(self._scope), self._opened, self._park, self._door.numbers
+                config, wanted, executors_of(self._scope), self._opened, self._park, self._dispatcher.numbers
             )
             return await self._stream(wanted, seconds)
 
@@ -380,10 +382,12 @@ class TeamRunner:
     ) -> str | None:
         team = self._team
         assert team is not None, "the team is not open"
-        past = bypassing_parts(team)
+        bypassing = bypassing_parts(team)
         failure: BaseException | None = None
-        with self._door.span(
-            lambda span: RunBegan(span=span, task=task, past_the_door=past, record=self._recording.place),
+        with self._dispatcher.span(
+            lambda span: RunBegan(
+                span=span, task=task, bypassing_parts=bypassing, record=self._recording.place
+            ),
             lambda span: RunEnded(span=span, error=error_text(failure)),
         ):
             try:
@@ -392,13 +396,13 @@ class TeamRunner:
                     async with within_budgets(team):
                         noted = await self._noted(task)
                         reason = await stream(
-                            team, noted, self._door, self._summary.take, stopping, seconds=seconds
+                            team, noted, self._dispatcher, self._summary.take, stopping, seconds=seconds
                         )
                     self._files.lack(await self._recording.finish(executors_of(self._scope)))
                 self._files.remove_others(self._recording.copies)
                 return reason
             except BaseException as error:
-                failure = self._door.original_of(error)
+                failure = self._dispatcher.original_of(error)
                 raise
 
     async def _noted(self, task: str) -> str | TextMessage:
@@ -419,9 +423,9 @@ class TeamRunner:
         await (team.reset() if isinstance(team, Team) else team.on_reset(CancellationToken()))
 
     async def _record(self, effect: Effect[Any], do: Perform) -> Any:
-        """Stand in the door for the journal; where that fails the run ends, whatever agents and code make of the error."""
+        """Intercept for the journal; where that fails the run ends, whatever agents and code make of the error."""
         try:
-            return await self._recording.stand(effect, do)
+            return await self._recording.intercept(effect, do)
         except JournalError as error:
             self._journal_failure = self._journal_failure or error
             if self._work is not None:
@@ -443,8 +447,8 @@ class TeamRunner:
         result = self._summary.result(end, time.monotonic() - began)
         result.files, result.file_notes = self._files.found, self._files.notes
         result.files_due = self._files.due
-        self._door.tell(result)
-        self._door.check()
+        self._dispatcher.emit(result)
+        self._dispatcher.check()
         return result
 
     async def _end_of(self, work: Coroutine[Any, Any, str | None]) -> WorkEnd:
@@ -457,14 +461,14 @@ class TeamRunner:
         except TimeLimitReached as reason:
             end = WorkEnd(str(reason), is_broken_off=True)
         except asyncio.CancelledError:
-            self._door.check()
+            self._dispatcher.check()
             if is_being_cancelled() or not (self._stopped_by or self._broken_off_by or self._journal_failure):
                 raise
             if self._stopped_by is None:
                 end = WorkEnd(self._broken_off_by, is_broken_off=True)
         except Exception as failure:
-            self._door.check()
-            failure = self._door.original_of(failure)
+            self._dispatcher.check()
+            failure = self._dispatcher.original_of(failure)
             logger.debug("the run failed", exc_info=failure)
             end = WorkEnd.by(failure)
         finally:

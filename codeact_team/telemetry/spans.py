@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from weakref import WeakSet
 
-from codeact_team.core.effects import Door, current_door
+from codeact_team.core.effects import Dispatcher, current_dispatcher
 
 Clean = Callable[[str], str]
 """Takes credentials out of a text."""
@@ -20,39 +20,39 @@ Clean = Callable[[str], str]
 _CONTENTS = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _WANTED = ("true", "span_only", "span_and_event")
 
-_traced: WeakSet[Door] = WeakSet()
+_traced: WeakSet[Dispatcher] = WeakSet()
 
 
-def trace(door: Door, clean: Clean, workflow: str = "") -> None:
-    """Let what passes a door become spans, if the process has a tracer provider now; else the door stays as it is.
+def trace(dispatcher: Dispatcher, clean: Clean, workflow: str = "") -> None:
+    """Make spans of the effects of a dispatcher, if the process has a tracer provider now; else leave it as it is.
 
     Args:
-        door: The door; to do so again changes nothing.
+        dispatcher: The dispatcher; to do so again changes nothing.
         clean: Used on whatever models, code and tools say, where spans are to hold that.
         workflow: The name of what runs.
     """
-    if door in _traced or not _has_provider():
+    if dispatcher in _traced or not _has_provider():
         return
     from codeact_team.telemetry.tracing import Tracing
 
-    _traced.add(door)
+    _traced.add(dispatcher)
     tracing = Tracing(workflow, clean if wants_contents() else None)
-    door.listen(tracing)
-    door.put_inside(tracing.stand)
+    dispatcher.listen(tracing)
+    dispatcher.add_innermost(tracing.intercept)
 
 
 @contextmanager
 def traced(clean: Clean, workflow: str = "") -> Generator[None]:
-    """Within it, what happens becomes spans, at the current door or, where there is none, at one made for it.
+    """Within it, effects become spans, by the current dispatcher or, where there is none, by one made for it.
 
     Its arguments are those of :func:`trace`.
     """
-    if (door := current_door()) is not None:
-        trace(door, clean, workflow)
+    if (dispatcher := current_dispatcher()) is not None:
+        trace(dispatcher, clean, workflow)
         yield
     elif _has_provider():
-        with Door() as door:
-            trace(door, clean, workflow)
+        with Dispatcher() as dispatcher:
+            trace(dispatcher, clean, workflow)
             yield
     else:
         yield

@@ -60,11 +60,11 @@ class _OpenSpan:
     around: Context
     began: float
     is_performed: bool
-    """Whether anything was really done: not so where a handler answers instead, as from a journal, or refuses."""
+    """Whether anything was really done: not so where an interceptor answers instead, as from a journal, or refuses."""
 
 
 class Tracing:
-    """A listener of one door. Within each span, it is the current one, so that AutoGen's spans are its children too.
+    """A listener of one dispatcher. Within each span, it is the current one, so that AutoGen's spans are its children too.
 
     Args:
         workflow: The name of what runs.
@@ -92,8 +92,8 @@ class Tracing:
             case _:
                 pass
 
-    async def stand(self, effect: Effect[Any], do: Perform) -> Any:
-        """A handler, the innermost: notes that an effect is really performed, and where that is wanted its contents."""
+    async def intercept(self, effect: Effect[Any], do: Perform) -> Any:
+        """An interceptor, the innermost: notes that an effect is really performed, and where that is wanted its contents."""
         if (found := self._open.get(_current_number())) is not None:
             found.is_performed = True
         if self._clean is None:

@@ -19,7 +19,7 @@ from autogen_core import CancellationToken
 from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter
 
 from codeact_team.core.aio import Turns, is_being_cancelled
-from codeact_team.core.effects import Effect, current_door, error_text, perform, tell
+from codeact_team.core.effects import Effect, current_dispatcher, emit, error_text, perform
 from codeact_team.core.events import Approval, QuestionAnswered, QuestionAsked
 from codeact_team.core.visibility import one_line
 from codeact_team.tools.approval_rules import (
@@ -288,7 +288,7 @@ class Approvals:
         self._rules = RuleChain(rules)
         self._handler = handler
         self._source = source
-        self._door = current_door()
+        self._dispatcher = current_dispatcher()
         self._turns = Turns()
         self._granted: set[tuple[str, str]] = set()
         self._records: list[ApprovalRecord] = []
@@ -344,7 +344,7 @@ class Approvals:
         if ruling.by != NO_RULE:
             self._keep(record)
             fields = record.model_dump(exclude={"arguments", "decision"})
-            tell(Approval(agent=self._source, allowed=record.allowed, **fields), self._door)
+            emit(Approval(agent=self._source, allowed=record.allowed, **fields), self._dispatcher)
         return record
 
     def _keep(self, record: ApprovalRecord) -> None:
@@ -372,7 +372,7 @@ class Approvals:
                     return Ruling("deny", _NOT_SHOWN, f"no person can approve it: {obstacle}")
                 granted = self._granted
                 asked = AskedQuestion(replace(question, reason=ruling.reason), parks=self._parks)
-                answer = await perform(asked, partial(self._answer, asked.question), self._door)
+                answer = await perform(asked, partial(self._answer, asked.question), self._dispatcher)
                 if answer is None:
                     return _NOT_PARKED if self._parks else _NOBODY
                 if answer.allowed and answer.always:

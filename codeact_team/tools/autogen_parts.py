@@ -42,7 +42,7 @@ from codeact_team.core.autogen_internals import (
     replace_input,
 )
 from codeact_team.core.component_effects import CodeRun, ToolListing
-from codeact_team.core.effects import Door, Effect, current_door, error_text, perform
+from codeact_team.core.effects import Dispatcher, Effect, current_dispatcher, error_text, perform
 from codeact_team.core.events import QuestionAnswered, QuestionAsked, ToolCallBegan, ToolCallEnded
 from codeact_team.core.execution import CallOutcome
 from codeact_team.core.visibility import cut
@@ -164,7 +164,7 @@ class WrappedTool(Wrapper):
         self, args: Mapping[str, Any], cancellation_token: CancellationToken, call_id: str | None = None
     ) -> Any:
         do = partial(self.wrapped.run_json, args, cancellation_token, call_id)
-        return await perform(_ToolRun(self, args), do, self._door)
+        return await perform(_ToolRun(self, args), do, self._dispatcher)
 
     def return_value_as_string(self, value: Any) -> str:
         return value if isinstance(value, _Recorded) else self.wrapped.return_value_as_string(value)
@@ -194,7 +194,7 @@ class WrappedStreamTool(WrappedTool):
         self, args: Mapping[str, Any], cancellation_token: CancellationToken, call_id: str | None = None
     ) -> AsyncGenerator[Any, None]:
         start = partial(self.wrapped.run_json_stream, args, cancellation_token, call_id)
-        return _stream(_ToolRun(self, args), start, self._door)
+        return _stream(_ToolRun(self, args), start, self._dispatcher)
 
 
 class WrappedWorkbench(Wrapper):
@@ -205,7 +205,7 @@ class WrappedWorkbench(Wrapper):
             # its tools are in the config
             return await self.wrapped.list_tools()
         listing = ToolListing(self.wrapped, _SCHEMAS, [type(self.wrapped).__name__])
-        return await perform(listing, self.wrapped.list_tools, self._door)
+        return await perform(listing, self.wrapped.list_tools, self._dispatcher)
 
     async def call_tool(
         self,
@@ -215,7 +215,7 @@ class WrappedWorkbench(Wrapper):
         call_id: str | None = None,
     ) -> ToolResult:
         do = partial(self._call, name, arguments, cancellation_token, call_id)
-        return await perform(PartCall(self.wrapped, name, arguments, _RESULT), do, self._door)
+        return await perform(PartCall(self.wrapped, name, arguments, _RESULT), do, self._dispatcher)
 
     async def _call(
         self,
@@ -238,11 +238,11 @@ class WrappedWorkbench(Wrapper):
         call_id: str | None = None,
     ) -> AsyncGenerator[Any | ToolResult, None]:
         start = partial(self.wrapped.call_tool_stream, name, arguments, cancellation_token, call_id)
-        return _stream(PartCall(self.wrapped, name, arguments, _RESULT), start, self._door)
+        return _stream(PartCall(self.wrapped, name, arguments, _RESULT), start, self._dispatcher)
 
 
 def _stream(
-    effect: Effect[Any], start: Callable[[], AsyncGenerator[Any, None]], door: Door | None
+    effect: Effect[Any], start: Callable[[], AsyncGenerator[Any, None]], dispatcher: Dispatcher | None
 ) -> AsyncGenerator[Any, None]:
     """Perform an effect whose outcome is the last item of a stream, and yield the items before as they come."""
 
@@ -257,7 +257,7 @@ def _stream(
             (last,) = before
             return last
 
-        return await perform(effect, do, door)
+        return await perform(effect, do, dispatcher)
 
     return streamed(work)
 
@@ -273,7 +273,7 @@ class WrappedExecutor(Wrapper):
         async def again(blocks: list[CodeBlock]) -> CodeResult:
             return await self.wrapped.execute_code_blocks(blocks, cancellation_token)
 
-        return await perform(PartBlock(self.wrapped, code_blocks, again), do, self._door)
+        return await perform(PartBlock(self.wrapped, code_blocks, again), do, self._dispatcher)
 
 
 class _Recalled(BaseModel):
@@ -320,7 +320,7 @@ class WrappedMemory(Wrapper):
         self, what: str, arguments: Mapping[str, Any], do: Callable[[], Awaitable[T]], form: TypeAdapter[T]
     ) -> T:
         name = f"{type(self.wrapped).__name__}.{what}"
-        return await perform(MemoryCall(self.wrapped, name, arguments, form), do, self._door)
+        return await perform(MemoryCall(self.wrapped, name, arguments, form), do, self._dispatcher)
 
 
 class WrappedInput:
@@ -328,12 +328,12 @@ class WrappedInput:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.wrapped = function
-        self._door = current_door()
+        self._dispatcher = current_dispatcher()
 
     async def ask(self, prompt: str, cancellation_token: CancellationToken | None) -> str:
         """Ask the person. A method, as AutoGen takes an async function, but no callable object."""
         do = partial(enter, self.wrapped, prompt, cancellation_token)
-        asking = perform(PersonInput(prompt), do, self._door)
+        asking = perform(PersonInput(prompt), do, self._dispatcher)
         return await (asking if cancellation_token is None else until_cancelled(asking, cancellation_token))
 
 

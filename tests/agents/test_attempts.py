@@ -22,7 +22,7 @@ from support.openai_server import AnyReply, Body, HttpError, Json, ScriptedServe
 from codeact_team.agents.agent_config import ToolLimits
 from codeact_team.agents.observations import Ending
 from codeact_team.core import events
-from codeact_team.core.effects import Door, Event
+from codeact_team.core.effects import Dispatcher, Event
 from codeact_team.core.executor_interface import SessionCodeExecutor
 from codeact_team.errors import SettingError
 from codeact_team.executors.confined import ConfinedSessionCodeExecutor
@@ -302,9 +302,9 @@ async def test_what_is_cancelled_while_its_sandbox_starts_is_answered_as_cancell
             token.cancel()
 
     async with own_session() as executor, ScriptedServer([]) as server:
-        door = Door()
-        door.listen(cancel)
-        with door:
+        dispatcher = Dispatcher()
+        dispatcher.listen(cancel)
+        with dispatcher:
             agent = agent_of(server, executor, attempts=2, system_message="")
             answer = (await response(agent, token=token)).chat_message
         assert server.requests == []
@@ -325,8 +325,8 @@ async def test_a_task_that_is_cancelled_ends_all_attempts(fresh_session: Session
             server, fresh_session, attempts=2, tools=[began], tool_limits=ToolLimits(repeatable=["*"])
         )
         heard: list[Event] = []
-        with Door() as door:
-            door.listen(heard.append)
+        with Dispatcher() as dispatcher:
+            dispatcher.listen(heard.append)
             working = asyncio.ensure_future(response(agent))
             for _ in range(2):
                 await running.acquire()
@@ -365,11 +365,11 @@ async def test_code_that_fails_is_set_back_in_its_branch(fresh_session: Session)
 
 async def test_each_attempt_is_a_span_of_its_own(fresh_session: Session) -> None:
     heard: list[Event] = []
-    door = Door()
-    door.listen(heard.append)
+    dispatcher = Dispatcher()
+    dispatcher.listen(heard.append)
     await run(fresh_session, "base = 10")
     async with ScriptedServer(side_by_side(way(1), way(2), best="It is 12.")) as server:
-        with door:
+        with dispatcher:
             agent = agent_of(server, fresh_session, attempts=2)
             await turn(agent)
     began = {event.span: event.attempt for event in heard if isinstance(event, events.AttemptBegan)}
@@ -391,11 +391,11 @@ async def test_whoever_hears_of_what_is_promoted_hears_of_one_attempt(fresh_sess
         def hear(self, event: Event) -> None:
             self.events.append(event)
 
-    heard, door = Heard(), Door()
-    door.listen(heard)
+    heard, dispatcher = Heard(), Dispatcher()
+    dispatcher.listen(heard)
     await run(fresh_session, "base = 10")
     async with ScriptedServer(side_by_side(way(1), way(2), way(3), best="It is 12.")) as server:
-        with door:
+        with dispatcher:
             agent = agent_of(server, fresh_session, attempts=3)
             await turn(agent)
     ended = [event.attempt for event in heard.events if isinstance(event, events.AttemptEnded)]

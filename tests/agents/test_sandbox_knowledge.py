@@ -28,7 +28,7 @@ from support.wheels import use_index
 
 from codeact_team.agents.code_executor import CodeExecutorAgent
 from codeact_team.agents.messages import describe_sandbox
-from codeact_team.core.effects import Door, Event
+from codeact_team.core.effects import Dispatcher, Event
 from codeact_team.core.events import DescriptionEnded
 from codeact_team.core.execution import ExecutionResult
 from codeact_team.core.sandbox_description import SandboxDescription, noted_task
@@ -106,7 +106,7 @@ async def test_an_agent_that_is_told_by_its_instructions_does_not_read_it_in_the
     assert [contents(request)[-1] for request in server.requests] == ["Do it.", "Do it.", f"Do it.\n\n{note}"]
 
 
-async def test_it_passes_the_door_and_is_told(session: ConfinedSessionCodeExecutor):
+async def test_it_passes_the_dispatcher_and_is_told(session: ConfinedSessionCodeExecutor):
     heard: list[Event] = []
     asked: list[Any] = []
 
@@ -116,8 +116,8 @@ async def test_it_passes_the_door_and_is_told(session: ConfinedSessionCodeExecut
         asked.append(effect.request())
         return effect.load("As recorded.")
 
-    with Door(instead) as door:
-        door.listen(heard.append)
+    with Dispatcher(instead) as dispatcher:
+        dispatcher.listen(heard.append)
         async with ScriptedServer([Text(py("1")), Text("1")]) as server:
             await answer(agent_of(server, session))
     assert asked == [{"describe": "ConfinedSessionCodeExecutor"}]

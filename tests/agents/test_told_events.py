@@ -1,4 +1,4 @@
-"""What an agent tells while it works, and that what it does passes the door."""
+"""What an agent tells while it works, and that its effects go through the dispatcher."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from codeact_team.agents.code_executor import CodeExecutorAgent
 from codeact_team.agents.codeact.agent import CodeActAgent
 from codeact_team.agents.reflection_agent import ReflectionAgent
 from codeact_team.core import events
-from codeact_team.core.effects import Door, Effect, Event, Perform
+from codeact_team.core.effects import Dispatcher, Effect, Event, Perform
 from codeact_team.core.execution import CallOutcome, Outcome
 from codeact_team.executors.confined import ConfinedSessionCodeExecutor
 
@@ -31,9 +31,9 @@ def session(fresh_session: ConfinedSessionCodeExecutor) -> ConfinedSessionCodeEx
 async def told(make: Any, *messages: Any, handlers: Any = ()) -> tuple[list[Event], list[Item]]:
     """What the agent that ``make`` makes tells, and what it yields."""
     heard: list[Event] = []
-    door = Door(*handlers)
-    door.listen(heard.append)
-    with door:
+    dispatcher = Dispatcher(*handlers)
+    dispatcher.listen(heard.append)
+    with dispatcher:
         items = await turn(make(), *messages)
     dumped = [events.dump(event) for event in heard]
     assert [events.dump(events.load(one)) for one in dumped] == dumped
@@ -100,11 +100,11 @@ async def test_calls_of_tools_are_told_when_they_begin_and_end_as_parts_of_their
         return at.upper()
 
     heard: list[Event] = []
-    door = Door()
-    door.listen(heard.append)
-    # the session's stream is registered before there is any door
+    dispatcher = Dispatcher()
+    dispatcher.listen(heard.append)
+    # the session's stream is registered before there is any dispatcher
     await session.start()
-    with door:
+    with dispatcher:
         code = "print(tools.look(at='a'), flush=True)\nfinal_answer(tools.look(at='b'))"
         await turn(agent_of(replay(py(code)), session, tools=[look], stream_output=True))
     assert seen == ["tool_call_began", "tool_call_began"]
@@ -119,14 +119,14 @@ async def test_calls_of_tools_are_told_when_they_begin_and_end_as_parts_of_their
     assert (ended.answer, written) == ("B", "A\n")
 
 
-async def test_an_agent_remembers_the_door_it_was_made_with(session: ConfinedSessionCodeExecutor):
+async def test_an_agent_remembers_the_dispatcher_it_was_made_with(session: ConfinedSessionCodeExecutor):
     def look(at: str) -> str:
         """Look."""
         return at
 
     heard: list[Event] = []
-    with (door := Door()):
-        door.listen(heard.append)
+    with (dispatcher := Dispatcher()):
+        dispatcher.listen(heard.append)
         agent = agent_of(replay(py("final_answer(tools.look(at='a'))")), session, tools=[look])
         # as in a runtime that was started before
         await asyncio.create_task(turn(agent), context=Context())
@@ -189,24 +189,25 @@ async def test_a_block_that_a_handler_refuses_ends_the_turn_with_its_error():
         raise PermissionError("not today")
 
     executor = Foreign()
-    door = Door(refuse)
-    with door, pytest.raises(PermissionError, match="not today") as caught:
+    dispatcher = Dispatcher(refuse)
+    with dispatcher, pytest.raises(PermissionError, match="not today") as caught:
         await turn(CodeExecutorAgent("executor", executor, approval_func=yes), user(PRINTS_42))
     assert executor.executed == []
     assert caught.value.args == ("not today",)
 
 
 async def test_a_team_of_autogens_is_explained_by_the_error_itself():
-    door = Door()
+    dispatcher = Dispatcher()
     error = ConnectionError("gone")
-    with door:
+    with dispatcher:
         agent = CodeExecutorAgent("executor", Foreign(), model_client=replay(), approval_func=yes)
         with pytest.raises(Exception, match="No more mock responses") as caught:
             await turn(agent)
         assert (
-            door.original_of(RuntimeError(f"{type(caught.value).__name__}: {caught.value}")) is caught.value
+            dispatcher.original_of(RuntimeError(f"{type(caught.value).__name__}: {caught.value}"))
+            is caught.value
         )
-    assert door.original_of(error) is error
+    assert dispatcher.original_of(error) is error
 
 
 async def test_a_verdict_is_told_with_the_id_of_its_message():

@@ -1,10 +1,10 @@
-"""A question to a person passes the door, and every decision is told there."""
+"""A question to a person goes through the dispatcher, and every decision is an event."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from codeact_team.core.effects import Door, Effect, Event, Perform
+from codeact_team.core.effects import Dispatcher, Effect, Event, Perform
 from codeact_team.core.events import Approval, QuestionAnswered, QuestionAsked, dump, load
 from codeact_team.tools.approval_rules import ApprovalRule, Question
 from codeact_team.tools.approvals import Answer, Approvals
@@ -21,8 +21,8 @@ async def grants(question: Question) -> Answer:
 
 async def test_what_is_asked_and_decided_is_told() -> None:
     told: list[Event] = []
-    with Door() as door:
-        door.listen(told.append)
+    with Dispatcher() as dispatcher:
+        dispatcher.listen(told.append)
         approvals = Approvals(RULES, grants, "helper")
         for name in ("read", "write", "write", "read"):
             await approvals.call(name, {"path": "/a"})
@@ -42,7 +42,7 @@ async def test_what_is_asked_and_decided_is_told() -> None:
     assert [load(dump(event)) for event in told] == told
 
 
-async def test_what_stands_in_the_door_answers_where_nobody_is_there() -> None:
+async def test_what_stands_in_the_dispatcher_answers_where_nobody_is_there() -> None:
     known: list[Any] = []
 
     async def record(effect: Effect[Any], do: Perform) -> Any:
@@ -55,9 +55,9 @@ async def test_what_stands_in_the_door_answers_where_nobody_is_there() -> None:
         assert effect.request() == request
         return effect.load(answer)
 
-    with Door(record):
+    with Dispatcher(record):
         first = await Approvals(RULES, grants, "helper").call("write", {"path": "/a"})
-    with Door(replay):
+    with Dispatcher(replay):
         again = await Approvals(RULES, None, "helper").call("write", {"path": "/a"})
     assert (again.allowed, again.by, again.reason) == (first.allowed, first.by, first.reason)
     assert known[0][0]["approval"]["arguments"] == {"path": "/a"}
@@ -65,8 +65,8 @@ async def test_what_stands_in_the_door_answers_where_nobody_is_there() -> None:
 
 async def test_a_question_without_anybody_to_ask_is_told_as_unanswered() -> None:
     told: list[Event] = []
-    with Door() as door:
-        door.listen(told.append)
+    with Dispatcher() as dispatcher:
+        dispatcher.listen(told.append)
         record = await Approvals(RULES, None, "helper").call("write", {})
     assert record.by == "no one to ask"
     assert isinstance(told[1], QuestionAnswered)

@@ -1,4 +1,4 @@
-"""What AutoGen's own agents use passes the door, and is known by name where it does not."""
+"""What AutoGen's own agents use goes through the dispatcher, and is known by name where it does not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from autogen_ext.tools.mcp import McpWorkbench, StdioServerParams
 from pydantic import BaseModel
 
 import codeact_team
-from codeact_team.core.effects import Door, Effect, Event, Perform
+from codeact_team.core.effects import Dispatcher, Effect, Event, Perform
 from codeact_team.core.events import BlockEnded, QuestionAnswered, ToolCallBegan, ToolCallEnded, dump, load
 from codeact_team.tools.autogen_parts import bypassing_parts, unwrap, wrap
 from codeact_team.tools.toolbox import Toolbox
@@ -52,7 +52,7 @@ def asks(name: str, arguments: str) -> ReplayChatCompletionClient:
 
 
 class Journal:
-    """What stands in the door: first it records, then it answers from what it has recorded."""
+    """What intercepts effects: first it records, then it answers from what it has recorded."""
 
     def __init__(self) -> None:
         self.known: list[tuple[Any, Any]] = []
@@ -67,10 +67,10 @@ class Journal:
         (data,) = [data for request, data in self.known if request == effect.request()]
         return effect.load(data)
 
-    def recording(self) -> Door:
-        door = Door(self.record)
-        door.listen(self.told.append)
-        return door
+    def recording(self) -> Dispatcher:
+        dispatcher = Dispatcher(self.record)
+        dispatcher.listen(self.told.append)
+        return dispatcher
 
 
 async def said(agent: Any, task: str = "go") -> str:
@@ -82,14 +82,14 @@ async def told_and_repeated(make: Any, task: str = "go") -> tuple[list[Event], s
     journal = Journal()
     with journal.recording():
         first = await said(make(), task)
-    with Door(journal.answer):
+    with Dispatcher(journal.answer):
         assert await said(make(), task) == first
     told = [event for event in journal.told if not event.type.startswith("model_call")]
     assert [dump(load(dump(event))) for event in told] == [dump(event) for event in told]
     return told, first
 
 
-async def test_calls_of_a_tool_pass_the_door() -> None:
+async def test_calls_of_a_tool_pass_the_dispatcher() -> None:
     done: list[int] = []
 
     def double(number: int) -> int:
@@ -191,7 +191,7 @@ async def test_a_call_of_an_mcp_server_is_cancelled_without_an_error() -> None:
         assert not (await workbench.call_tool("add", {"a": 1}, CancellationToken())).is_error
 
 
-async def test_blocks_of_an_executor_pass_the_door() -> None:
+async def test_blocks_of_an_executor_pass_the_dispatcher() -> None:
     executor = Executor()
 
     def make() -> CodeExecutorAgent:
@@ -204,7 +204,7 @@ async def test_blocks_of_an_executor_pass_the_door() -> None:
     assert (ended.exit_code, ended.output) == (0, "ran 1")
 
 
-async def test_what_a_memory_adds_passes_the_door() -> None:
+async def test_what_a_memory_adds_passes_the_dispatcher() -> None:
     memories = [
         ListMemory(memory_contents=[MemoryContent(content="be brief", mime_type="text/plain")]),
         ListMemory(),
@@ -217,13 +217,13 @@ async def test_what_a_memory_adds_passes_the_door() -> None:
     journal = Journal()
     with journal.recording():
         assert await said(make()) == "fine"
-    with Door(journal.answer):
+    with Dispatcher(journal.answer):
         # the request to the model is the same, though this memory is empty
         assert await said(make()) == "fine"
     assert "be brief" in str(journal.known[1][0])
 
 
-async def test_a_person_is_asked_through_the_door() -> None:
+async def test_a_person_is_asked_through_the_dispatcher() -> None:
     prompts: list[str] = []
 
     def enter(prompt: str) -> str:
@@ -290,7 +290,7 @@ config:
 
 
 @pytest.mark.filterwarnings("ignore:No approval function set")
-def test_what_a_config_loads_passes_the_door_and_dumps_as_before(tmp_path: Any) -> None:
+def test_what_a_config_loads_passes_the_dispatcher_and_dumps_as_before(tmp_path: Any) -> None:
     (tmp_path / "team.yaml").write_text(TEAM)
     team = codeact_team.load_config(tmp_path / "team.yaml")
     assert bypassing_parts(team) == []
@@ -310,11 +310,11 @@ class Own(BaseChatAgent):
     async def on_reset(self, cancellation_token: CancellationToken) -> None: ...
 
 
-async def test_our_agents_pass_the_door_once_whatever_they_are_given() -> None:
+async def test_our_agents_pass_the_dispatcher_once_whatever_they_are_given() -> None:
     told: list[Event] = []
     memory = ListMemory(memory_contents=[MemoryContent(content="be brief", mime_type="text/plain")])
-    with Door() as door:
-        door.listen(told.append)
+    with Dispatcher() as dispatcher:
+        dispatcher.listen(told.append)
         client: Any = ReplayChatCompletionClient(["```python\n1\n```", "Done."], model_info=INFO)
         agent = codeact_team.CodeExecutorAgent(
             "one", wrap(Executor()), model_client=client, memory=[memory], approval_func=approve
@@ -325,7 +325,7 @@ async def test_our_agents_pass_the_door_once_whatever_they_are_given() -> None:
     assert (kinds.count(BlockEnded), kinds.count(ToolCallEnded)) == (1, 1)
 
 
-def test_what_goes_bypassing_parts_is_known_by_name() -> None:
+def test_a_part_that_bypasses_the_dispatcher_is_known_by_name() -> None:
     client = ReplayChatCompletionClient([], model_info=INFO)
     inner = AssistantAgent("inner", wrap(client))
     tools: Any = [AgentTool(inner), FunctionTool(said, description="Run."), wrap(Steps())]

@@ -78,7 +78,7 @@ async def recorded(runs: Path, blocks: int) -> RunDirectory:
     about = About(id=f"{blocks}", task="Go.", config="config.yaml", working_directory="/", versions={})
     recorder = Recorder.create(runs, about, "provider: any\n", {})
     for number in range(blocks):
-        await recorder.stand(block(number), outcome)
+        await recorder.intercept(block(number), outcome)
     recorder(result())
     recorder.close()
     return recorder.directory
@@ -100,13 +100,13 @@ async def test_a_long_run(tmp_path: Path) -> None:
         Recorder.reopen(directory, {})[0].close()
         opened = time.perf_counter() - began
         tracemalloc.start()
-        recorder, past = Recorder.reopen(directory, {})
-        resumption = Resumption(past, recorder)
+        recorder, history = Recorder.reopen(directory, {})
+        resumption = Resumption(history, recorder)
         kept, peak = (each / 2**20 for each in tracemalloc.get_traced_memory())
         tracemalloc.stop()
         began = time.perf_counter()
         for number in range(blocks):
-            await resumption.stand(block(number), nothing)
+            await resumption.intercept(block(number), nothing)
         answer = 1000 * (time.perf_counter() - began) / blocks
         recorder.close()
         figures = (size, opened, peak, kept, answer, listed)

@@ -23,7 +23,7 @@ from support.cost import SHORT
 from codeact_team.agents.observations import Ending, ExecutionRecord
 from codeact_team.cli.conversation import Conversation
 from codeact_team.cli.screen import Screen
-from codeact_team.core.effects import Door, Event
+from codeact_team.core.effects import Dispatcher, Event
 from codeact_team.core.events import (
     BlockBegan,
     BlockEnded,
@@ -46,17 +46,17 @@ Message = BaseAgentEvent | BaseChatMessage
 
 async def told(capsys: pytest.CaptureFixture[str], *happened: Message | Event) -> str:
     """What is shown of events, and of messages that come out of the team."""
-    with Door() as door:
-        door.listen(Conversation(Screen()), essential=True)
+    with Dispatcher() as dispatcher:
+        dispatcher.listen(Conversation(Screen()), essential=True)
         for event in happened:
             match event:
                 case Words() | Output():
-                    emit_piece(event, door)
+                    emit_piece(event, dispatcher)
                 case Event():
-                    door.tell(event)
+                    dispatcher.emit(event)
                 case _:
-                    emit_message(event, door)
-        door.check()
+                    emit_message(event, dispatcher)
+        dispatcher.check()
     return capsys.readouterr().out
 
 

@@ -68,5 +68,5 @@ def test_what_makes_the_sandbox_looser_is_told_once(tmp_path: Path):
     result = codeact_team("run", "executor", "```sh\necho hello\n```", *overrides, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "hello\n✓ exit code 0\n" in result.stdout
-    for loosening in ("network: bridge", "pids: 300 (default 256)"):
-        assert result.stderr.count(f"warning: the sandbox is looser than its default: {loosening}\n") == 1
+    for relaxation in ("network: bridge", "pids: 300 (default 256)"):
+        assert result.stderr.count(f"warning: the sandbox is looser than its default: {relaxation}\n") == 1

@@ -18,7 +18,7 @@ from support.fork_server import start
 from support.waiting import until
 from support.wheels import make_wheel, use_index
 
-from codeact_team.core.effects import Door, Event
+from codeact_team.core.effects import Dispatcher, Event
 from codeact_team.errors import SettingError
 from codeact_team.executors import warm_sandboxes
 from codeact_team.executors import warm_sandboxes as memory
@@ -191,8 +191,8 @@ async def test_the_setup_is_done_ahead_and_tracebacks_are_as_ever(kind: Kind, no
 async def test_the_same_is_told_as_without_a_pool(kind: Kind, tmp_path: Path) -> None:
     async def told() -> list[dict[str, Any]]:
         events: list[Event] = []
-        with Door() as door:
-            door.listen(events.append)
+        with Dispatcher() as dispatcher:
+            dispatcher.listen(events.append)
             executor = kind.make()
             await run(executor, "print('here')")
             await executor.stop()

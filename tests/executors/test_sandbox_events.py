@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 from support.executing import Kind, each_part_once, run
 
-from codeact_team.core.effects import Door, Event
+from codeact_team.core.effects import Dispatcher, Event
 from codeact_team.core.events import SandboxLost, SandboxStarted, SandboxStarting, SandboxStopped
 from codeact_team.executors.base import SandboxedCodeExecutor
 
 
 class Told:
-    """What a door has told since it was asked last."""
+    """What a dispatcher has emitted since it was asked last."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, dispatcher: Dispatcher) -> None:
         self._events: list[Event] = []
-        door.listen(self._events.append)
+        dispatcher.listen(self._events.append)
 
     def since(self) -> list[Event]:
         events = self._events.copy()
@@ -37,8 +37,8 @@ async def test_a_sandbox_is_told_of_when_it_starts_is_lost_and_stops(
     executor: SandboxedCodeExecutor, kind: Kind
 ) -> None:
     name = kind.make.__name__
-    with Door() as door:
-        told, before = Told(door), kind.held()
+    with Dispatcher() as dispatcher:
+        told, before = Told(dispatcher), kind.held()
         await run(executor, "1")
         starting, started = told.since()
         assert isinstance(starting, SandboxStarting)

@@ -29,7 +29,7 @@ from pydantic import JsonValue
 from support.codeact import agent_of, own_session, py
 from support.openai_server import HttpError, ScriptedServer, Text, ToolCalls
 
-from codeact_team.core.effects import Door
+from codeact_team.core.effects import Dispatcher
 from codeact_team.core.events import (
     BlockBegan,
     Code,
@@ -75,18 +75,18 @@ def result(ending: RunEnding, **more: Any) -> RunResult:
 
 
 @contextmanager
-def recorded(runs: Path, name: str = "one", end: RunResult | None = None) -> Generator[Door]:
+def recorded(runs: Path, name: str = "one", end: RunResult | None = None) -> Generator[Dispatcher]:
     """Within it, what happens is recorded as a run."""
     about = About(
         id=name, task="What is rye?", config="shop.yaml", working_directory="/", versions={"python": "3"}
     )
     recorder = Recorder.create(runs, about, "", {})
-    with Door(recorder.stand) as door:
-        door.listen(recorder, essential=True)
-        with door.span(lambda span: RunBegan(span=span, task="t"), lambda span: RunEnded(span=span)):
-            yield door
+    with Dispatcher(recorder.intercept) as dispatcher:
+        dispatcher.listen(recorder, essential=True)
+        with dispatcher.span(lambda span: RunBegan(span=span, task="t"), lambda span: RunEnded(span=span)):
+            yield dispatcher
         if end is not None:
-            door.tell(end)
+            dispatcher.emit(end)
     recorder.close()
 
 
@@ -172,11 +172,13 @@ async def test_approvals_questions_and_verdicts_are_told(tmp_path: Path):
         return Answer(allowed=False, reason="not today")
 
     end = result(RunEnding.NOT_ACCEPTED, objection="Nothing was run.")
-    with recorded(tmp_path, end=end) as door:
+    with recorded(tmp_path, end=end) as dispatcher:
         async with own_session() as executor, ScriptedServer([Text(py("print(1)")), Text("No.")]) as server:
             rules = [{"code": "*", "decision": "ask"}]
             await agent_of(server, executor, approval=rules, approval_handler=refuse).run(task="Print.")
-        door.tell(Judged(agent="reviewer", accepted=False, problems=["It is late."], next_step="Hurry."))
+        dispatcher.emit(
+            Judged(agent="reviewer", accepted=False, problems=["It is late."], next_step="Hurry.")
+        )
     (sample,) = logged(tmp_path)
     (approval,) = events(sample, ApprovalEvent)
     assert (approval.decision, approval.call.function) == ("reject", "python")
@@ -250,9 +252,9 @@ async def test_each_run_is_a_sample_and_one_without_an_end_has_no_score(tmp_path
 
 
 async def test_a_call_that_was_refused_has_not_what_the_next_one_asked(tmp_path: Path):
-    with recorded(tmp_path) as door:
-        door.tell(ModelCallBegan(span=7, agent="", model="m"))
-        door.tell(ModelCallEnded(span=7, agent="", model="m", error="BudgetError: used up"))
+    with recorded(tmp_path) as dispatcher:
+        dispatcher.emit(ModelCallBegan(span=7, agent="", model="m"))
+        dispatcher.emit(ModelCallEnded(span=7, agent="", model="m", error="BudgetError: used up"))
         await asyncio.sleep(0.001)
         await wrap_client(ReplayChatCompletionClient(["Hello."]), "m").create(
             [UserMessage(content="Hi.", source="user")]
@@ -264,9 +266,9 @@ async def test_a_call_that_was_refused_has_not_what_the_next_one_asked(tmp_path:
 
 
 async def test_what_was_under_way_when_a_run_broke_off_says_so(tmp_path: Path):
-    with recorded(tmp_path) as door:
-        door.tell(ModelCallBegan(span=7, agent="coder", model="m"))
-        door.tell(BlockBegan(span=8, agent="coder", blocks=[Code("python", "1 / ``` 0")]))
+    with recorded(tmp_path) as dispatcher:
+        dispatcher.emit(ModelCallBegan(span=7, agent="coder", model="m"))
+        dispatcher.emit(BlockBegan(span=8, agent="coder", blocks=[Code("python", "1 / ``` 0")]))
     (sample,) = logged(tmp_path)
     (call,), (block,) = events(sample, ModelEvent), events(sample, ToolEvent)
     assert call.error == "it had not ended when the run did"
@@ -276,8 +278,8 @@ async def test_what_was_under_way_when_a_run_broke_off_says_so(tmp_path: Path):
 
 
 def test_a_damaged_journal_is_named_and_what_is_whole_of_it_is_written(tmp_path: Path):
-    with recorded(tmp_path) as door:
-        door.tell(Judged(agent="reviewer", accepted=True))
+    with recorded(tmp_path) as dispatcher:
+        dispatcher.emit(Judged(agent="reviewer", accepted=True))
     lines = (tmp_path / "one" / "journal.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "one" / "journal.jsonl").write_bytes(b"".join([*lines[:-1], b"damage\n", lines[-1]]))
     (problem,) = write(tmp_path)
@@ -296,8 +298,8 @@ class OddCall(ModelCall):
 async def test_a_run_that_was_recorded_otherwise_is_named(tmp_path: Path):
     client = ReplayChatCompletionClient(["Hello."])
     asked = [UserMessage(content="Hi.", source="user")]
-    with recorded(tmp_path) as door:
-        await door.perform(OddCall(client, "m", asked, {}), lambda: client.create(asked))
+    with recorded(tmp_path) as dispatcher:
+        await dispatcher.perform(OddCall(client, "m", asked, {}), lambda: client.create(asked))
     with pytest.raises(JournalError, match=r"one has something that this version .* did not write"):
         write(tmp_path)
 

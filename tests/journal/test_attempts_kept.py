@@ -15,7 +15,7 @@ from support.openai_server import AnyReply, Body, Json, ScriptedServer, Text
 from codeact_team.runs.journal.log import read_log
 
 
-def going_on(*steps: str) -> Any:
+def resume_hint(*steps: str) -> Any:
     """A model whose attempts each have a ``number``, and that chooses the second."""
     begun = count(1)
 
@@ -70,7 +70,7 @@ def test_before_that_the_code_of_each_attempt_runs_again_in_its_branch(tmp_path:
 
 @pytest.mark.long
 def test_attempts_go_on_with_higher_limits(tmp_path: Path) -> None:
-    reply = going_on("print(number)", "number += 10\nprint(number)", "final_answer(number > 10)")
+    reply = resume_hint("print(number)", "number += 10\nprint(number)", "final_answer(number > 10)")
     story = Story(coder(attempts=2, tools=[], max_steps=2), reply, "")
     with ScriptedServer.in_thread(story.reply) as server:
         assert start(tmp_path, server, story, 0)[:2] == (1, "It is not known yet.\n")
@@ -80,7 +80,7 @@ def test_attempts_go_on_with_higher_limits(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_attempts_wait_for_a_person(tmp_path: Path) -> None:
-    reply = going_on("open('log.txt', 'a').write('x')\nn = tools.double(amount=7)", "final_answer(n)")
+    reply = resume_hint("open('log.txt', 'a').write('x')\nn = tools.double(amount=7)", "final_answer(n)")
     approval = [{"tool": "double", "decision": "ask"}]
     limits = {"repeatable": ["double"]}
     config = coder(

@@ -109,7 +109,7 @@ def unknown_events(run: Path) -> None:
 
 
 def valid_events(run: Path) -> None:
-    began = dump(RunBegan(span=1, task="Look.", past_the_door=[], record=None))
+    began = dump(RunBegan(span=1, task="Look.", bypassing_parts=[], record=None))
     with (run / "journal.jsonl").open("wb") as file:
         file.write(encode(began) * 200_000)
 
@@ -344,8 +344,8 @@ def test_a_run_that_was_changed_is_somebody_elses(tmp_path: Path, change: Callab
 def test_an_answer_to_a_changed_run_does_not_make_it_ones_own(tmp_path: Path) -> None:
     run = recorded(tmp_path / "there")
     change_line(run)
-    recorder, past = Recorder.reopen(RunDirectory(run), {})
-    assert past.chain is None
+    recorder, history = Recorder.reopen(RunDirectory(run), {})
+    assert history.chain is None
     recorder.write(resumed={})
     recorder.close()
     assert "mac" not in list(read_log(run / "journal.jsonl"))[-1]

@@ -163,11 +163,11 @@ async def test_a_large_outcome_is_written_before_anybody_knows_it_and_in_order(t
         return ExecutionResult(exit_code=0, output="x", outcome=Outcome.COMPLETED)
 
     for number in range(3):
-        await writer.stand(block(number), large)
+        await writer.intercept(block(number), large)
         last = [*read_log(writer.directory.lines)][-1]
         assert "outcome" in last["end"]
         writer(result(answer="y" * MIB))
-        await writer.stand(block(number), small)
+        await writer.intercept(block(number), small)
     writer(result())
     writer.close()
     entries = [*read_log(writer.directory.lines)]
@@ -182,7 +182,7 @@ async def test_the_loop_goes_on_while_large_entries_are_written(tmp_path: Path) 
     async def large() -> ExecutionResult:
         return SessionResult(0, "x" * MIB, artifacts=artifacts)
 
-    assert await longest_turn(writer.stand(block(0), large)) < SHORT
+    assert await longest_turn(writer.intercept(block(0), large)) < SHORT
     writer.close()
 
 

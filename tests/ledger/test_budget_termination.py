@@ -22,7 +22,7 @@ from support.codeact import agent_of, own_session, py
 
 from codeact_team.agents.code_executor import CodeExecutorAgent
 from codeact_team.agents.ledger import BudgetTermination, Reading, within_budgets
-from codeact_team.core.effects import Door, Effect, Event
+from codeact_team.core.effects import Dispatcher, Effect, Event
 from codeact_team.core.events import BlockEnded, BudgetSpent, ToolCallEnded
 from codeact_team.core.execution import CallOutcome
 from codeact_team.errors import BudgetError, SettingError
@@ -38,10 +38,10 @@ def told() -> list[Event]:
 
 
 @pytest.fixture
-def door(told: list[Event]) -> Iterator[Door]:
-    with Door() as door:
-        door.listen(told.append, essential=True)
-        yield door
+def dispatcher(told: list[Event]) -> Iterator[Dispatcher]:
+    with Dispatcher() as dispatcher:
+        dispatcher.listen(told.append, essential=True)
+        yield dispatcher
 
 
 def says(text: str, *, tokens: tuple[int, int] = (100, 10), cached: bool = False) -> CreateResult:
@@ -84,7 +84,7 @@ def last(told: list[Event]) -> BudgetSpent:
     ],
 )
 async def test_a_team_that_may_ask_no_more_ends_between_two_turns(
-    setting: Any, spent: str, door: Door, told: list[Event]
+    setting: Any, spent: str, dispatcher: Dispatcher, told: list[Event]
 ) -> None:
     client = replay(*[says("Let me see.")] * 3)
     result = await talking(client, BudgetTermination(**setting)).run(task=TASK)
@@ -98,7 +98,7 @@ async def test_a_team_that_may_ask_no_more_ends_between_two_turns(
 
 
 async def test_within_a_turn_what_is_too_much_is_refused_before_it_is_spent(
-    door: Door, told: list[Event]
+    dispatcher: Dispatcher, told: list[Event]
 ) -> None:
     client = replay(calls("look", at="it"), says("Done."))
     looked: list[str] = []
@@ -117,13 +117,13 @@ async def test_within_a_turn_what_is_too_much_is_refused_before_it_is_spent(
         RuntimeError, match="BudgetError: the budget is used up: 1 of 1 model calls"
     ) as raised:
         await team.run(task=TASK)
-    assert isinstance(door.original_of(raised.value), BudgetError)
+    assert isinstance(dispatcher.original_of(raised.value), BudgetError)
     assert (looked, calls_of(client)) == (["it"], 1)
     assert last(told).spent["tool_calls"] == 1
 
 
 async def test_calls_of_tools_are_counted_and_refused_and_then_models_are_asked_no_more(
-    door: Door, told: list[Event]
+    dispatcher: Dispatcher, told: list[Event]
 ) -> None:
     looked: list[str] = []
 
@@ -141,7 +141,7 @@ async def test_calls_of_tools_are_counted_and_refused_and_then_models_are_asked_
 
 
 async def test_a_call_of_code_that_is_too_much_is_refused_in_words_for_the_code_and_then_the_team_ends(
-    door: Door, told: list[Event]
+    dispatcher: Dispatcher, told: list[Event]
 ) -> None:
     looked: list[str] = []
 
@@ -158,7 +158,7 @@ async def test_a_call_of_code_that_is_too_much_is_refused_in_words_for_the_code_
         budget = BudgetTermination(max_tool_calls=1)
         with pytest.raises(RuntimeError, match="BudgetError") as raised:
             await RoundRobinGroupChat([agent], termination_condition=budget).run(task=TASK)
-    assert isinstance(door.original_of(raised.value), BudgetError)
+    assert isinstance(dispatcher.original_of(raised.value), BudgetError)
     assert looked == ["this"]
     [block] = [event for event in told if isinstance(event, BlockEnded)]
     assert "nothing\n" in block.output
@@ -168,7 +168,7 @@ async def test_a_call_of_code_that_is_too_much_is_refused_in_words_for_the_code_
 
 
 async def test_where_an_executor_does_not_tell_the_time_of_its_blocks_counts(
-    door: Door, told: list[Event]
+    dispatcher: Dispatcher, told: list[Event]
 ) -> None:
     agents = [talker(replay(says(py("6 * 7")))), CodeExecutorAgent("runner", Foreign(), approval_func=yes)]
     budget = BudgetTermination() | MaxMessageTermination(3)
@@ -176,7 +176,9 @@ async def test_where_an_executor_does_not_tell_the_time_of_its_blocks_counts(
     assert last(told).spent["processor_seconds"] > 0
 
 
-async def test_an_agent_inside_a_tool_spends_from_the_same_budget(door: Door, told: list[Event]) -> None:
+async def test_an_agent_inside_a_tool_spends_from_the_same_budget(
+    dispatcher: Dispatcher, told: list[Event]
+) -> None:
     inner = talker(replay(says("Inner.")), "helper", model="small")
     agent = talker(
         replay(calls("helper", task="Help."), says("Done.")), tools=[AgentTool(inner)], max_tool_iterations=2
@@ -188,7 +190,7 @@ async def test_an_agent_inside_a_tool_spends_from_the_same_budget(door: Door, to
 
 
 async def test_a_nested_team_spends_from_the_outer_budget_and_has_its_own_from_task_to_end(
-    door: Door, told: list[Event]
+    dispatcher: Dispatcher, told: list[Event]
 ) -> None:
     small = replay(*[says("Inner.")] * 9)
     inner = RoundRobinGroupChat(
@@ -211,7 +213,7 @@ async def test_a_nested_team_spends_from_the_outer_budget_and_has_its_own_from_t
     assert {2, 6} == set(limits)
 
 
-async def test_answers_from_a_cache_cost_nothing(door: Door, told: list[Event]) -> None:
+async def test_answers_from_a_cache_cost_nothing(dispatcher: Dispatcher, told: list[Event]) -> None:
     client = replay(*[says("Again.", cached=True)] * 2, says("New."), says("More."))
     await talking(client, BudgetTermination(max_model_calls=2, prices=PRICES)).run(task=TASK)
     assert calls_of(client) == 4
@@ -225,7 +227,7 @@ async def test_answers_from_a_cache_cost_nothing(door: Door, told: list[Event]) 
 
 
 async def test_an_unknown_price_is_said_and_tokens_that_nobody_told_are_too(
-    door: Door, told: list[Event]
+    dispatcher: Dispatcher, told: list[Event]
 ) -> None:
     client = replay(says("Known."), says("Who knows?", tokens=(0, 0)))
     budget = BudgetTermination(prices=PRICES, currency="EUR") | MaxMessageTermination(3)
@@ -234,11 +236,11 @@ async def test_an_unknown_price_is_said_and_tokens_that_nobody_told_are_too(
     assert (event.spent["cost"], event.currency, event.unpriced, event.uncounted) == (0, "EUR", ["other"], 1)
 
 
-async def test_where_money_is_limited_a_model_without_a_price_is_not_asked(door: Door) -> None:
+async def test_where_money_is_limited_a_model_without_a_price_is_not_asked(dispatcher: Dispatcher) -> None:
     client = replay(says("Yes."))
     with pytest.raises(RuntimeError, match="there is no price for the model 'other'") as raised:
         await talking(client, BudgetTermination(max_cost=1, prices=PRICES), model="other").run(task=TASK)
-    assert isinstance(door.original_of(raised.value), SettingError)
+    assert isinstance(dispatcher.original_of(raised.value), SettingError)
     assert calls_of(client) == 0
 
 
@@ -256,8 +258,8 @@ async def test_what_was_recorded_counts_and_goes_on_from_there(told: list[Event]
         read.append(outcome)
         return effect.load(json.loads(json.dumps(outcome)))
 
-    with Door(answer_readings) as door:
-        door.listen(told.append, essential=True)
+    with Dispatcher(answer_readings) as dispatcher:
+        dispatcher.listen(told.append, essential=True)
         client = replay(says("One."), says("Two."))
         budget = BudgetTermination(max_seconds=3600, prices=PRICES) | MaxMessageTermination(3)
         await RoundRobinGroupChat([talker(client)], termination_condition=budget).run(task=TASK)
@@ -272,7 +274,7 @@ async def test_what_was_recorded_counts_and_goes_on_from_there(told: list[Event]
 
 
 async def test_time_does_not_go_by_while_a_person_is_asked(
-    door: Door, told: list[Event], monkeypatch: pytest.MonkeyPatch
+    dispatcher: Dispatcher, told: list[Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop = asyncio.get_running_loop()
     now, passed = loop.time, [0.0]
@@ -291,7 +293,7 @@ async def test_time_does_not_go_by_while_a_person_is_asked(
     assert (result.stop_reason, passed) == ("Maximum number of turns 2 reached.", [10_000])
 
 
-async def test_the_next_task_has_the_budget_anew(door: Door) -> None:
+async def test_the_next_task_has_the_budget_anew(dispatcher: Dispatcher) -> None:
     client = replay(*[says("Well.")] * 4)
     team = talking(client, BudgetTermination(max_model_calls=2))
     for _ in range(2):
@@ -300,7 +302,7 @@ async def test_the_next_task_has_the_budget_anew(door: Door) -> None:
 
 
 async def test_in_a_run_a_team_that_plans_before_it_asks_its_condition_is_limited_from_the_beginning(
-    door: Door,
+    dispatcher: Dispatcher,
 ) -> None:
     client = replay(*[says("A plan.")] * 9)
     budget = BudgetTermination(max_model_calls=1) | MaxMessageTermination(9)
@@ -311,8 +313,8 @@ async def test_in_a_run_a_team_that_plans_before_it_asks_its_condition_is_limite
     assert calls_of(client) == 1
 
 
-async def test_without_a_door_there_is_nothing_that_counts() -> None:
-    with pytest.raises(SettingError, match="inside `with Door"):
+async def test_without_a_dispatcher_there_is_nothing_that_counts() -> None:
+    with pytest.raises(SettingError, match="inside `with Dispatcher"):
         await talking(replay(says("Yes.")), BudgetTermination(max_tokens=5)).run(task=TASK)
 
 

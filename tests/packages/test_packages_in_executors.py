@@ -11,7 +11,7 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from support.wheels import make_wheel
 
-from codeact_team.core.effects import Door, Event
+from codeact_team.core.effects import Dispatcher, Event
 from codeact_team.core.events import SandboxPreparing
 from codeact_team.errors import SandboxError
 from codeact_team.executors.base import SandboxedCodeExecutor
@@ -80,8 +80,8 @@ except OSError as error:
 
 async def test_they_are_made_before_the_first_block_and_progress_is_told(index: Path, layers: Layers) -> None:
     events: list[Event] = []
-    with Door() as door:
-        door.listen(events.append)
+    with Dispatcher() as dispatcher:
+        dispatcher.listen(events.append)
         executor = ConfinedSessionCodeExecutor(packages=["shapes"])
         await executor.prepare()
     assert any(

@@ -56,8 +56,8 @@ class Shown:
 def everywhere(text: str, shown: Shown) -> Iterator[Event]:
     """One of each thing that is told of a run, with ``text`` wherever there is a text."""
     agent = text
-    yield Opened(loosenings=[text], workspaces=[text])
-    yield RunBegan(span=1, task=text, past_the_door=[text])
+    yield Opened(relaxations=[text], workspaces=[text])
+    yield RunBegan(span=1, task=text, bypassing_parts=[text])
     yield SandboxPreparing(sandbox=text, doing=text)
     yield SandboxStarted(sandbox=text, packages={text: text})
     yield ModelCallBegan(span=2, agent=agent, model=text)

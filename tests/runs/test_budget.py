@@ -183,7 +183,7 @@ async def test_each_task_of_a_team_that_stays_open_has_the_budget(
         opened = runner(file, Recording())
         async with opened.open():
             results = [await opened.run("A task") for _ in range(2)]
-        # also where nobody has opened a door
+        # also where nobody has opened a dispatcher
         async with open_team(file) as alone:
             result = await alone.run(task="A task")
     assert [result.answer for result in results] == ["Answer 1.", "Answer 3."]

@@ -13,7 +13,7 @@ from autogen_ext.models.replay import ReplayChatCompletionClient
 from support.openai_server import AnyReply, Cut, Garbage, HttpError, ScriptedServer, Slow, Text
 
 from codeact_team.agents.code_executor import CodeExecutorAgent
-from codeact_team.core.effects import Door
+from codeact_team.core.effects import Dispatcher
 from codeact_team.errors import ConfigError, EngineError
 from codeact_team.executors.docker import DockerCommandLineCodeExecutor
 from codeact_team.models.clients import wrap_client
@@ -24,7 +24,7 @@ KEY = "sk-proj-abc***********************wxyz"
 
 async def failure_of(client: ChatCompletionClient, *, nested: int = 1, stream: bool = False) -> BaseException:
     """What ends a run with this model, where an agent fails alone, or inside so many teams."""
-    with Door() as door:
+    with Dispatcher() as dispatcher:
         agent = AssistantAgent("coder", wrap_client(client), model_client_stream=stream)
         runner: AssistantAgent | RoundRobinGroupChat = agent
         for depth in range(nested):
@@ -33,7 +33,7 @@ async def failure_of(client: ChatCompletionClient, *, nested: int = 1, stream: b
             )
         with pytest.raises(Exception, match=r".") as caught:
             await result_of(runner)
-        return door.original_of(caught.value)
+        return dispatcher.original_of(caught.value)
 
 
 async def result_of(runner: AssistantAgent | RoundRobinGroupChat) -> TaskResult:
@@ -123,12 +123,12 @@ async def test_an_engine_that_is_not_there_speaks_for_itself_through_the_team(
 ):
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
     executor = DockerCommandLineCodeExecutor()
-    with Door() as door:
+    with Dispatcher() as dispatcher:
         agent = CodeExecutorAgent("executor", executor)
         team = RoundRobinGroupChat([agent], termination_condition=MaxMessageTermination(2))
         with pytest.raises(RuntimeError) as caught:
             await team.run(task="```python\nprint(1)\n```")
-        text = explain(door.original_of(caught.value))
+        text = explain(dispatcher.original_of(caught.value))
     await executor.stop()
     assert text.startswith("no container engine answers at unix:///nowhere: start Docker")
     assert "Traceback" not in text

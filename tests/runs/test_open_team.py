@@ -76,7 +76,7 @@ async def test_each_task_is_a_run_of_its_own_in_one_conversation(monkeypatch: py
         async with open_runner("local-model", recording, overrides=CONFINED_TEAM) as team:
             results = [await team.run("First."), await team.run("Second.")]
         seen = json.dumps(server.requests[2]["messages"])
-    assert [event.loosenings for event in recording.events if isinstance(event, Opened)] == [
+    assert [event.relaxations for event in recording.events if isinstance(event, Opened)] == [
         ["confinement: best_effort"]
     ]
     assert recording.results == results

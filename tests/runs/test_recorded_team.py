@@ -18,7 +18,7 @@ from cli.command_line import codeact_team, talker
 from recording import CONFINED, NO_HTTP_RETRIES, use_model_at
 from support.openai_server import Body, Json, ScriptedServer, Text
 
-from codeact_team.core.effects import Door, Event
+from codeact_team.core.effects import Dispatcher, Event
 from codeact_team.core.events import BlockEnded, MessageSent, ModelCallEnded, RunBegan
 from codeact_team.errors import JournalError
 from codeact_team.runs.journal.recorded_run import RecordedRun
@@ -115,10 +115,12 @@ async def test_a_stream_of_messages_is_kept_and_passed_on(tmp_path: Path, server
     assert [type(message) for message in told] == [type(item) for item in whole]
 
 
-async def test_whoever_listens_at_a_door_is_told_as_well(tmp_path: Path, server: ScriptedServer) -> None:
+async def test_whoever_listens_at_a_dispatcher_is_told_as_well(
+    tmp_path: Path, server: ScriptedServer
+) -> None:
     heard: list[Event] = []
-    with Door() as door:
-        door.listen(heard.append)
+    with Dispatcher() as dispatcher:
+        dispatcher.listen(heard.append)
         async with kept(tmp_path / "it") as team:
             await team.run(task="First.")
     kept_too = events_of(tmp_path / "it")

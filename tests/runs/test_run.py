@@ -54,8 +54,8 @@ async def test_listeners_hear_of_the_opening_then_of_what_happens_then_of_the_re
     assert isinstance(opened, Opened)
     assert isinstance(began, RunBegan)
     assert isinstance(ended, RunEnded)
-    assert opened.loosenings == ["confinement: best_effort"]
-    assert (began.task, began.past_the_door) == ("A task", [])
+    assert opened.relaxations == ["confinement: best_effort"]
+    assert (began.task, began.bypassing_parts) == ("A task", [])
     assert (began.span, last) == (ended.span, result)
     assert recording.events[-1] is last
     assert (result.ending, result.exit_code, result.error) == (RunEnding.ACCEPTED, 0, None)
@@ -159,7 +159,7 @@ async def test_a_time_limit_of_the_run_or_of_the_team_stops_a_model_that_does_no
     assert recording.results == [result]
     # AutoGen's condition reads the clock itself, so the run says at its start that it will not be resumable
     [began] = [event for event in recording.events if isinstance(event, RunBegan)]
-    assert began.past_the_door == (["TimeoutTermination"] if limit == "config" else [])
+    assert began.bypassing_parts == (["TimeoutTermination"] if limit == "config" else [])
 
 
 async def test_work_that_a_limit_ends_before_its_review_is_not_accepted(monkeypatch: pytest.MonkeyPatch):

@@ -22,7 +22,7 @@ from support.codeact import agent_of, own_session, py
 from support.openai_server import HttpError, Json, ScriptedServer, Text
 from tracing_support import NUMBER, Spans, begin_of, context_of, end_of, told_of, tracing
 
-from codeact_team.core.effects import Door, Effect, Event, Perform, current_door
+from codeact_team.core.effects import Dispatcher, Effect, Event, Perform, current_dispatcher
 from codeact_team.core.events import BlockBegan, RunBegan, RunEnded, ToolCallBegan
 from codeact_team.models.clients import wrap_client
 from codeact_team.runs.opening import open_team
@@ -195,9 +195,11 @@ async def test_tools_that_code_calls_side_by_side_are_children_of_its_block(span
         "tools.price('none')"
     )
     began: list[int] = []
-    with Door() as door:
-        telemetry.trace(door, str)
-        door.listen(lambda event: began.append(event.span) if isinstance(event, ToolCallBegan) else None)
+    with Dispatcher() as dispatcher:
+        telemetry.trace(dispatcher, str)
+        dispatcher.listen(
+            lambda event: began.append(event.span) if isinstance(event, ToolCallBegan) else None
+        )
         async with (
             own_session() as executor,
             ScriptedServer([Text(py(code)), Text(py("print(1)")), Text("2")]) as server,
@@ -220,8 +222,8 @@ async def test_tools_that_code_calls_side_by_side_are_children_of_its_block(span
 
 
 async def test_attempts_side_by_side_are_spans_with_their_calls_and_blocks(spans: Spans):
-    with Door() as door:
-        telemetry.trace(door, str)
+    with Dispatcher() as dispatcher:
+        telemetry.trace(dispatcher, str)
         replies = [Text(py("print(1)")), Text(py("print(1)")), Text("1"), Text("1")]
         async with own_session() as executor, ScriptedServer(replies) as server:
             await agent_of(server, executor, attempts=2).run(task="What is it?")
@@ -246,8 +248,8 @@ async def test_the_arguments_and_results_of_tools_are_told_on_request(
         return f"{text}!"
 
     code = f"import tools\ntools.echo({long!r})"
-    with Door() as door:
-        telemetry.trace(door, str)
+    with Dispatcher() as dispatcher:
+        telemetry.trace(dispatcher, str)
         async with own_session() as executor, ScriptedServer([Text(py(code)), Text("Done.")]) as server:
             await agent_of(server, executor, tools=[FunctionTool(echo, "Say it again.")]).run(task="Echo.")
     call = told_of(spans.one("execute_tool echo"))
@@ -265,9 +267,9 @@ def nested(*replies: str) -> Team:
 
 
 async def test_a_nested_team_is_within_its_run(spans: Spans):
-    with Door() as door:
-        telemetry.trace(door, str, "nested")
-        with door.span(lambda span: RunBegan(span=span, task="t"), lambda span: RunEnded(span=span)):
+    with Dispatcher() as dispatcher:
+        telemetry.trace(dispatcher, str, "nested")
+        with dispatcher.span(lambda span: RunBegan(span=span, task="t"), lambda span: RunEnded(span=span)):
             await nested("Hello.").run(task="Say hello.")
     chat = spans.one("chat ReplayChatCompletionClient")
     assert spans.path(chat) == ["invoke_workflow nested", chat.name]
@@ -281,9 +283,11 @@ async def test_runs_side_by_side_are_traces_of_their_own(spans: Spans, monkeypat
         client = server.client()
 
         async def run(name: str) -> None:
-            with Door() as door:
-                telemetry.trace(door, str, name)
-                with door.span(lambda span: RunBegan(span=span, task=name), lambda span: RunEnded(span=span)):
+            with Dispatcher() as dispatcher:
+                telemetry.trace(dispatcher, str, name)
+                with dispatcher.span(
+                    lambda span: RunBegan(span=span, task=name), lambda span: RunEnded(span=span)
+                ):
                     agent = AssistantAgent(name, wrap_client(client, "m"))
                     await RoundRobinGroupChat([agent], termination_condition=MaxMessageTermination(2)).run(
                         task="Say hello."
@@ -307,18 +311,18 @@ async def test_an_embedded_team_is_within_the_span_of_its_program(spans: Spans):
     assert whole == ["handle a request", "invoke_agent coder", "invoke_agent coder", chat.name]
 
 
-async def test_a_door_of_one_s_own_tells_spans_once_however_many_teams_are_opened(spans: Spans):
-    with Door():
+async def test_a_dispatcher_of_one_s_own_tells_spans_once_however_many_teams_are_opened(spans: Spans):
+    with Dispatcher():
         for _ in range(2):
             async with open_team("quickstart-codeact") as team:
                 await team.run(task="What did the bakery sell?")
     assert len(spans.named("invoke_agent coder")) == 2
 
 
-async def test_without_a_tracer_provider_nothing_stands_in_the_door(monkeypatch: pytest.MonkeyPatch):
+async def test_without_a_tracer_provider_nothing_stands_in_the_dispatcher(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     async with open_team("quickstart-codeact"):
-        assert current_door() is None
+        assert current_dispatcher() is None
     assert not telemetry.wants_contents()
 
 
@@ -335,10 +339,10 @@ async def test_what_a_handler_answers_instead_or_refuses_has_no_span(spans: Span
         "usage": {"prompt_tokens": 1, "completion_tokens": 1},
         "cached": False,
     }
-    with Door(answer) as door:
-        telemetry.trace(door, str, "again")
+    with Dispatcher(answer) as dispatcher:
+        telemetry.trace(dispatcher, str, "again")
         client = wrap_client(ReplayChatCompletionClient(["Hello."]), "m")
-        with door.span(lambda span: RunBegan(span=span, task="t"), lambda span: RunEnded(span=span)):
+        with dispatcher.span(lambda span: RunBegan(span=span, task="t"), lambda span: RunEnded(span=span)):
             for said, answered in [("repeat", "As before."), ("ask", "Hello.")]:
                 asked = [UserMessage(content=said, source="user")]
                 assert (await client.create(asked)).content == answered
@@ -350,8 +354,8 @@ async def test_what_a_handler_answers_instead_or_refuses_has_no_span(spans: Span
 
 async def test_words_that_come_piece_by_piece_tell_when_the_first_came(spans: Spans):
     async with ScriptedServer([Text("Hello there.")]) as server:
-        with Door() as door:
-            telemetry.trace(door, str)
+        with Dispatcher() as dispatcher:
+            telemetry.trace(dispatcher, str)
             client = wrap_client(server.client(), "m")
             said = [one async for one in client.create_stream([UserMessage(content="Hi.", source="user")])]
     assert len(said) > 2
@@ -368,8 +372,8 @@ async def test_a_question_to_a_person_is_a_span_and_its_answer_an_event(spans: S
         await asyncio.sleep(0)
         return Answer(allowed=True)
 
-    with Door() as door:
-        telemetry.trace(door, str)
+    with Dispatcher() as dispatcher:
+        telemetry.trace(dispatcher, str)
         async with own_session() as executor, ScriptedServer([Text(py("print(1)")), Text("1")]) as server:
             agent = agent_of(
                 server, executor, approval=[{"code": "*", "decision": "ask"}], approval_handler=agree
@@ -381,8 +385,8 @@ async def test_a_question_to_a_person_is_a_span_and_its_answer_an_event(spans: S
 
 
 async def test_work_that_is_cancelled_ends_its_spans(spans: Spans):
-    with Door() as door:
-        telemetry.trace(door, str)
+    with Dispatcher() as dispatcher:
+        telemetry.trace(dispatcher, str)
         async with own_session() as executor, ScriptedServer([Text(py("while True: pass"))]) as server:
             work = asyncio.ensure_future(agent_of(server, executor).run(task="Wait."))
 
@@ -390,7 +394,7 @@ async def test_work_that_is_cancelled_ends_its_spans(spans: Spans):
                 if isinstance(event, BlockBegan):
                     work.cancel()
 
-            door.listen(cancel)
+            dispatcher.listen(cancel)
             with pytest.raises(asyncio.CancelledError):
                 await work
     for name in ("execute_tool execute_code", "invoke_agent coder"):

@@ -24,7 +24,7 @@ from codeact_team.agents.codeact.loop import CodeActLoop
 from codeact_team.agents.codeact.reply import Handoffs, OutputSchema
 from codeact_team.agents.codeact.run import CodeActRun
 from codeact_team.agents.messages import describe_for_turn, model_messages
-from codeact_team.agents.turn import Emit
+from codeact_team.agents.turn import YieldItem
 from codeact_team.core.sandbox_description import without_note
 from codeact_team.core.settings import takes_settings
 from codeact_team.models.clients import wrap_client
@@ -105,19 +105,24 @@ class CodeActAgent(ExecutingAgent[CodeActAgentConfig], Component[CodeActAgentCon
         self._task, self._remark = [], _LEFT_TO_OTHERS if self._left_to_others else _RESTARTED
 
     async def _take_turn(
-        self, messages: Sequence[BaseChatMessage], cancellation_token: CancellationToken, emit: Emit
+        self,
+        messages: Sequence[BaseChatMessage],
+        cancellation_token: CancellationToken,
+        yield_item: YieldItem,
     ) -> Response:
         tools = await self._tools.begin_turn(cancellation_token)
         instructions = self._settings.system_message
         if instructions:
-            sandbox = await describe_for_turn(self._loop.executor, self.name, self._door, cancellation_token)
+            sandbox = await describe_for_turn(
+                self._loop.executor, self.name, self._dispatcher, cancellation_token
+            )
             instructions = render(instructions, self._functions, tools.describe(), sandbox)
         if (output := self._loop.output) is not None:
             instructions = f"{instructions}\n\n{output.describe()}".lstrip()
         run = CodeActRun(
             source=self.name,
-            emit=emit,
-            door=self._door,
+            yield_item=yield_item,
+            dispatcher=self._dispatcher,
             cancellation_token=cancellation_token,
             tools=tools,
             stream_output=self._settings.stream_output,

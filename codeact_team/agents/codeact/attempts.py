@@ -345,7 +345,7 @@ class Attempts:
 
     async def _make_branches(self, fork: Fork) -> str | None:
         try:
-            return await perform(fork, self._fork, self._run.door)
+            return await perform(fork, self._fork, self._run.dispatcher)
         except asyncio.CancelledError:
             if not self._run.cancelled or is_being_cancelled():
                 raise
@@ -386,7 +386,7 @@ class Attempts:
             self._branch(line.number),
             self._again(line.loop.executor),
         )
-        await perform(attempt, work, self._run.door)
+        await perform(attempt, work, self._run.dispatcher)
 
     async def _choose(self, lines: Sequence[_Line]) -> _Line:
         """The attempt to go on with, chosen by the model where there is a choice."""
@@ -426,7 +426,7 @@ class Attempts:
             return None
 
         promotion = Promotion(fork, line.number, line.run.shown)
-        loss = await perform(promotion, promote, self._run.door)
+        loss = await perform(promotion, promote, self._run.dispatcher)
         for message in line.run.said:
             await self._loop.context.add_message(message)
         if loss is not None:
@@ -434,7 +434,7 @@ class Attempts:
             await self._loop.context.add_message(told)
         self._loop.vision.take_over(line.loop.vision)
         for message in line.run.inner_messages:
-            await self._run.emit(message)
+            await self._run.yield_item(message)
 
     def _respond(self, line: _Line, lines: Sequence[_Line]) -> Response:
         """The response of an attempt, with what all of them have cost."""

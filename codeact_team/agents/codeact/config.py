@@ -28,7 +28,7 @@ from codeact_team.agents.codeact.reply import HandoffConfig
 from codeact_team.agents.observations import Ending
 from codeact_team.core.aio import Timer
 from codeact_team.core.autogen_internals import import_to_str
-from codeact_team.core.effects import Door, Effect, perform
+from codeact_team.core.effects import Dispatcher, Effect, perform
 from codeact_team.core.events import ClockReadingBegan, ClockReadingEnded
 from codeact_team.core.executor_interface import SessionCodeExecutor
 from codeact_team.core.providers import resolve_function
@@ -82,7 +82,7 @@ class Budget:
         limits: Limits,
         cancellation_token: CancellationToken,
         source: str = "",
-        door: Door | None = None,
+        dispatcher: Dispatcher | None = None,
     ) -> None:
         self.token = CancellationToken()
         """Cancels everything the run waits for."""
@@ -96,7 +96,7 @@ class Budget:
         self._timer: Timer | None = None
         self._has_expired = False
         self._source = source
-        self._door = door
+        self._dispatcher = dispatcher
         self._caller = cancellation_token
         for token in (self.token, self.last_call):
             cancellation_token.add_callback(token.cancel)
@@ -105,9 +105,9 @@ class Budget:
         """Read the clock, if there is a time limit, and the caller has not cancelled the run."""
         if self._limits.max_seconds is None or self.time_is_over or self._caller.is_cancelled():
             return
-        self.time_is_over = await perform(Clock(self._source), self._read, self._door)
+        self.time_is_over = await perform(Clock(self._source), self._read, self._dispatcher)
         if self.time_is_over and not self._has_expired:
-            # an interceptor of the door said so
+            # an interceptor of the dispatcher said so
             self._end_time()
 
     def spent(self, usage: RequestUsage | None) -> Ending | None:

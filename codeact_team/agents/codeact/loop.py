@@ -149,7 +149,7 @@ class CodeActLoop:
                 cancellation_token=run.budget.token,
                 emit=run.output,
                 message_id=run.message_id,
-                door=run.door,
+                dispatcher=run.dispatcher,
                 keeps_output=True,
                 max_pictures=self.settings.max_pictures,
                 rolls_back=self.settings.rollback_on_error,

@@ -121,15 +121,15 @@ class CodeActRun(CodeTurn):
     """The artifacts so far."""
 
     def __post_init__(self) -> None:
-        self.budget = Budget(self.limits, self.cancellation_token, self.source, self.door)
+        self.budget = Budget(self.limits, self.cancellation_token, self.source, self.dispatcher)
         self.tools.pause = self.budget.paused
 
     def attempt(self) -> CodeActRun:
         """A run on the same task for one of several attempts at it, of which nothing is yielded."""
         return CodeActRun(
             source=self.source,
-            emit=_keep_to_oneself,
-            door=self.door,
+            yield_item=_keep_to_oneself,
+            dispatcher=self.dispatcher,
             cancellation_token=self.cancellation_token,
             tools=self.tools.in_attempt(),
             stream_output=False,

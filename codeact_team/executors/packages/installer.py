@@ -112,7 +112,7 @@ _NOT_ASKED = "Using CPython"
 
 
 async def install(
-    requested: Requested, interpreter: PythonDescription, directory: Path, tell: Callable[[str], None]
+    requested: Requested, interpreter: PythonDescription, directory: Path, report: Callable[[str], None]
 ) -> None:
     """Unpack the packages and their dependencies into ``directory``.
 
@@ -120,12 +120,12 @@ async def install(
         requested: The packages.
         interpreter: The Python that they have to fit.
         directory: An empty directory.
-        tell: Gets a line of progress now and then.
+        report: Gets a line of progress now and then.
 
     Raises:
         SandboxError: If they cannot be had.
     """
-    tell(f"getting {requested} for {interpreter}")
+    report(f"getting {requested} for {interpreter}")
     environment, options = settings_for_uv(os.environ)
     with TemporaryDirectory() as passing:
         process = await asyncio.create_subprocess_exec(
@@ -138,7 +138,7 @@ async def install(
             env={**environment, "UV_COMPILE_BYTECODE": "0", "NO_COLOR": "1"},
         )
         try:
-            said = await _listen(process, tell)
+            said = await _listen(process, report)
             code = await process.wait()
         except BaseException:
             if process.returncode is None:
@@ -177,14 +177,14 @@ def _arguments(
     return command if requested.lock is None else [*command, "--requirements", str(requested.lock)]
 
 
-async def _listen(process: asyncio.subprocess.Process, tell: Callable[[str], None]) -> str:
+async def _listen(process: asyncio.subprocess.Process, report: Callable[[str], None]) -> str:
     """Report the progress of uv, and return the end of its other output."""
     assert process.stderr is not None
     said = ""
     async for line in process.stderr:
         text = without_user_info(line.decode(errors="replace")).rstrip()
         if _PROGRESS.match(text):
-            tell(text.strip())
+            report(text.strip())
         elif not text.startswith(_NOT_ASKED):
             said = f"{said}{text}\n"[-_MAX_WORDS:]
     return said.strip()

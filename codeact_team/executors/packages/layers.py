@@ -193,7 +193,7 @@ class Layers:
         requested: Requested,
         interpreter: PythonDescription,
         compile_modules: Compile,
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> Layer:
         """Find or make the layer with the packages. It is not checked against its manifest.
 
@@ -201,7 +201,7 @@ class Layers:
             requested: The packages.
             interpreter: The Python that they have to fit.
             compile_modules: Compiles them.
-            tell: Gets a line of progress now and then.
+            report: Gets a line of progress now and then.
 
         Raises:
             SandboxError: If they cannot be had.
@@ -212,7 +212,7 @@ class Layers:
         # two processes may make the same one; in this one, whoever comes second finds it
         async with _making:
             if (layer := self._requested(request)) is None:
-                layer = await self._make(requested, interpreter, compile_modules, tell)
+                layer = await self._make(requested, interpreter, compile_modules, report)
                 _write(request, layer.path.name)
         return layer
 
@@ -263,14 +263,14 @@ class Layers:
         requested: Requested,
         interpreter: PythonDescription,
         compile_modules: Compile,
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> Layer:
         building = self.root / f"building-{os.getpid()}-{secrets.token_hex(4)}"
         building.mkdir(mode=0o700, parents=True)
         try:
-            await install(requested, interpreter, building / PACKAGES, tell)
+            await install(requested, interpreter, building / PACKAGES, report)
             await asyncio.to_thread(_tidy, building)
-            tell("compiling the modules in the sandbox")
+            report("compiling the modules in the sandbox")
             await compile_modules(building)
             return await to_the_end(asyncio.to_thread(self._keep, building, interpreter))
         finally:

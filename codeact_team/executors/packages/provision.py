@@ -139,11 +139,11 @@ class Provision:
         """Whether the packages are there, if any are requested."""
         return self.layer is not None or not self._requested
 
-    async def provide(self, tell: Callable[[str], None]) -> Path | None:
+    async def provide(self, report: Callable[[str], None]) -> Path | None:
         """Get the packages, and hold their layer until :meth:`release`, so that nobody removes it.
 
         Args:
-            tell: Gets a line of progress now and then, if that takes its time.
+            report: Gets a line of progress now and then, if that takes its time.
 
         Returns:
             The directory of the layer; ``None`` without packages.
@@ -156,7 +156,7 @@ class Provision:
             interpreter = await self.interpreter()
             compiling = partial(self._compile, interpreter.cache_tag)
             while self.layer is None:
-                layer = await self._layers.provide(self._requested, interpreter, compiling, tell)
+                layer = await self._layers.provide(self._requested, interpreter, compiling, report)
                 # somebody may just have removed it
                 with suppress(FileNotFoundError):
                     self._held.enter_context(layer.held())

@@ -132,12 +132,12 @@ class SandboxWorkspace(Workspace):
         if files is not None:
             await files.check(given)
 
-    async def begin(self, files: WorkspaceFiles, tell: Callable[[str], None]) -> None:
+    async def begin(self, files: WorkspaceFiles, report: Callable[[str], None]) -> None:
         """Copy the data there, and remember what is there. Idempotent.
 
         Args:
             files: The files of the sandbox, which runs.
-            tell: Gets a line about a copy that takes a while.
+            report: Gets a line about a copy that takes a while.
 
         Raises:
             SettingError: If a file cannot be given.
@@ -147,7 +147,7 @@ class SandboxWorkspace(Workspace):
             return
         given = await self._data.found()
         if (size := sum(one.size for one in given)) > _LONG:
-            tell(f"copying {size // MIB:,} MiB of data into the workspace")
+            report(f"copying {size // MIB:,} MiB of data into the workspace")
         await files.put(given)
         before = Snapshot() if files.is_empty and not given else await files.snapshot()
         self._contents = _Contents(files, before, before)

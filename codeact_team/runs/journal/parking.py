@@ -58,8 +58,8 @@ class Parking:
             _path.reset(token)
             self._consider()
 
-    async def stand(self, effect: Effect[Any], do: Perform) -> Any:
-        """A handler, inside of the one that records: let a question that nobody is there to answer wait for ever."""
+    async def intercept(self, effect: Effect[Any], do: Perform) -> Any:
+        """An interceptor, inside of the one that records: let a question that nobody is there to answer wait for ever."""
         if isinstance(effect, PersonInput):
             try:
                 return await do()

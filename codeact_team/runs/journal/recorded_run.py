@@ -254,7 +254,7 @@ class RecordedRun:
             if ended is not None:
                 yield ended
         yield from effects.under_way.values()
-        left_out.tell()
+        left_out.report()
 
     def artifact(self, digest: str) -> bytes | None:
         """The bytes of a picture or a table by its SHA-256; ``None`` where they were not kept."""
@@ -281,7 +281,7 @@ class RecordedRun:
                     event = self._event(entry, reader)
             if event is not None:
                 yield event
-        left_out.tell()
+        left_out.report()
 
     def _reader(self, largest: int = LARGEST) -> EventReader:
         return EventReader(self._blobs(largest))
@@ -373,9 +373,9 @@ class _LeftOut:
             # errors hold what they came from: the first one says enough
             self._first, self._count = self._first or str(error), self._count + 1
             if self._count == _MOST_LEFT_OUT:
-                self.tell()
+                self.report()
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Say at the end what was left out.
 
         Raises:

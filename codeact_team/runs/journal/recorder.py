@@ -1,4 +1,4 @@
-"""Writes a run down while it happens: its events as a listener, its effects as a handler in the door."""
+"""Writes a run down while it happens: its events as a listener, its effects as an interceptor."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from codeact_team.core.places import place_of
 from codeact_team.core.redaction import Redactor
 from codeact_team.errors import JournalError, SandboxError
 from codeact_team.runs.journal.blobs import SINCE, Blobs, Room, is_light
+from codeact_team.runs.journal.history import EffectRecord, History
 from codeact_team.runs.journal.lines import (
     Known,
     Repetitions,
@@ -34,7 +35,6 @@ from codeact_team.runs.journal.lines import (
     shortened,
 )
 from codeact_team.runs.journal.log import Log
-from codeact_team.runs.journal.past import Past, PastEffect
 from codeact_team.runs.journal.requests import Request, inside, request_of
 from codeact_team.runs.journal.run_directory import About, RunDirectory
 from codeact_team.runs.journal.seal import SealKey
@@ -179,7 +179,7 @@ class Recorder:
         shown: Collection[str] | None = None,
         mib: int | None = None,
         sync: bool = False,
-    ) -> tuple[Recorder, Past]:
+    ) -> tuple[Recorder, History]:
         """Go on with the journal of a run, whose past is known then. Blocks.
 
         Args:
@@ -198,18 +198,18 @@ class Recorder:
         try:
             if sync:
                 directory.sync()
-            past = Past(directory)
+            history = History(directory)
         except BaseException:
             recorder.close()
             raise
-        recorder._known = past.last
-        recorder._numbers.skip(past.last)
+        recorder._known = history.last
+        recorder._numbers.skip(history.last)
         # what is written to the journal of somebody else's run is not made ours by that
-        recorder._log.chain = past.chain
-        return recorder, past
+        recorder._log.chain = history.chain
+        return recorder, history
 
-    async def stand(self, effect: Effect[Any], do: Perform) -> Any:
-        """A handler: note what is asked before it is done, and what came of it before anybody knows it.
+    async def intercept(self, effect: Effect[Any], do: Perform) -> Any:
+        """An interceptor: note what is asked before it is done, and what came of it before anybody knows it.
 
         While the run is being stopped no outcome is recorded: the code, the tool or the person may have been cancelled, and
         have made something of that. A resumed run takes it for under way, as after a kill.
@@ -229,7 +229,7 @@ class Recorder:
         if self.is_stopping:
             raise asyncio.CancelledError(_STOPPING)
 
-    def begin(self, effect: Effect[Any], request: Request, same: PastEffect | None = None) -> int:
+    def begin(self, effect: Effect[Any], request: Request, same: EffectRecord | None = None) -> int:
         """Note that an effect begins, and return its number.
 
         Args:

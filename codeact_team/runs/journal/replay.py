@@ -16,17 +16,17 @@ from codeact_team.core.executor_interface import StreamingCodeExecutor
 from codeact_team.core.places import place_of
 from codeact_team.core.redaction import Redactor
 from codeact_team.errors import JournalError, RecordedError
-from codeact_team.runs.journal.past import EffectState, Past, PastEffect
+from codeact_team.runs.journal.history import EffectRecord, EffectState, History
 from codeact_team.runs.journal.requests import Request, asking, inside, recorded_error, request_of
 from codeact_team.runs.journal.restoration import difference, tell_unkept
 from codeact_team.runs.journal.resumption import RecordedOrder
 
 
 class Replay:
-    """A handler that answers what is asked as it was answered then, and lets code run for real, until that differs.
+    """An interceptor that answers what is asked as it was answered then, and lets code run for real, until that differs.
 
     Args:
-        past: What is known of the run then.
+        history: What is known of the run then.
         redactor: Replaces credentials by placeholders.
         workspaces: The directories that stand for those of then, each with the name that the journal has for it.
         end: Ends the run, for a reason.
@@ -44,7 +44,7 @@ class Replay:
 
     def __init__(
         self,
-        past: Past,
+        history: History,
         redactor: Redactor,
         workspaces: Mapping[str, str],
         end: Callable[[str], None],
@@ -52,13 +52,13 @@ class Replay:
         until: int | None = None,
         beyond_workspace: bool = False,
     ) -> None:
-        self._past = past
+        self._history = history
         self._redactor = redactor
         self._workspaces = workspaces
         self._end = end
         self._until = until
         self._beyond = beyond_workspace
-        self._order = RecordedOrder(past.order)
+        self._order = RecordedOrder(history.order)
         self._ready: set[str] = set()
         self._strayed: str | None = None
         self.blocks = self.answered = 0
@@ -67,7 +67,7 @@ class Replay:
         self.end_of_record: str | None = None
         self.is_stopped = False
 
-    async def stand(self, effect: Effect[Any], do: Perform) -> Any:
+    async def intercept(self, effect: Effect[Any], do: Perform) -> Any:
         """Answer an effect as it was answered then, or run its code.
 
         Raises:
@@ -77,7 +77,7 @@ class Replay:
         request = await request_of(effect, self._redactor)
         if isinstance(effect, Attempt):
             return await self._attempt(effect, request, do)
-        before = self._past.next_settled(request)
+        before = self._history.next_settled(request)
         if before is None:
             self._stray(request)
         if before.key != request.key:
@@ -88,10 +88,10 @@ class Replay:
             return await self._branch(effect, before, do)
         await self._order.turn(before.n)
         if before.state is EffectState.FAILED:
-            raise recorded_error(self._past.error(before), self._redactor)
+            raise recorded_error(self._history.error(before), self._redactor)
         self.answered += 1
         await effect.skip()
-        return effect.load(self._redactor.restore(self._past.outcome(before)))
+        return effect.load(self._redactor.restore(self._history.outcome(before)))
 
     def _stray(self, request: Request) -> NoReturn:
         agent, _, place = request.by.partition("@")
@@ -108,7 +108,7 @@ class Replay:
         # as that will be here by and by
         raise asyncio.CancelledError(reason)
 
-    async def _run(self, effect: CodeRun[Any], before: PastEffect, do: Perform) -> Any:
+    async def _run(self, effect: CodeRun[Any], before: EffectRecord, do: Perform) -> Any:
         await self._make_ready(effect.part)
         with inside(before.n, effect):
             now = await do()
@@ -116,10 +116,10 @@ class Replay:
         if before.state is EffectState.FAILED:
             recorded, told = (
                 now,
-                f"then it could not run: {recorded_error(self._past.error(before), self._redactor)}",
+                f"then it could not run: {recorded_error(self._history.error(before), self._redactor)}",
             )
         else:
-            recorded = effect.load(self._redactor.restore(self._past.outcome(before)))
+            recorded = effect.load(self._redactor.restore(self._history.outcome(before)))
             told = self._difference(before, recorded, now)
         if told is not None:
             self.difference = told
@@ -131,7 +131,7 @@ class Replay:
 
     async def _attempt(self, attempt: Attempt, request: Request, do: Perform) -> Any:
         """Make an attempt once more, whatever has become of it then."""
-        before = self._past.next(request.key, asking())
+        before = self._history.next(request.key, asking())
         if before is None:
             self._stray(request)
         with inside(before.n, attempt):
@@ -139,12 +139,12 @@ class Replay:
         await self._order.turn(before.n)
         return outcome
 
-    async def _branch(self, effect: CodeEffect[Any], before: PastEffect, do: Perform) -> Any:
+    async def _branch(self, effect: CodeEffect[Any], before: EffectRecord, do: Perform) -> Any:
         """Make branches of a session, or go on with one."""
         await self._make_ready(effect.part)
         now = await do()
         await self._order.turn(before.n)
-        recorded = None if before.state is EffectState.FAILED else effect.load(self._past.outcome(before))
+        recorded = None if before.state is EffectState.FAILED else effect.load(self._history.outcome(before))
         if now != recorded:
             which = "branches of its session" if isinstance(effect, Fork) else "a branch of its session"
             self.difference = (
@@ -154,11 +154,11 @@ class Replay:
         self.answered += 1
         return now
 
-    def _difference(self, before: PastEffect, recorded: CodeResult, now: CodeResult) -> str | None:
+    def _difference(self, before: EffectRecord, recorded: CodeResult, now: CodeResult) -> str | None:
         told = difference(recorded, now, paths=self._workspaces)
         if self._strayed is not None:
             return "\n".join(filter(None, [told, self._strayed]))
-        if told is None and (missing := len(self._past.left_in(before.n))):
+        if told is None and (missing := len(self._history.left_in(before.n))):
             return f"then its code has asked for {missing} more"
         return told
 
@@ -178,9 +178,9 @@ class Replay:
         if name in self._ready:
             return
         self._ready.add(name)
-        files = self._past.files(name, 1)
+        files = self._history.files(name, 1)
         contents = {
-            path: await asyncio.to_thread(self._past.blobs.file, file["digest"], file["size"])
+            path: await asyncio.to_thread(self._history.blobs.file, file["digest"], file["size"])
             for path, file in files.items()
             if file["digest"] is not None
         }

@@ -19,13 +19,13 @@ from codeact_team.agents.block_calls import AgentBlock
 from codeact_team.agents.codeact.attempts import Attempt
 from codeact_team.agents.observations import load_result
 from codeact_team.core.component_effects import CodeEffect, Run
-from codeact_team.core.effects import Effect, tell
+from codeact_team.core.effects import Effect, emit
 from codeact_team.core.events import BlocksRepeated, FilesPutBack
 from codeact_team.core.execution import ExecutionResult, Outcome, SessionResult
 from codeact_team.core.executor_interface import Change, ChangedFile, StreamingCodeExecutor
 from codeact_team.core.places import place_of
 from codeact_team.errors import JournalError
-from codeact_team.runs.journal.past import Past, PastEffect, SandboxHistory
+from codeact_team.runs.journal.history import EffectRecord, History, SandboxHistory
 from codeact_team.runs.journal.recorder import Recorder, as_entry, workspace_of
 from codeact_team.runs.journal.requests import inside_block
 from codeact_team.tools.autogen_parts import PartBlock
@@ -149,12 +149,12 @@ class Restoration:
     """Brings back what code has left behind in its executors.
 
     Args:
-        past: What is known.
+        history: What is known.
         recorder: Knows what is in the workspaces.
     """
 
-    def __init__(self, past: Past, recorder: Recorder) -> None:
-        self._past = past
+    def __init__(self, history: History, recorder: Recorder) -> None:
+        self._history = history
         self._recorder = recorder
         self._restored: set[str] = set()
         """The places of executors that are as they were when the run ended."""
@@ -182,7 +182,7 @@ class Restoration:
         if not isinstance(effect, CodeEffect) or effect.is_apart or place in self._restored:
             return None
         self._restored.add(place)
-        executor, sandbox = effect.part, self._past.sandboxes[place, None]
+        executor, sandbox = effect.part, self._history.sandboxes[place, None]
         blocks = [block for block in sandbox.blocks if block.n < n and sandbox.lives_on]
         if not isinstance(executor, StreamingCodeExecutor):
             return "it is not known what else it would do" if sandbox.blocks else None
@@ -193,9 +193,9 @@ class Restoration:
             # other code has worked there since
             there = await self._recorder.files_of(executor)
             now = await asyncio.to_thread(as_entry, there)
-        elif workspace in self._past.workspaces:
+        elif workspace in self._history.workspaces:
             await self._refuse_conflicts(executor, workspace)
-            now = self._past.files(workspace, n)
+            now = self._history.files(workspace, n)
         self._live.add(workspace)
         self._recorder.write(rebuilding=workspace)
         reason = await self._bring_back(effect, executor, blocks, sandbox) if blocks else None
@@ -214,7 +214,7 @@ class Restoration:
         Returns:
             Why that could not be done, if so.
         """
-        executor, sandbox = attempt.part, self._past.sandboxes[place_of(attempt.part), n]
+        executor, sandbox = attempt.part, self._history.sandboxes[place_of(attempt.part), n]
         if not (sandbox.blocks and isinstance(executor, StreamingCodeExecutor)):
             return None
         if (reason := _why_not_again(executor, sandbox)) is not None:
@@ -230,13 +230,15 @@ class Restoration:
         """Let executors know what their code had made or changed, in workspaces that last, when the run ended."""
         for executor in executors:
             workspace = workspace_of(executor)
-            if workspace in self._past.workspaces and not workspace.startswith("@"):
-                executor.workspace.changed_before(self._changes(workspace, self._past.files(workspace, END)))
+            if workspace in self._history.workspaces and not workspace.startswith("@"):
+                executor.workspace.changed_before(
+                    self._changes(workspace, self._history.files(workspace, END))
+                )
 
     def _changes(self, workspace: str, files: Mapping[str, Any]) -> Mapping[str, Change]:
         """Those of the files in a workspace that code had made or changed by then."""
         # the first entry belongs to no block
-        first = self._past.files(workspace, 1)
+        first = self._history.files(workspace, 1)
         return {
             path: Change.CHANGED if path in first else Change.MADE
             for path, file in files.items()
@@ -260,14 +262,14 @@ class Restoration:
         lacking: dict[tuple[str, str], ChangedFile] = {}
         for executor in executors:
             workspace = workspace_of(executor)
-            if workspace not in self._past.workspaces:
+            if workspace not in self._history.workspaces:
                 continue
             if workspace not in self._live:
                 await executor.start()
                 if workspace.startswith("@"):
                     await self._go_back(executor, n + 1)
                 else:
-                    self._lost[workspace] = self._past.files(workspace, n + 1)
+                    self._lost[workspace] = self._history.files(workspace, n + 1)
                     self._recorder.know_files(executor, await self._recorder.files_of(executor))
             there, lost = self._recorder.known_files(executor), self._lost.get(workspace, {})
             lacking |= {
@@ -281,7 +283,7 @@ class Restoration:
         self,
         effect: CodeEffect[Any],
         executor: StreamingCodeExecutor,
-        blocks: Sequence[PastEffect],
+        blocks: Sequence[EffectRecord],
         sandbox: SandboxHistory,
     ) -> str | None:
         if (reason := _why_not_again(executor, sandbox)) is not None:
@@ -295,7 +297,7 @@ class Restoration:
         self,
         run: Run,
         executor: StreamingCodeExecutor,
-        blocks: Sequence[PastEffect],
+        blocks: Sequence[EffectRecord],
         *,
         is_branch: bool = False,
     ) -> bool:
@@ -304,7 +306,7 @@ class Restoration:
         What those of an attempt have done to their files is recorded only for all of them.
         """
         told: list[str] = []
-        before: PastEffect | None = None
+        before: EffectRecord | None = None
         for block in blocks:
             if not is_branch and (before is None or before.attempt != block.attempt):
                 await self._go_back(executor, block.n)
@@ -316,16 +318,16 @@ class Restoration:
                 await self._go_back(executor, block.n + 1)
             before = block
         first = told[0] if told else None
-        tell(
+        emit(
             BlocksRepeated(
                 place=place_of(executor), blocks=len(blocks), differing=len(told), difference=first
             )
         )
         return True
 
-    async def _run_again(self, run: Run, block: PastEffect) -> str | None:
+    async def _run_again(self, run: Run, block: EffectRecord) -> str | None:
         """How what comes of a block differs from before, empty if it does not; ``None`` if it has strayed."""
-        request: Any = self._recorder.redactor.restore(self._past.request(block))
+        request: Any = self._recorder.redactor.restore(self._history.request(block))
         again = RepeatedBlock()
         token = _repetition.set(again)
         try:
@@ -337,8 +339,8 @@ class Restoration:
             return None
         return difference(self._recorded(block), result) or ""
 
-    def _recorded(self, block: PastEffect) -> CodeResult:
-        outcome = self._recorder.redactor.restore(self._past.outcome(block))
+    def _recorded(self, block: EffectRecord) -> CodeResult:
+        outcome = self._recorder.redactor.restore(self._history.outcome(block))
         return (
             load_result(outcome) if block.kind == AgentBlock.kind else PartBlock.form.validate_python(outcome)
         )
@@ -347,16 +349,16 @@ class Restoration:
         if workspace.startswith("@"):
             # nothing of a person's is there
             return
-        known = self._past.files(workspace, END)
+        known = self._history.files(workspace, END)
         there = await self._recorder.files_of(executor)
         # what is not kept is not compared
         changed = [path for path, file in known.items() if file["digest"] and _differs(there.get(path), file)]
         added = [path for path in there if path not in known]
-        is_known = all(block.has_left_files for block in self._past.under_way.values())
-        if not is_known or workspace in self._past.rebuilding:
+        is_known = all(block.has_left_files for block in self._history.under_way.values())
+        if not is_known or workspace in self._history.rebuilding:
             # whoever has changed them: what was there is kept in the run's directory now
             if changed or added:
-                tell(FilesPutBack(workspace=workspace, files=[*changed, *added]))
+                emit(FilesPutBack(workspace=workspace, files=[*changed, *added]))
             return
         self._added[workspace] = {*added}
         if changed:
@@ -368,7 +370,7 @@ class Restoration:
 
     async def _go_back(self, executor: StreamingCodeExecutor, n: int) -> None:
         """Let the workspace be as it was when the block with the number ``n`` began."""
-        await self._let_be(executor, self._past.files(workspace_of(executor), n))
+        await self._let_be(executor, self._history.files(workspace_of(executor), n))
 
     async def _let_be(self, executor: StreamingCodeExecutor, wanted: Mapping[str, Any]) -> None:
         there = await self._recorder.files_of(executor)

@@ -19,7 +19,7 @@ from codeact_team.core.execution import SessionResult
 from codeact_team.core.executor_interface import ChangedFile, StreamingCodeExecutor
 from codeact_team.core.places import place_of
 from codeact_team.errors import JournalError, RecordedError
-from codeact_team.runs.journal.past import EffectState, Past, PastEffect
+from codeact_team.runs.journal.history import EffectRecord, EffectState, History
 from codeact_team.runs.journal.recorder import Recorder
 from codeact_team.runs.journal.requests import (
     Request,
@@ -109,22 +109,22 @@ _OTHERWISE = (
 
 
 class Resumption:
-    """A handler that goes on with a run.
+    """An interceptor that goes on with a run.
 
     Of attempts that are made side by side, those that one was chosen of are answered from the journal alone: its blocks are by
     then among those of its session. Before that, and where the work was over with it, so that higher limits may let them go on,
     branches are made anew, and the code of each attempt runs again in its own.
 
     Args:
-        past: What is known.
+        history: What is known.
         recorder: Writes down what is new.
     """
 
-    def __init__(self, past: Past, recorder: Recorder) -> None:
-        self._past = past
+    def __init__(self, history: History, recorder: Recorder) -> None:
+        self._history = history
         self._recorder = recorder
-        self._restoration = Restoration(past, recorder)
-        self._order = RecordedOrder(past.order)
+        self._restoration = Restoration(history, recorder)
+        self._order = RecordedOrder(history.order)
         self._reached = 0
         """The number of the last entry that was an answer now."""
         self._forks: dict[Fork, str | None] = {}
@@ -138,7 +138,7 @@ class Resumption:
         self._is_over: set[int] = set()
         """The numbers of attempts that nothing is done for any more."""
 
-    async def stand(self, effect: Effect[Any], do: Perform) -> Any:
+    async def intercept(self, effect: Effect[Any], do: Perform) -> Any:
         """Answer an effect, or perform it.
 
         Raises:
@@ -163,7 +163,7 @@ class Resumption:
         if before.state is EffectState.FAILED and (before.went_on or not is_contained):
             raise await self._failed(effect, before)
         if before.is_not_begun:
-            with decided() if self._past.is_decided(before) else nullcontext():
+            with decided() if self._history.is_decided(before) else nullcontext():
                 return await self._recorder.perform(before.n, effect, do)
         if is_contained:
             loss = await self._restore(effect, before.n)
@@ -172,9 +172,9 @@ class Resumption:
         await self._recorder.settle(effect, outcome)
         return outcome
 
-    async def _failed(self, effect: Effect[Any], before: PastEffect) -> RecordedError:
+    async def _failed(self, effect: Effect[Any], before: EffectRecord) -> RecordedError:
         """The error that an effect has raised before."""
-        error = recorded_error(self._past.error(before), self._recorder.redactor)
+        error = recorded_error(self._history.error(before), self._recorder.redactor)
         await self._recorder.fail(effect, error, is_known=True)
         return error
 
@@ -195,7 +195,7 @@ class Resumption:
         if (again := repetition()) is not None:
             again.has_strayed = True
             raise RecordedError("when this code ran first, it did not ask for this")
-        if not request.is_of_block and effect.unknown() is not None and self._past.has_more(request):
+        if not request.is_of_block and effect.unknown() is not None and self._history.has_more(request):
             raise JournalError(_OTHERWISE.format(effect.source))
         loss = await self._restore(effect, END)
         n = self._recorder.begin(effect, request)
@@ -203,18 +203,18 @@ class Resumption:
             return await self._promote(n, effect, do)
         return await self._recorder.perform(n, effect, partial(_after, loss, do))
 
-    def _next(self, key: str, effect: Effect[Any]) -> PastEffect | None:
-        while (found := self._past.next(key, asking())) is not None:
+    def _next(self, key: str, effect: Effect[Any]) -> EffectRecord | None:
+        while (found := self._history.next(key, asking())) is not None:
             # what failed last is tried again, where that can do no harm
             if found.is_settled or found.is_not_begun or effect.unknown() is not None:
                 return found
         return None
 
-    async def _answer(self, effect: Effect[Any], before: PastEffect, do: Perform) -> Any:
+    async def _answer(self, effect: Effect[Any], before: EffectRecord, do: Perform) -> Any:
         if before.is_given:
             # what waited for it is not known to be undone from now on
             self._recorder.write(used=before.n)
-        outcome = effect.load(self._recorder.redactor.restore(self._past.outcome(before)))
+        outcome = effect.load(self._recorder.redactor.restore(self._history.outcome(before)))
         if isinstance(effect, Promotion) and effect.fork in self._forks:
             # its branch was made anew
             return await self._promote(before.n, effect, do)
@@ -229,10 +229,10 @@ class Resumption:
         await self._recorder.settle(effect, outcome, is_known=True)
         return outcome
 
-    async def _is_made_anew(self, fork: Fork, before: PastEffect) -> bool:
-        if not self._past.is_promoted(before):
+    async def _is_made_anew(self, fork: Fork, before: EffectRecord) -> bool:
+        if not self._history.is_promoted(before):
             return True
-        return self._past.may_go_on(before) and await _is_contained(fork)
+        return self._history.may_go_on(before) and await _is_contained(fork)
 
     async def _promote(self, n: int, promotion: Promotion, do: Perform) -> Any:
         """Go on with a branch that was made anew; whose code has not heard of what it lacks, that of the session will."""
@@ -255,7 +255,7 @@ class Resumption:
     async def _attempt(self, attempt: Attempt, do: Perform) -> Any:
         """Make an attempt. What it has asked already is answered, whatever has become of it."""
         request = await request_of(attempt, self._recorder.redactor)
-        before = self._past.next(request.key, asking())
+        before = self._history.next(request.key, asking())
         if before is None and attempt.fork not in self._forks:
             raise JournalError(_OTHERWISE.format(attempt.source))
         n = self._recorder.begin(attempt, request, before)
@@ -284,7 +284,7 @@ class Resumption:
             JournalError: If it was not asked.
         """
         last = None
-        while (found := self._past.next(request.key, asking())) is not None:
+        while (found := self._history.next(request.key, asking())) is not None:
             last = found
             if found.is_settled:
                 # else it was asked once more when the run went on
@@ -294,7 +294,7 @@ class Resumption:
         self._recorder.begin(effect, request, last)
         if last.state is EffectState.ANSWERED:
             await effect.skip()
-            outcome = effect.load(self._recorder.redactor.restore(self._past.outcome(last)))
+            outcome = effect.load(self._recorder.redactor.restore(self._history.outcome(last)))
             await self._recorder.settle(effect, outcome, is_known=True)
             return outcome
         if last.state is EffectState.FAILED:

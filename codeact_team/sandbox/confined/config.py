@@ -77,7 +77,7 @@ class ConfinedSandboxConfig(BaseModel):
     """Variables of the code's environment. The code can read them all: no place for secrets."""
 
     @property
-    def loosenings(self) -> tuple[str, ...]:
+    def relaxations(self) -> tuple[str, ...]:
         """Each field that grants more than its default, as ``field: value``."""
         found = [] if self.confinement == "required" else ["confinement: best_effort"]
         if self.readable:

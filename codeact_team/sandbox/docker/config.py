@@ -111,7 +111,7 @@ class DockerSandboxConfig(BaseModel):
         }
 
     @property
-    def loosenings(self) -> tuple[str, ...]:
+    def relaxations(self) -> tuple[str, ...]:
         """Each field that grants more than its default, as ``field: value``."""
         fields = type(self).model_fields
         found = [

@@ -35,7 +35,7 @@ class EffectState(Enum):
 
 
 @dataclass(slots=True)
-class PastEffect:
+class EffectRecord:
     """An effect of the run before.
 
     Attributes:
@@ -97,14 +97,14 @@ class PastEffect:
         return self.kind in (AskedQuestion.kind, PersonInput.kind)
 
 
-Asker = tuple[str, str, int | None]
+CallerKey = tuple[str, str, int | None]
 """Who asked, for what sort of effect, and in which block or attempt."""
-Branch = tuple[str, int | None]
+ForkKey = tuple[str, int | None]
 """The place of an executor, and the number of the attempt that has a branch of its session."""
 
 
 @dataclass
-class PastAttempts:
+class AttemptRecords:
     """Attempts that an agent made side by side.
 
     Attributes:
@@ -126,11 +126,11 @@ class SandboxHistory:
         lives_on: Whether variables live on from one to the next.
     """
 
-    blocks: list[PastEffect] = field(default_factory=list[PastEffect])
+    blocks: list[EffectRecord] = field(default_factory=list[EffectRecord])
     is_repeatable: bool = True
     lives_on: bool = False
 
-    def go_on_from(self, branch: SandboxHistory, attempts: PastAttempts) -> None:
+    def go_on_from(self, branch: SandboxHistory, attempts: AttemptRecords) -> None:
         """A branch of it has taken its place, that of one of some attempts, and none of another of them."""
         others = {*attempts.numbers.values()}
         self.blocks = [block for block in self.blocks if block.attempt not in others] + branch.blocks
@@ -143,7 +143,7 @@ class SandboxHistory:
         self.is_repeatable = True
 
 
-class Past:
+class History:
     """The past of a run, which is asked for each effect in turn. Blocks.
 
     Args:
@@ -168,28 +168,28 @@ class Past:
         self._lines = directory.lines
         self.blobs = Blobs(directory.blobs, entry_at=self._entry)
         self.last = 0
-        self.sandboxes: dict[Branch, SandboxHistory] = defaultdict(SandboxHistory)
+        self.sandboxes: dict[ForkKey, SandboxHistory] = defaultdict(SandboxHistory)
         self.workspaces: dict[str, list[tuple[int, int]]] = defaultdict(list)
         self.rebuilding: set[str] = set()
-        self.under_way: dict[int, PastEffect] = {}
+        self.under_way: dict[int, EffectRecord] = {}
         self.copies: list[str] = []
         self.open: dict[int, OpenQuestion] = {}
         # nearly all have one, and a list of one takes a tenth of the memory of a queue
-        self._by_key: dict[str, list[PastEffect]] = defaultdict(list)
-        self._by_asker: dict[Asker, list[PastEffect]] = defaultdict(list)
-        self._attempts: dict[tuple[str, int | None], PastAttempts] = {}
+        self._by_key: dict[str, list[EffectRecord]] = defaultdict(list)
+        self._by_caller: dict[CallerKey, list[EffectRecord]] = defaultdict(list)
+        self._attempts: dict[tuple[str, int | None], AttemptRecords] = {}
         """By who made them, those that were made last."""
-        self._forks: dict[int, PastAttempts] = {}
+        self._forks: dict[int, AttemptRecords] = {}
         """All of them, by the numbers of their forks, and of each attempt."""
         self._last_asked = 0
         """The number of the last effect."""
         self._has_ended = False
         """Whether the work was over then."""
-        self._failed: dict[tuple[str, int | None], PastEffect] = {}
+        self._failed: dict[tuple[str, int | None], EffectRecord] = {}
         """By who asked, and in which attempt, what has failed last."""
         self._cancelled: dict[int, Mapping[str, Any]] = {}
         """By the numbers of blocks that were cancelled, how they ran, as long as their agents have asked for nothing since."""
-        self._effects: dict[int, PastEffect] = {}
+        self._effects: dict[int, EffectRecord] = {}
         self._files: dict[str, tuple[int, dict[str, Any]]] = {}
         """What was in each workspace after so many of its entries, as was asked last."""
         self.full_mib: int | None = None
@@ -220,11 +220,11 @@ class Past:
         """Whether questions were answered since the run had ended."""
         return any(effect.is_given for effect in self._effects.values())
 
-    def is_decided(self, call: PastEffect) -> bool:
+    def is_decided(self, call: EffectRecord) -> bool:
         """Whether the question that a call waits for was answered since the run had ended."""
         return call.waits_for is not None and self._effects[call.waits_for].is_given
 
-    def next(self, key: str, within: int | None) -> PastEffect | None:
+    def next(self, key: str, within: int | None) -> EffectRecord | None:
         """Take the first effect with this key that is there; ``None`` if there is no more.
 
         Args:
@@ -236,7 +236,7 @@ class Past:
             waiting = [each for each in waiting if each.within == within]
         return _first_of(waiting)
 
-    def next_settled(self, request: Request) -> PastEffect | None:
+    def next_settled(self, request: Request) -> EffectRecord | None:
         """Take what was asked then where this is asked now: the same if it was asked, or else what is next of this asker.
 
         Of what code asks for, only the same.
@@ -244,8 +244,8 @@ class Past:
         Args:
             request: What is asked.
         """
-        of_asker = None if request.kind == "tool_call" else self._by_asker.get(_asker_of(request))
-        for waiting in (self._by_key.get(request.key), of_asker):
+        of_caller = None if request.kind == "tool_call" else self._by_caller.get(_caller_of(request))
+        for waiting in (self._by_key.get(request.key), of_caller):
             while (effect := _first_of(waiting)) is not None:
                 if effect.is_settled:
                     return effect
@@ -253,7 +253,7 @@ class Past:
 
     def has_more(self, request: Request) -> bool:
         """Whether this caller has asked for more of this kind than what was taken."""
-        waiting = self._by_asker.get(_asker_of(request), ())
+        waiting = self._by_caller.get(_caller_of(request), ())
         return any(effect.is_settled and not effect.is_taken for effect in waiting)
 
     @property
@@ -262,35 +262,35 @@ class Past:
         settled = [effect for effect in self._effects.values() if effect.is_settled and effect.within is None]
         return [effect.n for effect in sorted(settled, key=lambda effect: effect.ended)]
 
-    def is_promoted(self, fork: PastEffect) -> bool:
+    def is_promoted(self, fork: EffectRecord) -> bool:
         """Whether one of the branches that a fork has made is gone on with."""
         return self._forks[fork.n].promotion is not None
 
-    def may_go_on(self, fork: PastEffect) -> bool:
+    def may_go_on(self, fork: EffectRecord) -> bool:
         """Whether the work was over with the attempts that a fork was made for: with higher limits, they may go on."""
         return self._has_ended and self._forks[fork.n].promotion == self._last_asked
 
-    def left_in(self, block: int | None) -> Sequence[PastEffect]:
+    def left_in(self, block: int | None) -> Sequence[EffectRecord]:
         """What was asked in a block, or outside of all, and was not taken."""
         return [
             effect
-            for (*_, where), waiting in self._by_asker.items()
+            for (*_, where), waiting in self._by_caller.items()
             if where == block
             for effect in waiting
             if effect.is_settled and not effect.is_taken
         ]
 
-    def outcome(self, effect: PastEffect) -> JsonValue:
+    def outcome(self, effect: EffectRecord) -> JsonValue:
         """What came of an effect that was answered."""
         entry = self._entry(effect.ended)
         # what a person has answered later has no event
         return self.blobs.unpack(entry.get("end", entry)["outcome"])
 
-    def error(self, effect: PastEffect) -> JsonValue:
+    def error(self, effect: EffectRecord) -> JsonValue:
         """What an effect that has failed has raised, as :func:`recorded_error` takes it."""
         return self.blobs.unpack(self._entry(effect.ended)["end"]["error"])
 
-    def request(self, effect: PastEffect) -> JsonValue:
+    def request(self, effect: EffectRecord) -> JsonValue:
         """What was asked."""
         return self.blobs.unpack(self._entry(effect.began)["ask"]["request"])
 
@@ -385,20 +385,20 @@ class Past:
         # the same few, again and again
         by, kind = sys.intern(ask["by"]), sys.intern(ask["kind"])
         attempt = ask.get("attempt")
-        effect = PastEffect(n, key, by, kind, owner, attempt, entry["at"], offset, within=within)
+        effect = EffectRecord(n, key, by, kind, owner, attempt, entry["at"], offset, within=within)
         self._effects[n] = effect
         self._by_key[key].append(effect)
         if effect.is_for_a_person and (call := self._call_of(effect, ask)) is not None:
             call.waits_for = n
         if within == owner:
             # what is within another effect, such as a team that is a tool, is known when that is
-            self._by_asker[by, kind, owner].append(effect)
+            self._by_caller[by, kind, owner].append(effect)
         if (failed := self._failed.pop((by, attempt), None)) is not None:
             failed.went_on = True
         self._settle_cancelled(effect)
         self._last_asked, self._has_ended = n, False
         if kind == Fork.kind:
-            self._attempts[by, owner] = self._forks[n] = PastAttempts()
+            self._attempts[by, owner] = self._forks[n] = AttemptRecords()
         elif kind == Attempt.kind:
             attempts = self._forks[n] = self._attempts[by, owner]
             attempts.numbers[ask["request"]["attempt"]] = n
@@ -408,7 +408,7 @@ class Past:
         if "block" in kind or kind == Promotion.kind:
             self.under_way[n] = effect
 
-    def _call_of(self, question: PastEffect, ask: Mapping[str, Any]) -> PastEffect | None:
+    def _call_of(self, question: EffectRecord, ask: Mapping[str, Any]) -> EffectRecord | None:
         """The call of a tool that a question is about, if it is about one: it is made when that is approved."""
         call = None if question.within is None else self._effects.get(question.within)
         if question.kind != AskedQuestion.kind or call is None or call.kind != ToolCall.kind:
@@ -417,7 +417,7 @@ class Past:
         request: Any = self.blobs.unpack(ask["request"])
         return call if request["approval"]["kind"] == "tool" else None
 
-    def _take_answer(self, effect: PastEffect, key: str) -> None:
+    def _take_answer(self, effect: EffectRecord, key: str) -> None:
         """An answer that was given after the run had ended."""
         question = self.open.pop(effect.n, None)
         if question is None or question.key != key:
@@ -426,7 +426,7 @@ class Past:
             )
         effect.is_given = True
 
-    def _go_on(self, question: PastEffect) -> None:
+    def _go_on(self, question: EffectRecord) -> None:
         """Whoever has asked a question knows the answer: from now on it may do anything."""
         question.is_given = False
         call = None if question.within is None else self._effects.get(question.within)
@@ -457,7 +457,7 @@ class Past:
         if ran is not None and effect.n not in self._cancelled:
             self._ran(effect, ran)
 
-    def _promote(self, promotion: PastEffect, *, is_lost: bool) -> None:
+    def _promote(self, promotion: EffectRecord, *, is_lost: bool) -> None:
         """A branch has taken the place of its session, unless it ``is_lost``; the others have ended."""
         attempts = self._attempts[promotion.by, promotion.owner]
         attempts.promotion = promotion.n
@@ -466,29 +466,29 @@ class Past:
             branch = self.sandboxes[promotion.place, attempts.numbers[request["attempt"]]]
             self.sandboxes[promotion.place, promotion.attempt].go_on_from(branch, attempts)
 
-    def _settle_cancelled(self, asking: PastEffect) -> None:
+    def _settle_cancelled(self, asking: EffectRecord) -> None:
         """An agent asks for something: what it has run before has ended for it, also where that was cancelled."""
         for n in [n for n in self._cancelled if self._goes_on(self._effects[n], asking)]:
             self._effects[n].state = EffectState.ANSWERED
             self._ran(self._effects[n], self._cancelled.pop(n))
 
-    def _goes_on(self, before: PastEffect, now: PastEffect) -> bool:
+    def _goes_on(self, before: EffectRecord, now: EffectRecord) -> bool:
         """Whether whoever has asked for something before asks now: an agent, or one of its attempts."""
         is_the_same = self._attempt_of(now) in (None, before.attempt)
         return is_the_same and before.by.partition("@")[0] == now.by.partition("@")[0]
 
-    def _attempt_of(self, effect: PastEffect) -> int | None:
+    def _attempt_of(self, effect: EffectRecord) -> int | None:
         """The attempt to which something belongs that it, or its code, has asked for."""
         if effect.attempt is not None or effect.owner is None:
             return effect.attempt
         return self._attempt_of(self._effects[effect.owner])
 
-    def _ran(self, effect: PastEffect, ran: Mapping[str, Any]) -> None:
+    def _ran(self, effect: EffectRecord, ran: Mapping[str, Any]) -> None:
         self.under_way.pop(effect.n, None)
         self._block(effect, Outcome(ran["outcome"]), state_lost=ran["state_lost"])
         self.sandboxes[effect.place, effect.attempt].lives_on = ran["state_lost"] is not None
 
-    def _block(self, effect: PastEffect, outcome: Outcome, *, state_lost: bool | None) -> None:
+    def _block(self, effect: EffectRecord, outcome: Outcome, *, state_lost: bool | None) -> None:
         sandbox = self.sandboxes[effect.place, effect.attempt]
         if state_lost:
             sandbox.forget()
@@ -500,11 +500,11 @@ class Past:
         sandbox.is_repeatable = sandbox.is_repeatable and outcome is Outcome.COMPLETED
 
 
-def _asker_of(request: Request) -> Asker:
+def _caller_of(request: Request) -> CallerKey:
     return request.by, request.kind, request.owner
 
 
-def _first_of(waiting: list[PastEffect] | None) -> PastEffect | None:
+def _first_of(waiting: list[EffectRecord] | None) -> EffectRecord | None:
     while waiting:
         if not (effect := waiting.pop(0)).is_taken:
             effect.is_taken = True
