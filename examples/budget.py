@@ -17,7 +17,7 @@ from codeact_team.core.events import BudgetSpent
 from codeact_team.tools.autogen_parts import wrap
 
 
-def tell(event: Event) -> None:
+def show(event: Event) -> None:
     if isinstance(event, BudgetSpent):
         print(f"spent {event.spent['cost']:.4f} {event.currency}, left {event.left['cost']:.4f}")
 
@@ -35,7 +35,7 @@ async def main() -> None:
         for name in ("tea", "coffee")
     ]
     with Dispatcher() as dispatcher:
-        dispatcher.listen(tell)
+        dispatcher.listen(show)
         team = RoundRobinGroupChat([*agents], termination_condition=budget)
         result = await team.run(task="What is the better drink?")
     print(result.stop_reason)

@@ -1,4 +1,4 @@
-"""A listener of one's own: who spends how many tokens, and what came of each block, told as it happens.
+"""A listener of your own: prints the tokens of each model call and the exit code of each block as they happen.
 
     python examples/listener.py
 
@@ -12,7 +12,7 @@ from codeact_team.core.events import BlockEnded, ModelCallEnded
 from codeact_team.runs.opening import open_team
 
 
-def tell(event: Event) -> None:
+def show(event: Event) -> None:
     match event:
         case ModelCallEnded(usage=usage) if usage is not None:
             print(
@@ -26,7 +26,7 @@ def tell(event: Event) -> None:
 
 async def main() -> None:
     with Dispatcher() as dispatcher:
-        dispatcher.listen(tell)
+        dispatcher.listen(show)
         async with open_team("quickstart-codeact") as team:
             await team.run(task="What did the bakery sell?")
 
