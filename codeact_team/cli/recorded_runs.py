@@ -104,7 +104,7 @@ def replay_command(screen: Screen, run: ReplayedRun, *, as_json: bool, quiet: bo
     if as_json and quiet:
         raise SettingError("--json prints all events, and --quiet what was found only: leave one of them out")
     listener = _listener(screen, as_json=as_json, quiet=quiet)
-    run.runner.listen(listener, essential=True)
+    run.runner.dispatcher.listen(listener, essential=True)
     result = asyncio.run(stoppable_run(run.runner, run.task))
     return _found(screen, run, result, listener)
 

@@ -225,14 +225,15 @@ class Recording:
         if recorder is None or parking is None:
             return await do()
         recorder.refuse_if_stopping()
-        try:
-            with parking.watching(effect):
-                return await (self._resumption or recorder).intercept(
-                    effect, partial(parking.intercept, effect, do)
-                )
-        except JournalError as error:
-            recorder.give_up(error)
-            raise
+        with parking.watching(effect):
+            return await (self._resumption or recorder).intercept(
+                effect, partial(parking.intercept, effect, do)
+            )
+
+    def give_up(self, error: JournalError) -> None:
+        """See :meth:`Recorder.give_up`."""
+        if self._recorder is not None:
+            self._recorder.give_up(error)
 
     def set_stopping(self, is_stopping: bool) -> None:
         """Note whether the run is being stopped from outside, before anything is cancelled for that.

@@ -17,7 +17,7 @@ from codeact_team.runs.journal.recorded_run import RecordedRun
 from codeact_team.runs.journal.run_directory import RunDirectory, digest_of
 from codeact_team.runs.recording import Confirm, Recording, environment_for, refuse_elsewhere, shown_to
 from codeact_team.runs.result import RunEnding
-from codeact_team.runs.team_runner import TeamRunner
+from codeact_team.runs.run import TeamRun
 
 _CONDITIONS = ("termination_condition", "conditions")
 """What only says when to end may be another."""
@@ -33,16 +33,16 @@ def resumed(
     sync: bool = False,
     again: bool = False,
     confirm: Confirm | None = None,
-) -> tuple[TeamRunner, str]:
+) -> tuple[TeamRun, str]:
     """What goes on with a run, and its task. Blocks.
 
     Args:
         directory: Where the run is kept.
         overrides: Changes to its config, such as a limit that is raised.
         policy: What may be loaded.
-        out: As of :class:`TeamRunner`.
-        record_mib: As of :class:`TeamRunner`.
-        sync: As of :class:`TeamRunner`.
+        out: As of :class:`TeamRun`.
+        record_mib: As of :class:`TeamRun`.
+        sync: As of :class:`TeamRun`.
         again: Whether what came of a run whose work was accepted is wanted once more, such as in another place.
         confirm: Asks a person whether a run goes on that this user has not recorded; ``None`` where nobody can be asked.
 
@@ -81,7 +81,7 @@ def resumed(
     if shown is not None:
         environ = environment_for(shown, overrides)
         source = read_config(config, overrides=overrides, policy=policy, environ=environ)
-    return TeamRunner(source, overrides=overrides, policy=policy, out=out, record=recording), task
+    return TeamRun(source, overrides=overrides, policy=policy, out=out, record=recording), task
 
 
 def _refuse_other_parts(config: str, changes: Sequence[str]) -> None:

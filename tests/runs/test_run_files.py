@@ -144,7 +144,7 @@ async def test_a_run_that_is_interrupted_has_what_was_there(tmp_path: Path) -> N
             running.stop(signal.SIGINT)
 
     running = runner(source, Recording(), out=tmp_path / "out")
-    running.listen(interrupt)
+    running.dispatcher.listen(interrupt)
     result = await running.run_once("A task")
     assert (result.ending, list(told(result))) == (RunEnding.STOPPED, ["a"])
     assert (tmp_path / "out" / "a").read_text() == "1"
