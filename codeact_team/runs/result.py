@@ -28,9 +28,9 @@ from codeact_team.core.events import (
     ToolCallEnded,
 )
 from codeact_team.core.execution import CallOutcome
+from codeact_team.core.executor_interface import Change
 from codeact_team.core.redaction import without_secrets
 from codeact_team.errors import CodeActTeamError, EngineError, SandboxLostError
-from codeact_team.runs.run_files import RunFile
 
 _TOO_LONG = re.compile(r"context.?length|context window|maximum context|too many tokens", re.IGNORECASE)
 _ERRNO = re.compile(r"\[Errno -?\d+\] ")
@@ -206,6 +206,25 @@ class Cost:
             unknown.append(f"unknown tokens of {self.uncounted} call{'' if self.uncounted == 1 else 's'}")
         told = f"{amount} {self.currency}"
         return f"at least {told} ({', '.join(unknown)})" if unknown else told
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """A file that a run has made or changed.
+
+    Attributes:
+        path: Where in the workspace. What cannot be seen in its name is replaced; hostile data.
+        size: In bytes.
+        change: What has become of it.
+        found_at: Where on this machine it is found now; ``None`` where it is gone, or only in a container.
+        problem: Why there is no copy, where one was wanted.
+    """
+
+    path: str
+    size: int
+    change: Change
+    found_at: str | None = None
+    problem: str = ""
 
 
 @dataclass(kw_only=True)

@@ -125,7 +125,7 @@ class TeamRun:
         if not isinstance(record, Recording):
             record = Recording(record, mib=record_mib, sync=sync)
         self.recording = record
-        self.files = RunFiles(out, record.cut_off, record.note_copies)
+        self.files = RunFiles(out, record)
         self.summary = Summary(in_all=of_program)
         self._outer = current_dispatcher() if of_program else None
         self.dispatcher = Dispatcher(self._intercept, outer=self._outer)
@@ -188,8 +188,9 @@ class TeamRun:
             try:
                 result = await self._result_of(self._open_and_run(task, seconds))
                 deliver(result)
-                if result.ending is RunEnding.ACCEPTED and not result.files_due:
-                    self.recording.delivered()
+                recorder, is_done = self.recording.recorder, not result.files_due
+                if recorder is not None and result.ending is RunEnding.ACCEPTED and is_done:
+                    recorder.write(delivered=True)
                 return result
             finally:
                 await self.recording.end()
@@ -423,7 +424,8 @@ class TeamRun:
             return await self.recording.intercept(effect, do)
         except JournalError as error:
             self._journal_failure = self._journal_failure or error
-            self.recording.give_up(error)
+            if self.recording.recorder is not None:
+                self.recording.recorder.give_up(error)
             self._cancel()
             raise
 
