@@ -129,7 +129,7 @@ class TeamRun:
         self.summary = Summary(in_all=of_program)
         self._outer = current_dispatcher() if of_program else None
         self.dispatcher = Dispatcher(self._intercept, outer=self._outer)
-        for listener in (record, *self.summary.listeners, self._stop_without_listener):
+        for listener in (record, self.summary, self._stop_without_listener):
             self.dispatcher.listen(listener, essential=True)
         self._needs_note = False
         self._note = ""
