@@ -26,8 +26,8 @@ from codeact_team.core.sandbox_description import without_note
 from codeact_team.core.visibility import cut, readable
 from codeact_team.errors import SettingError
 from codeact_team.runs.journal.recorded_run import RecordedRun
-from codeact_team.runs.journal.run_directory import RunDirectory
-from codeact_team.runs.kept_runs import KeptRun, ParkedRun, RunState, beyond, kept_runs
+from codeact_team.runs.journal.run_directory import RunDirectory, runs_in
+from codeact_team.runs.kept_runs import KeptRun, ParkedRun, RunState, beyond
 from codeact_team.runs.replaying import ReplayedRun
 from codeact_team.runs.result import RunEnding, RunResult
 from codeact_team.tools.approvals import AskedQuestion
@@ -196,7 +196,7 @@ class Wanted:
             SettingError: If no run can be meant.
         """
         states, size = [_state(name) for name in self.states], _size(self.beyond)
-        runs = kept_runs(directory)
+        runs = map(KeptRun.read, runs_in(directory))
         if size is not None:
             # all of them take up space, whichever are wanted
             runs = beyond(runs, size)
