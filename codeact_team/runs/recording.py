@@ -1,4 +1,4 @@
-"""Records a run, and decides whether a recorded one is from here."""
+"""Records a run, and decides whether a recorded run is this user's."""
 
 from __future__ import annotations
 
@@ -64,6 +64,7 @@ class Recording:
     Attributes:
         recorder: Writes the run, if it is recorded now.
         copies: Where files of the run were copied to before it was resumed.
+        fail: Ends the run by an error of its journal, whatever agents and code make of that.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Recording:
         self._resumption: Resumption | None = None
         self.recorder: Recorder | None = None
         self.copies: Sequence[str] = ()
+        self.fail: Callable[[JournalError], object] = lambda _: None
 
     @property
     def calls_tools(self) -> bool:
@@ -223,13 +225,19 @@ class Recording:
         Raises:
             CancelledError: If the run is being stopped: the caller is being stopped, too.
         """
-        if self.recorder is None or self._parking is None:
+        recorder, parking = self.recorder, self._parking
+        if recorder is None or parking is None:
             return await do()
-        self.recorder.refuse_if_stopping()
-        with self._parking.watching(effect):
-            return await (self._resumption or self.recorder).intercept(
-                effect, partial(self._parking.intercept, effect, do)
-            )
+        recorder.refuse_if_stopping()
+        try:
+            with parking.watching(effect):
+                return await (self._resumption or recorder).intercept(
+                    effect, partial(parking.intercept, effect, do)
+                )
+        except JournalError as error:
+            recorder.give_up(error)
+            self.fail(error)
+            raise
 
     def set_stopping(self, is_stopping: bool) -> None:
         """Note whether the run is being stopped from outside, before anything is cancelled for that.
@@ -257,13 +265,13 @@ class Recording:
 
 
 def refuse_elsewhere(about: About) -> None:
-    """Refuse to go on with a run in another directory than that in which it was made. Blocks.
+    """Refuse to resume a run in another directory than it was made in. Blocks.
 
     Raises:
         JournalError: If this is another one.
     """
     made_in = Path(about.working_directory)
-    # where that is not there, the run was carried to another machine
+    # without that directory, the run was carried to another machine
     if made_in.is_dir() and not made_in.samefile(os.curdir):
         raise JournalError(
             f"the run {about.id} was made in {made_in}, from which paths in its config lead: go there first"
@@ -276,13 +284,11 @@ def _versions() -> Mapping[str, str]:
 
 
 def foreign_refused(run: Path, *wanted: str) -> JournalError:
-    """Why a run that this user has not recorded does not go on.
-
-    Args:
-        run: Its directory.
-        wanted: What its config asks for, where that is what would run.
-    """
-    asked = f" Its config asks for {'; '.join(wanted)}." if wanted else ""
+    """The error for a run that this user has not recorded, and that its config asks for ``wanted``."""
+    told = [_one(each) for each in wanted[:_MOST]]
+    if len(wanted) > _MOST:
+        told.append(f"{len(wanted) - _MOST} more")
+    asked = f" Its config asks for {'; '.join(told)}." if told else ""
     return JournalError(
         f"the run in {readable(str(run))} was not recorded by you on this machine, or was changed since: it could let your tools, your keys and "
         f"your files be used for what you never asked for.{asked} Go on with it on a terminal by `codeact-team resume` or `replay`, "
@@ -324,12 +330,12 @@ _TELLING = frozenset(
     "approval args base_url bind_dir command confinement cwd data env environment extra_volumes image network packages read_only "
     "readable runtime tools_dir url work_dir writable".split()
 )
-"""Settings that say what of this machine, and of the network, is used."""
+"""Settings that use something of this machine, or of the network."""
 _MOST = 12
-"""What is told of a config in one sentence."""
+"""Wishes of a config that one sentence lists."""
 _LONGEST = 80
 _MOST_NAMES = 40
-"""Names that a person can be asked for, one by one."""
+"""Names that a person confirms one by one."""
 _MOST_READ = 1 << 30
 """Bytes of a run that are searched for placeholders."""
 _PIECE = 1 << 20
@@ -337,19 +343,19 @@ _OVERLAP = 1024
 """Bytes that no placeholder is longer than."""
 
 _Parts = Sequence[tuple[tuple[str | int, ...], Any]]
-"""All that is in a config, each with where it is there."""
+"""The values in a config, each with its path."""
 
 
 @dataclass(frozen=True)
 class ForeignRun:
-    """A run that may be anybody's.
+    """A run of unknown origin. All of it is hostile data.
 
     Attributes:
-        directory: Where it is kept.
-        about: What it says of itself; hostile data, as is all else.
-        config: Its config, in YAML; ``None`` where that does not run.
+        directory: Of its record.
+        about: Its description of itself.
+        config: Its config, in YAML; ``None`` if that does not run.
         wanted: What the config asks for, in words.
-        names: Credentials and variables of this machine that the run names, each of which it gets only if a person says so.
+        names: Credentials and variables of this machine that the run names, and gets only if a person confirms each.
     """
 
     directory: RunDirectory
@@ -366,11 +372,11 @@ Confirm = Callable[[ForeignRun], Collection[str] | None]
 def shown_to(
     directory: RunDirectory, confirm: Confirm | None, *, runs_config: bool = True
 ) -> Collection[str] | None:
-    """The names of the credentials and variables that a run gets; ``None`` for all: it is this user's. Blocks.
+    """The names of the credentials and variables that a run gets; ``None`` for all, as it is this user's. Blocks.
 
     Args:
-        directory: Where the run is kept.
-        confirm: Asks a person; ``None`` where none is there.
+        directory: Of its record.
+        confirm: Asks a person; ``None`` if nobody can be asked.
         runs_config: Whether its own config is to run.
 
     Raises:
@@ -386,7 +392,7 @@ def shown_to(
     parts = [] if config is None else list(walk(read_document(config).data))
     wanted = list(_wanted(config or "", parts))
     if confirm is None:
-        raise foreign_refused(directory.path, *_short(wanted))
+        raise foreign_refused(directory.path, *wanted)
     about = directory.about()
     named = _named_in(directory.path, names_in_placeholders(about.nonce))
     names = [name for name in credentials_of_environment(os.environ) if name in named]
@@ -416,12 +422,7 @@ def shown_to(
 def environment_for(
     shown: Collection[str] | None, overrides: Sequence[str | ForEvery] = ()
 ) -> Mapping[str, str]:
-    """The environment to which the config of a run may refer, and what a person has changed in it.
-
-    Args:
-        shown: As of :func:`shown_to`.
-        overrides: The changes.
-    """
+    """The variables to which the config of a run, and its overrides, may refer; ``shown`` is of :func:`shown_to`."""
     if shown is None:
         return os.environ
     own = {name for change in overrides if isinstance(change, str) for name in _REFERENCE.findall(change)}
@@ -436,7 +437,7 @@ def _is_own(directory: RunDirectory) -> bool:
 
 
 def _named_in(top: Path, placeholder: re.Pattern[bytes]) -> set[str]:
-    """The names in placeholders in the files below a directory. Those that are not found are not filled."""
+    """The names in placeholders in the files below a directory. Other placeholders are not filled."""
     found: set[str] = set()
     left = _MOST_READ
     with suppress(OSError), opened(top) as directory:
@@ -451,7 +452,7 @@ def _named_in(top: Path, placeholder: re.Pattern[bytes]) -> set[str]:
 
 
 def _wanted(config: str, parts: _Parts) -> Iterator[str]:
-    """What a config asks for, as far as that can be told without importing anything."""
+    """The wishes of a config, as far as they are known without importing anything."""
     providers: dict[str, None] = {}
     told: dict[str, None] = {}
     for path, value in parts:
@@ -468,7 +469,7 @@ def _wanted(config: str, parts: _Parts) -> Iterator[str]:
 
 
 def _sent(parts: _Parts) -> Mapping[str, str]:
-    """The variables that model clients read a key from by themselves, each with the server that a config has it sent to."""
+    """The variables from which model clients read a key by themselves, each with the server that a config sends it to."""
     found: dict[str, str] = {}
     for _, value in parts:
         if is_component(value) and isinstance(settings := value.get("config"), dict):
@@ -484,8 +485,3 @@ def _text(value: Any) -> str:
 
 def _one(wanted: str) -> str:
     return visible(cut(wanted, _LONGEST))
-
-
-def _short(wanted: Sequence[str]) -> list[str]:
-    told = [_one(each) for each in wanted[:_MOST]]
-    return [*told, f"{len(wanted) - _MOST} more"] if wanted[_MOST:] else told

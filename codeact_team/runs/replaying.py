@@ -115,7 +115,11 @@ class Replaying(Recording):
             )
 
     async def intercept(self, effect: Effect[Any], do: Perform) -> Any:
-        return await (do() if self.replay is None else self.replay.intercept(effect, do))
+        try:
+            return await (do() if self.replay is None else self.replay.intercept(effect, do))
+        except JournalError as error:
+            self.fail(error)
+            raise
 
 
 class ReplayedRun:

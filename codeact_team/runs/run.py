@@ -32,10 +32,8 @@ from codeact_team.core.aio import aclosing, is_being_cancelled, to_the_end
 from codeact_team.core.autogen_internals import components_in, recover, time_limit
 from codeact_team.core.effects import (
     Dispatcher,
-    Effect,
     Event,
     ListenerFailed,
-    Perform,
     current_dispatcher,
     error_text,
 )
@@ -124,11 +122,12 @@ class TeamRun:
         self._policy = policy
         if not isinstance(record, Recording):
             record = Recording(record, mib=record_mib, sync=sync)
+        record.fail = self._fail
         self.recording = record
         self.files = RunFiles(out, record)
         self.summary = Summary(in_all=of_program)
         self._outer = current_dispatcher() if of_program else None
-        self.dispatcher = Dispatcher(self._intercept, outer=self._outer)
+        self.dispatcher = Dispatcher(record.intercept, outer=self._outer)
         for listener in (record, self.summary, self._stop_without_listener):
             self.dispatcher.listen(listener, essential=True)
         self._needs_note = False
@@ -418,16 +417,9 @@ class TeamRun:
         self._note = note
         return noted_task(task, note)
 
-    async def _intercept(self, effect: Effect[Any], do: Perform) -> Any:
-        """Intercept for the journal; if that fails the run ends, whatever agents and code make of the error."""
-        try:
-            return await self.recording.intercept(effect, do)
-        except JournalError as error:
-            self._journal_failure = self._journal_failure or error
-            if self.recording.recorder is not None:
-                self.recording.recorder.give_up(error)
-            self._cancel()
-            raise
+    def _fail(self, error: JournalError) -> None:
+        self._journal_failure = self._journal_failure or error
+        self._cancel()
 
     def _stop_without_listener(self, event: Event) -> None:
         if isinstance(event, ListenerFailed) and event.essential:
