@@ -40,7 +40,7 @@ def make_runnable(config: CheckedConfig) -> Team | ChatAgent:
     """Make a team, or a single agent.
 
     Raises:
-        ConfigError: If it is neither a team nor an agent.
+        ConfigError: If it is neither.
     """
     team = config.make()
     if not isinstance(team, Team | ChatAgent):
@@ -51,9 +51,9 @@ def make_runnable(config: CheckedConfig) -> Team | ChatAgent:
 
 
 async def make_ready(scope: Scope, *, with_tools: bool = True) -> None:
-    """Prepare the executors of a scope before a model costs anything, and start what the scope owns in the background.
+    """Prepare the executors of a scope before a model costs anything, and start its parts in the background.
 
-    Leftovers of killed runs on this machine are removed meanwhile.
+    Removes the leftovers of killed runs on this machine meanwhile.
 
     Args:
         scope: The owner of the executors.

@@ -188,7 +188,7 @@ def block_result(event: BlockEnded, asked: RecordedEffect | None) -> ToolResult:
     result = load_result(asked.outcome)
     artifacts = result.artifacts if isinstance(result, SessionResult) else ()
     shown = [found for artifact in artifacts if (found := _shown(artifact)) is not None]
-    # beside pictures, the viewer takes text for Markdown
+    # with pictures, the viewer takes text for Markdown
     return [ContentText(text=_fenced(event.output)), *shown] if shown else event.output
 
 
@@ -202,7 +202,7 @@ def _shown(artifact: Artifact) -> ContentText | ContentImage | None:
 
 
 CODE = "execute_code"
-"""What blocks of code are called, as a tool."""
+"""The name of blocks of code, as a tool."""
 _UNFINISHED = "it had not ended when the run did"
 _KEPT_AS_THEY_ARE = (BudgetSpent, Decision, Opened, SandboxLost)
 _PROBLEMS: Mapping[CallOutcome, Any] = {

@@ -118,7 +118,7 @@ class KeptRun:
                 try:
                     if not lock(descriptor):
                         return False
-                    # what is interrupted is still listed as long as there is much of it
+                    # an interrupted removal is still listed while much of the run is left
                     with suppress(FileNotFoundError):
                         remove(blobs.name, directory)
                     remove(name, runs)

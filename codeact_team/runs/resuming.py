@@ -78,7 +78,7 @@ def resumed(
     before = read_document(config)
     after = apply_overrides(before, [change for change in overrides if isinstance(change, str)])
     was, now = _parts_of(before), _parts_of(after)
-    # those who have asked would not be known again, and would do once more what they have done
+    # the journal would not recognize the callers, which would repeat their effects
     if other := [place for place in {**was, **now} if was.get(place) != now.get(place)]:
         what = f"part at {other[0]}" if other[0] else "team or agent"
         raise JournalError(

@@ -372,39 +372,35 @@ class TeamRun:
             stop: Cancels the token of the stream.
             pass_on: Receives each message, too.
         """
-        work = asyncio.ensure_future(self._consume(items, stop, pass_on))
+
+        async def work() -> TaskResult:
+            result: TaskResult | None = None
+            async with aclosing(items) as own:
+                try:
+                    async for item in own:
+                        if isinstance(item, TaskResult):
+                            result = item
+                            continue
+                        emit_message(item, self.dispatcher)
+                        self.summary.take(item)
+                        if pass_on is not None:
+                            await pass_on(item)
+                except BaseException:
+                    # first this: a stream that is closed waits for its agents
+                    stop()
+                    with suppress(asyncio.CancelledError):
+                        await items.aclose()
+                    raise
+            assert result is not None, "a run ends with its result"
+            return result
+
+        working = asyncio.ensure_future(work())
         try:
-            return await asyncio.shield(work)
+            return await asyncio.shield(working)
         except BaseException:
             stop()
-            await to_the_end(_end(work))
+            await to_the_end(_end(working))
             raise
-
-    async def _consume(
-        self,
-        items: AsyncGenerator[Item, None],
-        stop: Callable[[], object],
-        pass_on: Callable[[Item], Awaitable[object]] | None,
-    ) -> TaskResult:
-        result: TaskResult | None = None
-        async with aclosing(items) as own:
-            try:
-                async for item in own:
-                    if isinstance(item, TaskResult):
-                        result = item
-                        continue
-                    emit_message(item, self.dispatcher)
-                    self.summary.take(item)
-                    if pass_on is not None:
-                        await pass_on(item)
-            except BaseException:
-                # first this: a stream that is closed waits for its agents
-                stop()
-                with suppress(asyncio.CancelledError):
-                    await items.aclose()
-                raise
-        assert result is not None, "a run ends with its result"
-        return result
 
     async def _noted(self, task: str) -> str | TextMessage:
         """The task, with news of the sandboxes if not all agents ask for that themselves."""

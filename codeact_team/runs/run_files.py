@@ -147,7 +147,7 @@ class RunFiles:
             yield above, name, target
 
     async def keep(self, effect: Effect[object], do: Perform) -> object:
-        """An interceptor: add what a block has shown beside text to the files of the workspace, named by step."""
+        """An interceptor: add the pictures and tables of a block to the files of the workspace, named by step."""
         outcome = await do()
         if isinstance(effect, AgentBlock) and isinstance(outcome, SessionResult) and not effect.is_apart:
             await self._keep(outcome.artifacts, effect)
