@@ -424,7 +424,6 @@ class TeamRun:
     async def _result_of(self, work: Coroutine[Any, Any, str | None]) -> RunResult:
         began = time.monotonic()
         end = await self._end_of(work)
-        end = replace(end, is_parked=self.parked is not None and end.is_broken_off)
         result = self.summary.result(end, time.monotonic() - began)
         result.files, result.file_notes = self.files.found, self.files.notes
         result.files_due = self.files.due
@@ -454,7 +453,8 @@ class TeamRun:
             self.work = None
         if self._journal_failure is not None:
             end = WorkEnd.by(self._journal_failure)
-        end = replace(end, signal=self._stopped_by)
+        is_parked = self.parked is not None and end.is_broken_off
+        end = replace(end, signal=self._stopped_by, is_parked=is_parked)
         if self.team is not None and not end.came_by_itself:
             # some may not have read it
             self._note = ""
