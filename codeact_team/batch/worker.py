@@ -38,7 +38,7 @@ from codeact_team.runs.result import (
     retry_after,
 )
 from codeact_team.runs.resuming import resumed
-from codeact_team.runs.team_runner import TeamRunner
+from codeact_team.runs.run import TeamRun
 
 logger = logging.getLogger(__name__)
 
@@ -163,7 +163,7 @@ class Worker:
         self._leases = LeaseFiles(self._directory) if directory is None else None
         self._pool = SandboxPool(size=_READY)
         self._shared = ExitStack()
-        self._runners: set[TeamRunner] = set()
+        self._runners: set[TeamRun] = set()
         self._stopped = asyncio.Event()
 
     async def run(self, job: dict[str, Any], lease: Lease) -> dict[str, Any]:
@@ -283,12 +283,12 @@ class Worker:
         if run.is_begun:
             runner, task = resumed(run, policy=self._settings.policy, out=files)
         else:
-            runner, task = TeamRunner(self._configs.of(job), record=run, out=files), job.text
+            runner, task = TeamRun(self._configs.of(job), record=run, out=files), job.text
         meter = Meter(job.name, self._driver, self._prices, retries, runner.break_off)
-        runner.add_innermost(meter.intercept)
+        runner.dispatcher.add_innermost(meter.intercept)
         # nearest to the effect itself, as a call may have waited long to be admitted
-        runner.add_innermost(held.intercept)
-        runner.listen(meter)
+        runner.dispatcher.add_innermost(held.intercept)
+        runner.dispatcher.listen(meter)
         self._runners.add(runner)
         try:
             return await runner.run_once(task, seconds=self._settings.seconds)

@@ -42,7 +42,7 @@ from codeact_team.cli.signals import silence
 if TYPE_CHECKING:
     from codeact_team.config.overrides import ForEvery
     from codeact_team.core.providers import Policy
-    from codeact_team.runs.team_runner import TeamRunner
+    from codeact_team.runs.run import TeamRun
 
 
 class _Commands(TyperGroup):
@@ -76,10 +76,10 @@ def _runner(
     record: Path | None = None,
     record_mib: int = RECORD_MIB,
     sync: bool = False,
-) -> TeamRunner:
-    from codeact_team.runs.team_runner import TeamRunner
+) -> TeamRun:
+    from codeact_team.runs.run import TeamRun
 
-    return TeamRunner(
+    return TeamRun(
         config, overrides=overrides, policy=policy, out=out, record=record, record_mib=record_mib, sync=sync
     )
 

@@ -15,7 +15,7 @@ from codeact_team.cli.prompts import LineReader, asking_the_person
 from codeact_team.cli.screen import Screen
 from codeact_team.cli.signals import ENDED_BY, handling_signals
 from codeact_team.core.effects import Listener
-from codeact_team.runs.team_runner import TeamRunner
+from codeact_team.runs.run import TeamRun
 
 if TYPE_CHECKING:
     from codeact_team.cli.message_prompt import MessagePrompt
@@ -41,7 +41,7 @@ _KEYS = (
 
 def chat_command(
     screen: Screen,
-    runner: TeamRunner,
+    runner: TeamRun,
     *,
     as_json: bool,
     begin: Begin | None = None,
@@ -56,7 +56,7 @@ def chat_command(
     """
     with_a_person = not as_json and os.isatty(0) and os.isatty(1)
     listener = JsonLines() if as_json else Conversation(screen, echo=not with_a_person)
-    runner.listen(listener, essential=True)
+    runner.dispatcher.listen(listener, essential=True)
     chat = _Chat(screen, runner, listener, begin, with_a_person=with_a_person)
     with asking_the_person(screen, as_json=as_json):
         return asyncio.run(chat.run())
@@ -68,7 +68,7 @@ class _Chat:
     def __init__(
         self,
         screen: Screen,
-        runner: TeamRunner,
+        runner: TeamRun,
         listener: Listener,
         begin: Begin | None,
         *,

@@ -40,8 +40,7 @@ from codeact_team.core.execution import CallOutcome, ExecutionResult, Outcome, a
 from codeact_team.core.sandbox_description import without_note
 from codeact_team.core.visibility import edged, readable, visible
 from codeact_team.models.verdicts import Verdict
-from codeact_team.runs.result import RunEnding, RunResult, ToolUse
-from codeact_team.runs.run_files import RunFile
+from codeact_team.runs.result import RunEnding, RunFile, RunResult, ToolUse
 from codeact_team.runs.summary import PromotedListener
 
 _MAX_LINES = 20

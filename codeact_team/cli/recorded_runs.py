@@ -26,8 +26,8 @@ from codeact_team.core.sandbox_description import without_note
 from codeact_team.core.visibility import cut, readable
 from codeact_team.errors import SettingError
 from codeact_team.runs.journal.recorded_run import RecordedRun
-from codeact_team.runs.journal.run_directory import RunDirectory
-from codeact_team.runs.kept_runs import KeptRun, ParkedRun, RunState, beyond, kept_runs
+from codeact_team.runs.journal.run_directory import RunDirectory, runs_in
+from codeact_team.runs.kept_runs import KeptRun, ParkedRun, RunState, beyond
 from codeact_team.runs.replaying import ReplayedRun
 from codeact_team.runs.result import RunEnding, RunResult
 from codeact_team.tools.approvals import AskedQuestion
@@ -104,7 +104,7 @@ def replay_command(screen: Screen, run: ReplayedRun, *, as_json: bool, quiet: bo
     if as_json and quiet:
         raise SettingError("--json prints all events, and --quiet what was found only: leave one of them out")
     listener = _listener(screen, as_json=as_json, quiet=quiet)
-    run.runner.listen(listener, essential=True)
+    run.runner.dispatcher.listen(listener, essential=True)
     result = asyncio.run(stoppable_run(run.runner, run.task))
     return _found(screen, run, result, listener)
 
@@ -196,7 +196,7 @@ class Wanted:
             SettingError: If no run can be meant.
         """
         states, size = [_state(name) for name in self.states], _size(self.beyond)
-        runs = kept_runs(directory)
+        runs = map(KeptRun.read, runs_in(directory))
         if size is not None:
             # all of them take up space, whichever are wanted
             runs = beyond(runs, size)

@@ -25,7 +25,7 @@ from codeact_team.core.files import parent_of
 from codeact_team.core.visibility import readable
 from codeact_team.errors import SettingError
 from codeact_team.runs.result import RunEnding, RunResult
-from codeact_team.runs.team_runner import TIME_LIMIT, TeamRunner
+from codeact_team.runs.run import TIME_LIMIT, TeamRun
 
 _ANSWER = "the answer"
 
@@ -128,7 +128,7 @@ class GoingOn:
 
 def run_command(
     screen: Screen,
-    runner: TeamRunner,
+    runner: TeamRun,
     task: str | None,
     *,
     seconds: float | None,
@@ -140,9 +140,9 @@ def run_command(
     if as_json and quiet:
         raise SettingError("--json prints all events, and --quiet the answer only: leave one of them out")
     # before the answer, which may be written there, too
-    runner.make_out()
-    runner.listen(_listener(screen, as_json=as_json, quiet=quiet), essential=True)
-    runner.listen(resume_hint := GoingOn())
+    runner.files.make()
+    runner.dispatcher.listen(_listener(screen, as_json=as_json, quiet=quiet), essential=True)
+    runner.dispatcher.listen(resume_hint := GoingOn())
     with answer_file(output) if output is not None else nullcontext() as write:
 
         def deliver(result: RunResult) -> None:
@@ -182,7 +182,7 @@ def _listener(screen: Screen, *, as_json: bool, quiet: bool) -> Listener:
 
 
 async def stoppable_run(
-    runner: TeamRunner,
+    runner: TeamRun,
     task: str | None,
     seconds: float | None = None,
     deliver: Callable[[RunResult], object] = lambda _: None,

@@ -1,4 +1,4 @@
-"""Opens a team, or a pool of its sandboxes, for the length of an ``async with``."""
+"""Makes the parts of a team ready, and opens a pool of its sandboxes."""
 
 from __future__ import annotations
 
@@ -24,36 +24,8 @@ from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.pool import SandboxPool
 from codeact_team.executors.warm_sandboxes import why_not_ahead
 from codeact_team.sandbox.leftovers import remove_leftovers
-from codeact_team.telemetry.spans import traced
 
 logger = logging.getLogger(__name__)
-
-
-@asynccontextmanager
-async def open_team(
-    source: ConfigSource, *, overrides: Sequence[str | ForEvery] = (), policy: Policy | None = None
-) -> AsyncGenerator[Team | ChatAgent]:
-    """Load a team, or a single agent. At the end, everything that it started is stopped, and its model clients are closed.
-
-    The answer to a task is the last message of a run, if the work was accepted:
-    ``(await team.run(task=…)).messages[-1].to_text()``.
-
-    What its sandboxes need, such as packages, is prepared first; the sandboxes themselves start in the background.
-
-    If the process has a global tracer provider of OpenTelemetry, the team's work is recorded as spans.
-
-    Its arguments are those of :func:`load_config`. :func:`codeact_team.open_team` does the same, and can record the run.
-
-    Raises:
-        ConfigError: If anything is wrong with the config, or it is neither a team nor an agent.
-        SandboxError: If the team needs what this machine does not have.
-    """
-    config = read_config(source, overrides=overrides, policy=policy)
-    with traced(*span_settings(config, source)):
-        async with Scope() as scope:
-            team = make_runnable(config)
-            await make_ready(scope)
-            yield team
 
 
 def span_settings(
@@ -68,7 +40,7 @@ def make_runnable(config: CheckedConfig) -> Team | ChatAgent:
     """Make a team, or a single agent.
 
     Raises:
-        ConfigError: As :func:`open_team`.
+        ConfigError: If it is neither.
     """
     team = config.make()
     if not isinstance(team, Team | ChatAgent):
@@ -79,9 +51,9 @@ def make_runnable(config: CheckedConfig) -> Team | ChatAgent:
 
 
 async def make_ready(scope: Scope, *, with_tools: bool = True) -> None:
-    """Prepare the executors of a scope before a model costs anything, and start what the scope owns in the background.
+    """Prepare the executors of a scope before a model costs anything, and start its parts in the background.
 
-    Leftovers of killed runs on this machine are removed meanwhile.
+    Removes the leftovers of killed runs on this machine meanwhile.
 
     Args:
         scope: The owner of the executors.
@@ -133,7 +105,7 @@ async def example_executors(config: CheckedConfig) -> list[SandboxedCodeExecutor
     """The executors of a team, not started, without those whose sandboxes cannot be started ahead.
 
     Raises:
-        ConfigError: As :func:`open_team`.
+        ConfigError: If it is neither a team nor an agent.
     """
     async with Scope() as scope:
         make_runnable(config)

@@ -53,7 +53,14 @@ def write_log(runs: Sequence[RecordedRun], file: Path) -> list[str]:
         OSError: If the file cannot be written.
     """
     problems: list[str] = []
-    samples = [_sample_of(run, problems) for run in runs]
+    samples: list[EvalSample] = []
+    for run in runs:
+        try:
+            samples.append(_sample(run, problems))
+        except (LookupError, TypeError, ValueError) as error:
+            raise JournalError(
+                f"{run.directory.path} has something that this version of codeact-team did not write: {error!r}"
+            ) from error
     write_eval_log(_log(runs, samples), file.absolute())
     return problems
 
@@ -89,18 +96,9 @@ def _log(runs: Sequence[RecordedRun], samples: Sequence[EvalSample]) -> EvalLog:
     )
 
 
-def _sample_of(run: RecordedRun, problems: list[str]) -> EvalSample:
-    try:
-        return _sample(run, problems)
-    except (LookupError, TypeError, ValueError) as error:
-        raise JournalError(
-            f"{run.directory.path} has something that this version of codeact-team did not write: {error!r}"
-        ) from error
-
-
 def _sample(run: RecordedRun, problems: list[str]) -> EvalSample:
     about = run.about
-    # why these end early, the events tell as well
+    # the events have the same problems
     transcript = Transcript(Path(about.config).stem, about.began, _readable(run.effects(), []))
     result: RunResult | None = None
     messages: list[ChatMessage] = []
@@ -111,7 +109,12 @@ def _sample(run: RecordedRun, problems: list[str]) -> EvalSample:
         if isinstance(event, RunResult):
             result = event
         elif isinstance(event, MessageSent) and isinstance(event.message, BaseChatMessage):
-            messages.append(_message(event.message))
+            identity, text, source = event.message.id, event.message.to_text(), event.message.source
+            messages.append(
+                ChatMessageUser(id=identity, content=text)
+                if source == "user"
+                else ChatMessageAssistant(id=identity, content=text, metadata={"agent": source})
+            )
     transcript.close()
     sample = EvalSample(
         id=about.id,
@@ -149,15 +152,8 @@ def _conclude(sample: EvalSample, result: RunResult) -> None:
         sample.scores = {_SCORER: Score(value=value, answer=answer, explanation=result.objection)}
 
 
-def _message(message: BaseChatMessage) -> ChatMessage:
-    text, by = message.to_text(), {"agent": message.source}
-    if message.source == "user":
-        return ChatMessageUser(id=message.id, content=text)
-    return ChatMessageAssistant(id=message.id, content=text, metadata=by)
-
-
 def _readable(items: Iterator[Any], problems: list[str]) -> Iterator[Any]:
-    """What can be read of a journal; why it ends early goes to ``problems``."""
+    """The readable items of a journal; adds to ``problems`` why they end early."""
     try:
         yield from islice(items, _MOST)
         if next(items, None) is not None:

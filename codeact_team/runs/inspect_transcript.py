@@ -6,6 +6,7 @@ import base64
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -50,7 +51,6 @@ from codeact_team.core.events import (
     BlockBegan,
     BlockEnded,
     BudgetSpent,
-    Code,
     Decision,
     Judged,
     ModelCallBegan,
@@ -79,13 +79,8 @@ _STOP_REASONS: Mapping[str, StopReason] = {
 }
 
 
-def messages_of(messages: Sequence[Mapping[str, Any]]) -> list[ChatMessage]:
-    """The messages that a model was given."""
-    return [one for message in messages for one in _messages(message)]
-
-
 def output_of(model: str, result: Mapping[str, Any]) -> ModelOutput:
-    """What a model answered, from the JSON of a ``CreateResult``."""
+    """The answer of a model, from the JSON of a ``CreateResult``."""
     spent = result["usage"]
     reason = _STOP_REASONS.get(result["finish_reason"], "unknown")
     return ModelOutput(
@@ -98,17 +93,6 @@ def output_of(model: str, result: Mapping[str, Any]) -> ModelOutput:
 def usage_of(given: int, written: int) -> ModelUsage:
     """The tokens of a call."""
     return ModelUsage(input_tokens=given, output_tokens=written, total_tokens=given + written)
-
-
-def tools_of(tools: JsonValue) -> list[ToolInfo]:
-    """The tools that a model could call; those whose schema Inspect does not know are left out."""
-    found: list[ToolInfo] = []
-    for tool in tools if isinstance(tools, list) else ():
-        try:
-            found.append(ToolInfo.model_validate(tool))
-        except ValidationError:
-            continue
-    return found
 
 
 def image_of(mime_type: str, base64: str) -> ContentImage:
@@ -166,23 +150,6 @@ def _tool_message(result: Mapping[str, Any]) -> ChatMessageTool:
     )
 
 
-def code_arguments(blocks: Sequence[Code]) -> dict[str, JsonValue]:
-    """Code blocks, as the arguments of a tool that runs them."""
-    if len(blocks) == 1:
-        return {"language": blocks[0].language, "code": blocks[0].code}
-    return {"blocks": [{"language": block.language, "code": block.code} for block in blocks]}
-
-
-def code_view(title: str, blocks: Sequence[Code]) -> ToolCallContent:
-    """Code blocks as the viewer shows them."""
-    parts = [_fenced(block.code, _word(block.language)) for block in blocks]
-    return ToolCallContent(title=title, format="markdown", content="\n\n".join(parts))
-
-
-def _word(language: str) -> str:
-    return language if language.isalnum() else ""
-
-
 def _fenced(text: str, word: str = "") -> str:
     """Text as a block of Markdown, from which it cannot break out."""
     fence = max(["``", *re.findall("`+", text)], key=len) + "`"
@@ -194,7 +161,7 @@ def _as_text(value: JsonValue) -> str:
 
 
 def result_text(asked: RecordedEffect | None) -> str:
-    """What a tool has returned, as the code or the model gets it, in words."""
+    """The result of a tool, as the code or the model gets it, in words."""
     match None if asked is None else asked.outcome:
         case None:
             return ""
@@ -215,13 +182,13 @@ def _piece(piece: JsonValue) -> str:
 
 
 def block_result(event: BlockEnded, asked: RecordedEffect | None) -> ToolResult:
-    """What code blocks have written, and shown."""
+    """The output of code blocks, and what they have shown."""
     if asked is None or asked.kind != "block" or asked.outcome is None:
         return event.output
     result = load_result(asked.outcome)
     artifacts = result.artifacts if isinstance(result, SessionResult) else ()
     shown = [found for artifact in artifacts if (found := _shown(artifact)) is not None]
-    # beside pictures, the viewer takes text for Markdown
+    # with pictures, the viewer takes text for Markdown
     return [ContentText(text=_fenced(event.output)), *shown] if shown else event.output
 
 
@@ -234,20 +201,8 @@ def _shown(artifact: Artifact) -> ContentText | ContentImage | None:
     return None
 
 
-def outcome_of(event: BlockEnded) -> dict[str, Any]:
-    """What else is known of code blocks that have ended."""
-    told = {
-        "exit_code": event.exit_code,
-        "outcome": None if event.outcome is None else event.outcome.value,
-        "limit": event.limit,
-        "state_lost": event.state_lost or None,
-        "artifacts": [f"{one.mime_type}, {one.size} bytes, {one.sha256}" for one in event.artifacts] or None,
-    }
-    return {key: value for key, value in told.items() if value is not None}
-
-
 CODE = "execute_code"
-"""What blocks of code are called, as a tool."""
+"""The name of blocks of code, as a tool."""
 _UNFINISHED = "it had not ended when the run did"
 _KEPT_AS_THEY_ARE = (BudgetSpent, Decision, Opened, SandboxLost)
 _PROBLEMS: Mapping[CallOutcome, Any] = {
@@ -262,15 +217,15 @@ _Began = ModelCallBegan | BlockBegan | ToolCallBegan | QuestionAsked
 
 
 class Transcript:
-    """A listener that makes the transcript of a run. It is for runs that are over, or for what there is of them yet.
+    """A listener that makes the transcript of a recorded run, which may still be at work.
 
     Args:
         name: What runs.
         began: When the run began, in seconds since the epoch.
-        effects: What was asked in it.
+        effects: All its effects.
 
     Attributes:
-        events: What it has made, in the order in which things began.
+        events: The transcript, in the order in which things began.
         usage: The tokens by model; answers from a cache cost none.
     """
 
@@ -298,8 +253,17 @@ class Transcript:
                 self._begin_call(event)
             case ModelCallEnded() | BlockEnded() | ToolCallEnded() | QuestionAnswered():
                 self._end_call(event)
-            case Approval() | Judged():
-                self._note(event)
+            case Approval():
+                self._approval(event)
+            case Judged():
+                said = "\n".join([*event.problems, *filter(None, [event.next_step])])
+                score = Score(
+                    value=CORRECT if event.accepted else INCORRECT,
+                    answer=event.answer or None,
+                    explanation=said or None,
+                )
+                place = self._place(event)
+                self.events.append(ScoreEvent(score=score, intermediate=True, scorer=event.agent, **place))
             case _ if isinstance(event, _KEPT_AS_THEY_ARE):
                 data = {key: value for key, value in dump(event).items() if key not in ("at", "parent")}
                 self.events.append(InfoEvent(source=event.type, data=data, **self._place(event)))
@@ -322,7 +286,7 @@ class Transcript:
     def _place(self, event: Event) -> dict[str, Any]:
         """When and where an event is."""
         span = self._spans.get(event.parent or 0)
-        # what was told of the opening came before
+        # the events of the opening came before
         since = max(0.0, event.at - self._began)
         return {"timestamp": _time(event.at), "working_start": since, "span_id": span}
 
@@ -343,11 +307,29 @@ class Transcript:
         match event:
             case ModelCallBegan():
                 self.usage.setdefault(event.model, ModelUsage())
-                call = _model_event(event, self._place(event))
+                call = ModelEvent(
+                    model=event.model,
+                    role=event.agent or None,
+                    input=[],
+                    tools=[],
+                    tool_choice="auto",
+                    config=GenerateConfig(),
+                    output=ModelOutput(model=event.model),
+                    **self._place(event),
+                )
             case BlockBegan():
                 self._begin(event, event.span, CODE, "tool")
-                call = self._tool_event(event, CODE, code_arguments(event.blocks))
-                call.span_id, call.view = self._spans[event.span], code_view(CODE, event.blocks)
+                blocks: list[JsonValue] = [
+                    {"language": block.language, "code": block.code} for block in event.blocks
+                ]
+                arguments = blocks[0] if len(blocks) == 1 else {"blocks": blocks}
+                call = self._tool_event(event, CODE, cast("dict[str, JsonValue]", arguments))
+                call.span_id = self._spans[event.span]
+                parts = [
+                    _fenced(block.code, block.language if block.language.isalnum() else "")
+                    for block in event.blocks
+                ]
+                call.view = ToolCallContent(title=CODE, format="markdown", content="\n\n".join(parts))
             case ToolCallBegan():
                 call = self._tool_event(event, event.name, {"arguments": event.arguments})
             case QuestionAsked():
@@ -377,7 +359,18 @@ class Transcript:
                 self._answered(call, asked, event)
             case BlockEnded(), ToolEvent():
                 call.result = block_result(event, asked)
-                call.metadata = {"agent": event.agent, **outcome_of(event)}
+                known = {
+                    "agent": event.agent,
+                    "exit_code": event.exit_code,
+                    "outcome": None if event.outcome is None else event.outcome.value,
+                    "limit": event.limit,
+                    "state_lost": event.state_lost or None,
+                    "artifacts": [
+                        f"{one.mime_type}, {one.size} bytes, {one.sha256}" for one in event.artifacts
+                    ]
+                    or None,
+                }
+                call.metadata = {key: value for key, value in known.items() if value is not None}
                 if event.error is not None:
                     call.error = ToolCallError("unknown", event.error)
             case ToolCallEnded(), ToolEvent():
@@ -400,52 +393,33 @@ class Transcript:
         if asked is not None and asked.outcome is not None:
             call.output = output_of(event.model, cast("dict[str, Any]", asked.outcome))
         if isinstance(spent := event.usage, RequestUsage) and not event.cached:
-            used = usage_of(spent.prompt_tokens, spent.completion_tokens)
-            self.usage[event.model] += used
+            self.usage[event.model] += usage_of(spent.prompt_tokens, spent.completion_tokens)
 
-    def _note(self, event: Approval | Judged) -> None:
-        place = self._place(event)
-        if isinstance(event, Approval):
-            decided = ToolCall(id=f"approval-{len(self.events)}", function=event.name, arguments={})
-            self.events.append(
-                ApprovalEvent(
-                    message=f"{event.agent}: {event.what}",
-                    call=decided,
-                    approver=event.by,
-                    decision="approve" if event.allowed else "reject",
-                    explanation=event.reason or None,
-                    **place,
-                )
+    def _approval(self, event: Approval) -> None:
+        decided = ToolCall(id=f"approval-{len(self.events)}", function=event.name, arguments={})
+        self.events.append(
+            ApprovalEvent(
+                message=f"{event.agent}: {event.what}",
+                call=decided,
+                approver=event.by,
+                decision="approve" if event.allowed else "reject",
+                explanation=event.reason or None,
+                **self._place(event),
             )
-            return
-        said = "\n".join([*event.problems, *filter(None, [event.next_step])])
-        score = Score(
-            value=CORRECT if event.accepted else INCORRECT,
-            answer=event.answer or None,
-            explanation=said or None,
         )
-        self.events.append(ScoreEvent(score=score, intermediate=True, scorer=event.agent, **place))
-
-
-def _model_event(event: ModelCallBegan, place: dict[str, Any]) -> ModelEvent:
-    return ModelEvent(
-        model=event.model,
-        role=event.agent or None,
-        input=[],
-        tools=[],
-        tool_choice="auto",
-        config=GenerateConfig(),
-        output=ModelOutput(model=event.model),
-        **place,
-    )
 
 
 def _fill(call: object, asked: RecordedEffect | None) -> None:
-    """Add what was asked to a call, where its events do not tell it whole."""
+    """Add the request to a call whose events do not have all of it."""
     match call, None if asked is None else asked.request:
         case ModelEvent(), {"messages": list() as messages} as request:
-            call.input = messages_of(cast("list[dict[str, Any]]", messages))
-            call.tools = tools_of(request.get("tools"))
+            given = cast("list[dict[str, Any]]", messages)
+            call.input = [one for message in given for one in _messages(message)]
+            tools = request.get("tools")
+            for tool in tools if isinstance(tools, list) else ():
+                # Inspect does not know every schema
+                with suppress(ValidationError):
+                    call.tools.append(ToolInfo.model_validate(tool))
         case ToolEvent(), {"arguments": dict() as arguments}:
             call.arguments = arguments
         case _:

@@ -1,4 +1,4 @@
-"""Runs that are kept, and answers to what they ask."""
+"""Recorded runs: their states, their removal, and answers to their questions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import cached_property
-from pathlib import Path
 
 from pydantic import JsonValue
 
@@ -21,13 +20,13 @@ from codeact_team.errors import JournalError, SettingError
 from codeact_team.runs.journal.history import History
 from codeact_team.runs.journal.recorded_run import RecordedRun
 from codeact_team.runs.journal.recorder import Recorder
-from codeact_team.runs.journal.run_directory import About, RunDirectory, runs_in
+from codeact_team.runs.journal.run_directory import About, RunDirectory
 from codeact_team.runs.result import RunEnding, RunResult
 from codeact_team.tools.approvals import AskedQuestion, read_answer
 
 
 class RunState(StrEnum):
-    """What has become of a run: that it goes on, how it ended, or that it did not."""
+    """Whether a run works, how it ended, or why it has no end."""
 
     RUNNING = "running"
     ACCEPTED = RunEnding.ACCEPTED.value
@@ -38,19 +37,19 @@ class RunState(StrEnum):
     CRASHED = "crashed"
     """It has no end, and no process holds it."""
     DAMAGED = "damaged"
-    """What is kept cannot be read."""
+    """Its record cannot be read."""
 
 
 @dataclass(frozen=True)
 class KeptRun:
-    """A run, by what it began with and what was told of it last; the rest is not read.
+    """A recorded run, by the begin and the end of its record; the rest is not read.
 
     Attributes:
-        directory: Where it is kept.
+        directory: Of the record.
         state: What has become of it.
-        about: What was known when it began; ``None`` where that cannot be read.
-        task: What it has to do, or had first; empty where that is not known.
-        result: What came of it, where it has ended.
+        about: As it began; ``None`` if that cannot be read.
+        task: The first task; empty if unknown.
+        result: Its result, if it has ended.
         problem: Why it cannot be read.
     """
 
@@ -63,13 +62,13 @@ class KeptRun:
 
     @classmethod
     def read(cls, directory: RunDirectory) -> KeptRun:
-        """Look what has become of a run. Blocks."""
+        """Read the state of a run. Blocks."""
         run = RecordedRun(directory)
         try:
             about = run.about
         except JournalError as error:
             return cls(directory, RunState.DAMAGED, problem=str(error))
-        # asked first: what has ended meanwhile has a last word
+        # first, as a run that ends meanwhile has a result then
         is_running = run.is_running
         try:
             there = directory.lines.exists()
@@ -88,7 +87,7 @@ class KeptRun:
 
     @cached_property
     def changed(self) -> float:
-        """When it went on last, in seconds since the epoch. Blocks."""
+        """The time of its last entry, in seconds since the epoch. Blocks."""
         for path in (self.directory.lines, self.directory.path):
             with suppress(OSError):
                 return path.stat().st_mtime
@@ -96,15 +95,13 @@ class KeptRun:
 
     @cached_property
     def size(self) -> int:
-        """All that is kept of it, in bytes. Blocks."""
-        size = 0
+        """The bytes of its record. Blocks."""
         with suppress(OSError), opened(self.directory.path) as top:
-            for _, _, status in files_below(top):
-                size += status.st_size
-        return size
+            return sum(status.st_size for _, _, status in files_below(top))
+        return 0
 
     def remove(self) -> bool:
-        """Remove it, unless it goes on; whether it is gone. Blocks.
+        """Remove it, unless a process works on it. Returns whether it is gone. Blocks.
 
         Raises:
             JournalError: If it cannot be removed.
@@ -121,7 +118,7 @@ class KeptRun:
                 try:
                     if not lock(descriptor):
                         return False
-                    # what is interrupted is still listed as long as there is much of it
+                    # an interrupted removal is still listed while much of the run is left
                     with suppress(FileNotFoundError):
                         remove(blobs.name, directory)
                     remove(name, runs)
@@ -132,17 +129,8 @@ class KeptRun:
         return True
 
 
-def kept_runs(directory: Path) -> Iterator[KeptRun]:
-    """The runs that are kept in a directory, the last first; each is read when it is asked for. Blocks.
-
-    Raises:
-        JournalError: If the directory cannot be read.
-    """
-    return map(KeptRun.read, runs_in(directory))
-
-
 def beyond(runs: Iterable[KeptRun], size: int) -> Iterator[KeptRun]:
-    """Those that do not fit into ``size`` bytes with all that come before them. Blocks."""
+    """The runs that do not fit into ``size`` bytes with all before them. Blocks."""
     total = 0
     for run in runs:
         total += run.size
@@ -153,11 +141,8 @@ def beyond(runs: Iterable[KeptRun], size: int) -> Iterator[KeptRun]:
 class ParkedRun:
     """A run that waits for answers. Blocks.
 
-    Args:
-        directory: Where it is kept.
-
     Attributes:
-        open: What nobody has answered yet.
+        open: The questions without an answer.
 
     Raises:
         JournalError: If it does not wait, or cannot be read.
@@ -177,18 +162,21 @@ class ParkedRun:
         """Answer a question, once and for all. It is another one if it is asked again.
 
         Args:
-            text: ``yes``, ``no``, ``no`` with a reason, or ``always``; what is no question for approval takes any text.
-            number: Of the question; ``None`` for the only one.
-
-        Returns:
-            The question.
+            text: ``yes``, ``no``, ``no`` with a reason, or ``always`` for an approval; any text for other questions.
+            number: Of the question, which is returned; ``None`` for the only one.
 
         Raises:
-            SettingError: If that is no answer to it, or it is not clear which one is meant.
+            SettingError: If that is no answer to it, or the number is missing.
             JournalError: If it is not open, or the answer cannot be written.
         """
         question = self.question(number)
-        outcome = _outcome(question, text)
+        outcome: JsonValue = text
+        if question.kind == AskedQuestion.kind:
+            if (answer := read_answer(text)) is None:
+                raise SettingError(
+                    f"{text!r} is no answer to question {question.n}: yes, no (a reason may follow) or always would be"
+                )
+            outcome = asdict(answer)
         if question.is_lost:
             raise JournalError(
                 f"no answer reaches question {question.n}: what has asked it was stopped half-way, and is not done twice, as it "
@@ -219,13 +207,3 @@ class ParkedRun:
             if question.n == number:
                 return question
         raise JournalError(f"the run has no open question {number}, but {known}")
-
-
-def _outcome(question: OpenQuestion, text: str) -> JsonValue:
-    if question.kind != AskedQuestion.kind:
-        return text
-    if (answer := read_answer(text)) is None:
-        raise SettingError(
-            f"{text!r} is no answer to question {question.n}: yes, no (a reason may follow) or always would be"
-        )
-    return asdict(answer)

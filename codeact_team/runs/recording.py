@@ -1,4 +1,4 @@
-"""Records a run, and decides whether a recorded one is from here."""
+"""Records a run, and decides whether a recorded run is this user's."""
 
 from __future__ import annotations
 
@@ -55,11 +55,16 @@ class Recording:
     """A listener and an interceptor that record a run from :meth:`begin` to :meth:`end`, if it is to be recorded.
 
     Args:
-        runs: The directory that gets one for a new run; or that of the run itself, which goes on if it is there; ``None``
+        runs: The directory that gets one for a new run; or that of the run itself, which is resumed if it is there; ``None``
             to record nothing.
-        mib: How many MiB of the run are kept; ``None`` for any number. It goes on without when they are used up.
-        sync: Whether all that is recorded survives a power cut.
-        shown: The names of the credentials that somebody else's run gets; ``None`` where it has to be this user's, and gets all.
+        mib: The most MiB of the run that are recorded; ``None`` for any number. The run continues when they are used up.
+        sync: Whether the record survives a power cut.
+        shown: The names of the credentials that another user's run gets; ``None`` for a run of this user, which gets all.
+
+    Attributes:
+        recorder: Writes the run, if it is recorded now.
+        copies: Where files of the run were copied to before it was resumed.
+        fail: Ends the run by an error of its journal, whatever agents and code make of that.
     """
 
     def __init__(
@@ -75,55 +80,54 @@ class Recording:
         self._sync = sync
         self._shown = shown
         self._parking: Parking | None = None
-        self._recorder: Recorder | None = None
         self._resumption: Resumption | None = None
+        self.recorder: Recorder | None = None
         self.copies: Sequence[str] = ()
-        """Where files of the run were copied to before it was resumed."""
+        self.fail: Callable[[JournalError], object] = lambda _: None
 
     @property
     def calls_tools(self) -> bool:
-        """Whether the run may really call its tools."""
+        """Whether the run really calls its tools."""
         return True
 
     @property
     def place(self) -> str | None:
         """The directory of the run that is recorded now, if one is."""
-        return None if self._recorder is None else str(self._recorder.directory.path)
+        return None if self.recorder is None else str(self.recorder.directory.path)
 
     def refuse_what_passes(self, parts: Sequence[str]) -> None:
-        """Refuse to go on with a run of which parts act past the journal, before it goes on. Blocks.
-
-        Args:
-            parts: Their names.
+        """Refuse to resume a run with parts that bypass its journal. Blocks.
 
         Raises:
             JournalError: If there are any.
         """
-        if parts and isinstance(self._runs, RunDirectory) and self._runs.is_begun:
+        if parts and self._begun() is not None:
             raise JournalError(
                 f"the run cannot go on: {', '.join(parts)} act past its journal, so nobody knows what they have done"
             )
 
     def still_waits(self) -> RunParked | None:
-        """What the run to go on with waits for, where nobody has answered since, nor is there to be asked. Blocks.
+        """The questions of the run to resume, if nobody has answered one since, nor can be asked now. Blocks.
 
         Raises:
             JournalError: If its journal cannot be read.
         """
-        if not isinstance(self._runs, RunDirectory) or not self._runs.is_begun:
+        if (directory := self._begun()) is None or current_handler() is not None:
             return None
-        if current_handler() is not None:
-            return None
-        last = RecordedRun(self._runs).result()
+        last = RecordedRun(directory).result()
         if last is None or last.ending is not RunEnding.PARKED:
             return None
-        history = History(self._runs)
+        history = History(directory)
         questions = list(history.open.values())
-        # what a program asks may be in standard input; code that is told as unknown can go on
+        # standard input may answer a program's question; code whose outcome is unknown can continue
         can_go_on = any(each.is_lost or each.kind != AskedQuestion.kind for each in questions)
         if history.has_answers or can_go_on or not questions:
             return None
-        return RunParked(record=str(self._runs.path), questions=questions)
+        return RunParked(record=str(directory.path), questions=questions)
+
+    def _begun(self) -> RunDirectory | None:
+        """The directory of the run to resume."""
+        return self._runs if isinstance(self._runs, RunDirectory) and self._runs.is_begun else None
 
     def begin(
         self,
@@ -138,10 +142,10 @@ class Recording:
 
         Args:
             config: What runs.
-            task: What it has to do; ``None`` where a program gives it its tasks.
+            task: What it has to do; ``None`` if a program gives it its tasks.
             executors: Where code runs; none of them may reach the directory.
-            opened: What was told before.
-            park: Ends the run where it waits for a person who is not there.
+            opened: An event that was emitted before.
+            park: Ends the run that waits for a person who is not there.
             numbers: Those of its effects.
 
         Raises:
@@ -149,15 +153,15 @@ class Recording:
         """
         if self._runs is None:
             return
-        if isinstance(directory := self._runs, RunDirectory):
+        if isinstance(self._runs, RunDirectory):
+            directory = self._runs
             _refuse_what_code_reaches(directory.path, executors)
         else:
-            _refuse_what_code_reaches(directory, executors)
-            directory = RunDirectory(directory / new_id())
-        _refuse_what_reaches_the_key(executors)
+            directory = RunDirectory(self._runs / new_id())
+            _refuse_what_code_reaches(self._runs, executors)
         credentials = credentials_of(config.document, os.environ)
         if directory.is_begun:
-            recorder = self._go_on(directory, config, credentials, task, executors, numbers)
+            recorder = self._resume(directory, config, credentials, task, executors, numbers)
         else:
             about = About(
                 id=directory.path.name,
@@ -166,7 +170,7 @@ class Recording:
                 working_directory=os.getcwd(),
                 versions=dict(_versions()),
             )
-            recorder = self._recorder = Recorder.create(
+            recorder = self.recorder = Recorder.create(
                 directory.path.parent,
                 about,
                 config.written,
@@ -179,7 +183,7 @@ class Recording:
         self._parking = Parking(recorder, park)
         recorder(opened)
 
-    def _go_on(
+    def _resume(
         self,
         directory: RunDirectory,
         config: CheckedConfig,
@@ -202,7 +206,7 @@ class Recording:
         except BaseException:
             recorder.close()
             raise
-        self._recorder, self._resumption, self.copies = recorder, resumption, history.copies
+        self.recorder, self._resumption, self.copies = recorder, resumption, history.copies
         if task is None and recorder.redactor.restore(directory.config()) != config.written:
             logger.warning(
                 "the config has changed since this run began: what is asked otherwise is done anew"
@@ -212,16 +216,16 @@ class Recording:
         return recorder
 
     def __call__(self, event: Event) -> None:
-        if self._recorder is not None:
-            self._recorder(event)
+        if self.recorder is not None:
+            self.recorder(event)
 
     async def intercept(self, effect: Effect[Any], do: Perform) -> Any:
         """An interceptor: see :meth:`Recorder.intercept`.
 
         Raises:
-            CancelledError: If the run is being stopped: whoever asks for something now is being stopped, too.
+            CancelledError: If the run is being stopped: the caller is being stopped, too.
         """
-        recorder, parking = self._recorder, self._parking
+        recorder, parking = self.recorder, self._parking
         if recorder is None or parking is None:
             return await do()
         recorder.refuse_if_stopping()
@@ -232,6 +236,7 @@ class Recording:
                 )
         except JournalError as error:
             recorder.give_up(error)
+            self.fail(error)
             raise
 
     def set_stopping(self, is_stopping: bool) -> None:
@@ -240,51 +245,33 @@ class Recording:
         What ends from then on is no outcome, and nothing new is done. A cancellation that belongs to the run, such as by a
         time limit of an agent's own, is an outcome like any other.
         """
-        if self._recorder is not None:
-            self._recorder.is_stopping = is_stopping
+        if self.recorder is not None:
+            self.recorder.is_stopping = is_stopping
 
     async def finish(self, executors: Sequence[StreamingCodeExecutor]) -> Sequence[ChangedFile]:
-        """The work is done: see :meth:`Resumption.finish`, which says what is returned, and :meth:`Recorder.written`."""
+        """The work is done. Returns as :meth:`Resumption.finish`; raises as :meth:`Recorder.written`."""
         lacking = () if self._resumption is None else await self._resumption.finish(executors)
-        if self._recorder is not None:
+        if self.recorder is not None:
             # the end waits for it without letting the loop go on
-            await self._recorder.written()
+            await self.recorder.written()
         return lacking
-
-    async def cut_off(self, executor: StreamingCodeExecutor) -> Collection[str]:
-        """Files that are not the run's yet: see :meth:`Recorder.cut_off`. Of a run that is not recorded, there are none."""
-        return () if self._recorder is None else await self._recorder.cut_off(executor)
-
-    async def note_copies(self, paths: Sequence[str]) -> None:
-        """See :meth:`Recorder.note_copies`."""
-        if self._recorder is not None:
-            await self._recorder.note_copies(paths)
-
-    def delivered(self) -> None:
-        """Note that what came of the run is where it was wanted: then there is nothing more to do for it. Blocks.
-
-        Raises:
-            JournalError: If that cannot be written.
-        """
-        if self._recorder is not None:
-            self._recorder.write(delivered=True)
 
     async def end(self) -> None:
         """Record nothing more, once all is written. Idempotent."""
-        recorder, self._recorder, self._resumption, self._parking = self._recorder, None, None, None
+        recorder, self.recorder, self._resumption, self._parking = self.recorder, None, None, None
         if recorder is not None:
             # the last entries may be large
             await to_the_end(asyncio.to_thread(recorder.close))
 
 
 def refuse_elsewhere(about: About) -> None:
-    """Refuse to go on with a run in another directory than that in which it was made. Blocks.
+    """Refuse to resume a run in another directory than it was made in. Blocks.
 
     Raises:
         JournalError: If this is another one.
     """
     made_in = Path(about.working_directory)
-    # where that is not there, the run was carried to another machine
+    # without that directory, the run was carried to another machine
     if made_in.is_dir() and not made_in.samefile(os.curdir):
         raise JournalError(
             f"the run {about.id} was made in {made_in}, from which paths in its config lead: go there first"
@@ -297,13 +284,11 @@ def _versions() -> Mapping[str, str]:
 
 
 def foreign_refused(run: Path, *wanted: str) -> JournalError:
-    """Why a run that this user has not recorded does not go on.
-
-    Args:
-        run: Its directory.
-        wanted: What its config asks for, where that is what would run.
-    """
-    asked = f" Its config asks for {'; '.join(wanted)}." if wanted else ""
+    """The error for a run that this user has not recorded, and that its config asks for ``wanted``."""
+    told = [_one(each) for each in wanted[:_MOST]]
+    if len(wanted) > _MOST:
+        told.append(f"{len(wanted) - _MOST} more")
+    asked = f" Its config asks for {'; '.join(told)}." if told else ""
     return JournalError(
         f"the run in {readable(str(run))} was not recorded by you on this machine, or was changed since: it could let your tools, your keys and "
         f"your files be used for what you never asked for.{asked} Go on with it on a terminal by `codeact-team resume` or `replay`, "
@@ -312,28 +297,24 @@ def foreign_refused(run: Path, *wanted: str) -> JournalError:
 
 
 def _refuse_what_code_reaches(runs: Path, executors: Sequence[StreamingCodeExecutor]) -> None:
-    """Refuse a directory that code could read or write: it would know, or change, its own history."""
+    """Refuse code that could change its own history, or make runs that are taken for this user's."""
     if (path := _reached(runs, executors)) is not None:
         raise JournalError(
             f"the run cannot be recorded in {runs}: its code can reach {path}, and so what is recorded of it. {ADVICE}"
         )
-
-
-def _refuse_what_reaches_the_key(executors: Sequence[StreamingCodeExecutor]) -> None:
-    """Refuse code that could make runs that are taken for this user's."""
     try:
-        file = key_file()
+        key = key_file()
     except JournalError:
         return
-    if (path := _reached(file, executors)) is not None:
+    if (path := _reached(key, executors)) is not None:
         raise JournalError(
-            f"the run cannot be recorded: its code can reach {path}, and so the key {file}, by which your runs are known. Give it "
+            f"the run cannot be recorded: its code can reach {path}, and so the key {key}, by which your runs are known. Give it "
             "less, or set XDG_STATE_HOME to another directory, or run it with --no-record"
         )
 
 
 def _reached(target: Path, executors: Sequence[StreamingCodeExecutor]) -> Path | None:
-    """What code can reach that holds a path, or is in it."""
+    """A path that code can reach and that holds the target, or is in it."""
     # texts: there are many paths, and this is done for each run
     wanted = os.path.join(os.path.realpath(target), "")
     for executor in executors:
@@ -349,12 +330,12 @@ _TELLING = frozenset(
     "approval args base_url bind_dir command confinement cwd data env environment extra_volumes image network packages read_only "
     "readable runtime tools_dir url work_dir writable".split()
 )
-"""Settings that say what of this machine, and of the network, is used."""
+"""Settings that use something of this machine, or of the network."""
 _MOST = 12
-"""What is told of a config in one sentence."""
+"""Wishes of a config that one sentence lists."""
 _LONGEST = 80
 _MOST_NAMES = 40
-"""Names that a person can be asked for, one by one."""
+"""Names that a person confirms one by one."""
 _MOST_READ = 1 << 30
 """Bytes of a run that are searched for placeholders."""
 _PIECE = 1 << 20
@@ -362,19 +343,19 @@ _OVERLAP = 1024
 """Bytes that no placeholder is longer than."""
 
 _Parts = Sequence[tuple[tuple[str | int, ...], Any]]
-"""All that is in a config, each with where it is there."""
+"""The values in a config, each with its path."""
 
 
 @dataclass(frozen=True)
 class ForeignRun:
-    """A run that may be anybody's.
+    """A run of unknown origin. All of it is hostile data.
 
     Attributes:
-        directory: Where it is kept.
-        about: What it says of itself; hostile data, as is all else.
-        config: Its config, in YAML; ``None`` where that does not run.
+        directory: Of its record.
+        about: Its description of itself.
+        config: Its config, in YAML; ``None`` if that does not run.
         wanted: What the config asks for, in words.
-        names: Credentials and variables of this machine that the run names, each of which it gets only if a person says so.
+        names: Credentials and variables of this machine that the run names, and gets only if a person confirms each.
     """
 
     directory: RunDirectory
@@ -391,11 +372,11 @@ Confirm = Callable[[ForeignRun], Collection[str] | None]
 def shown_to(
     directory: RunDirectory, confirm: Confirm | None, *, runs_config: bool = True
 ) -> Collection[str] | None:
-    """The names of the credentials and variables that a run gets; ``None`` for all: it is this user's. Blocks.
+    """The names of the credentials and variables that a run gets; ``None`` for all, as it is this user's. Blocks.
 
     Args:
-        directory: Where the run is kept.
-        confirm: Asks a person; ``None`` where none is there.
+        directory: Of its record.
+        confirm: Asks a person; ``None`` if nobody can be asked.
         runs_config: Whether its own config is to run.
 
     Raises:
@@ -411,7 +392,7 @@ def shown_to(
     parts = [] if config is None else list(walk(read_document(config).data))
     wanted = list(_wanted(config or "", parts))
     if confirm is None:
-        raise foreign_refused(directory.path, *_short(wanted))
+        raise foreign_refused(directory.path, *wanted)
     about = directory.about()
     named = _named_in(directory.path, names_in_placeholders(about.nonce))
     names = [name for name in credentials_of_environment(os.environ) if name in named]
@@ -441,12 +422,7 @@ def shown_to(
 def environment_for(
     shown: Collection[str] | None, overrides: Sequence[str | ForEvery] = ()
 ) -> Mapping[str, str]:
-    """The environment to which the config of a run may refer, and what a person has changed in it.
-
-    Args:
-        shown: As of :func:`shown_to`.
-        overrides: The changes.
-    """
+    """The variables to which the config of a run, and its overrides, may refer; ``shown`` is of :func:`shown_to`."""
     if shown is None:
         return os.environ
     own = {name for change in overrides if isinstance(change, str) for name in _REFERENCE.findall(change)}
@@ -461,7 +437,7 @@ def _is_own(directory: RunDirectory) -> bool:
 
 
 def _named_in(top: Path, placeholder: re.Pattern[bytes]) -> set[str]:
-    """The names in placeholders in the files below a directory. Those that are not found are not filled."""
+    """The names in placeholders in the files below a directory. Other placeholders are not filled."""
     found: set[str] = set()
     left = _MOST_READ
     with suppress(OSError), opened(top) as directory:
@@ -476,7 +452,7 @@ def _named_in(top: Path, placeholder: re.Pattern[bytes]) -> set[str]:
 
 
 def _wanted(config: str, parts: _Parts) -> Iterator[str]:
-    """What a config asks for, as far as that can be told without importing anything."""
+    """The wishes of a config, as far as they are known without importing anything."""
     providers: dict[str, None] = {}
     told: dict[str, None] = {}
     for path, value in parts:
@@ -493,7 +469,7 @@ def _wanted(config: str, parts: _Parts) -> Iterator[str]:
 
 
 def _sent(parts: _Parts) -> Mapping[str, str]:
-    """The variables that model clients read a key from by themselves, each with the server that a config has it sent to."""
+    """The variables from which model clients read a key by themselves, each with the server that a config sends it to."""
     found: dict[str, str] = {}
     for _, value in parts:
         if is_component(value) and isinstance(settings := value.get("config"), dict):
@@ -509,8 +485,3 @@ def _text(value: Any) -> str:
 
 def _one(wanted: str) -> str:
     return visible(cut(wanted, _LONGEST))
-
-
-def _short(wanted: Sequence[str]) -> list[str]:
-    told = [_one(each) for each in wanted[:_MOST]]
-    return [*told, f"{len(wanted) - _MOST} more"] if wanted[_MOST:] else told

@@ -31,7 +31,7 @@ from codeact_team.runs.journal.restoration import difference
 from codeact_team.runs.journal.run_directory import RunDirectory
 from codeact_team.runs.recording import Confirm, Recording, environment_for, foreign_refused, shown_to
 from codeact_team.runs.result import RunEnding, RunResult
-from codeact_team.runs.team_runner import TeamRunner
+from codeact_team.runs.run import TeamRun
 from codeact_team.sandbox.temporary import TemporaryDirectory
 
 
@@ -115,7 +115,11 @@ class Replaying(Recording):
             )
 
     async def intercept(self, effect: Effect[Any], do: Perform) -> Any:
-        return await (do() if self.replay is None else self.replay.intercept(effect, do))
+        try:
+            return await (do() if self.replay is None else self.replay.intercept(effect, do))
+        except JournalError as error:
+            self.fail(error)
+            raise
 
 
 class ReplayedRun:
@@ -128,7 +132,7 @@ class ReplayedRun:
     """
 
     def __init__(
-        self, run: RecordedRun, task: str, runner: TeamRunner, replaying: Replaying, replay: Replay
+        self, run: RecordedRun, task: str, runner: TeamRun, replaying: Replaying, replay: Replay
     ) -> None:
         self.task = task
         self.runner = runner
@@ -217,7 +221,7 @@ def replayed(
         was_in = Path(about.working_directory)
         moved, names = elsewhere(checked, place, was_in=was_in, asks_models=until is not None)
         replaying = Replaying()
-        runner = TeamRunner(moved, record=replaying)
+        runner = TeamRun(moved, record=replaying)
         all_secrets = Redactor(credentials_of(checked.document, os.environ), about.nonce, shown)
         history = History(directory)
         if history.chain is None and shown is None:

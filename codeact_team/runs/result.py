@@ -1,4 +1,4 @@
-"""What comes of a run: its ending, its costs, and its failures in words.
+"""The result of a run: its ending, its costs, and its failures in words.
 
 Model clients of several providers name their errors as OpenAI's does, and give them its attributes.
 """
@@ -19,18 +19,11 @@ from typing import Any, cast
 from autogen_core.models import RequestUsage
 
 from codeact_team.core.effects import Event
-from codeact_team.core.events import (
-    BlockBegan,
-    BudgetSpent,
-    ModelCallEnded,
-    RunBegan,
-    ToolCallBegan,
-    ToolCallEnded,
-)
+from codeact_team.core.events import BlockBegan, BudgetSpent, ModelCallEnded, RunBegan, ToolCallEnded
 from codeact_team.core.execution import CallOutcome
+from codeact_team.core.executor_interface import Change
 from codeact_team.core.redaction import without_secrets
 from codeact_team.errors import CodeActTeamError, EngineError, SandboxLostError
-from codeact_team.runs.run_files import RunFile
 
 _TOO_LONG = re.compile(r"context.?length|context window|maximum context|too many tokens", re.IGNORECASE)
 _ERRNO = re.compile(r"\[Errno -?\d+\] ")
@@ -48,7 +41,7 @@ _LONGEST = 600
 
 
 def explain(error: BaseException, *, environ: Mapping[str, str] = os.environ) -> str:
-    """What went wrong, and what to do, for a person; without a traceback, and without the secrets of ``environ``."""
+    """An error and its remedy for a person, without a traceback, and without the secrets of ``environ``."""
     status = _status(error)
     if isinstance(error, CodeActTeamError):
         text = str(error)
@@ -81,13 +74,14 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_of_infrastructure(error: BaseException) -> bool:
-    """Whether what is around a run has failed, and not what it was given: the model's server, the engine, or a sandbox."""
-    is_around = isinstance(error, EngineError | SandboxLostError)
-    return is_around or is_transient(error) or _is_named(error, "APITimeoutError")
+    """Whether a run failed by its environment, such as the model's server, the engine, or a sandbox, and not by its input."""
+    if isinstance(error, EngineError | SandboxLostError):
+        return True
+    return is_transient(error) or _is_named(error, "APITimeoutError")
 
 
 def retry_after(error: BaseException) -> float | None:
-    """How many seconds a model's server wants to be left alone, where it says so."""
+    """The seconds to wait that a model's server asks for, if it does."""
     headers: Any = getattr(getattr(error, "response", None), "headers", None) or {}
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         with suppress(ValueError):
@@ -98,7 +92,7 @@ def retry_after(error: BaseException) -> float | None:
 
 
 def is_too_many(error: BaseException) -> bool:
-    """Whether a model's server has refused as there were too many requests."""
+    """Whether a model's server has refused because of too many requests."""
     return _status(error) == 429 and not _quota_is_used_up(error)
 
 
@@ -122,7 +116,7 @@ def _named(error: BaseException) -> str:
 
 
 def _message(error: Any) -> str:
-    """What the server said, without the client's wrapping."""
+    """The server's words, without the client's wrapping."""
     part: Any = error.body
     while isinstance(part, dict):
         told = cast(dict[str, Any], part)
@@ -174,7 +168,7 @@ class RunEnding(StrEnum):
 
 @dataclass
 class ToolUse:
-    """What became of the calls that code has made of one tool."""
+    """The calls that code has made of one tool."""
 
     name: str
     outcomes: dict[CallOutcome, int] = field(default_factory=dict[CallOutcome, int])
@@ -184,7 +178,7 @@ class ToolUse:
 
 @dataclass
 class Cost:
-    """What a run has cost in money, by the prices of its budget.
+    """The money that a run has cost, by the prices of its budget.
 
     Attributes:
         amount: For all calls of models whose tokens and price are known.
@@ -199,7 +193,7 @@ class Cost:
     uncounted: int = 0
 
     def to_text(self) -> str:
-        """The cost for a person, with what is not known of it."""
+        """The cost for a person, and which parts of it are unknown."""
         amount = "<0.0001" if 0 < self.amount < 0.0001 else f"{self.amount:,.4f}"
         unknown = [f"no price for {model}" for model in self.unpriced]
         if self.uncounted:
@@ -208,9 +202,28 @@ class Cost:
         return f"at least {told} ({', '.join(unknown)})" if unknown else told
 
 
+@dataclass(frozen=True)
+class RunFile:
+    """A file that a run has made or changed.
+
+    Attributes:
+        path: Its path in the workspace, invisible characters replaced; hostile data.
+        size: In bytes.
+        change: Whether it was made, changed or removed.
+        found_at: Its path on this machine; ``None`` if it is gone, or only in a container.
+        problem: Why it has no copy, if one was wanted.
+    """
+
+    path: str
+    size: int
+    change: Change
+    found_at: str | None = None
+    problem: str = ""
+
+
 @dataclass(kw_only=True)
 class RunResult(Event, type="result"):
-    """What came of a run; the last thing told of it.
+    """The result of a run, its last event.
 
     Attributes:
         cost: ``None`` where no prices are known.
@@ -218,16 +231,16 @@ class RunResult(Event, type="result"):
         steps: How often code ran.
         seconds: Wall-clock time, from the config to the last thing stopped.
         stop_reason: Why the team stopped, in its own words; of a single agent, which limit has cut its work short.
-        objection: Why the work does not count as accepted, where it does not and nobody has judged it.
+        objection: Why work that nobody has judged does not count as accepted.
         error: What went wrong, and what to do.
         is_transient: Whether the same run may succeed a little later.
-        is_of_infrastructure: Whether it failed by what is around it: the model's server, or the container engine.
+        is_of_infrastructure: As of :func:`is_of_infrastructure`.
         tools: In the order of the first calls.
-        answer: What the person asked for, in words, or as JSON where an agent has an ``output_schema``. It is accepted
-            if the ending is; else it is the best so far. ``None`` where there is nothing like an answer. Hostile data.
+        answer: In words, or as JSON if an agent has an ``output_schema``. It is accepted if the ending is; else it is the
+            best so far. ``None`` without anything like an answer. Hostile data.
         files: What it has made or changed in its workspaces; a thousand at most.
-        file_notes: What else there is to say of them, in words, such as how many more there are.
-        files_due: How many files are not where they were wanted, as they could not be copied there, or are not to be had.
+        file_notes: Remarks on them, such as how many more there are.
+        files_due: How many files could not be copied to where they were wanted, or are lost.
     """
 
     ending: RunEnding
@@ -265,10 +278,16 @@ class RunResult(Event, type="result"):
 
 
 class Costs:
-    """A listener that counts what a run has cost.
+    """A listener that counts what a run has used.
 
     Args:
-        in_all: Whether what the tasks of a team have cost is counted together.
+        in_all: Whether the tasks of a team are counted together.
+
+    Attributes:
+        usage: The tokens of all calls of models; answers from a cache cost none.
+        tools: By name, in the order of the first calls, the tools that code has called.
+        messages: How many have come out of the team, the task included and chunks not.
+        cost: In money, if a budget has prices.
     """
 
     def __init__(self, *, in_all: bool = False) -> None:
@@ -276,37 +295,24 @@ class Costs:
         self._begin()
 
     def _begin(self) -> None:
-        self._prompt_tokens = self._completion_tokens = 0
-        self._blocks: set[int] = set()
-        self._calls_of_code: set[int] = set()
-        self._tools: dict[str, ToolUse] = {}
+        self.usage = RequestUsage(0, 0)
+        self.tools: dict[str, ToolUse] = {}
         self.messages = 0
-        """How many have come out of the team, the task included and chunks not."""
         self.cost: Cost | None = None
-        """In money, where a budget has prices."""
-
-    @property
-    def usage(self) -> RequestUsage:
-        """The tokens of all calls of models; answers from a cache cost none."""
-        return RequestUsage(self._prompt_tokens, self._completion_tokens)
+        self._blocks: set[int] = set()
 
     @property
     def steps(self) -> int:
         """How often code ran."""
         return len(self._blocks)
 
-    @property
-    def tools(self) -> list[ToolUse]:
-        """The tools that code has called, in the order of the first calls."""
-        return list(self._tools.values())
-
     def __call__(self, event: Event) -> None:
         match event:
             case RunBegan() if not self._in_all:
                 self._begin()
             case ModelCallEnded(usage=RequestUsage() as usage, cached=False):
-                self._prompt_tokens += usage.prompt_tokens
-                self._completion_tokens += usage.completion_tokens
+                self.usage.prompt_tokens += usage.prompt_tokens
+                self.usage.completion_tokens += usage.completion_tokens
             case BudgetSpent(currency=str() as currency):
                 cost = Cost(event.spent["cost"], currency, event.unpriced, event.uncounted)
                 # that of a team inside of another one is a part of it
@@ -314,10 +320,8 @@ class Costs:
                     self.cost = cost
             case BlockBegan():
                 self._blocks.add(event.span)
-            case ToolCallBegan(parent=int() as block, span=span) if block in self._blocks:
-                self._calls_of_code.add(span)
-            case ToolCallEnded() if event.span in self._calls_of_code:
-                tool = self._tools.setdefault(event.name, ToolUse(event.name))
+            case ToolCallEnded() if event.parent in self._blocks:
+                tool = self.tools.setdefault(event.name, ToolUse(event.name))
                 tool.outcomes[event.outcome] = tool.outcomes.get(event.outcome, 0) + 1
                 tool.seconds += event.seconds
             case _:

@@ -1,4 +1,4 @@
-"""Goes on with a run that was recorded, from where it ended."""
+"""Resumes a recorded run."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from codeact_team.runs.journal.recorded_run import RecordedRun
 from codeact_team.runs.journal.run_directory import RunDirectory, digest_of
 from codeact_team.runs.recording import Confirm, Recording, environment_for, refuse_elsewhere, shown_to
 from codeact_team.runs.result import RunEnding
-from codeact_team.runs.team_runner import TeamRunner
+from codeact_team.runs.run import TeamRun
 
 _CONDITIONS = ("termination_condition", "conditions")
-"""What only says when to end may be another."""
+"""Parts that only decide when to end: they may change."""
 
 
 def resumed(
@@ -33,21 +33,21 @@ def resumed(
     sync: bool = False,
     again: bool = False,
     confirm: Confirm | None = None,
-) -> tuple[TeamRunner, str]:
-    """What goes on with a run, and its task. Blocks.
+) -> tuple[TeamRun, str]:
+    """A recorded run that is ready to be resumed, and its task. Blocks.
 
     Args:
-        directory: Where the run is kept.
+        directory: Where the run is recorded.
         overrides: Changes to its config, such as a limit that is raised.
-        policy: What may be loaded.
-        out: As of :class:`TeamRunner`.
-        record_mib: As of :class:`TeamRunner`.
-        sync: As of :class:`TeamRunner`.
-        again: Whether what came of a run whose work was accepted is wanted once more, such as in another place.
-        confirm: Asks a person whether a run goes on that this user has not recorded; ``None`` where nobody can be asked.
+        policy: As of :class:`TeamRun`, and so are ``out``, ``record_mib`` and ``sync``.
+        out: Where its files are copied to.
+        record_mib: The most MiB that are recorded.
+        sync: Whether the record survives a power cut.
+        again: Whether the result of accepted work is wanted once more, such as in another place.
+        confirm: Asks a person whether to resume a run that this user has not recorded; ``None`` if nobody can be asked.
 
     Raises:
-        JournalError: If it cannot go on.
+        JournalError: If it cannot be resumed.
     """
     run = RecordedRun(directory)
     about = run.about
@@ -59,7 +59,7 @@ def resumed(
         raise JournalError(f"the run {about.id} has not ended: another process works on it")
     last = run.result()
     is_accepted = last is not None and last.ending is RunEnding.ACCEPTED
-    # else all is answered from the journal, and what nobody has got yet is delivered
+    # else the journal answers everything, and the result is delivered
     if is_accepted and run.is_delivered and not again:
         raise JournalError(
             f"the run {about.id} has ended, and its work was accepted: there is nothing to go on with. Its answer is told by "
@@ -75,30 +75,22 @@ def resumed(
     shown = shown_to(directory, confirm)
     redactor = Redactor(credentials_of_environment(os.environ), about.nonce, shown)
     config, task = str(redactor.restore(config)), str(redactor.restore(about.task))
-    _refuse_other_parts(config, [change for change in overrides if isinstance(change, str)])
-    recording = Recording(directory, mib=record_mib, sync=sync, shown=shown)
-    source: str | CheckedConfig = config
-    if shown is not None:
-        environ = environment_for(shown, overrides)
-        source = read_config(config, overrides=overrides, policy=policy, environ=environ)
-    return TeamRunner(source, overrides=overrides, policy=policy, out=out, record=recording), task
-
-
-def _refuse_other_parts(config: str, changes: Sequence[str]) -> None:
-    """Refuse changes by which those who have asked could not be known again, and would do once more what they have done.
-
-    Raises:
-        JournalError: If there are any.
-        ConfigError: If a change cannot be made.
-    """
     before = read_document(config)
-    was, now = _parts_of(before), _parts_of(apply_overrides(before, changes))
+    after = apply_overrides(before, [change for change in overrides if isinstance(change, str)])
+    was, now = _parts_of(before), _parts_of(after)
+    # the journal would not recognize the callers, which would repeat their effects
     if other := [place for place in {**was, **now} if was.get(place) != now.get(place)]:
         what = f"part at {other[0]}" if other[0] else "team or agent"
         raise JournalError(
             f"the run cannot go on with another {what}: its journal knows agents, and what they use, by their names, "
             "classes and places. Begin a new run, or change their settings only"
         )
+    recording = Recording(directory, mib=record_mib, sync=sync, shown=shown)
+    source: str | CheckedConfig = config
+    if shown is not None:
+        environ = environment_for(shown, overrides)
+        source = read_config(config, overrides=overrides, policy=policy, environ=environ)
+    return TeamRun(source, overrides=overrides, policy=policy, out=out, record=recording), task
 
 
 def _parts_of(document: Document) -> dict[str, tuple[str, object]]:

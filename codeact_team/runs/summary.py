@@ -1,10 +1,9 @@
-"""What a run has come to: the answer, and whether it was accepted."""
+"""Makes the result of a run: the answer, and whether it was accepted."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from signal import Signals
 
@@ -25,7 +24,7 @@ from codeact_team.agents.observations import Ending, ExecutionRecord, encodable,
 from codeact_team.agents.reflection_agent import ReflectionAgent
 from codeact_team.agents.teams import ReflectionTermination
 from codeact_team.core.autogen_internals import components_in
-from codeact_team.core.effects import Event, Listener
+from codeact_team.core.effects import Event
 from codeact_team.core.events import (
     AttemptBegan,
     AttemptEnded,
@@ -47,23 +46,22 @@ from codeact_team.runs.result import Costs, RunEnding, RunResult, explain, is_of
 @dataclass(eq=False)
 class _Attempt:
     held: list[Event] = field(default_factory=list[Event])
-    """What has happened in it. Not the pieces in which text comes: what ends has all of it."""
+    """Its events, without pieces of text: the event of an end has the whole text."""
 
 
 class PromotedListener(ABC):
-    """A listener that is told of an attempt when that is promoted, and nothing of what happens in the others.
+    """A listener that receives the events of an attempt when that is promoted, and none of the other attempts'.
 
-    The begin and the end of each attempt are told as they come.
+    It receives the begin and the end of each attempt as they happen.
     """
 
     def __init__(self) -> None:
         self._inside: dict[int, _Attempt] = {}
-        """By its number, each span that is open in an attempt, and that of the attempt itself."""
+        """The attempts, by the span of each, and by those that are open in it."""
         self._attempts: dict[int | None, dict[int, _Attempt]] = defaultdict(dict)
-        """By the span of the turn, those of which it is not known whether they are promoted."""
+        """The attempts that may still be promoted, by the span of their turn."""
 
     def __call__(self, event: Event) -> None:
-        """Hear of an event."""
         attempt = self._inside.get(event.parent or 0)
         if attempt is not None:
             self._hold(attempt, event)
@@ -85,7 +83,7 @@ class PromotedListener(ABC):
 
     @abstractmethod
     def hear(self, event: Event) -> None:
-        """Hear of what is not in an attempt, or is in one that is promoted, in order."""
+        """Receive an event that is in no attempt, or in one that is promoted, in order."""
 
     def _hold(self, attempt: _Attempt, event: Event) -> None:
         span: int | None = getattr(event, "span", None)
@@ -104,7 +102,7 @@ class Acceptance:
 
     def __init__(self, *, reviewed: bool = False) -> None:
         self.reviewed = reviewed
-        """Whether somebody in the team is to judge the work of the others."""
+        """Whether somebody in the team has to judge the work of the others."""
         self._begin()
 
     def _begin(self) -> None:
@@ -130,16 +128,15 @@ class Acceptance:
 
     @property
     def verdict(self) -> Verdict | None:
-        """The judgement that counts: the last of a reviewer; where nobody reviews, an agent's on its own answer."""
+        """The verdict that counts: a reviewer's last; without a reviewer, an agent's on its own answer."""
         return self._verdict or (None if self.reviewed else self._own_verdict)
 
     @property
     def objection(self) -> str | None:
-        """Why work that nobody has judged does not count as accepted; ``None`` if it does, or somebody has.
+        """Why work that nobody has judged does not count as accepted; ``None`` if it does, or somebody has judged it.
 
-        Where somebody is to review it, that has to happen. Elsewhere no agent's work may have been cut short, and the last
-        code must have succeeded or, where none has run, an agent have come to its answer. That a limit has ended the
-        team proves nothing.
+        A reviewer has to review it. Without one, no agent's work may have been cut short, and the last code must have
+        succeeded or, if none has run, an agent have come to its answer. That a limit has ended the team proves nothing.
         """
         if self.verdict is not None:
             return None
@@ -163,7 +160,7 @@ class Acceptance:
 
     @property
     def cut_short(self) -> str | None:
-        """Which agent's work came to another end than an answer, and to which; ``None`` if no such work is known."""
+        """The last agent whose work ended without an answer, and that ending, if it did."""
         if self._ending is None or self._ending[1] in _OPEN:
             return None
         source, ending = self._ending
@@ -204,17 +201,17 @@ class Answers(PromotedListener):
         self._given: str | None = None
         """By code, or by an agent that acts by code."""
         self._found: str | None = None
-        """What else comes nearest to an answer."""
+        """Else the nearest to an answer."""
         self._printed: dict[str, str] = {}
         """By each agent's last code, if that succeeded."""
         self._people = {_USER}
 
     @property
     def best(self) -> str | None:
-        """The answer that counts, or the best so far where none does; ``None`` if there is nothing like an answer.
+        """The answer that counts, or the best so far; ``None`` without anything like an answer.
 
-        That of the last accepting review; else the last that an agent has come to by itself; else what was said last, or
-        printed by code that succeeded.
+        That of the last accepting review; else the last that an agent has come to by itself; else the last words, or
+        output of code that succeeded.
         """
         return self._accepted or self._given or self._found
 
@@ -299,22 +296,23 @@ class WorkEnd:
 
 
 class Summary:
-    """Listens to a run, and makes its result.
+    """A listener that makes the result of a run.
 
     Args:
-        in_all: Whether what the tasks of a team have cost is counted together; all else is of the last.
-
-    Attributes:
-        listeners: What has to be told what happens.
+        in_all: Whether the costs of all tasks of a team are counted together; all else is of the last.
     """
 
     def __init__(self, *, in_all: bool = False) -> None:
         self._acceptance, self._answers, self._costs = Acceptance(), Answers(), Costs(in_all=in_all)
-        self.listeners: Sequence[Listener] = (self._acceptance, self._answers, self._costs)
 
     def begin(self, team: Team | ChatAgent) -> None:
-        """Note who works."""
-        self._acceptance.reviewed = _is_reviewed(team)
+        """Note whether somebody in the team judges the work of the others, or something waits for a judgement."""
+        reviewing = ReflectionAgent | ReflectionTermination
+        self._acceptance.reviewed = any(isinstance(part, reviewing) for part in components_in(team))
+
+    def __call__(self, event: Event) -> None:
+        for part in (self._acceptance, self._answers, self._costs):
+            part(event)
 
     def take(self, message: BaseAgentEvent | BaseChatMessage) -> None:
         """Take a message that has come out of the team: only these count, in this order."""
@@ -324,7 +322,7 @@ class Summary:
             self._answers.take(message)
 
     def result(self, end: WorkEnd, seconds: float) -> RunResult:
-        """What has come of the work that has ended so, after so much wall-clock time; its files are left out."""
+        """The result, without files, of work that has ended so after some seconds of wall-clock time."""
         acceptance, costs = self._acceptance, self._costs
         acceptance.broken_off = end.is_broken_off or acceptance.is_broken_off_by(end.stop_reason)
         if end.signal is not None:
@@ -347,12 +345,7 @@ class Summary:
             is_transient=end.is_transient,
             is_of_infrastructure=end.is_of_infrastructure,
             signal=end.signal,
-            tools=costs.tools,
+            tools=list(costs.tools.values()),
             answer=self._answers.best,
             cost=costs.cost,
         )
-
-
-def _is_reviewed(team: Team | ChatAgent) -> bool:
-    """Whether somebody in a team judges the work of the others, or something waits for a judgement."""
-    return any(isinstance(part, ReflectionAgent | ReflectionTermination) for part in components_in(team))

@@ -27,7 +27,7 @@ from codeact_team.core.executor_interface import SessionCodeExecutor
 from codeact_team.executors.confined import ConfinedCommandLineCodeExecutor, ConfinedSessionCodeExecutor
 from codeact_team.executors.docker import DockerCommandLineCodeExecutor, DockerSessionCodeExecutor
 from codeact_team.runs.opening import open_team
-from codeact_team.runs.team_runner import TeamRunner
+from codeact_team.runs.run import TeamRun
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
 
@@ -196,7 +196,7 @@ async def run(
     if as_command:
         file = record.with_suffix(".json")
         file.write_text(json.dumps(config))
-        runner = TeamRunner(file, out=record.with_suffix(".out"), record=record)
+        runner = TeamRun(file, out=record.with_suffix(".out"), record=record)
         async with lag_of_loop() as lag:
             await runner.run_once("Go.")
         return lag, time.perf_counter() - began

@@ -14,8 +14,8 @@ from support.openai_server import ScriptedServer, Text
 
 from codeact_team.config.dumping import dump_config
 from codeact_team.config.loading import load_config, validate_config
-from codeact_team.config.open import open_team
 from codeact_team.errors import ConfigError
+from codeact_team.runs.opening import open_team
 
 Write = Callable[..., Path]
 Log = pytest.LogCaptureFixture

@@ -8,9 +8,9 @@ import pytest
 from autogen_agentchat.agents import UserProxyAgent
 from autogen_agentchat.teams import RoundRobinGroupChat
 
-from codeact_team.config.open import open_team
 from codeact_team.core.providers import DEFAULT_NAMESPACES, Policy
 from codeact_team.errors import ConfigError
+from codeact_team.runs.opening import open_team
 
 Write = Callable[..., Path]
 AddModule = Callable[[str, str], None]

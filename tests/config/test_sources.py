@@ -22,9 +22,9 @@ from support.agents import replay
 from codeact_team.agents.code_executor import CodeExecutorAgent
 from codeact_team.config.dumping import dump_config
 from codeact_team.config.loading import load_config, validate_config
-from codeact_team.config.open import open_team
 from codeact_team.errors import ConfigError, NotAllowedError
 from codeact_team.executors.confined import ConfinedCommandLineCodeExecutor
+from codeact_team.runs.opening import open_team
 
 Write = Callable[..., Path]
 

@@ -12,7 +12,7 @@ from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage
 from codeact_team.core.effects import Event
 from codeact_team.core.events import MessageSent
 from codeact_team.runs.result import RunResult
-from codeact_team.runs.team_runner import TeamRunner
+from codeact_team.runs.run import TeamRun
 
 CONFINED = (
     "config.participants.executor.config.code_executor="
@@ -45,10 +45,10 @@ class Recording:
         return [event for event in self.events if isinstance(event, RunResult)]
 
 
-def runner(config: str | Path, recording: Recording, **options: Any) -> TeamRunner:
+def runner(config: str | Path, recording: Recording, **options: Any) -> TeamRun:
     """Runs a config, and tells ``recording`` of it, which must not fail."""
-    made = TeamRunner(config, **options)
-    made.listen(recording, essential=True)
+    made = TeamRun(config, **options)
+    made.dispatcher.listen(recording, essential=True)
     return made
 
 

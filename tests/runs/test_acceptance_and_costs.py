@@ -161,7 +161,7 @@ def test_calls_that_code_makes_are_counted_by_tool_and_outcome():
     # AutoGen's own agents call tools, too
     costs(ToolCallBegan(span=9, agent="helper", name="c", arguments="{}"))
     costs(ToolCallEnded(span=9, agent="helper", name="c", outcome=CallOutcome.OK))
-    assert costs.tools == [
+    assert list(costs.tools.values()) == [
         ToolUse("b", {CallOutcome.OK: 2, CallOutcome.DENIED: 1}, 1.5),
         ToolUse("a", {CallOutcome.OK: 1}, 0.5),
     ]

@@ -18,9 +18,9 @@ from support.openai_server import HttpError, Json, ScriptedServer, Slow, Text
 from codeact_team.core.events import Opened
 from codeact_team.core.providers import Policy
 from codeact_team.errors import ConfigError, EngineError
-from codeact_team.runs import team_runner as task_stream
+from codeact_team.runs import run as task_stream
 from codeact_team.runs.result import RunEnding
-from codeact_team.runs.team_runner import TeamRunner
+from codeact_team.runs.run import TeamRun
 
 CODE = Text("```python\nprint('the answer is', 6 * 7)\n```")
 SLEEPS = Text("```python\nprint('no' + 'w', flush=True)\nimport time\ntime.sleep(60)\n```")
@@ -29,7 +29,7 @@ CONFINED_TEAM = [CONFINED, NO_HTTP_RETRIES]
 
 
 @asynccontextmanager
-async def open_runner(config: str | Path, recording: Recording, **options: Any) -> AsyncGenerator[TeamRunner]:
+async def open_runner(config: str | Path, recording: Recording, **options: Any) -> AsyncGenerator[TeamRun]:
     opened = runner(config, recording, **options)
     async with opened.open():
         yield opened
@@ -61,7 +61,7 @@ class Listening(Recording):
             self._said = ""
             self.heard.set()
 
-    async def stop(self, team: TeamRunner) -> None:
+    async def stop(self, team: TeamRun) -> None:
         """Stop the team's run once the text was said, and once more, to no effect."""
         await self.heard.wait()
         self.heard.clear()

@@ -33,7 +33,7 @@ from codeact_team.core.events import (
     RunEnded,
 )
 from codeact_team.core.providers import Policy
-from codeact_team.runs import team_runner as task_stream
+from codeact_team.runs import run as task_stream
 from codeact_team.runs.result import RunEnding, RunResult
 
 CODE = Text("```python\nprint('the answer is', 6 * 7)\n```")
@@ -233,7 +233,7 @@ async def test_another_listener_that_raises_is_dropped_and_told_of(
     async with ScriptedServer([CODE, ACCEPT]) as server:
         use_model_at(server.base_url, monkeypatch)
         failing = runner("local-model", recording := Recording(), overrides=[CONFINED])
-        failing.listen(fail)
+        failing.dispatcher.listen(fail)
         result = await failing.run_once("A task")
     assert result.ending is RunEnding.ACCEPTED
     assert len(told) == 1

@@ -18,6 +18,7 @@ from codeact_team.core.effects import Event
 from codeact_team.core.events import ArtifactKept, Opened, Output
 from codeact_team.executors.confined import ConfinedCommandLineCodeExecutor
 from codeact_team.runs import run_files
+from codeact_team.runs.recording import Recording as RunRecording
 from codeact_team.runs.result import RunEnding, RunResult
 from codeact_team.runs.run_files import RunFiles
 
@@ -144,7 +145,7 @@ async def test_a_run_that_is_interrupted_has_what_was_there(tmp_path: Path) -> N
             running.stop(signal.SIGINT)
 
     running = runner(source, Recording(), out=tmp_path / "out")
-    running.listen(interrupt)
+    running.dispatcher.listen(interrupt)
     result = await running.run_once("A task")
     assert (result.ending, list(told(result))) == (RunEnding.STOPPED, ["a"])
     assert (tmp_path / "out" / "a").read_text() == "1"
@@ -240,16 +241,10 @@ def deeper(top: Path, names: Sequence[str]) -> Generator[int]:
         os.close(folder)
 
 
-async def unrecorded(_: object) -> Sequence[str]:
-    """What a journal says of files, and what it is told, where there is none."""
-    return ()
-
-
-@pytest.mark.long
 async def test_long_names_do_not_keep_the_loop_waiting(tmp_path: Path) -> None:
     workspace = tmp_path / "workspace"
     executor = ConfinedCommandLineCodeExecutor(work_dir=workspace, confinement="best_effort")
-    files = RunFiles(tmp_path / "out", unrecorded, unrecorded)
+    files = RunFiles(tmp_path / "out", RunRecording(None))
     workspace.mkdir()
     async with executor:
         with deeper(workspace, [chr(0x4E00 + number) * 80 for number in range(60)]) as folder:

@@ -8,7 +8,7 @@ import pytest
 
 from codeact_team.config.document import read_document
 from codeact_team.errors import ConfigError, SettingError
-from codeact_team.runs.team_runner import given_task
+from codeact_team.runs.run import given_task
 
 REPLAY: dict[str, Any] = {"provider": "autogen_ext.models.replay.ReplayChatCompletionClient", "config": {}}
 LIVE: dict[str, Any] = {"provider": "autogen_ext.models.openai.OpenAIChatCompletionClient", "config": {}}

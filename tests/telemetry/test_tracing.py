@@ -27,7 +27,7 @@ from codeact_team.core.events import BlockBegan, RunBegan, RunEnded, ToolCallBeg
 from codeact_team.models.clients import wrap_client
 from codeact_team.runs.opening import open_team
 from codeact_team.runs.result import RunEnding
-from codeact_team.runs.team_runner import TeamRunner
+from codeact_team.runs.run import TeamRun
 from codeact_team.telemetry import spans as telemetry
 from codeact_team.tools.approval_rules import Question
 from codeact_team.tools.approvals import Answer
@@ -51,11 +51,11 @@ def _spans(monkeypatch: pytest.MonkeyPatch) -> Generator[Spans]:
         yield spans
 
 
-def runner(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> TeamRunner:
+def runner(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> TeamRun:
     monkeypatch.setenv("LOCAL_MODEL", "scripted-model")
     monkeypatch.setenv("LOCAL_BASE_URL", server.base_url)
     no_retries = "config.participants.coder.config.model_client.config.max_retries=0"
-    return TeamRunner("local-model", overrides=[CONFINED, no_retries, *overrides])
+    return TeamRun("local-model", overrides=[CONFINED, no_retries, *overrides])
 
 
 def no_text_of(spans: Spans, *words: str) -> bool:
