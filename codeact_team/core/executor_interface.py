@@ -404,10 +404,10 @@ class SessionCodeExecutor(StreamingCodeExecutor):
         )
 
     async def fork(self, count: int = 1) -> Sequence[SessionCodeExecutor]:
-        """Make branches: executors that begin with the present variables of this one, and run side by side with it.
+        """Make forks: executors that begin with the present variables of this one, and run side by side with it.
 
-        A branch has a copy of the workspace, where relative paths lead; by an absolute path it reaches the workspace
-        itself. All branches share the limits of this sandbox. Each has its own random numbers. A branch ends when it is
+        A fork has a copy of the workspace, where relative paths lead; by an absolute path it reaches the workspace
+        itself. All forks share the limits of this sandbox. Each has its own random numbers. A fork ends when it is
         stopped, or when this executor stops.
 
         Args:
@@ -420,15 +420,15 @@ class SessionCodeExecutor(StreamingCodeExecutor):
         """
         raise ForkError(f"{type(self).__name__} has no branches")
 
-    async def promote(self, branch: SessionCodeExecutor, *, user: object | None = None) -> None:
-        """Replace the variables and files of this executor by those of a branch, which ends.
+    async def promote(self, fork: SessionCodeExecutor, *, user: object | None = None) -> None:
+        """Replace the variables and files of this executor by those of a fork, which ends.
 
         Args:
-            branch: One that :meth:`fork` has returned.
-            user: Who asks for it. The next output of others says that their variables were replaced.
+            fork: One that :meth:`fork` has returned.
+            user: The caller. The next output of other users says that their variables were replaced.
 
         Raises:
-            SettingError: If it is no branch of this executor.
+            SettingError: If it is no fork of this executor.
             SandboxError: If it has ended.
         """
         raise ForkError(f"{type(self).__name__} has no branches")

@@ -156,9 +156,9 @@ class SandboxPool:
         lent = self._lent.pop(executor, None)
         if lent is None or not self._is_open or not isinstance(executor, SandboxedCodeExecutor):
             return
-        if executor.for_pool.is_idle:
+        if executor.life.is_idle:
             back = lent.key.make_executor()
-            back.for_pool.take_over(executor.for_pool)
+            back.life.take_over(executor.life)
             self._sandboxes.put(lent.key, back, lent.born)
         self._keep_wanted()
 
@@ -175,17 +175,13 @@ class SandboxPool:
         while (found := self._sandboxes.take(key)) is not None:
             is_taken = False
             try:
-                same_packages = (
-                    found.executor.for_pool.environment.packages.path
-                    == executor.for_pool.environment.packages.path
-                )
-                if same_packages and await found.is_well():
-                    executor.for_pool.take_over(found.executor.for_pool)
+                if found.packages == executor.life.environment.packages.path and await found.is_well():
+                    executor.life.take_over(found.executor.life)
                     is_taken = True
             finally:
                 await self._sandboxes.end(found)
             if is_taken:
-                if self._shared and not executor.for_pool.has_data:
+                if self._shared and not executor.life.has_data:
                     self._lent[executor] = found
                 return True
             logger.debug("a sandbox that has waited cannot be used any more")

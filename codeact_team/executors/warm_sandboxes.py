@@ -90,15 +90,15 @@ class PoolKey:
         """
         if (reason := why_not_ahead(executor)) is not None:
             raise SettingError(reason)
-        for_pool = executor.for_pool
-        setup = tuple(for_pool.early_setup)
+        life = executor.life
+        setup = tuple(life.early_setup)
         return cls(
             make=type(executor),
-            settings=for_pool.settings,
+            settings=life.settings,
             code=tuple((each.block.language, each.block.code) for each in setup),
             directory=os.getcwd(),
             setup=setup,
-            memory_mib=for_pool.environment.memory_mib,
+            memory_mib=life.environment.memory_mib,
         )
 
     def make_executor(self) -> SandboxedCodeExecutor:
@@ -108,7 +108,7 @@ class PoolKey:
     def _make_executor(self) -> SandboxedCodeExecutor:
         config = self.make.component_config_schema.model_validate_json(self.settings)
         executor = self.make(**config.model_dump())
-        executor.for_pool.set_up_by(self.setup)
+        executor.life.runner.setup[:] = self.setup
         return executor
 
     async def start(self) -> SandboxedCodeExecutor:
@@ -120,7 +120,7 @@ class PoolKey:
         """
         executor = self.make_executor()
         try:
-            await executor.for_pool.warm_up()
+            await executor.life.warm_up()
         except BaseException:
             await to_the_end(executor.stop())
             raise
@@ -129,7 +129,7 @@ class PoolKey:
 
 def why_not_ahead(executor: SandboxedCodeExecutor) -> str | None:
     """Why the sandbox of an executor cannot be started ahead; ``None`` if it can."""
-    if (setting := executor.for_pool.environment.bound_to) is None:
+    if (setting := executor.life.environment.bound_to) is None:
         return None
     return f"with `{setting}`, no sandbox can be started ahead"
 
@@ -160,11 +160,16 @@ class WarmSandbox:
     expiry: asyncio.TimerHandle | None = None
     asking: asyncio.Task[bool] | None = None
 
+    @property
+    def packages(self) -> Path | None:
+        """The directory of its packages."""
+        return self.executor.life.environment.packages.path
+
     async def is_well(self) -> bool:
         """Whether it answers."""
         # in an empty context: without dispatcher, scope and pool of the caller
         loop = asyncio.get_running_loop()
-        self.asking = loop.create_task(self.executor.for_pool.is_well(), context=Context())
+        self.asking = loop.create_task(self.executor.life.is_well(), context=Context())
         await asyncio.wait({self.asking}, timeout=ANSWER_SECONDS)
         if not self.asking.done():
             return False
@@ -245,11 +250,7 @@ class WarmSandboxes:
 
     async def discard(self, layer: Path | None) -> None:
         """End all waiting sandboxes with these packages."""
-        endings = [
-            self._discard(one)
-            for one in self.waiting.copy()
-            if one.executor.for_pool.environment.packages.path == layer
-        ]
+        endings = [self._discard(one) for one in self.waiting.copy() if one.packages == layer]
         if endings:
             await asyncio.wait(endings)
 
@@ -334,7 +335,7 @@ class WarmSandboxes:
 
     async def _keep(self, one: WarmSandbox) -> None:
         try:
-            await one.executor.for_pool.warm_up()
+            await one.executor.life.warm_up()
         except Exception as error:
             logger.debug("a sandbox does not come back: %s", error)
             await one.end()
