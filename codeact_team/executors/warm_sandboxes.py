@@ -21,6 +21,7 @@ from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.lifecycle import context_of
 from codeact_team.executors.running import Setup
 from codeact_team.sandbox.base import STARTS_AT_ONCE
+from codeact_team.session.protocol import MIB
 
 _KIB = 1024
 _AVAILABLE = re.compile(r"^MemAvailable:\s+(\d+) kB", re.MULTILINE)
@@ -142,7 +143,6 @@ ANSWER_SECONDS = 1.0
 """Seconds for a sandbox to answer; it takes a millisecond."""
 _COURTESY_SECONDS = 0.005
 """Seconds before sandboxes are started or ended, so that an executor which has got one can go on first."""
-_MIB = 1 << 20
 
 
 @dataclass(eq=False)
@@ -307,11 +307,11 @@ class WarmSandboxes:
     def _has_room(self, key: PoolKey) -> bool:
         """Whether code of one more sandbox may use all its memory, beside the sandboxes that wait."""
         left = available()
-        was_short, self._is_short = self._is_short, left is not None and left < key.memory_mib * _MIB
+        was_short, self._is_short = self._is_short, left is not None and left < key.memory_mib * MIB
         if self._is_short and not was_short:
             logger.warning(
                 "fewer sandboxes are kept ready: %s MiB of memory are left, and code of one may use %s",
-                (left or 0) // _MIB,
+                (left or 0) // MIB,
                 key.memory_mib,
             )
         return not self._is_short

@@ -297,7 +297,7 @@ async def test_the_limit_of_the_workspace_holds_for_copies_made_at_once(kind: Ki
     await output(executor, "with open('large', 'wb') as file: file.write(bytes([1]) * (10 << 20))")
     forks: Sequence[Any] = await executor.fork(3)
     nested = (one.fork(2) for one in (executor, *forks))
-    made = await asyncio.gather(*forks, return_exceptions=True)
+    made = await asyncio.gather(*nested, return_exceptions=True)
     assert sum(isinstance(one, ForkError) for one in made) == 3
     assert allocated(tmp_path) < 64 << 20
     await executor.stop()

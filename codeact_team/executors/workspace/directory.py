@@ -22,7 +22,7 @@ from codeact_team.core.trees import Visited, walk
 from codeact_team.errors import SandboxError
 from codeact_team.executors.settings import HostDirectory
 from codeact_team.sandbox.temporary import TemporaryDirectory
-from codeact_team.session.protocol import FORKS_PREFIX
+from codeact_team.session.protocol import FORKS_PREFIX, MIB
 
 logger = logging.getLogger(__name__)
 
@@ -184,8 +184,7 @@ _SHORT_INTERVAL = 0.1
 """Seconds between two counts while the quota is exceeded."""
 _BLOCK = 512
 """Bytes, whatever the file system."""
-_MIB = 1 << 20
-_SLACK = 1 * _MIB, 16
+_SLACK = 1 * MIB, 16
 """Bytes and files that code may add while the quota is exceeded: to remove files may need some."""
 
 
@@ -279,7 +278,7 @@ class Quota:
         return f"workspace_mib: {self._mib}, and what there is cannot be counted: {error}"
 
     def _exceeded(self, before: _Usage, now: _Usage) -> str | None:
-        if self._mib is not None and now.size - before.size > self._mib * _MIB:
+        if self._mib is not None and now.size - before.size > self._mib * MIB:
             return f"workspace_mib: {self._mib}"
         if self._files is not None and now.files - before.files > self._files:
             return f"workspace_files: {self._files}"

@@ -16,6 +16,7 @@ from codeact_team.core.files import THROUGH, open_named, opened_file
 from codeact_team.core.sandbox_description import DataFile
 from codeact_team.core.trees import walk
 from codeact_team.errors import SettingError
+from codeact_team.session.protocol import MIB
 
 _PARTS: Mapping[str, re.Pattern[bytes]] = {
     "run.json": re.compile(rb'\{\s*"format":\s*\d+,\s*"id":'),
@@ -74,7 +75,6 @@ _HEAD_BYTES = 8192
 _HEAD_LINES = 5
 _MAX_LINE = 200
 """Characters of a first line."""
-_MIB = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class GivenData:
             for one in _tree(path, name):
                 found.append(one)
                 size += one.size
-                if self._mib is not None and size > self._mib * _MIB:
+                if self._mib is not None and size > self._mib * MIB:
                     raise SettingError(
                         f"data: {path} is too much: {self._field} is {self._mib}, and the data has more MiB"
                     )

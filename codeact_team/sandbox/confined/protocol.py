@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 _MAX_READ = 1 << 16
-_MIB = 1 << 20
 
 
 class Message(IntEnum):
@@ -53,7 +52,7 @@ class Message(IntEnum):
     """It cannot start: the reason, a string."""
 
 
-MAX_PAYLOAD: Mapping[int, int] = dict.fromkeys(Message, 64 * _MIB)
+MAX_PAYLOAD: Mapping[int, int] = dict.fromkeys(Message, 64 << 20)
 """Both ends are ours, so the limit only catches mistakes."""
 
 

@@ -89,6 +89,8 @@ def is_running(process: int) -> bool:
 
 # limits
 
+MIB = 1 << 20
+
 CODE_DESCRIPTORS = 512
 """How many descriptors a process of the user's code may open.
 

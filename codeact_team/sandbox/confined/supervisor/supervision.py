@@ -34,6 +34,7 @@ from codeact_team.sandbox.system.kernel import (
     CODE_DESCRIPTORS,
     KILLED_SECOND,
     LOCKED_BYTES,
+    MIB,
     OWN_DESCRIPTORS,
     PENDING_SIGNALS,
     OomScore,
@@ -49,8 +50,7 @@ if TYPE_CHECKING:
 
 _SPAWN_DESCRIPTORS = 3
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
-_MIB = 1 << 20
-_STACK = 8 * _MIB
+_STACK = 8 * MIB
 """Bytes of a program's first stack, which the memory limit of a process does not count. The default of Linux."""
 
 BOUNDING = {"memory", "pids"}
@@ -204,7 +204,7 @@ def _harden(
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     limit(resource.RLIMIT_STACK, _STACK)
     if settings.workspace_mib is not None:
-        limit(resource.RLIMIT_FSIZE, settings.workspace_mib * _MIB)
+        limit(resource.RLIMIT_FSIZE, settings.workspace_mib * MIB)
     no_sandlock = capabilities.sandlock if isinstance(capabilities.sandlock, str) else None
     if (group := capabilities.group) is None:
         _report_birth(birth)
