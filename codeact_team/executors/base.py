@@ -18,7 +18,6 @@ from codeact_team.errors import SettingError
 from codeact_team.executors.environment import Environment
 from codeact_team.executors.lifecycle import Lifecycle
 from codeact_team.executors.running import (
-    LOST_EXIT_CODE,
     AnyRunner,
     BlockEnd,
     BlockError,
@@ -32,24 +31,17 @@ from codeact_team.executors.running import (
 )
 from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.executors.workspace.workspace import SandboxWorkspace
-from codeact_team.sandbox.base import STOPPED, UNCLEARED, Exit
+from codeact_team.sandbox.base import KILLED, STOPPED, UNCLEARED, Exit
 
 
 class SandboxedCodeExecutor(StreamingCodeExecutor):
     """Runs code blocks in a sandbox that starts on first use.
 
-    Concurrent calls queue: processes of one sandbox cannot be told apart once they have forked.
-
-    Args:
-        config: The settings.
-        environment: Where the code runs.
-        runner: How it runs there.
-        turns: Held by whoever runs code; by default those of the environment.
+    Concurrent calls queue, in the order of ``turns``: processes of one sandbox cannot be told apart once they have forked.
     """
 
     component_config_schema: type[Any]
     life_kind: type[Lifecycle] = Lifecycle
-    """What starts and stops it."""
 
     def __init__(
         self,
@@ -257,7 +249,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         if end is not None:
             ending = end.exit
         else:
-            ending = Exit(0) if call.stop.done() else Exit(LOST_EXIT_CODE, lost=STOPPED)
+            ending = Exit(0) if call.stop.done() else Exit(KILLED, lost=STOPPED)
         result = judge(ending, call, sandbox, output, self._config.timeout)
         result.end = end
         remarks = [] if result.remark is None else [result.remark]

@@ -22,7 +22,6 @@ from codeact_team.core.visibility import foreign_encoding
 from codeact_team.errors import SandboxError, SettingError
 from codeact_team.executors.environment import Environment
 from codeact_team.executors.running import (
-    LOST_EXIT_CODE,
     BlockEnd,
     BlockError,
     BoundedOutput,
@@ -32,7 +31,7 @@ from codeact_team.executors.running import (
     first,
 )
 from codeact_team.executors.settings import ExecutorConfig
-from codeact_team.sandbox.base import Exit, Process, Sandbox
+from codeact_team.sandbox.base import KILLED, Exit, Process, Sandbox
 
 DEFAULT_LANGUAGES: Mapping[str, str] = {
     "python": "python3",
@@ -55,11 +54,7 @@ _MAX_NAME = 1024
 
 
 def parse_command(label: str, command: str) -> list[str]:
-    """Split the command of a language into words.
-
-    Raises:
-        SettingError: If it is empty or its quotes do not match.
-    """
+    """Split the command of a language into words. Raises a ``SettingError`` if it is empty or its quotes do not match."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -79,24 +74,6 @@ def is_python(command: Sequence[str]) -> bool:
         (option.startswith("-") and not option.startswith(("-m", "-c", "-i"))) or before in takes_value
         for before, option in zip(command, options, strict=False)
     )
-
-
-def refuse_other_encodings(block: CodeBlock, command: Sequence[str]) -> None:
-    """Refuse code whose comment names an encoding in which the interpreter would misread it.
-
-    Raises:
-        BlockError: If the encoding is not UTF-8, in which the file is stored.
-    """
-    # for a shell such a comment means nothing
-    if PurePosixPath(command[0]).name not in _SHELLS and (encoding := foreign_encoding(block.code)):
-        raise BlockError(
-            f"A comment says that the code is written in {encoding[:80]!r}, but it is stored as UTF-8: leave that comment out"
-        )
-
-
-def names_its_file(block: CodeBlock) -> bool:
-    """Whether a block has a ``# filename:`` comment, so that its file is a part of the work."""
-    return _FILENAME.match(block.code) is not None
 
 
 def file_of(block: CodeBlock) -> str:
@@ -196,9 +173,16 @@ class ProcessPerBlock(CodeRunner[_Program, _ProgramEnd]):
         if (command := self._commands.get(block.language.lower())) is None:
             known = ", ".join(self._commands)
             raise BlockError(f"Unsupported language {block.language!r}; this executor runs {known}")
-        refuse_other_encodings(block, command)
-        file = file_of(block)
-        return _Program(command, block.code.encode(errors="replace"), file, names_its_file(block))
+        # for a shell such a comment means nothing
+        is_shell = PurePosixPath(command[0]).name in _SHELLS
+        if not is_shell and (encoding := foreign_encoding(block.code)):
+            raise BlockError(
+                f"A comment says that the code is written in {encoding[:80]!r}, but it is stored as UTF-8: leave that "
+                "comment out"
+            )
+        # a file with a name of its own is a part of the work
+        is_kept = _FILENAME.match(block.code) is not None
+        return _Program(command, block.code.encode(errors="replace"), file_of(block), is_kept)
 
     async def run(
         self,
@@ -221,7 +205,7 @@ class ProcessPerBlock(CodeRunner[_Program, _ProgramEnd]):
         except SandboxError as error:
             if sandbox.running:
                 raise
-            ending = Exit(LOST_EXIT_CODE, lost=str(error))
+            ending = Exit(KILLED, lost=str(error))
         finally:
             if self._delete_tmp_files and not program.is_kept and sandbox.running:
                 await to_the_end(_delete(sandbox, program.file))
@@ -233,8 +217,7 @@ class ProcessPerBlock(CodeRunner[_Program, _ProgramEnd]):
     async def _begin(self, sandbox: Sandbox, argv: Sequence[str], call: Call) -> Process | None:
         """Start the program of a block. Returns ``None`` if the call was stopped before.
 
-        Raises:
-            SandboxError: If it cannot start, or not in time; then the sandbox was given up.
+        Raises a ``SandboxError`` if it cannot start, or not in time; then the sandbox was given up.
         """
         process = await _spawn(sandbox, argv, call.stop)
         if process is None and call.timed_out:

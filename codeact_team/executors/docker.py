@@ -33,17 +33,6 @@ from codeact_team.sandbox.temporary import NOBODY
 
 Function: TypeAlias = FunctionWithRequirements[Any, ...] | FunctionWithRequirementsStr | Callable[..., Any]
 
-PROMPT_TEMPLATE = (
-    "The following functions are defined in the module `$module_name`; import them, as in "
-    "`from $module_name import name`.\n\n$functions"
-)
-
-
-def format_for_prompt(functions: Sequence[Function], module: str, template: str) -> str:
-    """Signatures and docstrings for a prompt: fills in ``$module_name`` and ``$functions``."""
-    stubs = "\n\n".join(to_stub(function) for function in functions)
-    return Template(template).substitute(module_name=module, functions=stubs)
-
 
 def installation(functions: Sequence[Function], module: str) -> Iterator[Setup]:
     """The setup that installs ``functions`` as ``module`` in a workspace."""
@@ -204,7 +193,10 @@ class DockerCommandLineCodeExecutor(SandboxedCodeExecutor, Component[DockerComma
     component_provider_override = "codeact_team.DockerCommandLineCodeExecutor"
 
     SUPPORTED_LANGUAGES: ClassVar[list[str]] = list(DEFAULT_LANGUAGES)
-    FUNCTION_PROMPT_TEMPLATE: ClassVar[str] = PROMPT_TEMPLATE
+    FUNCTION_PROMPT_TEMPLATE: ClassVar[str] = (
+        "The following functions are defined in the module `$module_name`; import them, as in "
+        "`from $module_name import name`.\n\n$functions"
+    )
 
     @takes_settings(DockerCommandLineCodeExecutorSettings)
     def __init__(self, config: DockerCommandLineCodeExecutorSettings) -> None:
@@ -236,7 +228,8 @@ class DockerCommandLineCodeExecutor(SandboxedCodeExecutor, Component[DockerComma
 
     def format_functions_for_prompt(self, prompt_template: str = FUNCTION_PROMPT_TEMPLATE) -> str:
         """The functions for a prompt: ``$module_name`` and ``$functions`` (signatures, docstrings) are filled in."""
-        return format_for_prompt(self._functions, self._functions_module, prompt_template)
+        stubs = "\n\n".join(map(to_stub, self._functions))
+        return Template(prompt_template).substitute(module_name=self._functions_module, functions=stubs)
 
     def _to_config(self) -> DockerCommandLineCodeExecutorConfig:
         if self._functions:

@@ -135,10 +135,7 @@ class Environment(ABC):
         return self.sandbox is not None and self.sandbox.running
 
     async def prepare(self, report: Callable[[str], None]) -> None:
-        """Get the packages before the start.
-
-        Args:
-            report: Gets a line of progress now and then, if that takes its time.
+        """Get the packages before the start. ``report`` gets a line of progress now and then, if that takes its time.
 
         Raises:
             SettingError: If there is data that cannot be given.
@@ -150,14 +147,7 @@ class Environment(ABC):
         await self.packages.provide(report)
 
     async def describe(self, *, lives_on: bool) -> SandboxDescription:
-        """Describe the sandbox, which need not run. It is asked once until it is stopped.
-
-        Args:
-            lives_on: Whether blocks share an interpreter.
-
-        Raises:
-            SettingError: If there is data that cannot be given.
-        """
+        """Describe the sandbox, which need not run. It is asked once until it is stopped. Raises a ``SettingError`` for bad data."""
         if self._described is None:
             looks = self._settings.data or self._settings.work_dir is not None
             files = await asyncio.to_thread(self._files_at_first) if looks else ()
@@ -191,10 +181,9 @@ class Environment(ABC):
         return [*data, *(file for file in there if file.path not in paths)]
 
     def take_over(self, other: Environment) -> None:
-        """Take the sandbox of another environment and its workspace. :meth:`start` does what is left to do.
+        """Take the sandbox and the workspace of an environment with the same packages and settings, except for data.
 
-        Args:
-            other: One with the same packages and settings, except for data. It has no sandbox afterwards.
+        :meth:`start` does what is left to do. The other has no sandbox afterwards.
         """
         self.sandbox, other.sandbox = other.sandbox, None
         self.directory, other.directory = other.directory, self.directory
@@ -205,15 +194,7 @@ class Environment(ABC):
         self.packages.begin_check()
 
     async def start(self, report: Callable[[str], None]) -> None:
-        """Start the sandbox unless it runs.
-
-        Args:
-            report: As of :meth:`prepare`.
-
-        Raises:
-            SettingError: If there is data that cannot be given.
-            SandboxError: If it cannot start.
-        """
+        """Start the sandbox unless it runs. Raises as :meth:`prepare`, or if it cannot start."""
         if self.sandbox is None:
             for relaxation in self.relaxations:
                 logger.warning("the sandbox is looser than its default: %s", relaxation)

@@ -118,7 +118,7 @@ _OF_MODULES = ("", ".py", ".pyc", ".so")
 
 
 class Lifecycle:
-    """Starts, replaces and stops an executor's environment, and knows which user has seen which state of the blocks.
+    """Starts, replaces and stops an executor's environment, and knows in which generation the code of each user ran last.
 
     Args:
         owner: The executor, which scopes own and events name. It is also the user of code without a user.
@@ -162,11 +162,7 @@ class Lifecycle:
         return any(last is self.generation and user is not self._owner for user, last in self._last.items())
 
     def note(self, user: object) -> tuple[bool, str | None]:
-        """Note that code of a user runs in the present generation.
-
-        Returns:
-            Whether it is the first; and the reason if the generation of the user's last code was lost.
-        """
+        """Note that code of a user runs now. Returns whether it is the first since the last loss, and its unreported reason."""
         last = self._last.get(user)
         if last is self.generation:
             return False, None
@@ -197,22 +193,13 @@ class Lifecycle:
         )
 
     async def prepare(self) -> None:
-        """Get what the start needs.
-
-        Raises:
-            SandboxError: If that fails.
-        """
         async with self._turns:
             await self.environment.prepare(self._report_preparing)
 
     async def start(self, *, for_use: bool = False) -> None:
-        """Start what does not run. Idempotent.
+        """Start what does not run. Idempotent. Raises a ``SandboxError``.
 
-        Args:
-            for_use: Whether to wait until the packages are known to be sound, as code runs or files are written next.
-
-        Raises:
-            SandboxError: If it cannot start.
+        ``for_use``, as before code runs or files are written, it waits until the packages are known to be sound.
         """
         async with self._turns:
             is_new = self.environment.sandbox is None
@@ -236,10 +223,9 @@ class Lifecycle:
             await to_the_end(self._dismiss())
 
     def take_over(self, other: Lifecycle) -> None:
-        """Take all that another executor has started. A start does what is left to do.
+        """Take all that another executor with the same packages and settings, except for data, has started.
 
-        Args:
-            other: The lifecycle of one with the same packages and settings, except for data. It has nothing afterwards.
+        A start does what is left to do. The other has nothing afterwards.
         """
         self.environment.take_over(other.environment)
         self.runner.take_over(other.runner)
@@ -250,8 +236,7 @@ class Lifecycle:
     async def renew(self, *, in_use: bool = False) -> None:
         """Replace the state of the blocks, if there is one.
 
-        Args:
-            in_use: Whether a block may run. Whoever reads its output then learns of it when they read on.
+        ``in_use``, while a block may run, the reader of its output learns of it when it reads on.
         """
         async with self._turns:
             if self.environment.sandbox is None or self.runner.interpreter is None:
@@ -326,12 +311,7 @@ class Lifecycle:
             await self.runner.close()
 
     async def set_up(self) -> None:
-        """Start the sandbox, and do what comes before the first block. For the holder of the executor's turns.
-
-        Raises:
-            SandboxError: If it cannot start.
-            SettingError: If its setup fails.
-        """
+        """Start the sandbox, and do what comes before the first block. For the holder of the executor's turns."""
         async with self._calling() as call:
             await self._set_up(call)
 
@@ -366,11 +346,7 @@ class Lifecycle:
             await self.set_up()
 
     async def is_well(self) -> bool:
-        """Whether the sandbox answers. No block has run there since the setup.
-
-        Raises:
-            SandboxError: If it does not.
-        """
+        """Whether the sandbox answers. No block has run there since the setup. Raises a ``SandboxError`` if it has ended."""
         if not self.is_idle:
             return False
         async with self._calling() as call:

@@ -18,7 +18,7 @@ from codeact_team.core.aio import Timer, to_the_end
 from codeact_team.core.execution import ExecutionResult, HostTools, Outcome, missing_module, remark
 from codeact_team.core.executor_interface import Emit
 from codeact_team.executors.environment import Environment
-from codeact_team.sandbox.base import Cause, Exit, Sandbox, diagnose, limit_sentence
+from codeact_team.sandbox.base import FILE_TOO_LARGE, Cause, Exit, Sandbox, diagnose, limit_sentence
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ class Call:
     """One call of an executor: the user of the code, its tools, and what stops it.
 
     Attributes:
-        stop: Done when the code has to stop, for whatever reason; cancelled if the call is cancelled.
+        stop: Done when the code has to stop; cancelled if the call is cancelled.
         timed_out: Whether the reason is the time limit of a block.
         block_ended: Whether the present block has ended by itself, so that its time limit is off.
         exceeded: The setting of the workspace's quota that is the reason, if it is.
@@ -122,16 +122,9 @@ async def first(
     *,
     undo: Callable[[T], Awaitable[None]] | None = None,
 ) -> T | None:
-    """Await ``work`` until ``stop`` is done, or the deadline has passed.
+    """Await ``work`` until ``stop`` is done, or the deadline of the loop's clock has passed; then cancel it, and return ``None``.
 
-    Args:
-        work: The work, which is cancelled then.
-        stop: Stops it.
-        deadline: In seconds of the event loop's clock.
-        undo: Called with a result that the caller cannot get, being cancelled just when it comes.
-
-    Returns:
-        The result; ``None`` if the work was stopped.
+    ``undo`` is called with a result that the caller cannot get, being cancelled just when it comes.
     """
     left = None if deadline is None else deadline - asyncio.get_running_loop().time()
     if (left is not None and left <= 0) or (stop is not None and stop.done()):
@@ -168,12 +161,7 @@ MAX_OUTPUT_BYTES = 1024 * 1024
 
 
 class BoundedOutput:
-    """The output of the blocks of one call. Keeps the first and the last half of ``limit`` bytes.
-
-    Args:
-        emit: Gets the text as it comes.
-        limit: How many bytes to keep.
-    """
+    """The output of the blocks of one call. Keeps the first and the last half of ``limit`` bytes, and emits all of it."""
 
     def __init__(self, emit: Emit | None = None, limit: int = MAX_OUTPUT_BYTES) -> None:
         self._half = self._room = limit // 2
@@ -299,22 +287,14 @@ class CodeRunner(ABC, Generic[Program, End]):
         return ""
 
     async def open(self, environment: Environment) -> None:
-        """Start what all blocks need in the sandbox, which runs. Idempotent.
-
-        Raises:
-            SandboxError: If it cannot start.
-        """
+        """Start what all blocks need in the sandbox, which runs. Idempotent. Raises a ``SandboxError``."""
 
     async def close(self) -> str | None:
         """End that. Returns the reason if it had ended before."""
         return None
 
     async def is_well(self, environment: Environment, call: Call) -> bool:
-        """Whether a sandbox in which no block has run answers, before the call stops.
-
-        Raises:
-            SandboxError: If it does not.
-        """
+        """Whether a sandbox in which no block has run answers. Raises a ``SandboxError`` if it has ended."""
         return environment.sandbox is not None and await environment.sandbox.answers()
 
     def take_over(self, other: AnyRunner) -> None:
@@ -327,11 +307,7 @@ class CodeRunner(ABC, Generic[Program, End]):
 
     @abstractmethod
     def read(self, block: CodeBlock) -> Program:
-        """The program for a block.
-
-        Raises:
-            BlockError: If the block cannot run.
-        """
+        """The program for a block. Raises a :class:`BlockError` if it cannot run."""
 
     def read_setup(self, setup: Setup) -> Program:
         """The program for a piece of the setup."""
@@ -346,11 +322,7 @@ class CodeRunner(ABC, Generic[Program, End]):
         output: BoundedOutput,
         tools: HostTools | None = None,
     ) -> End:
-        """Run a program until it ends, or the call is stopped.
-
-        Raises:
-            SandboxError: If nothing can run here at all.
-        """
+        """Run a program until it ends, or the call is stopped. Raises a ``SandboxError`` if nothing can run here at all."""
 
     @abstractmethod
     def result(self, ends: Sequence[End], *, state_lost: bool) -> ExecutionResult:
@@ -362,9 +334,6 @@ AnyRunner: TypeAlias = CodeRunner[Any, Any]
 TIMEOUT_EXIT_CODE = 124
 """What the ``timeout`` command exits with, and AutoGen's executors report."""
 CANCELLED_EXIT_CODE = 1
-LOST_EXIT_CODE = 128 + 9
-DISK_EXIT_CODE = 128 + 25
-"""As of a program that the kernel ends for the size of a file."""
 
 
 @dataclass(slots=True)
@@ -410,7 +379,7 @@ def judge(
 def exceeded(field: str, outcome: Outcome = Outcome.COMPLETED) -> BlockResult:
     """The result of a block that exceeds the quota of the workspace, which is the setting ``field``."""
     limit = limit_sentence(Cause.DISK, field)
-    return BlockResult(DISK_EXIT_CODE, outcome, limit, f"{limit} Remove files that are not needed.")
+    return BlockResult(FILE_TOO_LARGE, outcome, limit, f"{limit} Remove files that are not needed.")
 
 
 def limit_behind(ending: Exit, sandbox: Sandbox | None, output: BoundedOutput) -> str | None:

@@ -21,7 +21,6 @@ from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.environment import Environment
 from codeact_team.executors.lifecycle import Generation, Lifecycle
 from codeact_team.executors.running import (
-    LOST_EXIT_CODE,
     AnyRunner,
     BlockEnd,
     BlockError,
@@ -32,7 +31,7 @@ from codeact_team.executors.running import (
 )
 from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.executors.workspace.workspace import SandboxWorkspace
-from codeact_team.sandbox.base import STOPPED, Exit
+from codeact_team.sandbox.base import KILLED, STOPPED, Exit
 from codeact_team.session.connection import Report
 from codeact_team.session.host import Session, add_artifact
 from codeact_team.session.protocol import MAX_CODE_BYTES, MAX_FORKS, MIB
@@ -180,7 +179,7 @@ class LivingInterpreter(CodeRunner[tuple[str, str], _InterpreterEnd]):
         tools: HostTools | None = None,
     ) -> _InterpreterEnd:
         if (session := self._session) is None:
-            return _InterpreterEnd(Exit(LOST_EXIT_CODE, lost=STOPPED))
+            return _InterpreterEnd(Exit(KILLED, lost=STOPPED))
         language, code = program
         ended, artifacts = await session.run(language, code, call, output.write, tools)
         if isinstance(ended, Exit):
@@ -245,14 +244,7 @@ class SessionCheckpoint(Checkpoint):
 
 
 class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
-    """Runs code in one living interpreter, which can be forked, in a sandbox that starts on first use.
-
-    Args:
-        config: The settings.
-        environment: Where the code runs.
-        interpreter: The interpreter; by default a new one.
-        turns: Held by whoever runs code; by default those of the environment.
-    """
+    """Runs code in one living interpreter, which can be forked, in a sandbox that starts on first use."""
 
     _config: SessionConfig
 
@@ -329,13 +321,11 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
     async def _copies_of(
         self, session: Session, count: int, *, replaced: Session | None = None
     ) -> Sequence[Session]:
-        """Fork a session ``count`` times, unless copies of its workspace would exceed the quota.
-
-        The files of the session that is to be ``replaced`` by a copy do not count.
+        """Fork a session ``count`` times, without the files of the session that a copy is to replace.
 
         Raises:
             SettingError: If ``count`` is out of range.
-            ForkError: If it cannot be forked.
+            ForkError: If it cannot be forked, or copies of its workspace would exceed the quota.
         """
         most = MAX_FORKS - 1
         # True is an integer, too

@@ -30,11 +30,7 @@ _GIVEN_BACK = re.compile(r"^(?:total_)?inactive_file (\d+)", re.MULTILINE)
 
 
 def available(root: Path = Path("/")) -> int | None:
-    """Bytes of memory that are left for new processes; ``None`` if the system does not say.
-
-    Args:
-        root: The directory with ``/proc`` and ``/sys``.
-    """
+    """Bytes of memory that are left for new processes; ``None`` if the system does not say. ``root`` has ``/proc`` and ``/sys``."""
     with suppress(OSError):
         found = _AVAILABLE.search((root / "proc/meminfo").read_text())
         if found is not None:
@@ -84,11 +80,7 @@ class PoolKey:
 
     @classmethod
     def of(cls, executor: SandboxedCodeExecutor) -> Self:
-        """The key of an executor.
-
-        Raises:
-            SettingError: If its sandbox cannot be started ahead.
-        """
+        """The key of an executor. Raises a ``SettingError`` if its sandbox cannot be started ahead."""
         if (reason := why_not_ahead(executor)) is not None:
             raise SettingError(reason)
         life = executor.life
@@ -113,12 +105,7 @@ class PoolKey:
         return executor
 
     async def start(self) -> SandboxedCodeExecutor:
-        """Make an executor, and start it until its sandbox is ready for the first block.
-
-        Raises:
-            SandboxError: If it cannot start.
-            SettingError: If its setup fails.
-        """
+        """Make an executor, and start it until its sandbox is ready for the first block. Raises as the start."""
         executor = self.make_executor()
         try:
             await executor.life.warm_up()

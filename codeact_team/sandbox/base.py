@@ -21,7 +21,6 @@ from codeact_team.core.aio import to_the_end
 class Cause(StrEnum):
     """A limit of a sandbox."""
 
-    TIME = "time"
     MEMORY = "memory"
     PROCESSES = "number of processes"
     NETWORK = "network"
@@ -65,8 +64,10 @@ _SYMPTOMS = {
     Cause.UNSEEN: r"No such file or directory: ['\"]/|\W/[^:\n]*: No such file or directory",
 }
 
-_SIGKILL_EXIT = 128 + 9
-_SIGXFSZ_EXIT = 128 + 25
+KILLED = 128 + 9
+"""The exit code of a program that SIGKILL has ended, and of whatever is lost with its sandbox."""
+FILE_TOO_LARGE = 128 + 25
+"""The exit code of a program that the kernel has ended for the size of a file."""
 
 
 def diagnose(
@@ -74,7 +75,6 @@ def diagnose(
     *,
     exit_code: int,
     output: str,
-    timed_out: bool = False,
     oom_kills: int | None = None,
     fork_failures: int = 0,
 ) -> str | None:
@@ -84,18 +84,15 @@ def diagnose(
         limits: The limits in force.
         exit_code: The program's exit code.
         output: The end of its output. Hostile data, which can only make the answer wrong.
-        timed_out: Whether the time limit stopped it.
         oom_kills: How many processes the memory limit has killed; ``None`` if not known.
         fork_failures: How many new processes the process limit has refused.
 
     Returns:
         The sentence; ``None`` if no limit is to blame.
     """
-    if timed_out:
-        cause = Cause.TIME
-    elif exit_code == 0:
+    if exit_code == 0:
         return None
-    elif oom_kills:
+    if oom_kills:
         cause = Cause.MEMORY
     elif symptoms := [
         each for each, words in _SYMPTOMS.items() if each in limits and re.search(words, output)
@@ -103,9 +100,9 @@ def diagnose(
         cause = symptoms[0]
     elif fork_failures:
         cause = Cause.PROCESSES
-    elif exit_code == _SIGXFSZ_EXIT:
+    elif exit_code == FILE_TOO_LARGE:
         cause = Cause.DISK
-    elif exit_code == _SIGKILL_EXIT and oom_kills is None and Cause.MEMORY in limits:
+    elif exit_code == KILLED and oom_kills is None and Cause.MEMORY in limits:
         # nobody counts, so it may have been the memory limit, or the code itself
         return (
             "What killed it is not known. It may have run into a limit of the sandbox: "

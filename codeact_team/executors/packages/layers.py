@@ -74,13 +74,7 @@ def digest_of(manifest: Manifest) -> str:
 
 
 def differences(directory: Path, manifest: Manifest, *, thorough: bool) -> list[str]:
-    """The first paths at which a directory differs from its manifest.
-
-    Args:
-        directory: The directory.
-        manifest: Its manifest.
-        thorough: Whether to read every file, and not only those with another size or time.
-    """
+    """The first paths at which a directory differs from its manifest. If ``thorough``, every file is read."""
     left = dict(manifest)
     different: list[str] = []
     for path, status in files_in(directory):
@@ -139,11 +133,7 @@ class Layer(BaseModel):
 
     @contextmanager
     def held(self) -> Generator[None]:
-        """A context manager in which nobody removes the layer.
-
-        Raises:
-            FileNotFoundError: If somebody just has.
-        """
+        """A context in which nobody removes the layer. Raises a ``FileNotFoundError`` if somebody just has."""
         descriptor = os.open(self.path, trees.DIRECTORY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
@@ -155,11 +145,7 @@ class Layer(BaseModel):
 
 
 class Layers:
-    """The layers of one user.
-
-    Args:
-        root: Their directory. Default: below the user's cache directory.
-    """
+    """The layers of one user, in the directory ``root``; by default below the user's cache directory."""
 
     def __init__(self, root: Path | None = None) -> None:
         self.root = root or platformdirs.user_cache_path("codeact-team") / "packages"
@@ -181,11 +167,7 @@ class Layers:
         _write(self.root / "interpreters" / identity, interpreter.model_dump_json())
 
     def find(self, requested: Requested, interpreter: PythonDescription) -> Layer | None:
-        """The layer with the packages, if it exists.
-
-        Raises:
-            SandboxError: If packages cannot be chosen for such an interpreter.
-        """
+        """The layer with the packages, if it exists. Raises a ``SandboxError`` if none can be chosen for such an interpreter."""
         return self._requested(self._request_path(requested, interpreter))
 
     async def provide(
@@ -217,12 +199,7 @@ class Layers:
         return layer
 
     def changes(self, layer: Layer, *, thorough: bool) -> list[str]:
-        """The first paths in a layer that have changed since it was made. Blocks.
-
-        Args:
-            layer: The layer.
-            thorough: Whether to read every file, and not only those that look changed.
-        """
+        """The first paths in a layer that have changed since it was made. If ``thorough``, every file is read. Blocks."""
         try:
             if not thorough and stamp_of(layer.path) == layer.stamp:
                 return []

@@ -30,10 +30,10 @@ _LENGTH = 4
 
 
 async def compile_modules(sandbox: Sandbox, directory: Path, cache_tag: str) -> None:
-    """Compile modules in a sandbox, and store the result where Python looks for it.
+    """Compile modules in a running sandbox, and store the result where Python looks for it.
 
     Args:
-        sandbox: A running sandbox.
+        sandbox: The sandbox.
         directory: The packages: files and directories only.
         cache_tag: The name of the sandbox's Python in names of files, such as ``cpython-311``.
 
@@ -140,13 +140,9 @@ class Provision:
         return self.layer is not None or not self._requested
 
     async def provide(self, report: Callable[[str], None]) -> Path | None:
-        """Get the packages, and hold their layer until :meth:`release`, so that nobody removes it.
+        """Get the packages, and hold their layer until :meth:`release`, so that nobody removes it. Returns its directory, if any.
 
-        Args:
-            report: Gets a line of progress now and then, if that takes its time.
-
-        Returns:
-            The directory of the layer; ``None`` without packages.
+        ``report`` gets a line of progress now and then, if that takes its time.
 
         Raises:
             SandboxError: If the packages cannot be had, or the sandbox has no Python that they can be chosen for.
@@ -164,18 +160,13 @@ class Provision:
         return self.path
 
     async def found(self) -> Layer | None:
-        """The layer with the packages, if it exists already.
-
-        Raises:
-            SandboxError: If the sandbox has no Python that packages can be chosen for.
-        """
+        """The layer with the packages, if it exists already. Raises a ``SandboxError`` as :meth:`provide`."""
         return self._layers.find(self._requested, await self.interpreter())
 
     async def interpreter(self) -> PythonDescription:
         """The sandbox's Python. A temporary sandbox asks it once, and the cache directory keeps the answer.
 
-        Raises:
-            SandboxError: If there is none, or none that describes itself.
+        Raises a ``SandboxError`` if there is none, or none that describes itself.
         """
         async with self._asking:
             if self._interpreter is None:
@@ -256,11 +247,7 @@ class Provision:
 
 
 async def interpreter_in(sandbox: Sandbox) -> PythonDescription:
-    """Ask the Python of a running sandbox to describe itself.
-
-    Raises:
-        SandboxError: If there is none, or the sandbox is lost.
-    """
+    """Ask the Python of a running sandbox to describe itself. Raises a ``SandboxError`` if it does not."""
     process = await sandbox.spawn([sandbox.python, *describing()])
     said = b""
     try:

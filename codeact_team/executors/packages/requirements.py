@@ -80,11 +80,7 @@ class PythonDescription(BaseModel):
 
     @property
     def platform(self) -> str:
-        """The platform that packages have to be built for, as uv names it.
-
-        Raises:
-            SandboxError: If there is no name for it.
-        """
+        """The platform that packages have to be built for, as uv names it. Raises a ``SandboxError`` if it has no name."""
         machine = _MACHINES.get(self.machine.lower())
         if self.implementation != "cpython" or self.free_threaded or machine is None:
             raise SandboxError(
@@ -111,11 +107,7 @@ def describing() -> tuple[str, ...]:
 
 
 def read_description(said: bytes) -> PythonDescription:
-    """Read the description that a Python has written.
-
-    Raises:
-        SandboxError: If it is none.
-    """
+    """Read the description that a Python has written. Raises a ``SandboxError`` if it is none."""
     try:
         return PythonDescription.model_validate_json(said)
     except ValidationError:
@@ -160,11 +152,7 @@ def is_lock(file: Path) -> bool:
 
 
 def read_lock(file: Path) -> str:
-    """Read a lock.
-
-    Raises:
-        SettingError: If it is none, or names a package that would have to be built.
-    """
+    """Read a lock. Raises a ``SettingError`` if it is none, or names a package that would have to be built."""
     text = _text(file, _MOST)
     if _LONG_KEY.search(text):
         raise SettingError(f"packages_file: {file} is no lock: it has a key of more than 50 parts")
@@ -191,8 +179,7 @@ def read_lock(file: Path) -> str:
 def read_requirements(file: Path) -> RequirementLines:
     """Read a requirements file, and those that it includes.
 
-    Raises:
-        SettingError: If it cannot be read, or names a package that would have to be built.
+    Raises a ``SettingError`` if it cannot be read, or names a package that would have to be built.
     """
     reading = _Reading()
     reading.read(file)
@@ -200,11 +187,7 @@ def read_requirements(file: Path) -> RequirementLines:
 
 
 class _Reading:
-    """Reads a file and those that it includes, in the order of their lines, however deep.
-
-    Attributes:
-        found: The lines.
-    """
+    """Reads a file and those that it includes, in the order of their lines, however deep."""
 
     def __init__(self) -> None:
         self.found = RequirementLines()
@@ -305,11 +288,7 @@ def _requirement(line: str, file: Path, number: int) -> str:
 
 
 def parsed(requirement: str) -> Requirement:
-    """Parse a requirement.
-
-    Raises:
-        InvalidRequirement: If it is none.
-    """
+    """Parse a requirement. Raises an ``InvalidRequirement`` if it is none."""
     try:
         return Requirement(requirement)
     except RecursionError:
@@ -357,11 +336,7 @@ class Requested:
         return self.file if self.file is not None and is_lock(self.file) else None
 
     def lines(self) -> RequirementLines:
-        """All requirements, except those of a lock. Reads the files.
-
-        Raises:
-            SettingError: As :func:`read_lock` and :func:`read_requirements`.
-        """
+        """All requirements, except those of a lock. Reads the files. Raises a ``SettingError``."""
         if self.lock is not None:
             read_lock(self.lock)
         asked = RequirementLines() if self.file is None or self.lock else read_requirements(self.file)
@@ -369,11 +344,7 @@ class Requested:
         return asked
 
     def digest(self, interpreter: PythonDescription) -> str:
-        """A digest of the requirements and the kind of Python. Reads the files.
-
-        Raises:
-            SettingError: As :meth:`lines`.
-        """
+        """A digest of the requirements and the kind of Python. Reads the files. Raises a ``SettingError``."""
         lines = self.lines()
         locked = "" if self.lock is None else read_lock(self.lock)
         asked = [lines.requirements, lines.constraints, locked, interpreter.version, interpreter.platform]

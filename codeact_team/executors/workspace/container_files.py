@@ -52,12 +52,7 @@ _LINE = re.compile(rb"(\d{1,20})\|([0-9a-f]{1,8})\|(.*?)\|\./(.*)")
 
 
 class ContainerFiles(WorkspaceFiles):
-    """The files of a workspace in a container.
-
-    Args:
-        spawn: Starts a program in the container, outside the sandbox of the code.
-        is_empty: Whether the workspace is empty at first.
-    """
+    """The files of a workspace in a container. ``spawn`` starts a program there, outside the sandbox of the code."""
 
     outlasts_sandbox = False
 

@@ -78,11 +78,7 @@ class WorkspaceDirectory:
 
     @property
     def path(self) -> Path:
-        """The directory.
-
-        Raises:
-            RuntimeError: If it is a temporary one that does not exist yet.
-        """
+        """The directory. Raises a ``RuntimeError`` if it is a temporary one that does not exist yet."""
         if self._work_dir is not None:
             return self._work_dir
         if self._temporary is None:
@@ -90,11 +86,7 @@ class WorkspaceDirectory:
         return Path(self._temporary.path)
 
     def make(self) -> Path:
-        """Make the directory unless it exists, and return its absolute path, without resolving links.
-
-        Raises:
-            SandboxError: If it cannot be made.
-        """
+        """Make the directory unless it exists, and return its absolute path, without resolving links. Raises a ``SandboxError``."""
         try:
             if self._work_dir is None:
                 if self._temporary is None:
@@ -209,11 +201,7 @@ class Quota:
         self.pause = _INTERVAL
 
     async def begin(self, directories: Sequence[Path]) -> None:
-        """Count what is there before the code. Idempotent.
-
-        Raises:
-            SandboxError: If that cannot be counted.
-        """
+        """Count what is there before the code. Idempotent. Raises a ``SandboxError`` if that is impossible."""
         self._directories = directories
         if self._before is not None or (self._mib is None and self._files is None):
             return
@@ -233,7 +221,7 @@ class Quota:
         """The setting that copies of a directory would exceed, with its value.
 
         Args:
-            home: The directory's path below the workspace, or nothing for the workspace itself. Branches in it do not count.
+            home: The directory's path below the workspace, or nothing for the workspace itself. Forks in it do not count.
             copies: The number of copies.
             replaced: The path of a directory whose content will be removed; ``None`` if there is none.
         """
@@ -324,14 +312,9 @@ class _Usage:
         self._linked: set[tuple[int, int]] = set()
 
     def add(self, directory: Path, leave_out: str = "") -> None:
-        """Count what is in a directory.
+        """Count what is in a directory, if it exists, except paths below it that begin with ``leave_out``.
 
-        Args:
-            directory: The directory. Where there is none, nothing is counted.
-            leave_out: The beginning of the paths that do not count, below the directory; none by default.
-
-        Raises:
-            OSError: If a directory of this user cannot be read, or was moved meanwhile.
+        Raises an ``OSError`` if a directory of this user cannot be read, or was moved meanwhile.
         """
         left_out = leave_out.split("/")
         with suppress(FileNotFoundError), opened(directory) as top:

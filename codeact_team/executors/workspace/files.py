@@ -73,13 +73,7 @@ def is_ours(name: str) -> bool:
 
 
 def compare(before: Snapshot, now: Snapshot, earlier: Mapping[str, Change] = MappingProxyType({})) -> Changes:
-    """List the files that were made or changed between two snapshots.
-
-    Args:
-        before: The first.
-        now: The second.
-        earlier: Changes before the first. They are listed, too, unless the file is gone.
-    """
+    """List the files that were made or changed between two snapshots, and those of ``earlier`` changes that are still there."""
     if not before.is_whole:
         remark = f"the workspace had more than {MAX_SEEN:,} files before, so what is new is not known"
         return Changes(remark=remark)
@@ -105,11 +99,7 @@ def compare(before: Snapshot, now: Snapshot, earlier: Mapping[str, Change] = Map
 
 
 def take_snapshot(top: int) -> Snapshot:
-    """Look at the directory open as ``top`` and below. Follows no links, leaves no file system. Blocks.
-
-    Raises:
-        OSError: If the directory itself cannot be read.
-    """
+    """Look at the directory open as ``top`` and below. Follows no links, leaves no file system. Blocks."""
     snapshot = Snapshot()
     left = MAX_SEEN
 
@@ -156,17 +146,14 @@ class WorkspaceFiles(ABC):
     async def check(self, given: Sequence[Given]) -> None:
         """Find out whether there is room for data, as far as that can be known before the sandbox starts.
 
-        Raises:
-            SettingError: If something else has one of the names.
+        Raises a ``SettingError`` if something else has one of the names.
         """
 
     @abstractmethod
     async def put(self, given: Sequence[Given], *, replace: bool = False) -> None:
         """Copy data into the workspace.
 
-        Args:
-            given: The data.
-            replace: Whether to replace whatever has the names, and to make missing directories.
+        If it is to ``replace`` whatever has the names, missing directories are made, too.
 
         Raises:
             SettingError: If something else has one of the names.
@@ -175,39 +162,21 @@ class WorkspaceFiles(ABC):
 
     @abstractmethod
     async def remove(self, paths: Sequence[str]) -> None:
-        """Remove files, as a snapshot names them. A missing one is ignored.
-
-        Raises:
-            SandboxError: If one cannot be removed.
-        """
+        """Remove files, as a snapshot names them. A missing one is ignored. Raises a ``SandboxError``."""
 
     @abstractmethod
     async def snapshot(self) -> Snapshot:
-        """Look what is there now.
-
-        Raises:
-            SandboxError: If that cannot be found out.
-        """
+        """Look at the present files. Raises a ``SandboxError``."""
 
     @abstractmethod
     def read(self, path: str, size: int) -> AsyncGenerator[bytes]:
-        """Read a regular file, piece by piece.
-
-        Args:
-            path: As in a snapshot.
-            size: Its size there, in bytes. No more is read.
-
-        Raises:
-            OSError: If it cannot be read.
-        """
+        """Read a regular file of a snapshot, piece by piece, and no more than its ``size`` there. Raises an ``OSError``."""
 
     @abstractmethod
     async def read_all(self, wanted: Mapping[str, int], take: Callable[[str, bytes], None]) -> None:
-        """Read many files as a whole. One that cannot be read is left out.
+        """Read many files of a snapshot as a whole, by their paths and sizes. One that cannot be read is left out.
 
-        Args:
-            wanted: The sizes by path, as in a snapshot. No more is read.
-            take: Gets each path and its content, in a thread.
+        ``take`` gets each path and its content, in a thread.
         """
 
     @abstractmethod
@@ -216,12 +185,7 @@ class WorkspaceFiles(ABC):
 
 
 class HostFiles(WorkspaceFiles):
-    """The files of a workspace that is a directory of this machine.
-
-    Args:
-        directory: The directory.
-        name: The directory as the person names it.
-    """
+    """The files of a workspace that is a directory of this machine; ``name`` is how the person names it."""
 
     outlasts_sandbox = True
     is_empty = False

@@ -35,11 +35,7 @@ def is_of_a_run(directory: int) -> bool:
 
 
 def run_above(path: str) -> str | None:
-    """The directory of the run that a path is in, however deep; ``None`` if it is in none.
-
-    Raises:
-        OSError: As :func:`open_named`.
-    """
+    """The directory of the run that a path is in, however deep; ``None`` if it is in none. Raises an ``OSError``."""
     above = os.path.dirname(path.rstrip("/")) or "."
     here, name = open_named(above, THROUGH), os.path.realpath(above)
     try:
@@ -101,22 +97,14 @@ class Given:
         return stat.S_ISREG(self.mode)
 
     def open(self) -> io.FileIO:
-        """Open the file on this machine, unbuffered.
-
-        Raises:
-            OSError: If it cannot be read, or is a link now.
-        """
+        """Open the file on this machine, unbuffered. Raises an ``OSError`` if it cannot be read, or is a link now."""
         return open(open_named(self.source, _READ), "rb", buffering=0)
 
 
 class GivenData:
-    """The data of a setting.
+    """The data of a setting: at most so many MiB and so many files and directories; ``None`` for any number.
 
-    Args:
-        paths: Files and directories of this machine.
-        mib: How much there may be; ``None`` for any amount.
-        files: How many files and directories there may be; ``None`` for any number.
-        field: The setting that limits ``mib``, for errors.
+    The setting ``field`` is the one that limits ``mib``.
     """
 
     def __init__(
@@ -130,11 +118,7 @@ class GivenData:
         self._described: Sequence[DataFile] | None = None
 
     def find(self) -> Sequence[Given]:
-        """Find all entries to copy, directories before their content. Looks once. Blocks.
-
-        Raises:
-            SettingError: If something cannot be given.
-        """
+        """Find all entries to copy, directories before their content. Looks once. Blocks. Raises a ``SettingError``."""
         if self._found is None:
             self._found = self._find()
         return self._found
@@ -144,11 +128,7 @@ class GivenData:
         return await asyncio.to_thread(self.find) if self._paths else ()
 
     def describe(self) -> Sequence[DataFile]:
-        """The files, with the first lines of tables. Reads once. Blocks.
-
-        Raises:
-            SettingError: As :meth:`find`.
-        """
+        """The files, with the first lines of tables. Reads once. Blocks. Raises as :meth:`find`."""
         if self._described is None:
             left = _MAX_HEADS
             described: list[DataFile] = []

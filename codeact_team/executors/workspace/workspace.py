@@ -64,11 +64,11 @@ class _Contents:
 class SandboxWorkspace(Workspace):
     """The workspace of an executor, in its sandbox or on this machine.
 
-    An environment begins and ends it. Until then, and for a branch always, there are no changes and no files to save.
+    An environment begins and ends it. Until then, and for a fork always, it has no changes and no files to save.
 
     Args:
         location: Its directory, and whether that lasts; see :class:`Workspace`.
-        turns: Held by whoever runs code or uses the files.
+        turns: Held by the user of the code or of the files.
         data: The data for the code.
         mib: How much may be copied out at once; ``None`` for any amount.
     """
@@ -112,32 +112,18 @@ class SandboxWorkspace(Workspace):
         self._session, self._remove_at_end = session, remove_at_end
 
     def data(self) -> Sequence[DataFile]:
-        """The data for the code. Looks once, and blocks.
-
-        Raises:
-            SettingError: If a file cannot be given.
-        """
         return self._data.describe()
 
     async def check(self, files: WorkspaceFiles | None) -> None:
-        """Find out whether the data can be given.
-
-        Args:
-            files: The files that are there already, if there can be any.
-
-        Raises:
-            SettingError: If not.
-        """
+        """Raise a ``SettingError`` if the data cannot be given. ``files`` are those that are there already, if any can be."""
         given = await self._data.found()
         if files is not None:
             await files.check(given)
 
     async def begin(self, files: WorkspaceFiles, report: Callable[[str], None]) -> None:
-        """Copy the data there, and remember what is there. Idempotent.
+        """Copy the data to the files of the sandbox, which runs, and remember what is there. Idempotent.
 
-        Args:
-            files: The files of the sandbox, which runs.
-            report: Gets a line about a copy that takes a while.
+        ``report`` gets a line about a copy that takes a while.
 
         Raises:
             SettingError: If a file cannot be given.
@@ -357,13 +343,7 @@ def _folded(path: str) -> str:
 
 
 class _Saving:
-    """Copies files of a workspace, one by one.
-
-    Args:
-        files: The workspace.
-        names: The names of the copies.
-        room: How many bytes all together may have, as a file may claim any size; ``None`` for no limit.
-    """
+    """Copies files of a workspace, one by one, while ``room`` is left for their bytes, as a file may claim any size."""
 
     def __init__(self, files: WorkspaceFiles, names: CopyNames, room: int | None) -> None:
         self._files = files
@@ -401,11 +381,7 @@ class _Saving:
         return os.path.join(above, name)
 
     async def _pieces(self, file: ChangedFile) -> AsyncGenerator[bytes]:
-        """The content of a file.
-
-        Raises:
-            SandboxError: If it cannot be read. An ``OSError`` is one of the directory for copies.
-        """
+        """The content of a file. Raises a ``SandboxError`` if it cannot be read: an ``OSError`` is one of the directory for copies."""
         try:
             async with aclosing(self._files.read(file.path, file.size)) as pieces:
                 async for piece in pieces:

@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 from codeact_team.errors import ConfinementError
-from codeact_team.sandbox.base import Exit, LoadedAhead, Process
+from codeact_team.sandbox.base import KILLED, Exit, LoadedAhead, Process
 from codeact_team.sandbox.confined.protocol import (
     Confinement,
     Message,
@@ -50,7 +50,6 @@ _STOP_TIMEOUT = 10.0
 """Seconds to end what runs and to remove temporary files."""
 _GROUP = " control group"
 _CHUNK = 1 << 16
-_KILLED = 128 + 9
 
 
 class _HostEnd(MessageSocket):
@@ -393,7 +392,7 @@ class ConfinedProcess(Process):
     def _parse_exit(self, report: bytes) -> Exit:
         if not report:
             self.is_orphaned = True
-            return Exit(_KILLED, lost=self.lost)
+            return Exit(KILLED, lost=self.lost)
         end = ProgramEnd(*json.loads(report))
         if end.failed:
             return Exit(1, lost=f"the program could not be started: {end.failed}")

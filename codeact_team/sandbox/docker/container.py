@@ -17,7 +17,7 @@ from docker.errors import APIError, DockerException, NotFound
 from requests.exceptions import Timeout
 
 from codeact_team.errors import EngineError
-from codeact_team.sandbox.base import UNCLEARED, Exit, Process
+from codeact_team.sandbox.base import KILLED, UNCLEARED, Exit, Process
 from codeact_team.sandbox.docker.engine import (
     Client,
     Demultiplexer,
@@ -239,7 +239,6 @@ def _end(client: Client, container: str, *, keep: bool) -> None:
                 client.wait(container, timeout=_REMOVED_ALREADY_TIMEOUT, condition="removed")
 
 
-_KILLED = 137
 _SETTLING_TIME = 0.1
 """Seconds by which the engine may report the end of a container later than the end of its programs."""
 _INSPECTION_TIME = 1.0
@@ -338,12 +337,12 @@ class DockerProcess(Process):
 
     async def _find_ending(self) -> Exit:
         if self.lost is not None:
-            return Exit(_KILLED, lost=self.lost)
+            return Exit(KILLED, lost=self.lost)
         try:
             async with asyncio.timeout(_INSPECTION_TIME):
                 return await ask(self._inspect)
         except TimeoutError:
-            return Exit(_KILLED, lost="the container engine does not answer any more")
+            return Exit(KILLED, lost="the container engine does not answer any more")
 
     def _inspect(self) -> Exit:
         """How a program has ended whose shell was killed as well. Blocks."""
@@ -352,17 +351,17 @@ class DockerProcess(Process):
             state = self._client.inspect_container(self._container)["State"]
             if not state["Running"]:
                 reason = "the container ran out of memory as a whole" if state.get("OOMKilled") else _GONE
-                return Exit(_KILLED, lost=reason)
+                return Exit(KILLED, lost=reason)
             code = self._client.exec_inspect(self._exec_id)["ExitCode"]
         except NotFound:
-            return Exit(_KILLED, lost=_GONE)
+            return Exit(KILLED, lost=_GONE)
         except (DockerException, OSError) as error:
-            return Exit(_KILLED, lost=f"the container engine does not answer any more: {error}")
+            return Exit(KILLED, lost=f"the container engine does not answer any more: {error}")
         finally:
             # the sandbox may have closed it before, and this has opened it again
             self._client.close()
         # the memory limit kills the largest process, never this small shell
-        return Exit(_KILLED if code is None else code & 0xFF, oom_kills=0)
+        return Exit(KILLED if code is None else code & 0xFF, oom_kills=0)
 
     async def aclose(self) -> None:
         self._readiness.close()
