@@ -86,9 +86,6 @@ def diagnose(
         output: The end of its output. Hostile data, which can only make the answer wrong.
         oom_kills: How many processes the memory limit has killed; ``None`` if not known.
         fork_failures: How many new processes the process limit has refused.
-
-    Returns:
-        The sentence; ``None`` if no limit is to blame.
     """
     if exit_code == 0:
         return None
@@ -135,12 +132,7 @@ PACKAGES_START = "start"
 
 
 def python_path(packages: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """The variable by which code finds a layer of packages.
-
-    Args:
-        packages: The layer, as the sandbox sees it.
-        environment: The other variables of the code.
-    """
+    """The variable by which code with this environment finds a layer of packages; ``packages`` is its path in the sandbox."""
     start = f"{packages}/{PACKAGES_START}"
     return {"PYTHONPATH": ":".join(filter(None, (start, environment.get("PYTHONPATH"))))}
 
@@ -295,11 +287,7 @@ class Sandbox(ABC):
 
     @abstractmethod
     async def python_identity(self) -> str:
-        """A text that changes if the interpreter may be another one. Available before a start.
-
-        Raises:
-            SandboxError: If there is no interpreter.
-        """
+        """A text that changes if the interpreter may be another one. Available before a start. Raises a ``SandboxError`` without one."""
 
     @abstractmethod
     async def interrupt(self) -> None:

@@ -21,12 +21,9 @@ _NAME = re.compile(r"codeact-team-\d+-[a-z0-9_]{8}")
 
 
 class TemporaryDirectory:
-    """A new directory, held by a lock that the kernel releases when this process ends, for whatever reason.
+    """A new directory in ``place``, held by a lock that the kernel releases when this process ends, for whatever reason.
 
     As a context manager, it is removed at the end.
-
-    Args:
-        place: The directory in which it is created; ``None`` for the usual one.
     """
 
     def __init__(self, place: Path | None = None) -> None:

@@ -89,15 +89,9 @@ class _HostEnd(MessageSocket):
 
 
 class _Template:
-    """A running template; see ``supervisor/template.py``.
+    """A running template, and the program that it loads, if any; see ``supervisor/template.py``.
 
     It shares neither environment nor descriptors nor terminal with this process.
-
-    Args:
-        program: The program that it loads, if any.
-
-    Attributes:
-        living: How many supervising processes are its forks.
     """
 
     def __init__(self, program: LoadedAhead | None) -> None:
@@ -160,12 +154,7 @@ _current: _Template | None = None
 class SupervisingProcess:
     """A supervising process; see ``supervisor/supervision.py``. It is a fork of the template, which ends with the last fork.
 
-    Args:
-        settings: How code is confined.
-        program: The program that it has loaded, if any.
-
-    Raises:
-        ConfinementError: If it cannot be started.
+    Raises a ``ConfinementError`` if it cannot be started.
     """
 
     def __init__(self, settings: Confinement, program: LoadedAhead | None = None) -> None:
@@ -257,14 +246,9 @@ class SupervisingProcess:
 def _fork(
     settings: Confinement, control: socket.socket, program: LoadedAhead | None
 ) -> tuple[_Template, int, int]:
-    """Have the template fork.
+    """Have the template fork. Returns the template and the number of the fork.
 
-    Returns:
-        The template; the number of the fork; and a descriptor that becomes readable when it has ended and everything that
-        was made for it is removed.
-
-    Raises:
-        OSError: If that fails.
+    The descriptor becomes readable when the fork has ended and everything that was made for it is removed.
     """
     global _current
     with _lock:

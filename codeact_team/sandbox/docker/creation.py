@@ -353,11 +353,7 @@ _filling = threading.Lock()
 
 
 def filled_volume(client: Client, url: str, image: str, layer: Path) -> str:
-    """The name of a volume with the content of a layer of packages, which is filled unless it exists. Blocks.
-
-    Raises:
-        EngineError: If the engine refuses.
-    """
+    """The name of a volume with the content of a layer of packages, which is filled unless it exists. Blocks."""
     name = f"codeact-team-packages-{layer.name}"
     with _filling, noted_start(url) as label, translated(url):
         client.create_volume(name, labels={_LABEL: layer.name})
@@ -375,11 +371,7 @@ def filled_volume(client: Client, url: str, image: str, layer: Path) -> str:
 
 
 def remove_unused_volumes(client: Client, url: str) -> int:
-    """Remove the volumes that no container uses. Returns their number. Blocks.
-
-    Raises:
-        EngineError: If the engine refuses.
-    """
+    """Remove the volumes that no container uses. Returns their number. Blocks. Raises an ``EngineError``."""
     removed = 0
     with translated(url):
         for volume in client.volumes(filters={"label": _LABEL})["Volumes"] or ():

@@ -294,8 +294,7 @@ def _request(stream: socket.socket, head: str, content: bytes = b"") -> Message:
 def translated(subject: str) -> Generator[None]:
     """Turn every exception of the Docker client into an :class:`EngineError`.
 
-    Args:
-        subject: The engine's address, or the image, that the request is about.
+    The request is about the ``subject``: the engine's address, or an image.
     """
     try:
         yield
@@ -349,11 +348,7 @@ async def ensure_image(client: Client, image: str, pull: str) -> None:
 
 
 def image_id(client: Client, image: str) -> str:
-    """The digest of the image's content. Blocks.
-
-    Raises:
-        EngineError: If the engine does not have the image.
-    """
+    """The digest of the image's content. Blocks. Raises an ``EngineError`` if the engine does not have the image."""
     with translated(image):
         return str(client.inspect_image(image)["Id"])
 

@@ -135,11 +135,8 @@ class DockerSandbox(Sandbox):
     async def _give_up(self, container: Container | None, reason: str | None) -> None:
         """Start removing the container, if it is still the present one, and wake everybody who waits for something in it.
 
-        That happens even if the engine hangs. The removal continues after a cancellation.
-
-        Args:
-            container: The container.
-            reason: Why the running program is lost; ``None`` if the engine knows it.
+        That happens even if the engine hangs. The removal continues after a cancellation. The ``reason`` why the running program is
+        lost is ``None`` if the engine knows it.
         """
         if container is None or container is not self._container:
             return

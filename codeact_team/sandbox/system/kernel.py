@@ -46,14 +46,7 @@ def syscall(number: int, *arguments: int | bytes) -> int:
 
 
 def install_filter(program: bytes) -> None:
-    """Install an assembled system call filter, irrevocably, for this process and all that it starts.
-
-    Args:
-        program: What :func:`codeact_team.sandbox.system.filters.assemble` returns.
-
-    Raises:
-        OSError: If the kernel does not accept it.
-    """
+    """Install an assembled system call filter, irrevocably, for this process and all that it starts. Raises an ``OSError``."""
     instructions = ctypes.create_string_buffer(program)
     filter_ = ctypes.create_string_buffer(
         struct.pack("@HP", len(program) // 8, ctypes.addressof(instructions))
@@ -121,11 +114,9 @@ KILLED_SECOND = b"500"
 class OomScore:
     """Within its ``with``, whatever is forked is the first that the kernel kills when memory is short. Linux only.
 
-    Must be made while this process is dumpable: afterwards its files in ``/proc`` belong to root.
-
-    Args:
-        own: The score of this process from now on; by default its present one.
-        proc: A descriptor of ``/proc``, for a process that will see another one, or cannot write to its own.
+    Must be made while this process is dumpable: afterwards its files in ``/proc`` belong to root. ``own`` is the score of this
+    process from now on; by default its present one. ``proc`` is a descriptor of ``/proc`` for a process that will see another
+    one, or cannot write to its own.
     """
 
     def __init__(self, own: bytes = b"", proc: int | None = None) -> None:

@@ -96,8 +96,7 @@ class ProcessTree:
     def watch(self, pid: int, parent: int) -> int | None:
         """Track a process that one of our children has forked like a child of ours.
 
-        Returns:
-            A descriptor that becomes readable when it ends; ``None`` if it is no child of ``parent`` or cannot be watched.
+        Returns a descriptor that becomes readable when it ends; ``None`` if it is no child of ``parent`` or cannot be watched.
         """
         if pid not in _children_of(parent) or not hasattr(os, "pidfd_open"):
             return None
@@ -162,10 +161,9 @@ class ProcessTree:
             self._signal(process.pid, number)
 
     def end(self, chosen: Choice) -> bool:
-        """Kill the chosen descendants, and those that they start meanwhile.
+        """Kill the chosen descendants, and those that they start meanwhile. Returns whether none is left.
 
-        Returns:
-            Whether none is left. If some are, they had a second to end, and several passes were made.
+        If some are, they had a second to end, and several passes were made.
         """
         deadline = time.monotonic() + _END_SECONDS
         killed: set[int] = set()

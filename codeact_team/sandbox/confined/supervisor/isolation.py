@@ -51,17 +51,13 @@ _ABOUT_THE_MACHINE = {"cpuinfo", "filesystems", "loadavg", "meminfo", "stat", "s
 
 
 def enter_namespaces(set_up_mounts: Callable[[], None], birth: int | None = None) -> None:
-    """Enter new namespaces for processes, network, IPC and mounts.
+    """Enter new namespaces for processes, network, IPC and mounts, and set up the mounts there.
 
-    Continues in a child; this process ends. The child is the first process of its namespace: when it ends, the kernel ends
-    all others there. After a failure the process may be of no more use, so try with :func:`failure_of` first.
-
-    Args:
-        set_up_mounts: Called in the new namespaces.
-        birth: A pipe that gets the process id of the child.
+    Continues in a child, whose process id is written to the pipe ``birth``; this process ends. The child is the first process of
+    its namespace: when it ends, the kernel ends all others there.
 
     Raises:
-        OSError: If the kernel refuses it.
+        OSError: If the kernel refuses it. The process may be of no more use then, so try with :func:`failure_of` first.
     """
     uid, gid = os.getuid(), os.getgid()
     if libc.unshare(_CLONE_NEWPID) < 0:
@@ -122,9 +118,7 @@ def drop_privileges() -> None:
 def allow_only(readable: Sequence[str], writable: Sequence[str]) -> None:
     """Restrict this process, and all that it starts, to these paths, by Landlock. They cannot signal other processes either.
 
-    Args:
-        readable: Paths that may be read and executed.
-        writable: Paths that may also be written.
+    What is readable may be executed, and what is writable may be read.
 
     Raises:
         OSError: If the kernel cannot do that.
@@ -143,11 +137,7 @@ def enter_mount_view(settings: Confinement, moved: Iterable[tuple[str, str]] = (
     """Make a root for this process that contains only what its programs may see.
 
     Needs its own namespaces of mounts and processes, and rights over them. The private directory is replaced by an empty file
-    system in memory, which counts as memory.
-
-    Args:
-        settings: How the code is confined.
-        moved: More directories, each with the place at which it is shown.
+    system in memory, which counts as memory. Each directory of ``moved`` is shown at the place named with it.
 
     Raises:
         OSError: If the kernel refuses it. This process may be of no more use then.

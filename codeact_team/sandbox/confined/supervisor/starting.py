@@ -152,13 +152,7 @@ def start_fork(
 ) -> ForkedProgram:
     """Start a program with the standard streams of this process, and no other descriptors.
 
-    Args:
-        prepare: Called first in its process.
-        argv: The program and its arguments.
-        environment: Its environment.
-
-    Raises:
-        OSError: If it cannot be started, or ``prepare`` raises this.
+    ``prepare`` is called first in its process. Raises an ``OSError`` if that does, or the program cannot be started.
     """
     with _Birth() as birth:
         if (pid := os.fork()) == 0:

@@ -58,13 +58,7 @@ BOUNDING = {"memory", "pids"}
 
 
 class Programs:
-    """Starts programs, one at a time, and ends each with everything that it has forked.
-
-    Args:
-        start: Starts a program.
-        starting: The context in which programs are started.
-        counters: What the kernel counts for all of them.
-    """
+    """Starts programs, one at a time, in the context ``starting``, and ends each with everything that it has forked."""
 
     def __init__(self, start: Start, starting: AbstractContextManager[None], counters: GroupCounters) -> None:
         self._start = start
@@ -78,12 +72,7 @@ class Programs:
         self.child_ended, _ = notice_ended_children()
 
     def spawn(self, request: SpawnRequest, descriptors: Sequence[int]) -> None:
-        """Start a program.
-
-        Args:
-            request: The program.
-            descriptors: Its stdin, its output, and the pipe to which its end is written.
-        """
+        """Start a program. The descriptors: its stdin, its output, and the pipe to which its end is written."""
         stdin, output, self._status = descriptors
         self._before = self._count(0)
         try:
