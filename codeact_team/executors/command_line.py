@@ -198,7 +198,10 @@ class ProcessPerBlock(CodeRunner[_Program, _ProgramEnd]):
         if self._delete_tmp_files is None and not program.is_kept:
             environment.directory.remove_at_end(program.file)
         try:
-            process = await self._begin(sandbox, _argv(program, sandbox), call)
+            as_file = _RUN_PYTHON if is_python(program.command) else ""
+            private = f"{sandbox.private}/{_PRIVATE}"
+            argv = ["sh", "-c", _RUN_BLOCK, "run_block", program.file, private, as_file, *program.command]
+            process = await self._begin(sandbox, argv, call)
             ending = (
                 Exit(0) if process is None else await _follow(process, program.code, sandbox, call, output)
             )
@@ -224,12 +227,6 @@ class ProcessPerBlock(CodeRunner[_Program, _ProgramEnd]):
             await first(sandbox.stop(), None, deadline_after(STOP_TIMEOUT))
             raise SandboxError(f"it did not start the block within {self._timeout} s")
         return process
-
-
-def _argv(program: _Program, sandbox: Sandbox) -> Sequence[str]:
-    as_file = _RUN_PYTHON if is_python(program.command) else ""
-    private = f"{sandbox.private}/{_PRIVATE}"
-    return ["sh", "-c", _RUN_BLOCK, "run_block", program.file, private, as_file, *program.command]
 
 
 async def _follow(process: Process, code: bytes, sandbox: Sandbox, call: Call, output: BoundedOutput) -> Exit:

@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 
 from codeact_team.core.aio import Turns
 from codeact_team.core.execution import WELL_KNOWN
-from codeact_team.core.files import opened, resolved
+from codeact_team.core.files import resolved
 from codeact_team.core.sandbox_description import DataFile, SandboxDescription
 from codeact_team.errors import SandboxError
 from codeact_team.executors.packages.provision import Provision
@@ -266,8 +266,7 @@ def _shown(packages: _Packages) -> Iterator[tuple[str, str]]:
 def _files_in(directory: Path) -> list[DataFile]:
     """The files in a directory, those nearest to its top first; at most one more than are shown."""
     try:
-        with opened(directory) as top:
-            seen = take_snapshot(top).files
+        seen = take_snapshot(directory).files
     except OSError:
         # the start makes it, or shows the error
         return []

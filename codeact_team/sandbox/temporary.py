@@ -106,18 +106,14 @@ def _orphaned_in(place: Path) -> list[Path]:
 def _is_orphaned(path: Path) -> bool:
     try:
         status = path.lstat()
-        # not of this user
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid not in _owners():
+        ours = {0, NOBODY} if os.geteuid() == 0 else {os.geteuid()}
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid not in ours:
             return False
         with _taken_over(path) as is_ours:
             return is_ours
     except OSError:
         # another process has just removed it
         return False
-
-
-def _owners() -> set[int]:
-    return {0, NOBODY} if os.geteuid() == 0 else {os.geteuid()}
 
 
 @contextmanager

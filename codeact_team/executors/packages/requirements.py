@@ -146,11 +146,6 @@ class RequirementLines:
     constraints: list[str] = field(default_factory=list[str])
 
 
-def is_lock(file: Path) -> bool:
-    """Whether a file has the name of a lock."""
-    return _LOCK.fullmatch(file.name) is not None
-
-
 def read_lock(file: Path) -> str:
     """Read a lock. Raises a ``SettingError`` if it is none, or names a package that would have to be built."""
     text = _text(file, _MOST)
@@ -333,7 +328,7 @@ class Requested:
     @property
     def lock(self) -> Path | None:
         """The file, if it is a lock."""
-        return self.file if self.file is not None and is_lock(self.file) else None
+        return self.file if self.file is not None and _LOCK.fullmatch(self.file.name) else None
 
     def lines(self) -> RequirementLines:
         """All requirements, except those of a lock. Reads the files. Raises a ``SettingError``."""

@@ -72,9 +72,10 @@ class WorkspaceDirectory:
         if self._made is None:
             return False
         try:
-            return _identity_of(self._made_path) != self._made
+            status = os.stat(self._made_path)
         except OSError:
             return True
+        return (status.st_dev, status.st_ino) != self._made
 
     @property
     def path(self) -> Path:
@@ -91,7 +92,8 @@ class WorkspaceDirectory:
             if self._work_dir is None:
                 if self._temporary is None:
                     self._temporary = TemporaryDirectory()
-                    self._give_away(self.path)
+                    if self._owner is not None and os.geteuid() == 0:
+                        os.chown(self.path, self._owner, self._owner)
             else:
                 self._make_named(self._work_dir)
         except FileNotFoundError as error:
@@ -121,10 +123,6 @@ class WorkspaceDirectory:
             logger.info("made the work_dir %s", directory.absolute())
             if self._owner is not None and os.geteuid() == 0:
                 os.chown(name, self._owner, self._owner, dir_fd=above, follow_symlinks=False)
-
-    def _give_away(self, directory: Path) -> None:
-        if self._owner is not None and os.geteuid() == 0:
-            os.chown(directory, self._owner, self._owner)
 
     def remove_at_end(self, path: str) -> None:
         """Remove the file or directory at this path at the end, and its parent if that is empty then."""
@@ -161,11 +159,6 @@ class WorkspaceDirectory:
                 pass
             except OSError as error:
                 logger.warning("%s, which is temporary, is left: %s", self._work_dir / path, error)
-
-
-def _identity_of(directory: str) -> tuple[int, int]:
-    status = os.stat(directory)
-    return status.st_dev, status.st_ino
 
 
 _INTERVAL = 1.0

@@ -98,37 +98,35 @@ def compare(before: Snapshot, now: Snapshot, earlier: Mapping[str, Change] = Map
     return Changes(changed[:_MAX_CHANGES], "; ".join(remarks))
 
 
-def take_snapshot(top: int) -> Snapshot:
-    """Look at the directory open as ``top`` and below. Follows no links, leaves no file system. Blocks."""
+def take_snapshot(place: Path) -> Snapshot:
+    """Look at a directory and below. Follows no links, leaves no file system. Blocks. Raises an ``OSError``."""
     snapshot = Snapshot()
     left = MAX_SEEN
 
     def skip(*_: object) -> None:
         snapshot.unseen += 1
 
-    for directory in walk(top, skip):
-        above = "".join(f"{name}/" for name in directory.names)
-        for name, status in directory.entries():
-            if not left:
-                snapshot.is_whole = False
-                return snapshot
-            left -= 1
-            if name == PYTHON_CACHE or (not above and is_ours(name)):
-                continue
-            if stat.S_ISREG(status.st_mode):
-                snapshot.files[above + name] = _state_of(status)
-            elif not stat.S_ISDIR(status.st_mode):
-                snapshot.others += 1
-            elif len(directory.names) < MAX_DEPTH:
-                directory.enter(name, status)
-            else:
-                skip()
+    with opened(place) as top:
+        for directory in walk(top, skip):
+            above = "".join(f"{name}/" for name in directory.names)
+            for name, status in directory.entries():
+                if not left:
+                    snapshot.is_whole = False
+                    return snapshot
+                left -= 1
+                if name == PYTHON_CACHE or (not above and is_ours(name)):
+                    continue
+                if stat.S_ISREG(status.st_mode):
+                    stamp = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+                    is_executable = bool(status.st_mode & stat.S_IXUSR)
+                    snapshot.files[above + name] = FileState(status.st_size, stamp, is_executable)
+                elif not stat.S_ISDIR(status.st_mode):
+                    snapshot.others += 1
+                elif len(directory.names) < MAX_DEPTH:
+                    directory.enter(name, status)
+                else:
+                    skip()
     return snapshot
-
-
-def _state_of(status: os.stat_result) -> FileState:
-    stamp = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
-    return FileState(status.st_size, stamp, bool(status.st_mode & stat.S_IXUSR))
 
 
 class WorkspaceFiles(ABC):
@@ -212,7 +210,7 @@ class HostFiles(WorkspaceFiles):
 
     async def snapshot(self) -> Snapshot:
         try:
-            return await asyncio.to_thread(self._snapshot)
+            return await asyncio.to_thread(take_snapshot, self._directory)
         except OSError as error:
             raise SandboxError(
                 f"the files of the workspace {self._name} cannot be listed: {error.strerror}"
@@ -225,7 +223,10 @@ class HostFiles(WorkspaceFiles):
             while data:
                 yield data
                 size -= len(data)
-                data = await _read(file, min(size, _CHUNK)) if size else b""
+                if not size:
+                    break
+                # to the end: nobody may close it meanwhile
+                data = await to_the_end(asyncio.to_thread(os.read, file, min(size, _CHUNK)))
 
     async def read_all(self, wanted: Mapping[str, int], take: Callable[[str, bytes], None]) -> None:
         # in one thread: to change to one and back takes longer than to read a short file
@@ -251,10 +252,6 @@ class HostFiles(WorkspaceFiles):
                 except OSError:
                     continue
                 take(path, data)
-
-    def _snapshot(self) -> Snapshot:
-        with opened(self._directory) as top:
-            return take_snapshot(top)
 
     def _add(self, name: str, data: bytes) -> str:
         with (
@@ -300,11 +297,6 @@ class HostFiles(WorkspaceFiles):
             f"data: {one.source} would be {one.path} in the workspace {self._name}, where there is another one of that "
             "name, which is not overwritten, as you or the code may need it: move it away, or rename one of them"
         )
-
-
-async def _read(file: int, size: int) -> bytes:
-    # to the end: nobody may close it meanwhile
-    return await to_the_end(asyncio.to_thread(os.read, file, size))
 
 
 def _read_whole(file: int, size: int) -> bytes:

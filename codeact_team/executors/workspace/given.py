@@ -187,7 +187,9 @@ def _tree(path: str, name: str) -> Iterator[Given]:
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise _cannot_be_read(path, error) from error
+        if isinstance(error, FileNotFoundError):
+            raise SettingError(f"data: there is no {path} (looked for in {os.getcwd()})") from error
+        raise SettingError(f"data: {path} cannot be read: {error.strerror}") from error
 
 
 def _below(path: str, top: int, name: str) -> Iterator[Given]:
@@ -229,12 +231,6 @@ def _target(link: str, top: str) -> str:
             f"data: the link {link} leads to {target}, which is not copied with it: replace the link by what it leads to"
         )
     return target
-
-
-def _cannot_be_read(path: str, error: OSError) -> SettingError:
-    if isinstance(error, FileNotFoundError):
-        return SettingError(f"data: there is no {path} (looked for in {os.getcwd()})")
-    return SettingError(f"data: {path} cannot be read: {error.strerror}")
 
 
 def _head(one: Given) -> Sequence[str]:

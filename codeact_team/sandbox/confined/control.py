@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import util
 from pathlib import Path
@@ -48,7 +48,6 @@ _START_TIMEOUT = 20.0
 """Seconds for a supervising process to start; a loaded machine needs a few."""
 _STOP_TIMEOUT = 10.0
 """Seconds to end what runs and to remove temporary files."""
-_GROUP = " control group"
 _CHUNK = 1 << 16
 
 
@@ -158,7 +157,8 @@ class SupervisingProcess:
     """
 
     def __init__(self, settings: Confinement, program: LoadedAhead | None = None) -> None:
-        self._readied = Readied({}, by_kernel=False)
+        self.readied = Readied({}, by_kernel=False)
+        """Its mechanisms, once it is ready."""
         self._end = _HostEnd()
         self._killed = False
         try:
@@ -189,7 +189,7 @@ class SupervisingProcess:
                     for kind, value in self._end.receive():
                         if kind == Message.FAILED:
                             raise ConfinementError(f"The supervising process failed at its start: {value}")
-                        self._readied = Readied(*value)
+                        self.readied = Readied(*value)
                         return
         except EOFError:
             raise ConfinementError("The supervising process ended at its start.") from None
@@ -199,30 +199,6 @@ class SupervisingProcess:
             raise ConfinementError(
                 f"The supervising process did not start within {_START_TIMEOUT:g} s."
             ) from None
-
-    @property
-    def reasons(self) -> Mapping[str, str | None]:
-        """For each mechanism that confines, why it is not available, or ``None``; empty until it is ready."""
-        return self._readied.reasons
-
-    @property
-    def is_by_kernel(self) -> bool:
-        """Whether the kernel alone confines, so that a fork of the process can be confined."""
-        return self._readied.by_kernel
-
-    @property
-    def has_namespaces(self) -> bool:
-        """Whether programs see no processes but their own, and have their temporary files in memory."""
-        return self.reasons.get("namespaces", "") is None
-
-    @property
-    def ungrouped(self) -> Mapping[str, str]:
-        """For each controller of control groups that is not available, the reason."""
-        return {
-            name.removesuffix(_GROUP): reason
-            for name, reason in self.reasons.items()
-            if reason is not None and name.endswith(_GROUP)
-        }
 
     def kill(self) -> None:
         """Kill it; the program that it runs ends with it."""
@@ -246,9 +222,9 @@ class SupervisingProcess:
 def _fork(
     settings: Confinement, control: socket.socket, program: LoadedAhead | None
 ) -> tuple[_Template, int, int]:
-    """Have the template fork. Returns the template and the number of the fork.
+    """Have the template fork. Returns the template, and the number of the fork.
 
-    The descriptor becomes readable when the fork has ended and everything that was made for it is removed.
+    Also a descriptor that becomes readable when the fork has ended and everything that was made for it is removed.
     """
     global _current
     with _lock:

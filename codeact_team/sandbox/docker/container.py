@@ -9,9 +9,8 @@ import platform
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from typing import Protocol
 
 from docker.errors import APIError, DockerException, NotFound
 from requests.exceptions import Timeout
@@ -246,16 +245,11 @@ _INSPECTION_TIME = 1.0
 _GONE = "the container ended: it was killed or removed, or ran out of memory as a whole"
 
 
-class EndRest(Protocol):
-    """Ends everything that still runs in a container. ``is_left`` says whether something is known to run."""
-
-    def __call__(self, *, is_left: bool) -> Awaitable[None]: ...
-
-
 class DockerProcess(Process):
     """A program in a running container, over the engine's attached stream.
 
-    The shell around it writes ``mark`` when it has ended. Without a mark, there is no such shell.
+    The shell around it writes ``mark`` when it has ended. Without a mark, there is no such shell. ``end_rest`` ends everything
+    that still runs in the container; its argument says whether something is known to run.
     """
 
     def __init__(
@@ -265,7 +259,7 @@ class DockerProcess(Process):
         exec_id: str,
         stream: socket.socket,
         mark: bytes | None,
-        end_rest: EndRest,
+        end_rest: Callable[[bool], Awaitable[None]],
     ) -> None:
         self._client = client
         self._container = container
@@ -332,7 +326,7 @@ class DockerProcess(Process):
                 left = 1
         if ending.lost is None:
             # leftovers could disturb or forge the output of the next program, and the program may have forged the shell's report
-            await self._end_rest(is_left=left > 0)
+            await self._end_rest(left > 0)
         return ending
 
     async def _find_ending(self) -> Exit:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import select
-import signal
 import stat
 import struct
 from collections.abc import Callable, Iterable, Sequence
@@ -99,11 +98,6 @@ def failure_of(action: Callable[[], object]) -> str | None:
         reason = report.read().decode(errors="replace")
     os.waitpid(child, 0)
     return reason or None
-
-
-def end_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends. A later change of privileges would undo this."""
-    checked(kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL))
 
 
 def drop_privileges() -> None:

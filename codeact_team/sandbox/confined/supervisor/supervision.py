@@ -209,7 +209,8 @@ def _harden(
     os.close(proc)
     kernel.checked(kernel.adopt_orphans())
     isolation.drop_privileges()
-    isolation.end_with_parent()
+    # it ends with its parent; a change of privileges would undo this
+    kernel.checked(kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL))
     # late, so that what this process has used until now does not count
     group.enter()
     rules, start = _confinement(settings, group, capabilities, main_thread)
