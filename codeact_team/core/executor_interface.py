@@ -367,17 +367,11 @@ class SessionCodeExecutor(StreamingCodeExecutor):
         tools: HostTools | None = None,
         emit: Emit | None = None,
     ) -> ExecutionResult:
-        """Run the blocks in order until one fails, and return the result, a :class:`SessionResult`.
+        """Run the blocks as :meth:`StreamingCodeExecutor.run_code_blocks` does, and return a :class:`SessionResult`.
 
-        If a restart, a time-out or the like has lost the variables of a user, the output of their next block says so, and
-        ``state_lost`` is set, whoever caused it.
-
-        Args:
-            code_blocks: The blocks.
-            cancellation_token: Stops them, and the wait for their turn.
-            user: The owner of the code; see :meth:`StreamingCodeExecutor.run_code_blocks`.
-            tools: The functions of the host that Python code may call. All calls have ended when a block has.
-            emit: Gets the output as it comes. What it raises stops the code.
+        Python code may call the functions of ``tools`` on the host. All calls have ended when a block has. If a restart, a
+        time-out or the like has lost the variables of a user, the output of their next block says so, and ``state_lost`` is
+        set.
 
         Raises:
             SettingError: If code of a user with other :attr:`HostTools.rights` has run in the interpreter.

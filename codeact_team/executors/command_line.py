@@ -149,12 +149,7 @@ class _Program:
     is_kept: bool
 
 
-@dataclass(slots=True)
-class _ProgramEnd(BlockEnd):
-    code_file: str | None = None
-
-
-class ProcessPerBlock(CodeRunner[_Program, _ProgramEnd]):
+class ProcessPerBlock(CodeRunner[_Program]):
     """Runs each block as a process of its own. Processes that it leaves running end with it."""
 
     lives_on = False
@@ -191,7 +186,7 @@ class ProcessPerBlock(CodeRunner[_Program, _ProgramEnd]):
         call: Call,
         output: BoundedOutput,
         tools: HostTools | None = None,
-    ) -> _ProgramEnd:
+    ) -> BlockEnd:
         sandbox = environment.sandbox
         assert sandbox is not None, "a block runs in a sandbox"
         file = environment.host_path(program.file)
@@ -212,9 +207,9 @@ class ProcessPerBlock(CodeRunner[_Program, _ProgramEnd]):
         finally:
             if self._delete_tmp_files and not program.is_kept and sandbox.running:
                 await to_the_end(_delete(sandbox, program.file))
-        return _ProgramEnd(ending, code_file=file)
+        return BlockEnd(ending, code_file=file)
 
-    def result(self, ends: Sequence[_ProgramEnd], *, state_lost: bool) -> ExecutionResult:
+    def result(self, ends: Sequence[BlockEnd], *, state_lost: bool) -> ExecutionResult:
         return ExecutionResult(0, "", code_file=ends[0].code_file if ends else None)
 
     async def _begin(self, sandbox: Sandbox, argv: Sequence[str], call: Call) -> Process | None:

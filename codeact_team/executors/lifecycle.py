@@ -32,6 +32,7 @@ from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.sandbox.base import STOPPED
 
 _current: ContextVar[WarmSource | None] = ContextVar("codeact_team_warm_source", default=None)
+"""The source for executors that start here. Threads and runtimes may not inherit the context."""
 
 
 class WarmSource(Protocol):
@@ -48,11 +49,6 @@ class WarmSource(Protocol):
     async def discard(self, layer: Path | None) -> None:
         """End all sandboxes with these packages, which have been changed."""
         ...
-
-
-def current_source() -> WarmSource | None:
-    """The source for executors that start here. Threads and runtimes may not inherit the context."""
-    return _current.get()
 
 
 @contextmanager
@@ -152,7 +148,7 @@ class Lifecycle:
         """Held while something starts or stops."""
         self._name = type(owner).__name__
         self._dispatcher = current_dispatcher()
-        self._source = current_source()
+        self._source = _current.get()
         self._provided_by: WarmSource | None = None
         scope.register(owner)
 
@@ -207,7 +203,7 @@ class Lifecycle:
                 await self._open()
                 while for_use and not await self.environment.packages.is_whole():
                     self.lose("its packages were changed")
-                    if (source := current_source() or self._source) is not None:
+                    if (source := _current.get() or self._source) is not None:
                         await source.discard(self.environment.packages.path)
                     await self.environment.discard()
                     await self._open()
@@ -274,7 +270,7 @@ class Lifecycle:
             self.lose("it ended while no code ran")
         if not environment.running or runner.interpreter is None:
             emit(SandboxStarting(sandbox=self._name), self._dispatcher)
-            source = current_source() or self._source
+            source = _current.get() or self._source
             if environment.sandbox is None and source is not None:
                 await environment.packages.provide(self._report_preparing)
                 self._provided_by = source if await source.provide(self._owner) else None

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, ExitStack
 from itertools import cycle, islice
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 from weakref import WeakKeyDictionary
 
@@ -130,9 +129,7 @@ class SandboxPool:
         self._expect(self._examples)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         try:
             self._within.close()
         finally:

@@ -15,10 +15,11 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 
 from codeact_team.core.aio import Timer, to_the_end
-from codeact_team.core.execution import ExecutionResult, HostTools, Outcome, missing_module, remark
+from codeact_team.core.execution import Artifact, ExecutionResult, HostTools, Outcome, missing_module, remark
 from codeact_team.core.executor_interface import Emit
 from codeact_team.executors.environment import Environment
 from codeact_team.sandbox.base import FILE_TOO_LARGE, Cause, Exit, Sandbox, diagnose, limit_sentence
+from codeact_team.session.connection import Report
 
 T = TypeVar("T")
 
@@ -240,11 +241,17 @@ class BlockEnd:
         exit: Its exit code, the reason if the state of the blocks is lost, and the kernel's counts.
         ran: Whether it began to run.
         sandbox_lives: Whether the sandbox is known to run, even if an interpreter is lost.
+        code_file: The path on this machine of the file with the code, if it is there.
+        report: The interpreter's report, if it has written one.
+        artifacts: The artifacts that an interpreter has shown.
     """
 
     exit: Exit
     ran: bool = True
     sandbox_lives: bool = False
+    code_file: str | None = None
+    report: Report | None = None
+    artifacts: Sequence[Artifact] = ()
 
 
 @dataclass(frozen=True)
@@ -259,10 +266,9 @@ class Setup:
 
 
 Program = TypeVar("Program")
-End = TypeVar("End", bound=BlockEnd)
 
 
-class CodeRunner(ABC, Generic[Program, End]):
+class CodeRunner(ABC, Generic[Program]):
     """Runs code in the sandbox of an environment."""
 
     lives_on: bool
@@ -321,15 +327,15 @@ class CodeRunner(ABC, Generic[Program, End]):
         call: Call,
         output: BoundedOutput,
         tools: HostTools | None = None,
-    ) -> End:
+    ) -> BlockEnd:
         """Run a program until it ends, or the call is stopped. Raises a ``SandboxError`` if nothing can run here at all."""
 
     @abstractmethod
-    def result(self, ends: Sequence[End], *, state_lost: bool) -> ExecutionResult:
+    def result(self, ends: Sequence[BlockEnd], *, state_lost: bool) -> ExecutionResult:
         """The result of a call, by the ends of its blocks."""
 
 
-AnyRunner: TypeAlias = CodeRunner[Any, Any]
+AnyRunner: TypeAlias = CodeRunner[Any]
 
 TIMEOUT_EXIT_CODE = 124
 """What the ``timeout`` command exits with, and AutoGen's executors report."""

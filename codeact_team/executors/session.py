@@ -6,7 +6,6 @@ import logging
 import re
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
 from typing import Any
 
 from autogen_core import CancellationToken
@@ -14,7 +13,7 @@ from autogen_core.code_executor import CodeBlock
 from pydantic import Field, field_validator
 
 from codeact_team.core.aio import Turns, to_the_end
-from codeact_team.core.execution import Artifact, BoundName, ExecutionResult, HostTools, SessionResult
+from codeact_team.core.execution import BoundName, ExecutionResult, HostTools, SessionResult
 from codeact_team.core.executor_interface import Checkpoint, Emit, SessionCodeExecutor
 from codeact_team.errors import ForkError, SandboxError, SettingError
 from codeact_team.executors.base import SandboxedCodeExecutor
@@ -65,13 +64,7 @@ class SessionConfig(ExecutorConfig):
         return modules
 
 
-@dataclass(slots=True)
-class _InterpreterEnd(BlockEnd):
-    report: Report | None = None
-    artifacts: Sequence[Artifact] = ()
-
-
-class LivingInterpreter(CodeRunner[tuple[str, str], _InterpreterEnd]):
+class LivingInterpreter(CodeRunner[tuple[str, str]]):
     """Runs Python blocks in one interpreter, and shell blocks beside it."""
 
     lives_on = True
@@ -177,19 +170,19 @@ class LivingInterpreter(CodeRunner[tuple[str, str], _InterpreterEnd]):
         call: Call,
         output: BoundedOutput,
         tools: HostTools | None = None,
-    ) -> _InterpreterEnd:
+    ) -> BlockEnd:
         if (session := self._session) is None:
-            return _InterpreterEnd(Exit(KILLED, lost=STOPPED))
+            return BlockEnd(Exit(KILLED, lost=STOPPED))
         language, code = program
         ended, artifacts = await session.run(language, code, call, output.write, tools)
         if isinstance(ended, Exit):
-            return _InterpreterEnd(ended, artifacts=artifacts)
+            return BlockEnd(ended, artifacts=artifacts)
         report, exit_code = ended.read_report(), ended.exit_code
         if exit_code is None:
             if report is None and ended.ran:
                 await output.remark(_UNREADABLE)
             exit_code = 1 if report is None else report.exit_code
-        return _InterpreterEnd(
+        return BlockEnd(
             Exit(
                 exit_code & 0xFF,
                 ended.lost,
@@ -203,7 +196,7 @@ class LivingInterpreter(CodeRunner[tuple[str, str], _InterpreterEnd]):
             artifacts=artifacts,
         )
 
-    def result(self, ends: Sequence[_InterpreterEnd], *, state_lost: bool) -> SessionResult:
+    def result(self, ends: Sequence[BlockEnd], *, state_lost: bool) -> SessionResult:
         result = SessionResult(0, "", state_lost=state_lost)
         for end in ends:
             for artifact in end.artifacts:

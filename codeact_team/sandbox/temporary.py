@@ -7,10 +7,9 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 
 from codeact_team.core import trees
 
@@ -27,14 +26,12 @@ class TemporaryDirectory:
     """
 
     def __init__(self, place: Path | None = None) -> None:
-        self.path, self._descriptor = _make_held(place)
+        self.path, self._descriptor = make_held(lambda: _make(place))
 
     def __enter__(self) -> Path:
         return Path(self.path)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.remove()
 
     def remove(self) -> None:
@@ -81,16 +78,22 @@ def is_the_one(descriptor: int, path: str) -> bool:
         return False
 
 
-def _make_held(place: Path | None) -> tuple[str, int]:
+def make_held(make: Callable[[], tuple[str, int]]) -> tuple[str, int]:
+    """Make a file or directory that is locked while its descriptor is open. Returns its path and the descriptor."""
+    while True:
+        path, descriptor = make()
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        # until it is held, another process may take it for an orphan
+        if is_the_one(descriptor, path):
+            return path, descriptor
+        os.close(descriptor)
+
+
+def _make(place: Path | None) -> tuple[str, int]:
     while True:
         path = os.path.realpath(tempfile.mkdtemp(prefix=f"codeact-team-{os.getpid()}-", dir=place))
-        # until it is held, another process may take it for an orphan
         with suppress(FileNotFoundError):
-            descriptor = os.open(path, trees.DIRECTORY)
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
-            if is_the_one(descriptor, path):
-                return path, descriptor
-            os.close(descriptor)
+            return path, os.open(path, trees.DIRECTORY)
 
 
 def _orphaned_in(place: Path) -> list[Path]:

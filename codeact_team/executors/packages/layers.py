@@ -27,6 +27,7 @@ from codeact_team.executors.packages.installer import install
 from codeact_team.executors.packages.requirements import PythonDescription, Requested
 from codeact_team.sandbox.base import PACKAGES_START
 from codeact_team.sandbox.system.kernel import is_running
+from codeact_team.sandbox.temporary import lock
 
 MAX_TOLD = 20
 
@@ -218,13 +219,12 @@ class Layers:
             self._record_path(layer.path.name).unlink(missing_ok=True)
             return True
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not lock(descriptor):
+                return False
             # first the record, without which nobody finds it
             self._record_path(layer.path.name).unlink(missing_ok=True)
             self._manifest_path(layer.path.name).unlink(missing_ok=True)
             trees.remove(str(layer.path))
-        except BlockingIOError:
-            return False
         finally:
             os.close(descriptor)
         return True
@@ -267,8 +267,13 @@ class Layers:
             size=sum(file.size for file in manifest.values()),
             stamp=stamp_of(building),
         )
-        with _locked(self.root / "lock"):
+        descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            # among processes
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
             return self._put_in_place(building, layer, manifest)
+        finally:
+            os.close(descriptor)
 
     def _put_in_place(self, building: Path, layer: Layer, manifest: Manifest) -> Layer:
         name = layer.path.name
@@ -307,17 +312,6 @@ class Layers:
 
     def _manifest_path(self, name: str) -> Path:
         return self.root / "manifests" / f"{name}.json"
-
-
-@contextmanager
-def _locked(file: Path) -> Generator[None]:
-    """A lock among processes. Blocks."""
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _tidy(building: Path) -> None:

@@ -12,7 +12,6 @@ from collections.abc import (
     Awaitable,
     Callable,
     Container,
-    Iterable,
     Iterator,
     Mapping,
     Sequence,
@@ -218,11 +217,31 @@ class SandboxWorkspace(Workspace):
     ) -> Sequence[SavedFile]:
         async with self._turns:
             # of many long names it takes its time
-            await to_the_end(asyncio.to_thread(self._copies.give, [file.path for file in files]))
-            saving = _Saving(self._files, self._copies, self._room)
+            await to_the_end(asyncio.to_thread(lambda: [self._copies.of(file.path) for file in files]))
+            source, room = self._files, self._room
+            saved: list[SavedFile] = []
             with opened(directory) as top:
                 target = Directory(top)
-                return [await saving.save(file, target) for file in files]
+                for file in files:
+                    saved.append(await self._save(source, file, target, room))
+                    if room is not None and saved[-1].copy is not None:
+                        # a file may claim any size
+                        room -= file.size
+            return saved
+
+    async def _save(
+        self, source: WorkspaceFiles, file: ChangedFile, target: Directory, room: int | None
+    ) -> SavedFile:
+        if any(part.startswith(".") for part in file.path.split("/")):
+            # programs of the person's look for such files, and do what these say
+            return SavedFile(file.path, None, "it is hidden")
+        if room is not None and file.size > room:
+            return SavedFile(file.path, None, f"it has {file.size:,} bytes, and there is no room for them")
+        try:
+            return SavedFile(file.path, await _copy(source, file, target, self._copies.of(file.path)))
+        except (OSError, SandboxError) as error:
+            is_due = isinstance(error, OSError) and error.errno not in _OF_THE_NAME
+            return SavedFile(file.path, None, _reason(error), is_due=is_due)
 
     async def add(self, name: str, data: bytes) -> str:
         async with self._turns:
@@ -313,11 +332,6 @@ class CopyNames:
         self._numbered: dict[str, Iterator[str]] = {}
         """By folded name, the names that are left."""
 
-    def give(self, paths: Iterable[str]) -> None:
-        """Find the names for the copies of files. Blocks."""
-        for path in paths:
-            self.of(path)
-
     def of(self, path: str) -> str:
         """The path of the copy of a file; always the same. Blocks, unless it is known."""
         if (name := self._names.get(path)) is None:
@@ -336,52 +350,29 @@ def _folded(path: str) -> str:
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", path).casefold())
 
 
-class _Saving:
-    """Copies files of a workspace, one by one, while ``room`` is left for their bytes, as a file may claim any size."""
+async def _copy(source: WorkspaceFiles, file: ChangedFile, target: Directory, path: str) -> str:
+    above, _, _ = path.rpartition("/")
+    target.make(above)
+    left = file.size
+    with target.new_file(path) as new:
+        async with aclosing(_pieces(source, file)) as pieces:
+            async for piece in pieces:
+                left -= len(piece)
+                await to_the_end(asyncio.to_thread(new.write, piece))
+        if left:
+            raise SandboxError("it became shorter meanwhile")
+        name = await to_the_end(asyncio.to_thread(new.settle_beside))
+    return os.path.join(above, name)
 
-    def __init__(self, files: WorkspaceFiles, names: CopyNames, room: int | None) -> None:
-        self._files = files
-        self._names = names
-        self._room = room
 
-    async def save(self, file: ChangedFile, target: Directory) -> SavedFile:
-        """Copy a file to a directory."""
-        if any(part.startswith(".") for part in file.path.split("/")):
-            # programs of the person's look for such files, and do what these say
-            return SavedFile(file.path, None, "it is hidden")
-        if self._room is not None and file.size > self._room:
-            return SavedFile(file.path, None, f"it has {file.size:,} bytes, and there is no room for them")
-        try:
-            name = await self._copy(file, target, self._names.of(file.path))
-        except (OSError, SandboxError) as error:
-            is_due = isinstance(error, OSError) and error.errno not in _OF_THE_NAME
-            return SavedFile(file.path, None, _reason(error), is_due=is_due)
-        if self._room is not None:
-            self._room -= file.size
-        return SavedFile(file.path, name)
-
-    async def _copy(self, file: ChangedFile, target: Directory, path: str) -> str:
-        above, _, _ = path.rpartition("/")
-        target.make(above)
-        left = file.size
-        with target.new_file(path) as new:
-            async with aclosing(self._pieces(file)) as pieces:
-                async for piece in pieces:
-                    left -= len(piece)
-                    await to_the_end(asyncio.to_thread(new.write, piece))
-            if left:
-                raise SandboxError("it became shorter meanwhile")
-            name = await to_the_end(asyncio.to_thread(new.settle_beside))
-        return os.path.join(above, name)
-
-    async def _pieces(self, file: ChangedFile) -> AsyncGenerator[bytes]:
-        """The content of a file. Raises a ``SandboxError`` if it cannot be read: an ``OSError`` is one of the directory for copies."""
-        try:
-            async with aclosing(self._files.read(file.path, file.size)) as pieces:
-                async for piece in pieces:
-                    yield piece
-        except OSError as error:
-            raise SandboxError(_reason(error)) from error
+async def _pieces(source: WorkspaceFiles, file: ChangedFile) -> AsyncGenerator[bytes]:
+    """The content of a file. Raises a ``SandboxError`` if it cannot be read: an ``OSError`` is one of the directory for copies."""
+    try:
+        async with aclosing(source.read(file.path, file.size)) as pieces:
+            async for piece in pieces:
+                yield piece
+    except OSError as error:
+        raise SandboxError(_reason(error)) from error
 
 
 def _reason(error: Exception) -> str:
