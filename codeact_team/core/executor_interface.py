@@ -64,8 +64,8 @@ class SavedFile:
 
     Attributes:
         path: As :attr:`ChangedFile.path` has it.
-        copy: The path of the copy, below the directory for copies; ``None`` if there is no copy.
-        problem: Why there is none.
+        copy: The path of the copy, below the directory for copies; ``None`` without a copy.
+        problem: Why it could not be copied.
         is_due: Whether a person can make the copy possible, as where the disk was full.
     """
 
@@ -91,7 +91,7 @@ class RecordedFile:
 
 
 class Workspace:
-    """The files of an executor's code. By default, there are none.
+    """The files of an executor's code. By default, it has none.
 
     What changes files, or looks for changes, waits for a block to end.
     """
@@ -119,7 +119,7 @@ class Workspace:
             Its path below the workspace.
 
         Raises:
-            ValueError: If ``path`` is not below the workspace, or has directories where it must not, or there is too
+            ValueError: If ``path`` is not below the workspace, or has directories where it must not, or has too
                 much data.
             OSError: If the sandbox cannot write it.
             SandboxError: If the sandbox cannot start, or runs no session.
@@ -153,7 +153,7 @@ class Workspace:
         return Changes()
 
     def changed_before(self, changes: Mapping[str, Change]) -> None:
-        """Let the next :meth:`changed` also report what code had changed before the start, as a run is resumed.
+        """Make the next :meth:`changed` also report the changes before the start, as a run is resumed.
 
         Args:
             changes: The changes by path. A file that is gone is not reported.
@@ -175,7 +175,7 @@ class Workspace:
     ) -> Sequence[SavedFile]:
         """Copy files to a directory of the person's.
 
-        Nothing is overwritten but earlier copies that nobody has changed since. Where a name is taken, the copy gets one
+        Nothing is overwritten but unchanged earlier copies. Where a name is taken, the copy gets one
         with a number. No link is followed or copied, no hidden file is copied, and no copy is executable.
 
         Args:
@@ -195,7 +195,7 @@ class Workspace:
 
         Raises:
             OSError: If it cannot be added.
-            SandboxError: If there is no sandbox that it can be added to.
+            SandboxError: If no sandbox can take it.
         """
         raise SandboxError("there is no workspace to add it to")
 

@@ -34,13 +34,13 @@ class Environment(ABC):
     """A sandbox that starts when it is needed, with its workspace. For one caller at a time.
 
     Attributes:
-        turns: Held by whoever runs code here, or uses the files.
+        turns: Held by the caller that runs code here, or uses the files.
         sandbox: The sandbox, from its start until it is stopped.
         workspace: The files of the code.
         directory: The directory of this machine that is the workspace, unless that is in a container.
         quota: Limits how much code adds to that.
         packages: The packages for the sandbox.
-        copying: Held while the workspace is copied: what is counted before is so until then.
+        copying: Held while the workspace is copied: a count made before stays true until then.
         must_guard: Whether to refuse an interpreter whose supervisor the code could tamper with.
     """
 
@@ -103,7 +103,7 @@ class Environment(ABC):
         return HostFiles(path.absolute(), str(path))
 
     def location(self) -> tuple[Path | None, bool]:
-        """The directory of this machine that is the workspace, if there is one yet, and whether it stays at the end."""
+        """The directory of this machine that is the workspace, once it exists, and whether it stays at the end."""
         if self._settings.work_dir is not None:
             return resolved(self._settings.work_dir), True
         return self.directory.path if self.sandbox is not None else None, False
@@ -125,7 +125,7 @@ class Environment(ABC):
 
     @property
     def bound_to(self) -> str | None:
-        """The setting, with its value, that rules out a sandbox started ahead; ``None`` if there is none."""
+        """The setting, with its value, that rules out a sandbox started ahead; ``None`` without one."""
         work_dir = self._settings.work_dir
         return None if work_dir is None else f"work_dir: {work_dir}"
 
@@ -138,7 +138,7 @@ class Environment(ABC):
         """Get the packages before the start. ``report`` gets a line of progress now and then, if that takes its time.
 
         Raises:
-            SettingError: If there is data that cannot be given.
+            SettingError: If data cannot be given.
             SandboxError: If the packages cannot be had.
         """
         # only such a workspace can have files already
@@ -183,7 +183,7 @@ class Environment(ABC):
     def take_over(self, other: Environment) -> None:
         """Take the sandbox and the workspace of an environment with the same packages and settings, except for data.
 
-        :meth:`start` does what is left to do. The other has no sandbox afterwards.
+        :meth:`start` does the rest. The other has no sandbox afterwards.
         """
         self.sandbox, other.sandbox = other.sandbox, None
         self.directory, other.directory = other.directory, self.directory
@@ -215,7 +215,7 @@ class Environment(ABC):
         await self.packages.discard()
 
     async def stop(self) -> None:
-        """Stop the sandbox, and remove what is temporary."""
+        """Stop the sandbox, and remove temporary files."""
         sandbox, self.sandbox = self.sandbox, None
         try:
             if sandbox is not None:

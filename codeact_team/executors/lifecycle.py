@@ -53,7 +53,7 @@ class WarmSource(Protocol):
 
 @contextmanager
 def using_source(source: WarmSource) -> Generator[None]:
-    """Let executors that are made or start in this context use the source."""
+    """Executors that are made or start in this context use the source."""
     token = _current.set(source)
     try:
         yield
@@ -221,7 +221,7 @@ class Lifecycle:
     def take_over(self, other: Lifecycle) -> None:
         """Take all that another executor with the same packages and settings, except for data, has started.
 
-        A start does what is left to do. The other has nothing afterwards.
+        A start does the rest. The other has nothing afterwards.
         """
         self.environment.take_over(other.environment)
         self.runner.take_over(other.runner)
@@ -230,7 +230,7 @@ class Lifecycle:
         self.generation.interpreter = None
 
     async def renew(self, *, in_use: bool = False) -> None:
-        """Replace the state of the blocks, if there is one.
+        """Replace the state of the blocks, if any.
 
         ``in_use``, while a block may run, the reader of its output learns of it when it reads on.
         """
@@ -260,7 +260,7 @@ class Lifecycle:
         elif self.generation.interpreter not in (None, runner.interpreter):
             self.lose(runner.interpreter_loss)
         if environment.sandbox is not None and environment.directory.is_gone:
-            # the sandbox has the removed one, for ever
+            # the sandbox keeps the removed one
             logger.warning("%s was removed: a fresh sandbox gets a new workspace", environment.directory.path)
             self.lose("its work_dir was removed")
             await to_the_end(self._clear())
@@ -320,7 +320,7 @@ class Lifecycle:
 
     @property
     def has_data(self) -> bool:
-        """Whether there is data to copy before the first block."""
+        """Whether data is copied before the first block."""
         return bool(self._config.data)
 
     @property

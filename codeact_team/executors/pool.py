@@ -91,7 +91,7 @@ class SandboxPool:
         return why_not_ahead(executor)
 
     def expect(self, *examples: SandboxedCodeExecutor) -> None:
-        """Keep sandboxes ready for executors like these, and no others until somebody asks for them.
+        """Keep sandboxes ready for executors like these, and no others until an executor asks for them.
 
         Args:
             examples: Each counts equally often. They are not started.
@@ -102,7 +102,7 @@ class SandboxPool:
         self._expect([PoolKey.of(example) for example in examples])
 
     async def filled(self) -> None:
-        """Wait until all sandboxes are ready for which there is memory.
+        """Wait until the sandboxes are ready, as many as fit into memory.
 
         Raises:
             SandboxError: If the last one could not start.

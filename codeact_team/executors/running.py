@@ -77,7 +77,7 @@ class Call:
         if self._time is None:
             return
         self._time.close()
-        # it refers to this call: whoever is its user would live on with it
+        # it refers to this call, and would keep the user alive
         self._time = None
         quota = self._environment.quota
         if self._next_check is not None:
@@ -158,7 +158,7 @@ def deadline_after(seconds: float) -> float:
 
 
 MAX_OUTPUT_BYTES = 1024 * 1024
-"""Bytes of output that one call keeps; more is cut in the middle. What is emitted is not cut."""
+"""Bytes of output that one call keeps; more is cut in the middle. Emitted output is not cut."""
 
 
 class BoundedOutput:
@@ -274,7 +274,7 @@ class CodeRunner(ABC, Generic[Program]):
     lives_on: bool
     """Whether Python blocks share an interpreter."""
     loss: str
-    """The remark for the model when the state of the blocks is lost; ``{}`` stands for the reason."""
+    """The remark for the model when the state of the blocks is lost; ``{}`` becomes the reason."""
     loss_before: str | None = None
     """The same, if it was lost between two blocks of a user; ``None`` for no remark."""
 
@@ -284,7 +284,7 @@ class CodeRunner(ABC, Generic[Program]):
 
     @property
     def interpreter(self) -> int | None:
-        """The number of the present interpreter, as last reported; ``None`` if there is none."""
+        """The number of the present interpreter, as last reported, if any."""
         return 0
 
     @property

@@ -135,7 +135,7 @@ class LivingInterpreter(CodeRunner[tuple[str, str]]):
         if session is None:
             return None
         if not session.busy:
-            # a block that runs is ended by whoever reads its output
+            # the reader of its output ends a block that runs
             await session.aclose()
         return None if session.ending is None else session.ending.lost
 
@@ -301,7 +301,7 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
     async def rollback(self, to: Checkpoint, *, user: object | None = None) -> None:
         if not isinstance(to, SessionCheckpoint) or to.of is not self:
             raise SettingError("only a checkpoint of this executor can be gone back to")
-        # for a moment there are old and new files, but not those of several forks at once
+        # for a moment, old and new files exist, but not those of several forks at once
         async with self._turns, self._environment.copying:
             if not to.session.alive:
                 raise SandboxError(

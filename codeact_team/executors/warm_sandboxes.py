@@ -1,4 +1,4 @@
-"""Sandboxes that were started ahead, as many as there is memory for."""
+"""Sandboxes that were started ahead, as many as fit into memory."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ _REFILLS_AT_ONCE = max(1, STARTS_AT_ONCE // 2)
 ANSWER_SECONDS = 1.0
 """Seconds for a sandbox to answer; it takes a millisecond."""
 _COURTESY_SECONDS = 0.005
-"""Seconds before sandboxes are started or ended, so that an executor which has got one can go on first."""
+"""Seconds before sandboxes are started or ended, so that an executor which has got one continues first."""
 
 
 @dataclass(eq=False)
@@ -166,7 +166,7 @@ class WarmSandbox:
         return self.asking.result()
 
     async def end(self) -> None:
-        """Stop it, or what is left of it after a take-over."""
+        """Stop it, or its rest after a take-over."""
         try:
             await self.executor.stop()
         except Exception as error:
@@ -216,7 +216,7 @@ class WarmSandboxes:
             self._tending = asyncio.get_running_loop().call_later(_COURTESY_SECONDS, self._tend)
 
     def take(self, key: PoolKey) -> WarmSandbox | None:
-        """Take a sandbox of a key, if there is one. The caller has to :meth:`end` it."""
+        """Take a sandbox of a key, if one waits. The caller has to :meth:`end` it."""
         found = next((one for one in self.waiting if one.key == key), None)
         if found is not None:
             self._remove(found)
@@ -244,7 +244,7 @@ class WarmSandboxes:
     def put(self, key: PoolKey, executor: SandboxedCodeExecutor, born: float) -> None:
         """Keep the sandbox that an executor has just taken back."""
         self._starting[key] += 1
-        # never cancelled: there is something to end from the first moment on
+        # never cancelled: from the first moment on, a sandbox has to be ended
         self._begin(self._ends, self._keep(WarmSandbox(key, executor, born)))
 
     async def close(self) -> None:
@@ -292,7 +292,7 @@ class WarmSandboxes:
         return min(missing, key=lambda key: there[key] / self._wanted[key], default=None)
 
     def _has_room(self, key: PoolKey) -> bool:
-        """Whether code of one more sandbox may use all its memory, beside the sandboxes that wait."""
+        """Whether code of one more sandbox and of those that wait may use all their memory."""
         left = available()
         was_short, self._is_short = self._is_short, left is not None and left < key.memory_mib * MIB
         if self._is_short and not was_short:

@@ -100,7 +100,7 @@ def diagnose(
     elif exit_code == FILE_TOO_LARGE:
         cause = Cause.DISK
     elif exit_code == KILLED and oom_kills is None and Cause.MEMORY in limits:
-        # nobody counts, so it may have been the memory limit, or the code itself
+        # nothing counts, so it may have been the memory limit, or the code itself
         return (
             "What killed it is not known. It may have run into a limit of the sandbox: "
             f"{Cause.MEMORY} ({limits[Cause.MEMORY]})."
@@ -150,7 +150,7 @@ class Exit:
     code: int
     """Its exit code; 128 + n if signal n has ended it."""
     lost: str | None = None
-    """Why the sandbox itself is lost, or ``None`` if it goes on."""
+    """Why the sandbox itself is lost, or ``None`` if it lives."""
     oom_kills: int | None = None
     """How many processes the memory limit has killed since the process started; ``None`` if not known."""
     fork_failures: int = 0
@@ -223,7 +223,7 @@ class Sandbox(ABC):
 
     @property
     def image(self) -> str | None:
-        """The digest of its image, once it runs; ``None`` if it has no image, or nobody knows the digest."""
+        """The digest of its image, once it runs; ``None`` if it has no image, or an unknown digest."""
         return None
 
     @property
@@ -272,7 +272,7 @@ class Sandbox(ABC):
         """
 
     async def spawn_loaded(self) -> Process | None:
-        """Like :meth:`spawn`, with the program that was loaded ahead, which supervises; ``None`` if there is none now."""
+        """Like :meth:`spawn`, with the program that was loaded ahead, which supervises; ``None`` without one."""
         return None
 
     @property

@@ -121,7 +121,7 @@ def _is_orphaned(path: Path) -> bool:
 
 @contextmanager
 def _taken_over(directory: Path) -> Generator[bool]:
-    """Hold a directory, unless another process does. The value says whether it is held, so that nobody else uses it.
+    """Hold a directory, unless another process does. The value says whether it is held.
 
     The process id in its name is no sign: by now it may belong to another process, or it is from another namespace.
     """

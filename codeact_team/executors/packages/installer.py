@@ -149,7 +149,7 @@ def _arguments(
         "--python-platform": interpreter.platform,
         # nothing of a package is run
         "--only-binary": ":all:",
-        # what is in uv's cache may be changed by whoever can write there
+        # code or other users may be able to change uv's cache
         "--link-mode": "copy",
     }
     lines = requested.lines()

@@ -121,7 +121,7 @@ class Layer(BaseModel):
     Attributes:
         path: The directory.
         packages: Version by name.
-        interpreter: What they fit, in words.
+        interpreter: The Python that they fit, in words.
         size: In bytes.
         stamp: As of :func:`stamp_of`, when it was made.
     """
@@ -134,7 +134,7 @@ class Layer(BaseModel):
 
     @contextmanager
     def held(self) -> Generator[None]:
-        """A context in which nobody removes the layer. Raises a ``FileNotFoundError`` if somebody just has."""
+        """A context in which the layer cannot be removed. Raises a ``FileNotFoundError`` if it just was."""
         descriptor = os.open(self.path, trees.DIRECTORY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
@@ -157,7 +157,7 @@ class Layers:
         return [layer for name in names if (layer := self._load(name)) is not None]
 
     def interpreter(self, identity: str) -> PythonDescription | None:
-        """The kept description of a Python, if there is one."""
+        """The kept description of a Python, if any."""
         try:
             return PythonDescription.model_validate_json((self.root / "interpreters" / identity).read_bytes())
         except (OSError, ValidationError):
@@ -192,7 +192,7 @@ class Layers:
         request = self._request_path(requested, interpreter)
         if (layer := self._requested(request)) is not None:
             return layer
-        # two processes may make the same one; in this one, whoever comes second finds it
+        # two processes may make the same one; in this one, the second finds it
         async with _making:
             if (layer := self._requested(request)) is None:
                 layer = await self._make(requested, interpreter, compile_modules, report)
@@ -221,7 +221,7 @@ class Layers:
         try:
             if not lock(descriptor):
                 return False
-            # first the record, without which nobody finds it
+            # first the record, without which it is not found
             self._record_path(layer.path.name).unlink(missing_ok=True)
             self._manifest_path(layer.path.name).unlink(missing_ok=True)
             trees.remove(str(layer.path))
@@ -334,7 +334,7 @@ def _tidy(building: Path) -> None:
 
 
 def _make_readable(building: Path) -> None:
-    """Let every user read a layer, as code in a sandbox may be any user, and nobody write its files."""
+    """Let every user read a layer, as code in a sandbox may be any user, and no user write its files."""
     with trees.opened_own(building) as top:
         for directory in trees.walk(top):
             os.fchmod(directory.descriptor, 0o755)

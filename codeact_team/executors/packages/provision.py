@@ -140,7 +140,7 @@ class Provision:
         return self.layer is not None or not self._requested
 
     async def provide(self, report: Callable[[str], None]) -> Path | None:
-        """Get the packages, and hold their layer until :meth:`release`, so that nobody removes it. Returns its directory, if any.
+        """Get the packages, and hold their layer until :meth:`release`, so that it is not removed. Returns its directory, if any.
 
         ``report`` gets a line of progress now and then, if that takes its time.
 
@@ -166,7 +166,7 @@ class Provision:
     async def interpreter(self) -> PythonDescription:
         """The sandbox's Python. A temporary sandbox asks it once, and the cache directory keeps the answer.
 
-        Raises a ``SandboxError`` if there is none, or none that describes itself.
+        Raises a ``SandboxError`` without one that describes itself.
         """
         async with self._asking:
             if self._interpreter is None:

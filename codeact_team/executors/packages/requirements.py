@@ -1,7 +1,7 @@
 """The packages of a config, and the Python that they are for.
 
 Requirements files are read here, and uv gets the result, never the files: uv would build what a line such as
-``-e ./project`` names, and so run its code on this machine, even if it is told to build nothing.
+``-e ./project`` names, and so run its code on this machine, even with the option to build nothing.
 """
 
 from __future__ import annotations
@@ -232,8 +232,8 @@ def _option(line: str, file: Path, number: int) -> tuple[str, str]:
     try:
         return option, "".join(shlex.split(value)) if value else ""
     except ValueError as error:
-        told = cut(line, _MAX_SHOWN)
-        raise SettingError(f"packages_file: {file}:{number}: {told!r} cannot be read: {error}") from None
+        shown = cut(line, _MAX_SHOWN)
+        raise SettingError(f"packages_file: {file}:{number}: {shown!r} cannot be read: {error}") from None
 
 
 def _text(file: Path, most: int) -> str:
@@ -278,8 +278,8 @@ def _requirement(line: str, file: Path, number: int) -> str:
             raise InvalidRequirement(f"{cut(wrong, _MAX_SHOWN)!r} is no hash")
         return " ".join([str(parsed(wanted)), *(f"--hash={each}" for each in hashes)])
     except (InvalidRequirement, InvalidWheelFilename) as error:
-        why, told = str(error).partition("\n")[0], cut(wanted, _MAX_SHOWN)
-        raise SettingError(f"packages_file: {file}:{number}: {told!r} is no requirement: {why}") from None
+        why, shown = str(error).partition("\n")[0], cut(wanted, _MAX_SHOWN)
+        raise SettingError(f"packages_file: {file}:{number}: {shown!r} is no requirement: {why}") from None
 
 
 def parsed(requirement: str) -> Requirement:

@@ -32,7 +32,7 @@ _SYSTEM = tuple(
 
 
 def wide_directories(given: Mapping[str, HostDirectory]) -> Iterator[str]:
-    """The settings whose directory gives the code more than a workspace, and what it holds."""
+    """The settings whose directory gives the code more than a workspace, with a reason."""
     for field, value in given.items():
         if value is not None and (held := _held(resolved(value))):
             yield f"{field}: {value} (holds {held})"
@@ -116,7 +116,7 @@ class WorkspaceDirectory:
     def _make_named(self, directory: Path) -> None:
         with parent_of(directory) as (above, name):
             try:
-                # nobody else of this machine is to read what code leaves there
+                # other users must not read the files of the code
                 os.mkdir(name, 0o700, dir_fd=above)
             except FileExistsError:
                 return
@@ -194,7 +194,7 @@ class Quota:
         self.pause = _INTERVAL
 
     async def begin(self, directories: Sequence[Path]) -> None:
-        """Count what is there before the code. Idempotent. Raises a ``SandboxError`` if that is impossible."""
+        """Count the files before the code runs. Idempotent. Raises a ``SandboxError`` if that is impossible."""
         self._directories = directories
         if self._before is not None or (self._mib is None and self._files is None):
             return
@@ -216,7 +216,7 @@ class Quota:
         Args:
             home: The directory's path below the workspace, or nothing for the workspace itself. Forks in it do not count.
             copies: The number of copies.
-            replaced: The path of a directory whose content will be removed; ``None`` if there is none.
+            replaced: The path of a directory whose content will be removed; ``None`` for no directory.
         """
         return await to_the_end(asyncio.to_thread(self._exceeded_by_copies, home, copies, replaced))
 
@@ -286,7 +286,7 @@ def _count(directories: Sequence[Path]) -> _Usage:
 
 
 class _Usage:
-    """Counts what is in directories that hostile code may change meanwhile. Follows no links, leaves no file system.
+    """Counts the files in directories that hostile code may change meanwhile. Follows no links, leaves no file system.
 
     Attributes:
         size: Bytes on the disk.
@@ -305,7 +305,7 @@ class _Usage:
         self._linked: set[tuple[int, int]] = set()
 
     def add(self, directory: Path, leave_out: str = "") -> None:
-        """Count what is in a directory, if it exists, except paths below it that begin with ``leave_out``.
+        """Count the files in a directory, if it exists, except paths below it that begin with ``leave_out``.
 
         Raises an ``OSError`` if a directory of this user cannot be read, or was moved meanwhile.
         """

@@ -142,7 +142,7 @@ class WorkspaceFiles(ABC):
 
     @abstractmethod
     async def check(self, given: Sequence[Given]) -> None:
-        """Find out whether there is room for data, as far as that can be known before the sandbox starts.
+        """Check the names of the data, as far as the files are known before the sandbox starts.
 
         Raises a ``SettingError`` if something else has one of the names.
         """
@@ -225,7 +225,7 @@ class HostFiles(WorkspaceFiles):
                 size -= len(data)
                 if not size:
                     break
-                # to the end: nobody may close it meanwhile
+                # to the end: it must not be closed meanwhile
                 data = await to_the_end(asyncio.to_thread(os.read, file, min(size, _CHUNK)))
 
     async def read_all(self, wanted: Mapping[str, int], take: Callable[[str, bytes], None]) -> None:

@@ -52,7 +52,7 @@ def run_above(path: str) -> str | None:
 
 
 def _beginning(directory: int, name: str) -> bytes | None:
-    """The first bytes of a file; ``None`` if there is none, and nothing if it cannot be read."""
+    """The first bytes of a file; ``None`` without a file, and nothing if it cannot be read."""
     try:
         with opened_file(directory, name) as file:
             return os.pread(file, _BEGINNING, 0)
@@ -124,7 +124,7 @@ class GivenData:
         return self._found
 
     async def found(self) -> Sequence[Given]:
-        """Do :meth:`find` in a thread, unless there are no paths."""
+        """Do :meth:`find` in a thread, if it has paths."""
         return await asyncio.to_thread(self.find) if self._paths else ()
 
     def describe(self) -> Sequence[DataFile]:

@@ -7,15 +7,7 @@ import errno
 import os
 import stat
 import unicodedata
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Container,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -50,7 +42,7 @@ _OF_THE_NAME = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
 
 @dataclass
 class _Contents:
-    """The files that are there, and what they were like earlier."""
+    """The present files, and their earlier states."""
 
     files: WorkspaceFiles
     before: Snapshot
@@ -120,7 +112,7 @@ class SandboxWorkspace(Workspace):
             await files.check(given)
 
     async def begin(self, files: WorkspaceFiles, report: Callable[[str], None]) -> None:
-        """Copy the data to the files of the sandbox, which runs, and remember what is there. Idempotent.
+        """Copy the data to the files of the sandbox, which runs, and take a first snapshot. Idempotent.
 
         ``report`` gets a line about a copy that takes a while.
 
@@ -275,7 +267,7 @@ class SandboxWorkspace(Workspace):
             await files.put(given, replace=True)
 
     def _refuse_too_many_names(self, contents: Mapping[str, Path]) -> None:
-        """Refuse what would take more room than there is, as a file with several names comes back as several files."""
+        """Refuse contents that would exceed the room, as a file with several names comes back as several files."""
         sizes = {source: source.stat().st_blocks * _BLOCK for source in {*contents.values()}}
         again = sum(sizes[source] for source in contents.values()) - sum(sizes.values())
         if self._room is not None and again > self._room:
@@ -318,7 +310,7 @@ def _recorded(
 
 
 def _kept(path: str, source: Path, is_executable: bool) -> Given:
-    # a person may have led their runs elsewhere by a link
+    # the directory of the runs may be a link
     source = source.resolve()
     return Given(path, str(source), stat.S_IFREG | (0o755 if is_executable else 0o644), source.stat().st_size)
 

@@ -41,7 +41,7 @@ del begin
 while _main_thread.obey(): pass
 _loaded.run(_arguments)
 """
-"""What the template runs, and so what is on the stack of a program that is a fork of it."""
+"""The program of the template, and so the stack of a program that is a fork of it."""
 _SEND_TIMEOUT = 5.0
 """Seconds for a process to read a message, which takes it no time."""
 _START_TIMEOUT = 20.0
@@ -77,7 +77,7 @@ class _HostEnd(MessageSocket):
         await readable(self._own.fileno())
 
     async def finish(self) -> None:
-        """Let the process know that no more messages come, and wait until it has ended."""
+        """Close the stream to the process, and wait until it has ended."""
         # it may have ended already
         with suppress(OSError):
             self._own.shutdown(socket.SHUT_WR)
@@ -117,7 +117,7 @@ class _Template:
                 ],
                 stdin=self.end.theirs.fileno(),
                 pass_fds=[loading.fileno()],
-                # nobody reads it; a pipe, as programs in its forks will have
+                # it is not read; a pipe, as programs in its forks will have
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 # sandlock cannot be imported if a user has no home
@@ -207,7 +207,7 @@ class SupervisingProcess:
             self._template.end.send(Message.KILL_FORK, self._number)
 
     async def close(self) -> None:
-        """Let it end everything that it has started, and itself, and wait until everything is removed."""
+        """End it and everything that it has started, and wait until everything is removed."""
         try:
             async with asyncio.timeout(_STOP_TIMEOUT):
                 await self._end.finish()
@@ -308,7 +308,7 @@ class ConfinedProcess(Process):
                 await self._end.wait()
 
     def _read_now(self) -> bytes | None:
-        """Read what is available; ``None`` if there is nothing yet, ``b""`` if there will be nothing."""
+        """Read what is available; ``None`` if nothing has come yet, ``b""`` at the end."""
         if self._output not in self._open:
             return b""
         try:
@@ -325,7 +325,7 @@ class ConfinedProcess(Process):
                 except BlockingIOError:
                     await writable(self._stdin)
         except BrokenPipeError:
-            # nobody is left to read it
+            # the reader has ended
             return
 
     async def close_stdin(self) -> None:

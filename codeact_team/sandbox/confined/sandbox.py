@@ -93,7 +93,7 @@ def _probe_targets(*granted: Path | str) -> Generator[Path]:
 
 
 async def _read_probe(process: Process) -> frozenset[Enforced]:
-    """Run the probe as ``process``. Returns what it found to be enforced."""
+    """Run the probe as ``process``. Returns the enforced restrictions."""
     await process.write(_PROBE)
     await process.close_stdin()
     output = b""
@@ -178,7 +178,7 @@ class ConfinedSandbox(Sandbox):
         self._is_used = True
         """Whether programs have run since the start, other than the probe."""
         self.enforced: frozenset[Enforced] = frozenset()
-        """What is enforced, found by trial; empty before the first start."""
+        """The enforced restrictions, found by trial; empty before the first start."""
         self.ungrouped: Mapping[str, str] = {}
         """For each limit (memory, pids, cpu) that does not hold for all programs together, the reason."""
 

@@ -159,7 +159,7 @@ class Container:
             await self._order(b"KILL")
 
     async def kill_rest(self) -> None:
-        """Like :meth:`kill`, and make sure that all is gone. Raises a ``TimeoutError`` if something goes on."""
+        """Like :meth:`kill`, and make sure that all is gone. Raises a ``TimeoutError`` if something survives."""
         async with asyncio.timeout(_KILL_TIMEOUT):
             running = frozenset[str]()
             # a block can forge the answer, but not the engine's list; and each order makes the first process reap what has ended
@@ -190,7 +190,7 @@ class Container:
         remove(self.client, self._url, self.id, keep=self._keep)
 
     def discard(self) -> None:
-        """Remove it even if it had to be kept, because nobody knows of it. Blocks. A failure is logged."""
+        """Remove it even if it had to be kept, because no caller knows of it. Blocks. A failure is logged."""
         self.detach()
         remove(self.client, self._url, self.id, keep=False)
 
@@ -248,7 +248,7 @@ _GONE = "the container ended: it was killed or removed, or ran out of memory as 
 class DockerProcess(Process):
     """A program in a running container, over the engine's attached stream.
 
-    The shell around it writes ``mark`` when it has ended. Without a mark, there is no such shell. ``end_rest`` ends everything
+    The shell around it writes ``mark`` when it has ended. Without a mark, it runs without such a shell. ``end_rest`` ends everything
     that still runs in the container; its argument says whether something is known to run.
     """
 

@@ -85,7 +85,7 @@ def profile(architecture: str) -> str | None:
     It allows what the engines' default profiles allow to a container without capabilities, except calls that help attackers
     more than programs: io_uring, sockets of rare families, old calls with a history of holes, calls that inspect or change
     other processes, calls that use up resources of a whole user or machine, and 32-bit programs on 64-bit machines. It
-    also refuses modes that let a file run with its owner's rights. It lists what is allowed, as an engine ignores names that
+    also refuses modes that let a file run with its owner's rights. It lists the allowed calls, as an engine ignores names that
     it is too old to know, and so refuses those calls.
     """
     if architecture not in _ARCHITECTURES:

@@ -121,7 +121,7 @@ REQUEST_TIMEOUT = 60
 GREETING_TIMEOUT = 10
 """Seconds that it gets to answer with its version, which costs it nothing."""
 _UNDO_GRACE = 3.0
-"""Seconds that a cancelled caller waits for the removal of what it has requested."""
+"""Seconds that a cancelled caller waits for the removal of its request's result."""
 # the exceptions of requests are OSErrors
 _RAISED = (DockerException, StreamParseError, OSError, http.client.HTTPException, HTTPError, ValueError)
 
@@ -191,7 +191,7 @@ def at_engine(work: Callable[[Client, str], T]) -> T:
 
 def _newest_version(url: str) -> str:
     """The newest version of the API that the engine speaks."""
-    # docker's own way has the engine start programs, and leaves a socket open if nobody answers
+    # docker's own way has the engine start programs, and leaves a socket open without an answer
     with _dial(url, GREETING_TIMEOUT) as stream:
         version = _request(stream, "GET /_ping HTTP/1.1\r\nHost: docker\r\n\r\n").get("Api-Version", "")
     if not re.fullmatch(r"\d+\.\d+", version):

@@ -1,4 +1,4 @@
-"""Removes what killed processes have left at an engine, and notes what is about to start, so that nothing is left unknown.
+"""Removes what killed processes have left at an engine, and notes each start, so that nothing is left unknown.
 
 A container ends with its process once it has started, and not before that. So containers that are about to start are noted:
 if their process is killed meanwhile, the next run removes them.

@@ -175,7 +175,7 @@ class DockerSandbox(Sandbox):
         return process
 
     async def spawn_beside(self, argv: Sequence[str]) -> Process:
-        """Start a program of ours beside the running one. How it ends is not known, so do not call ``wait``."""
+        """Start a program of ours beside the running one. Its end is not known, so do not call ``wait``."""
         return await self._run(argv, {}, None)
 
     async def _run(

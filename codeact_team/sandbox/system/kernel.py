@@ -163,7 +163,7 @@ ABI_OF_MOVES, ABI_OF_SCOPES = 2, 6
 
 
 def landlock_abi() -> int:
-    """The version of Landlock in this kernel; less than 1 if there is none."""
+    """The version of Landlock in this kernel; less than 1 without Landlock."""
     return syscall(_CREATE_RULESET, 0, 0, _VERSION)
 
 
@@ -173,7 +173,7 @@ def make_ruleset(files: int, *, tcp: int = 0, scopes: int = 0) -> int:
     Args:
         files: Rights over files to handle.
         tcp: Rights over TCP to handle. Version 4 or newer.
-        scopes: What is refused without exception. Version 6 or newer.
+        scopes: Refused without exception. Version 6 or newer.
 
     Raises:
         OSError: If this kernel does not know all of that.

@@ -83,7 +83,7 @@ class ProcessTree:
     def add(self, pid: int) -> None:
         """Track a child that was just started."""
         self._running.add(pid)
-        # the status of an earlier process with that id, which nobody has asked for
+        # the status of an earlier process with that id, which was never asked for
         self._ended.pop(pid, None)
 
     def adopt(self, pid: int) -> bool:
@@ -193,7 +193,7 @@ class ProcessTree:
         for _ in range(_ROUNDS_OF_STOPS):
             before = len(stopped)
             for process in self._alive():
-                # it takes a moment to die, and a sandbox may not show what is dead
+                # it takes a moment to die, and a sandbox may not show the dead
                 dying = process.started == _LONG_AFTER and process.pid in killed
                 if process.pid not in stopped and not dying and chosen(process):
                     # at once: each one that runs on takes time from this process
@@ -252,7 +252,7 @@ def notice_ended_children() -> tuple[int, int]:
 
 
 def drain(fd: int) -> None:
-    """Discard what is in a non-blocking pipe."""
+    """Empty a non-blocking pipe."""
     with suppress(BlockingIOError):
         while os.read(fd, 4096):
             pass
@@ -284,7 +284,7 @@ def _all_children() -> dict[int, list[int]]:
 
 
 def _process_info(pid: int, ancestor: int) -> ProcessInfo | None:
-    """What is known of a process; ``None`` if it is dead."""
+    """The known facts of a process; ``None`` if it is dead."""
     try:
         fields = _stat_fields(pid)
     except (FileNotFoundError, ProcessLookupError):

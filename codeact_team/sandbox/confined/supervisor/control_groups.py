@@ -1,7 +1,7 @@
 """Creates the control group of everything that runs in a sandbox, if this process may. Linux only.
 
 Of version 1, it is a directory below the group of this process for each controller. Of version 2, whose groups contain
-either processes or groups, it is one directory beside the group of this process.
+either processes or groups, it is one directory next to the group of this process.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class ControlGroup:
     def remove(self) -> None:
         """Remove the group, which must not contain processes any more."""
         for group in self._groups:
-            # what is left is removed when another group is created beside it
+            # the creation of the next group removes it
             with suppress(OSError):
                 os.rmdir(group.directory)
 

@@ -1,6 +1,6 @@
 """Isolates the supervising process, and all that it will start: namespaces, mounts, rights, Landlock and system calls.
 
-A program sees a root of its own, with nothing but what is named. What is not there can be neither read nor listed, and no
+A program sees a root of its own, with nothing but the named paths. Others can be neither read nor listed, and no
 socket there can be reached, which Landlock does not refuse. Linux only.
 """
 
@@ -35,7 +35,7 @@ _SHARED_MEMORY_MIB = 64
 _ROOT_MIB = 1
 """The size of the root itself, which contains directories and links."""
 _MOST_FILES = 1 << 16
-"""The most files of a file system in memory: each takes memory beside its content."""
+"""The most files of a file system in memory: each takes memory besides its content."""
 _MOST_LINKS = 40
 """The most links that the kernel follows on the way to a file."""
 _PROC = "/proc"
@@ -112,7 +112,7 @@ def drop_privileges() -> None:
 def allow_only(readable: Sequence[str], writable: Sequence[str]) -> None:
     """Restrict this process, and all that it starts, to these paths, by Landlock. They cannot signal other processes either.
 
-    What is readable may be executed, and what is writable may be read.
+    Readable files may be executed, and writable ones may be read.
 
     Raises:
         OSError: If the kernel cannot do that.

@@ -211,7 +211,7 @@ def _harden(
     isolation.drop_privileges()
     # it ends with its parent; a change of privileges would undo this
     kernel.checked(kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL))
-    # late, so that what this process has used until now does not count
+    # late, so that the memory of this process until now does not count
     group.enter()
     rules, start = _confinement(settings, group, capabilities, main_thread)
     reasons = {
@@ -309,6 +309,6 @@ def supervise(
 
 
 def refuse(messages: MessageSocket, reason: OSError) -> None:
-    """Tell the host why there is no supervising process."""
+    """Report to the host why the supervising process cannot start."""
     with suppress(OSError):
         messages.send(Message.FAILED, str(reason))

@@ -234,7 +234,7 @@ def serve(main_thread: MainThread, program: LoadedProgram | None, arguments: Seq
     The ``arguments`` are the directory to import sandlock from, if it is installed.
     """
     for number in (signal.SIGINT, signal.SIGXFSZ):
-        # programs inherit what is ignored
+        # programs inherit ignored signals
         signal.signal(number, signal.SIG_DFL)
     control = socket.socket(fileno=os.dup(0))
     if sys.platform == "linux":
