@@ -10,7 +10,7 @@ from string import Template
 from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
 from autogen_core import Component
-from autogen_core.code_executor import CodeBlock, FunctionWithRequirements, FunctionWithRequirementsStr
+from autogen_core.code_executor import FunctionWithRequirements, FunctionWithRequirementsStr
 from pydantic import Field, field_validator, model_validator
 
 from codeact_team.core.autogen_internals import build_python_functions_file, to_stub
@@ -52,9 +52,9 @@ def installation(functions: Sequence[Function], module: str) -> Iterator[Setup]:
             f"Pip install failed. The functions need {', '.join(packages)}: use an image that has them, or a network "
             "that reaches an index. "
         )
-        yield Setup(CodeBlock(code=command, language="sh"), failure)
+        yield Setup("sh", command, failure)
     source = f"# filename: {module}.py\n{build_python_functions_file(functions)}"
-    yield Setup(CodeBlock(code=source, language="python"), "Functions failed to load: ")
+    yield Setup("python", source, "Functions failed to load: ")
 
 
 class DockerExecutorConfig(DockerSandboxConfig, ExecutorConfig):

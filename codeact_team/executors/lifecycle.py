@@ -106,8 +106,6 @@ class Generation:
 
 logger = logging.getLogger(__name__)
 
-RESTARTED = "it was restarted"
-
 
 _OF_MODULES = ("", ".py", ".pyc", ".so")
 """Endings of files that the import of a module may read, such as matplotlibrc."""
@@ -237,7 +235,7 @@ class Lifecycle:
         async with self._turns:
             if self.environment.sandbox is None or self.runner.interpreter is None:
                 return
-            self.lose(RESTARTED)
+            self.lose("it was restarted")
             await self.runner.renew(self.environment, in_use=in_use)
             if not (in_use and self.environment.running):
                 await self._open()

@@ -258,7 +258,8 @@ class BlockEnd:
 class Setup:
     """A block that runs in each new generation before all others."""
 
-    block: CodeBlock
+    language: str
+    code: str
     failure: str
     """The text before its output if it fails."""
     may_read_data: bool = True
@@ -317,7 +318,7 @@ class CodeRunner(ABC, Generic[Program]):
 
     def read_setup(self, setup: Setup) -> Program:
         """The program for a piece of the setup."""
-        return self.read(setup.block)
+        return self.read(CodeBlock(setup.code, setup.language))
 
     @abstractmethod
     async def run(
@@ -339,7 +340,6 @@ AnyRunner: TypeAlias = CodeRunner[Any]
 
 TIMEOUT_EXIT_CODE = 124
 """What the ``timeout`` command exits with, and AutoGen's executors report."""
-CANCELLED_EXIT_CODE = 1
 
 
 @dataclass(slots=True)
@@ -369,7 +369,7 @@ def judge(
         words = f"Timeout: stopped after {timeout} s, the limit that `timeout` sets."
         return BlockResult(TIMEOUT_EXIT_CODE, Outcome.TIMED_OUT, f"time (timeout: {timeout})", words)
     if call.stop.cancelled():
-        return BlockResult(CANCELLED_EXIT_CODE, Outcome.CANCELLED, remark="Code execution was cancelled.")
+        return BlockResult(1, Outcome.CANCELLED, remark="Code execution was cancelled.")
     if ending.lost is not None:
         return BlockResult(ending.code, Outcome.LOST)
     if ending.code == 0:

@@ -94,7 +94,7 @@ class LivingInterpreter(CodeRunner[tuple[str, str]]):
     def add_setup(self, code: str, *, may_read_data: bool = True) -> None:
         """Run ``code`` in each fresh interpreter. The same code is added once."""
         failure = f"the setup of the interpreter failed:\n{code}\n"
-        setup = Setup(CodeBlock(code, "python"), failure, may_read_data=may_read_data)
+        setup = Setup("python", code, failure, may_read_data)
         if code.strip() and setup not in self.setup:
             self.setup.append(setup)
 
@@ -161,7 +161,7 @@ class LivingInterpreter(CodeRunner[tuple[str, str]]):
         return language, block.code
 
     def read_setup(self, setup: Setup) -> tuple[str, str]:
-        return "setup", setup.block.code
+        return "setup", setup.code
 
     async def run(
         self,

@@ -70,11 +70,10 @@ class PoolKey:
     make: type[SandboxedCodeExecutor]
     settings: str = field(repr=False)
     """All settings but the data, as JSON."""
-    code: tuple[tuple[str, str], ...] = field(repr=False)
-    """The pieces of the setup that have run: language and code."""
+    setup: tuple[Setup, ...] = field(repr=False)
+    """The pieces of the setup that have run."""
     directory: str
     """The current directory, for relative paths."""
-    setup: tuple[Setup, ...] = field(compare=False, repr=False)
     memory_mib: int = field(compare=False)
     """Memory that the code may use."""
 
@@ -84,13 +83,11 @@ class PoolKey:
         if (reason := why_not_ahead(executor)) is not None:
             raise SettingError(reason)
         life = executor.life
-        setup = tuple(life.early_setup)
         return cls(
             make=type(executor),
             settings=life.settings,
-            code=tuple((each.block.language, each.block.code) for each in setup),
+            setup=tuple(life.early_setup),
             directory=os.getcwd(),
-            setup=setup,
             memory_mib=life.environment.memory_mib,
         )
 

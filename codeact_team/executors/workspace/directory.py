@@ -167,8 +167,8 @@ _PAUSE_PER_COUNT = 20
 """seconds between two counts for each second that one takes."""
 _SHORT_INTERVAL = 0.1
 """Seconds between two counts while the quota is exceeded."""
-_BLOCK = 512
-"""Bytes, whatever the file system."""
+STATUS_BLOCK = 512
+"""Bytes of a block in the status of a file, whatever the file system."""
 _SLACK = 1 * MIB, 16
 """Bytes and files that code may add while the quota is exceeded: to remove files may need some."""
 
@@ -331,7 +331,7 @@ class _Usage:
         self.closed.add((status.st_dev, status.st_ino))
 
     def _add_entry(self, directory: Visited, name: str, status: os.stat_result) -> None:
-        size = status.st_blocks * _BLOCK
+        size = status.st_blocks * STATUS_BLOCK
         if stat.S_ISDIR(status.st_mode):
             directory.enter(name, status)
         elif status.st_nlink > 1:

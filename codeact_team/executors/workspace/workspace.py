@@ -27,13 +27,12 @@ from codeact_team.core.files import opened
 from codeact_team.core.sandbox_description import DataFile
 from codeact_team.core.visibility import readable
 from codeact_team.errors import SandboxError, SettingError
+from codeact_team.executors.workspace.directory import STATUS_BLOCK
 from codeact_team.executors.workspace.files import FileState, Snapshot, WorkspaceFiles, compare
 from codeact_team.executors.workspace.given import Given, GivenData
 from codeact_team.session.host import Session
 from codeact_team.session.protocol import KEPT_APART, MAX_FILE_BYTES, MIB
 
-_BLOCK = 512
-"""Bytes, whatever the file system."""
 _LONG = 64 * MIB
 """Bytes that take a while to copy. The content of a longer file is not recorded."""
 _OF_THE_NAME = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
@@ -268,7 +267,7 @@ class SandboxWorkspace(Workspace):
 
     def _refuse_too_many_names(self, contents: Mapping[str, Path]) -> None:
         """Refuse contents that would exceed the room, as a file with several names comes back as several files."""
-        sizes = {source: source.stat().st_blocks * _BLOCK for source in {*contents.values()}}
+        sizes = {source: source.stat().st_blocks * STATUS_BLOCK for source in {*contents.values()}}
         again = sum(sizes[source] for source in contents.values()) - sum(sizes.values())
         if self._room is not None and again > self._room:
             raise SandboxError(
