@@ -79,8 +79,7 @@ def is_python(command: Sequence[str]) -> bool:
 def file_of(block: CodeBlock) -> str:
     """The path of a block's file in the workspace: by its ``# filename:`` comment, else by its content.
 
-    Raises:
-        BlockError: If the comment names a path outside the workspace, or no usable path.
+    Raises a :class:`BlockError` if the comment names a path outside the workspace, or no usable path.
     """
     if (match := _FILENAME.match(block.code)) is None:
         digest = hashlib.sha256(block.code.encode(errors="surrogatepass")).hexdigest()

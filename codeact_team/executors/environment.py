@@ -137,9 +137,7 @@ class Environment(ABC):
     async def prepare(self, report: Callable[[str], None]) -> None:
         """Get the packages before the start. ``report`` gets a line of progress now and then, if that takes its time.
 
-        Raises:
-            SettingError: If data cannot be given.
-            SandboxError: If the packages cannot be had.
+        Raises a ``SettingError`` if data cannot be given, and a ``SandboxError`` if the packages cannot be had.
         """
         # only such a workspace can have files already
         is_made = self._settings.work_dir is not None

@@ -80,12 +80,7 @@ def diagnose(
 ) -> str | None:
     """Name the limit that a failed program ran into, in a sentence, which says so if that is a guess.
 
-    Args:
-        limits: The limits in force.
-        exit_code: The program's exit code.
-        output: The end of its output. Hostile data, which can only make the answer wrong.
-        oom_kills: How many processes the memory limit has killed; ``None`` if not known.
-        fork_failures: How many new processes the process limit has refused.
+    Its ``output`` is hostile data, which can only make the answer wrong. The other counts are those of :class:`Exit`.
     """
     if exit_code == 0:
         return None

@@ -178,16 +178,9 @@ class Layers:
         compile_modules: Compile,
         report: Callable[[str], None],
     ) -> Layer:
-        """Find or make the layer with the packages. It is not checked against its manifest.
+        """Find or make the layer with the packages for a Python. It is not checked against its manifest.
 
-        Args:
-            requested: The packages.
-            interpreter: The Python that they have to fit.
-            compile_modules: Compiles them.
-            report: Gets a line of progress now and then.
-
-        Raises:
-            SandboxError: If they cannot be had.
+        ``report`` gets a line of progress now and then. Raises a ``SandboxError`` if the packages cannot be had.
         """
         request = self._request_path(requested, interpreter)
         if (layer := self._requested(request)) is not None:

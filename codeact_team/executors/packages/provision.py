@@ -30,15 +30,10 @@ _LENGTH = 4
 
 
 async def compile_modules(sandbox: Sandbox, directory: Path, cache_tag: str) -> None:
-    """Compile modules in a running sandbox, and store the result where Python looks for it.
+    """Compile the modules of packages in a running sandbox, and store the result where Python looks for it.
 
-    Args:
-        sandbox: The sandbox.
-        directory: The packages: files and directories only.
-        cache_tag: The name of the sandbox's Python in names of files, such as ``cpython-311``.
-
-    Raises:
-        SandboxError: If the sandbox does not compile them.
+    ``cache_tag`` is the name of the sandbox's Python in names of files, such as ``cpython-311``. Raises a ``SandboxError`` if the
+    sandbox does not compile them.
     """
     modules = [directory / path for path, _ in files_in(directory) if path.endswith(".py")]
     program = (resources.files(__name__.rpartition(".")[0]) / "inside" / "compile.py").read_text()
@@ -94,16 +89,13 @@ _NO_WORKSPACE = Path(os.devnull)
 
 
 class Provision:
-    """Packages for the sandboxes of one executor.
+    """Packages for the sandboxes of one executor. The present ``layer`` has them, until it is released.
 
     Args:
         requested: The packages.
         make_sandbox: Makes a sandbox without packages, which may use the given directory as its workspace.
         layers: The layers of the user.
         writable: Directories that code can write to, in the sandbox that gets the packages.
-
-    Attributes:
-        layer: The layer with the packages, until it is released.
     """
 
     def __init__(
@@ -142,10 +134,8 @@ class Provision:
     async def provide(self, report: Callable[[str], None]) -> Path | None:
         """Get the packages, and hold their layer until :meth:`release`, so that it is not removed. Returns its directory, if any.
 
-        ``report`` gets a line of progress now and then, if that takes its time.
-
-        Raises:
-            SandboxError: If the packages cannot be had, or the sandbox has no Python that they can be chosen for.
+        ``report`` gets a line of progress now and then. Raises a ``SandboxError`` if the packages cannot be had, or the sandbox has no
+        Python that they can be chosen for.
         """
         if not self.is_provided:
             self._refuse_what_code_could_change()

@@ -292,14 +292,9 @@ def parsed(requirement: str) -> Requirement:
 
 @dataclass(frozen=True)
 class Requested:
-    """Packages, as ``packages`` and ``packages_file`` of a config name them.
+    """Packages, as ``packages`` (such as ``matplotlib>=3.8``) and ``packages_file`` of a config name them.
 
-    Args:
-        requirements: One by one, such as ``matplotlib>=3.8``.
-        file: A requirements file, or a lock (``pylock.toml``).
-
-    Raises:
-        SettingError: If a requirement is invalid, or the file cannot be read.
+    Raises a ``SettingError`` if a requirement is invalid, or the file, a requirements file or a lock, cannot be read.
     """
 
     requirements: Sequence[str] = ()

@@ -50,9 +50,7 @@ def _held(directory: Path) -> str | None:
 class WorkspaceDirectory:
     """Makes the directory when it is needed, and removes it afterwards if it is temporary.
 
-    Args:
-        work_dir: The user's directory; ``None`` for a temporary one.
-        owner: The user to own a directory that root makes; ``None`` for root.
+    Without a ``work_dir`` it is temporary. If root makes it, it belongs to the user ``owner``, by default root.
     """
 
     def __init__(self, work_dir: HostDirectory, *, owner: int | None = None) -> None:
@@ -211,12 +209,9 @@ class Quota:
         return await to_the_end(asyncio.to_thread(self._check))
 
     async def exceeded_by_copies(self, home: str, copies: int, *, replaced: str | None = None) -> str | None:
-        """The setting that copies of a directory would exceed, with its value.
+        """The setting that copies of the directory ``home`` below the workspace would exceed, with its value.
 
-        Args:
-            home: The directory's path below the workspace, or nothing for the workspace itself. Forks in it do not count.
-            copies: The number of copies.
-            replaced: The path of a directory whose content will be removed; ``None`` for no directory.
+        Forks below ``home`` do not count, nor does the content of the directory ``replaced``, which will be removed.
         """
         return await to_the_end(asyncio.to_thread(self._exceeded_by_copies, home, copies, replaced))
 

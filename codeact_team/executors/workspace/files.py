@@ -149,13 +149,9 @@ class WorkspaceFiles(ABC):
 
     @abstractmethod
     async def put(self, given: Sequence[Given], *, replace: bool = False) -> None:
-        """Copy data into the workspace.
+        """Copy data into the workspace; to ``replace`` whatever has the names, missing directories are made, too.
 
-        If it is to ``replace`` whatever has the names, missing directories are made, too.
-
-        Raises:
-            SettingError: If something else has one of the names.
-            SandboxError: If it cannot be copied.
+        Raises a ``SettingError`` if something else has one of the names, and a ``SandboxError`` if it cannot be copied.
         """
 
     @abstractmethod

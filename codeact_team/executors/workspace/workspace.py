@@ -95,9 +95,7 @@ class SandboxWorkspace(Workspace):
     ) -> None:
         """Put, get and list files by a session, which may have rights and directories of its own.
 
-        Args:
-            session: Starts the session unless it runs.
-            remove_at_end: Removes a file when the executor stops.
+        ``session`` starts it unless it runs; ``remove_at_end`` removes a file when the executor stops.
         """
         self._session, self._remove_at_end = session, remove_at_end
 
@@ -113,11 +111,8 @@ class SandboxWorkspace(Workspace):
     async def begin(self, files: WorkspaceFiles, report: Callable[[str], None]) -> None:
         """Copy the data to the files of the sandbox, which runs, and take a first snapshot. Idempotent.
 
-        ``report`` gets a line about a copy that takes a while.
-
-        Raises:
-            SettingError: If a file cannot be given.
-            SandboxError: If it cannot be copied.
+        ``report`` gets a line about a copy that takes a while. Raises a ``SettingError`` if a file cannot be given, and a
+        ``SandboxError`` if it cannot be copied.
         """
         if self._contents is not None:
             return

@@ -170,13 +170,8 @@ def landlock_abi() -> int:
 def make_ruleset(files: int, *, tcp: int = 0, scopes: int = 0) -> int:
     """Create a ruleset, which refuses the handled rights unless a rule allows them. Returns its descriptor.
 
-    Args:
-        files: Rights over files to handle.
-        tcp: Rights over TCP to handle. Version 4 or newer.
-        scopes: Refused without exception. Version 6 or newer.
-
-    Raises:
-        OSError: If this kernel does not know all of that.
+    Rights over TCP need version 4, and ``scopes``, which no rule can allow, version 6. Raises an ``OSError`` if this kernel does not
+    know all of that.
     """
     attributes = struct.pack("=QQQ", files, tcp, scopes)
     size = len(attributes) if scopes else 16 if tcp else 8

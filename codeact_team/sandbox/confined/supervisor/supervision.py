@@ -282,15 +282,10 @@ def supervise(
     host: int | None,
     birth: int,
 ) -> None:
-    """Harden this process, and start a thread that serves the host, in this process or in a child.
+    """Harden this process, and start a thread that serves the host by a socket, in this process or in a child.
 
-    Args:
-        control: The socket to the host.
-        settings: How the code is confined.
-        capabilities: What can confine it on this machine.
-        main_thread: Forks on behalf of the thread.
-        host: A descriptor that becomes readable when the host's process ends, if there can be one.
-        birth: A pipe that gets the id of the process that serves, and is closed then.
+    ``host`` becomes readable when the host's process ends, if there can be such a descriptor. ``birth`` is a pipe that gets the id
+    of the process that serves, and is closed then.
     """
     messages = MessageSocket(control)
     try:
