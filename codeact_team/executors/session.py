@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import dataclass
 from typing import Any
 
 from autogen_core import CancellationToken
@@ -224,13 +225,13 @@ def _later(names: list[BoundName], report: Report) -> list[BoundName]:
     return list(bound.values())
 
 
+@dataclass(frozen=True, eq=False)
 class SessionCheckpoint(Checkpoint):
     """A fork of a session of the executor ``of``, in which nothing runs."""
 
-    def __init__(self, session: Session, generation: Generation, of: InterpreterCodeExecutor) -> None:
-        self.session = session
-        self.generation = generation
-        self.of = of
+    session: Session
+    generation: Generation
+    of: InterpreterCodeExecutor
 
     async def aclose(self) -> None:
         await self.session.aclose()
@@ -314,7 +315,7 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
     async def _copies_of(
         self, session: Session, count: int, *, replaced: Session | None = None
     ) -> Sequence[Session]:
-        """Fork a session ``count`` times, without the files of the session that a copy is to replace.
+        """Fork a session ``count`` times. The files of a session that will be ``replaced`` by the copy do not count.
 
         Raises:
             SettingError: If ``count`` is out of range.
