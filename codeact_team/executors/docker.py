@@ -75,10 +75,14 @@ class DockerExecutorConfig(DockerSandboxConfig, ExecutorConfig):
 class DockerEnvironment(Environment):
     """A container. Its workspace is a directory of this machine, or in the container."""
 
+    _config: DockerExecutorConfig
+
     def __init__(self, config: DockerExecutorConfig) -> None:
-        self._config = config
-        self._is_inside = config.workspace == "container"
         super().__init__(config, owner=NOBODY)
+
+    @property
+    def _is_inside(self) -> bool:
+        return self._config.workspace == "container"
 
     @property
     def relaxations(self) -> Sequence[str]:
@@ -191,6 +195,7 @@ class DockerCommandLineCodeExecutor(SandboxedCodeExecutor, Component[DockerComma
 
     component_config_schema = DockerCommandLineCodeExecutorConfig
     component_provider_override = "codeact_team.DockerCommandLineCodeExecutor"
+    _environment: DockerEnvironment
 
     SUPPORTED_LANGUAGES: ClassVar[list[str]] = list(DEFAULT_LANGUAGES)
     FUNCTION_PROMPT_TEMPLATE: ClassVar[str] = (
@@ -206,15 +211,14 @@ class DockerCommandLineCodeExecutor(SandboxedCodeExecutor, Component[DockerComma
             )
         self._functions = config.functions
         self._functions_module = config.functions_module
-        self._docker = DockerEnvironment(config)
         runner = ProcessPerBlock(config)
         runner.setup += installation(config.functions, config.functions_module)
-        super().__init__(config, self._docker, runner)
+        super().__init__(config, DockerEnvironment(config), runner)
 
     @property
     def bind_dir(self) -> Path:
         """The workspace's directory as the engine names it."""
-        return self._docker.bind_dir
+        return self._environment.bind_dir
 
     @property
     def functions(self) -> Sequence[Function]:
@@ -261,13 +265,13 @@ class DockerSessionCodeExecutor(InterpreterCodeExecutor, Component[DockerSession
 
     component_config_schema = DockerSessionCodeExecutorConfig
     component_provider_override = "codeact_team.DockerSessionCodeExecutor"
+    _environment: DockerEnvironment
 
     @takes_settings(DockerSessionCodeExecutorConfig)
     def __init__(self, config: DockerSessionCodeExecutorConfig) -> None:
-        self._docker = DockerEnvironment(config)
-        super().__init__(config, self._docker)
+        super().__init__(config, DockerEnvironment(config))
 
     @property
     def bind_dir(self) -> Path:
         """The workspace's directory as the engine names it."""
-        return self._docker.bind_dir
+        return self._environment.bind_dir

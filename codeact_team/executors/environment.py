@@ -45,7 +45,7 @@ class Environment(ABC):
     """
 
     def __init__(self, config: ExecutorConfig, *, owner: int | None = None) -> None:
-        self._settings = config
+        self._config = config
         self.turns = Turns()
         self.sandbox: Sandbox | None = None
         self.directory = WorkspaceDirectory(config.work_dir, owner=owner)
@@ -64,13 +64,13 @@ class Environment(ABC):
     @property
     def relaxations(self) -> Sequence[str]:
         """The settings that are weaker than the default, in words."""
-        quota = above_default(self._settings, "workspace_mib", "workspace_files")
-        return [*quota, *wide_directories({"work_dir": self._settings.work_dir})]
+        quota = above_default(self._config, "workspace_mib", "workspace_files")
+        return [*quota, *wide_directories({"work_dir": self._config.work_dir})]
 
     @property
     def writable(self) -> Sequence[Path]:
         """The user's directories that the code can write to."""
-        work_dir = self._settings.work_dir
+        work_dir = self._config.work_dir
         return [] if work_dir is None else [Path(work_dir)]
 
     @property
@@ -92,7 +92,7 @@ class Environment(ABC):
 
     def _room(self) -> tuple[int | None, str]:
         """How many MiB of data the workspace has room for, and the setting that says so."""
-        return self._settings.workspace_mib, "workspace_mib"
+        return self._config.workspace_mib, "workspace_mib"
 
     def _files(self) -> WorkspaceFiles:
         """The files of the workspace of the sandbox, which runs."""
@@ -104,8 +104,8 @@ class Environment(ABC):
 
     def location(self) -> tuple[Path | None, bool]:
         """The directory of this machine that is the workspace, once it exists, and whether it stays at the end."""
-        if self._settings.work_dir is not None:
-            return resolved(self._settings.work_dir), True
+        if self._config.work_dir is not None:
+            return resolved(self._config.work_dir), True
         return self.directory.path if self.sandbox is not None else None, False
 
     @property
@@ -126,7 +126,7 @@ class Environment(ABC):
     @property
     def bound_to(self) -> str | None:
         """The setting, with its value, that rules out a sandbox started ahead; ``None`` without one."""
-        work_dir = self._settings.work_dir
+        work_dir = self._config.work_dir
         return None if work_dir is None else f"work_dir: {work_dir}"
 
     @property
@@ -140,14 +140,14 @@ class Environment(ABC):
         Raises a ``SettingError`` if data cannot be given, and a ``SandboxError`` if the packages cannot be had.
         """
         # only such a workspace can have files already
-        is_made = self._settings.work_dir is not None
+        is_made = self._config.work_dir is not None
         await self.workspace.check(self._host_files() if is_made else None)
         await self.packages.provide(report)
 
     async def describe(self, *, lives_on: bool) -> SandboxDescription:
         """Describe the sandbox, which need not run. It is asked once until it is stopped. Raises a ``SettingError`` for bad data."""
         if self._described is None:
-            looks = self._settings.data or self._settings.work_dir is not None
+            looks = self._config.data or self._config.work_dir is not None
             files = await asyncio.to_thread(self._files_at_first) if looks else ()
             self._described = await self._python(), files
         python, files = self._described
@@ -157,7 +157,7 @@ class Environment(ABC):
             python=None if python is None else python.name,
             packages={**_ranked(tuple(self.packages.versions.items()), own)},
             has_network=self.has_network,
-            block_seconds=self._settings.timeout,
+            block_seconds=self._config.timeout,
             memory_mib=self.memory_mib,
             files=files[:_MAX_SEEN_FILES],
             omitted_files=None if len(files) > _MAX_SEEN_FILES else 0,
@@ -174,7 +174,7 @@ class Environment(ABC):
         """The files of the workspace at the start, data first."""
         data = self.workspace.data()
         paths = {file.path for file in data}
-        work_dir = self._settings.work_dir
+        work_dir = self._config.work_dir
         there = () if work_dir is None else _files_in(Path(work_dir))
         return [*data, *(file for file in there if file.path not in paths)]
 
@@ -185,7 +185,7 @@ class Environment(ABC):
         """
         self.sandbox, other.sandbox = other.sandbox, None
         self.directory, other.directory = other.directory, self.directory
-        if not self._settings.data:
+        if not self._config.data:
             # else the data has to be put there first, and changes are those since then
             self.workspace.take_over(other.workspace)
             self.quota, other.quota = other.quota, self.quota
@@ -226,7 +226,7 @@ class Environment(ABC):
             await self.directory.remove()
 
     def _new_quota(self) -> Quota:
-        return Quota(self._settings.workspace_mib, self._settings.workspace_files)
+        return Quota(self._config.workspace_mib, self._config.workspace_files)
 
 
 _Packages = tuple[tuple[str, str], ...]
