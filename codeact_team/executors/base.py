@@ -37,7 +37,7 @@ from codeact_team.sandbox.base import KILLED, STOPPED, UNCLEARED, Exit
 class SandboxedCodeExecutor(StreamingCodeExecutor):
     """Runs code blocks in a sandbox that starts on first use.
 
-    Concurrent calls queue, in the order of ``turns``: once processes have forked, nothing tells the calls in one sandbox apart.
+    Concurrent calls queue by ``turns``: once processes have forked, nothing tells the calls in one sandbox apart.
     """
 
     component_config_schema: type[Any]

@@ -145,7 +145,7 @@ class Environment(ABC):
         await self.packages.provide(report)
 
     async def describe(self, *, lives_on: bool) -> SandboxDescription:
-        """Describe the sandbox, which need not run. It is asked once until it is stopped. Raises a ``SettingError`` for bad data."""
+        """Describe the sandbox, which need not run. It is asked once until it is stopped. Raises a ``SettingError``."""
         if self._described is None:
             looks = self._config.data or self._config.work_dir is not None
             files = await asyncio.to_thread(self._files_at_first) if looks else ()

@@ -156,7 +156,10 @@ class Lifecycle:
         return any(last is self.generation and user is not self._owner for user, last in self._last.items())
 
     def note(self, user: object) -> tuple[bool, str | None]:
-        """Note that code of a user runs now. Returns whether it is the first since the last loss, and its unreported reason."""
+        """Note that code of a user runs now.
+
+        Returns whether it is the first in this generation, and why the generation of the user's last code was lost, if it was.
+        """
         last = self._last.get(user)
         if last is self.generation:
             return False, None

@@ -123,7 +123,7 @@ async def first(
     *,
     undo: Callable[[T], Awaitable[None]] | None = None,
 ) -> T | None:
-    """Await ``work`` until ``stop`` is done, or the deadline of the loop's clock has passed; then cancel it, and return ``None``.
+    """Await ``work`` until ``stop`` is done, or the deadline of the loop's clock has passed. Then cancel it: ``None``.
 
     ``undo`` is called with a result that the caller cannot get, being cancelled just when it comes.
     """

@@ -30,7 +30,10 @@ _GIVEN_BACK = re.compile(r"^(?:total_)?inactive_file (\d+)", re.MULTILINE)
 
 
 def available(root: Path = Path("/")) -> int | None:
-    """Bytes of memory that are left for new processes; ``None`` if the system does not say. ``root`` has ``/proc`` and ``/sys``."""
+    """Bytes of memory that are left for new processes; ``None`` if the system does not say.
+
+    ``root`` is the directory with ``/proc`` and ``/sys``.
+    """
     with suppress(OSError):
         found = _AVAILABLE.search((root / "proc/meminfo").read_text())
         if found is not None:

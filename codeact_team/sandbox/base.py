@@ -282,7 +282,10 @@ class Sandbox(ABC):
 
     @abstractmethod
     async def python_identity(self) -> str:
-        """A text that changes if the interpreter may be another one. Available before a start. Raises a ``SandboxError`` without one."""
+        """A text that changes if the interpreter may be another one. Available before a start.
+
+        Raises a ``SandboxError`` if the sandbox has no interpreter.
+        """
 
     @abstractmethod
     async def interrupt(self) -> None:

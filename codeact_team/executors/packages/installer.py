@@ -35,7 +35,7 @@ _UV_ABOUT_INDEXES = ("index", "index-url", "extra-index-url", "find-links", "no-
 
 
 def settings_for_uv(environment: Mapping[str, str]) -> tuple[dict[str, str], Sequence[str]]:
-    """The environment and the arguments by which uv finds packages where pip would. The person's settings for uv stay in force."""
+    """The environment and arguments by which uv finds packages where pip would. Settings for uv stay in force."""
     settings = _pip_settings(environment)
     if _uv_knows_indexes(environment):
         settings = {option: value for option, value in settings.items() if option not in _ABOUT_INDEXES}

@@ -168,7 +168,7 @@ class Layers:
         _write(self.root / "interpreters" / identity, interpreter.model_dump_json())
 
     def find(self, requested: Requested, interpreter: PythonDescription) -> Layer | None:
-        """The layer with the packages, if it exists. Raises a ``SandboxError`` if none can be chosen for such an interpreter."""
+        """The layer with the packages, if it exists. Raises a ``SandboxError`` if such a Python can have none."""
         return self._requested(self._request_path(requested, interpreter))
 
     async def provide(

@@ -32,8 +32,8 @@ _LENGTH = 4
 async def compile_modules(sandbox: Sandbox, directory: Path, cache_tag: str) -> None:
     """Compile the modules of packages in a running sandbox, and store the result where Python looks for it.
 
-    ``cache_tag`` is the name of the sandbox's Python in names of files, such as ``cpython-311``. Raises a ``SandboxError`` if the
-    sandbox does not compile them.
+    ``cache_tag`` is the name of the sandbox's Python in names of files, such as ``cpython-311``. Raises a ``SandboxError``
+    if the sandbox does not compile them.
     """
     modules = [directory / path for path, _ in files_in(directory) if path.endswith(".py")]
     program = (resources.files(__name__.rpartition(".")[0]) / "inside" / "compile.py").read_text()
@@ -132,10 +132,10 @@ class Provision:
         return self.layer is not None or not self._requested
 
     async def provide(self, report: Callable[[str], None]) -> Path | None:
-        """Get the packages, and hold their layer until :meth:`release`, so that it is not removed. Returns its directory, if any.
+        """Get the packages, and hold their layer until :meth:`release`. Returns its directory, if any.
 
-        ``report`` gets a line of progress now and then. Raises a ``SandboxError`` if the packages cannot be had, or the sandbox has no
-        Python that they can be chosen for.
+        ``report`` gets a line of progress now and then. Raises a ``SandboxError`` if the packages cannot be had, or the sandbox
+        has no Python that they can be chosen for.
         """
         if not self.is_provided:
             self._refuse_what_code_could_change()

@@ -85,7 +85,7 @@ class WorkspaceDirectory:
         return Path(self._temporary.path)
 
     def make(self) -> Path:
-        """Make the directory unless it exists, and return its absolute path, without resolving links. Raises a ``SandboxError``."""
+        """Make the directory unless it exists. Returns its absolute path, with its links. Raises a ``SandboxError``."""
         try:
             if self._work_dir is None:
                 if self._temporary is None:

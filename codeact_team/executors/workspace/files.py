@@ -73,7 +73,7 @@ def is_ours(name: str) -> bool:
 
 
 def compare(before: Snapshot, now: Snapshot, earlier: Mapping[str, Change] = MappingProxyType({})) -> Changes:
-    """List the files that were made or changed between two snapshots, and those of ``earlier`` changes that are still there."""
+    """List the files made or changed between two snapshots, and those of ``earlier`` changes that still exist."""
     if not before.is_whole:
         remark = f"the workspace had more than {MAX_SEEN:,} files before, so what is new is not known"
         return Changes(remark=remark)

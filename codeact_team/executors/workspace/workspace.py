@@ -352,7 +352,7 @@ async def _copy(source: WorkspaceFiles, file: ChangedFile, target: Directory, pa
 
 
 async def _pieces(source: WorkspaceFiles, file: ChangedFile) -> AsyncGenerator[bytes]:
-    """The content of a file. Raises a ``SandboxError`` if it cannot be read: an ``OSError`` is one of the directory for copies."""
+    """The content of a file. Raises a ``SandboxError``: an ``OSError`` is one of the directory for copies."""
     try:
         async with aclosing(source.read(file.path, file.size)) as pieces:
             async for piece in pieces:

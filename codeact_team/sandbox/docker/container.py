@@ -248,8 +248,8 @@ _GONE = "the container ended: it was killed or removed, or ran out of memory as 
 class DockerProcess(Process):
     """A program in a running container, over the engine's attached stream.
 
-    The shell around it writes ``mark`` when it has ended. Without a mark, it runs without such a shell. ``end_rest`` ends everything
-    that still runs in the container; its argument says whether something is known to run.
+    The shell around it writes ``mark`` when it has ended. Without a mark, it runs without such a shell. ``end_rest`` ends
+    everything that still runs in the container; its argument says whether something is known to run.
     """
 
     def __init__(

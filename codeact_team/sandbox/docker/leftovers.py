@@ -70,8 +70,8 @@ def noted_start(url: str) -> Generator[Mapping[str, str]]:
 def remove_noted(note: Path) -> None:
     """Remove the container of a note, if it has never started and its process has ended, and the note. Blocks.
 
-    Raises an ``OSError`` if the note cannot be read, and an ``EngineError`` if its engine does not answer. Then the note stays,
-    for a week.
+    Raises an ``OSError`` if the note cannot be read, and an ``EngineError`` if its engine does not answer. Then the note
+    stays, for a week.
     """
     with suppress(FileNotFoundError):
         descriptor = os.open(note, _THERE)

@@ -133,10 +133,10 @@ class DockerSandbox(Sandbox):
         self._removals = []
 
     async def _give_up(self, container: Container | None, reason: str | None) -> None:
-        """Start removing the container, if it is still the present one, and wake everybody who waits for something in it.
+        """Start removing the container, if it is still the present one, and wake the tasks that wait for it.
 
-        That happens even if the engine hangs. The removal continues after a cancellation. The ``reason`` why the running program is
-        lost is ``None`` if the engine knows it.
+        That happens even if the engine hangs. The removal continues after a cancellation. The ``reason`` why the running
+        program is lost is ``None`` if the engine knows it.
         """
         if container is None or container is not self._container:
             return

@@ -47,7 +47,7 @@ class FrameReader:
         return bytes(self._buffer)
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """The frames that are complete with ``data``. Must be read to the end. Raises a :class:`ProtocolError` for any other."""
+        """The frames that are complete with ``data``, to be read to the end. Raises a :class:`ProtocolError` for others."""
         held = self._buffer
         if held:
             held += data

@@ -114,9 +114,9 @@ KILLED_SECOND = b"500"
 class OomScore:
     """Within its ``with``, whatever is forked is the first that the kernel kills when memory is short. Linux only.
 
-    Must be made while this process is dumpable: afterwards its files in ``/proc`` belong to root. ``own`` is the score of this
-    process from now on; by default its present one. ``proc`` is a descriptor of ``/proc`` for a process that will see another
-    one, or cannot write to its own.
+    Must be made while this process is dumpable: afterwards its files in ``/proc`` belong to root. ``own`` is the score of
+    this process from now on; by default its present one. ``proc`` is a descriptor of ``/proc`` for a process that will see
+    another one, or cannot write to its own.
     """
 
     def __init__(self, own: bytes = b"", proc: int | None = None) -> None:
@@ -170,8 +170,8 @@ def landlock_abi() -> int:
 def make_ruleset(files: int, *, tcp: int = 0, scopes: int = 0) -> int:
     """Create a ruleset, which refuses the handled rights unless a rule allows them. Returns its descriptor.
 
-    Rights over TCP need version 4, and ``scopes``, which no rule can allow, version 6. Raises an ``OSError`` if this kernel does not
-    know all of that.
+    Rights over TCP need version 4, and ``scopes``, which no rule can allow, version 6. Raises an ``OSError`` if this kernel
+    does not know all of that.
     """
     attributes = struct.pack("=QQQ", files, tcp, scopes)
     size = len(attributes) if scopes else 16 if tcp else 8

@@ -52,8 +52,8 @@ _ABOUT_THE_MACHINE = {"cpuinfo", "filesystems", "loadavg", "meminfo", "stat", "s
 def enter_namespaces(set_up_mounts: Callable[[], None], birth: int | None = None) -> None:
     """Enter new namespaces for processes, network, IPC and mounts, and set up the mounts there.
 
-    Continues in a child, whose process id is written to the pipe ``birth``; this process ends. The child is the first process of
-    its namespace: when it ends, the kernel ends all others there.
+    Continues in a child, whose process id is written to the pipe ``birth``; this process ends. The child is the first
+    process of its namespace: when it ends, the kernel ends all others there.
 
     Raises:
         OSError: If the kernel refuses it. The process may be of no more use then, so try with :func:`failure_of` first.

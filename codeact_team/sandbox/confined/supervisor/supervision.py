@@ -284,8 +284,8 @@ def supervise(
 ) -> None:
     """Harden this process, and start a thread that serves the host by a socket, in this process or in a child.
 
-    ``host`` becomes readable when the host's process ends, if there can be such a descriptor. ``birth`` is a pipe that gets the id
-    of the process that serves, and is closed then.
+    ``host`` becomes readable when the host's process ends, if there can be such a descriptor. ``birth`` is a pipe that gets
+    the id of the process that serves, and is closed then.
     """
     messages = MessageSocket(control)
     try:
