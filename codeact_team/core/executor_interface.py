@@ -64,8 +64,8 @@ class SavedFile:
 
     Attributes:
         path: As :attr:`ChangedFile.path` has it.
-        copy: The path of the copy, below the directory for copies; ``None`` if there is no copy.
-        problem: Why there is none.
+        copy: The path of the copy, below the directory for copies; ``None`` without a copy.
+        problem: Why it could not be copied.
         is_due: Whether a person can make the copy possible, as where the disk was full.
     """
 
@@ -91,7 +91,7 @@ class RecordedFile:
 
 
 class Workspace:
-    """The files of an executor's code. By default, there are none.
+    """The files of an executor's code. By default, it has none.
 
     What changes files, or looks for changes, waits for a block to end.
     """
@@ -119,7 +119,7 @@ class Workspace:
             Its path below the workspace.
 
         Raises:
-            ValueError: If ``path`` is not below the workspace, or has directories where it must not, or there is too
+            ValueError: If ``path`` is not below the workspace, or has directories where it must not, or has too
                 much data.
             OSError: If the sandbox cannot write it.
             SandboxError: If the sandbox cannot start, or runs no session.
@@ -153,7 +153,7 @@ class Workspace:
         return Changes()
 
     def changed_before(self, changes: Mapping[str, Change]) -> None:
-        """Let the next :meth:`changed` also report what code had changed before the start, as a run is resumed.
+        """Make the next :meth:`changed` also report the changes before the start, as a run is resumed.
 
         Args:
             changes: The changes by path. A file that is gone is not reported.
@@ -175,7 +175,7 @@ class Workspace:
     ) -> Sequence[SavedFile]:
         """Copy files to a directory of the person's.
 
-        Nothing is overwritten but earlier copies that nobody has changed since. Where a name is taken, the copy gets one
+        Nothing is overwritten but unchanged earlier copies. Where a name is taken, the copy gets one
         with a number. No link is followed or copied, no hidden file is copied, and no copy is executable.
 
         Args:
@@ -195,7 +195,7 @@ class Workspace:
 
         Raises:
             OSError: If it cannot be added.
-            SandboxError: If there is no sandbox that it can be added to.
+            SandboxError: If no sandbox can take it.
         """
         raise SandboxError("there is no workspace to add it to")
 
@@ -367,17 +367,11 @@ class SessionCodeExecutor(StreamingCodeExecutor):
         tools: HostTools | None = None,
         emit: Emit | None = None,
     ) -> ExecutionResult:
-        """Run the blocks in order until one fails, and return the result, a :class:`SessionResult`.
+        """Run the blocks as :meth:`StreamingCodeExecutor.run_code_blocks` does, and return a :class:`SessionResult`.
 
-        If a restart, a time-out or the like has lost the variables of a user, the output of their next block says so, and
-        ``state_lost`` is set, whoever caused it.
-
-        Args:
-            code_blocks: The blocks.
-            cancellation_token: Stops them, and the wait for their turn.
-            user: The owner of the code; see :meth:`StreamingCodeExecutor.run_code_blocks`.
-            tools: The functions of the host that Python code may call. All calls have ended when a block has.
-            emit: Gets the output as it comes. What it raises stops the code.
+        Python code may call the functions of ``tools`` on the host. All calls have ended when a block has. If a restart, a
+        time-out or the like has lost the variables of a user, the output of their next block says so, and ``state_lost`` is
+        set.
 
         Raises:
             SettingError: If code of a user with other :attr:`HostTools.rights` has run in the interpreter.
@@ -404,10 +398,10 @@ class SessionCodeExecutor(StreamingCodeExecutor):
         )
 
     async def fork(self, count: int = 1) -> Sequence[SessionCodeExecutor]:
-        """Make branches: executors that begin with the present variables of this one, and run side by side with it.
+        """Make forks: executors that begin with the present variables of this one, and run side by side with it.
 
-        A branch has a copy of the workspace, where relative paths lead; by an absolute path it reaches the workspace
-        itself. All branches share the limits of this sandbox. Each has its own random numbers. A branch ends when it is
+        A fork has a copy of the workspace, where relative paths lead; by an absolute path it reaches the workspace
+        itself. All forks share the limits of this sandbox. Each has its own random numbers. A fork ends when it is
         stopped, or when this executor stops.
 
         Args:
@@ -420,15 +414,15 @@ class SessionCodeExecutor(StreamingCodeExecutor):
         """
         raise ForkError(f"{type(self).__name__} has no branches")
 
-    async def promote(self, branch: SessionCodeExecutor, *, user: object | None = None) -> None:
-        """Replace the variables and files of this executor by those of a branch, which ends.
+    async def promote(self, fork: SessionCodeExecutor, *, user: object | None = None) -> None:
+        """Replace the variables and files of this executor by those of a fork, which ends.
 
         Args:
-            branch: One that :meth:`fork` has returned.
-            user: Who asks for it. The next output of others says that their variables were replaced.
+            fork: One that :meth:`fork` has returned.
+            user: The caller. The next output of other users says that their variables were replaced.
 
         Raises:
-            SettingError: If it is no branch of this executor.
+            SettingError: If it is no fork of this executor.
             SandboxError: If it has ended.
         """
         raise ForkError(f"{type(self).__name__} has no branches")

@@ -16,9 +16,8 @@ from codeact_team.core.executor_interface import Emit, StreamingCodeExecutor
 from codeact_team.core.sandbox_description import SandboxDescription
 from codeact_team.errors import SettingError
 from codeact_team.executors.environment import Environment
-from codeact_team.executors.lifecycle import Lifecycle, PoolAdapter
+from codeact_team.executors.lifecycle import Lifecycle
 from codeact_team.executors.running import (
-    LOST_EXIT_CODE,
     AnyRunner,
     BlockEnd,
     BlockError,
@@ -32,24 +31,17 @@ from codeact_team.executors.running import (
 )
 from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.executors.workspace.workspace import SandboxWorkspace
-from codeact_team.sandbox.base import STOPPED, UNCLEARED, Exit
+from codeact_team.sandbox.base import KILLED, STOPPED, UNCLEARED, Exit
 
 
 class SandboxedCodeExecutor(StreamingCodeExecutor):
     """Runs code blocks in a sandbox that starts on first use.
 
-    Concurrent calls queue: processes of one sandbox cannot be told apart once they have forked.
-
-    Args:
-        config: The settings.
-        environment: Where the code runs.
-        runner: How it runs there.
-        turns: Held by whoever runs code; by default those of the environment.
+    Concurrent calls queue by ``turns``: once processes have forked, nothing tells the calls in one sandbox apart.
     """
 
     component_config_schema: type[Any]
     life_kind: type[Lifecycle] = Lifecycle
-    """What starts and stops it."""
 
     def __init__(
         self,
@@ -62,12 +54,10 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         self._environment = environment
         self._runner = runner
         self._turns = turns or environment.turns
-        self._life = self.life_kind(self, environment, runner)
-        self._users = self._life.users
+        self.life = self.life_kind(self, config, environment, runner, self._turns, self._get_ready)
+        """Starts and stops it. For pools."""
         self._turn_of: object = None
         """The user whose code runs."""
-        self.for_pool = PoolAdapter(config, environment, runner, self._life, self._turns, self._get_ready)
-        """The executor as a pool sees it."""
 
     @property
     def supported_languages(self) -> Sequence[str]:
@@ -104,7 +94,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         return self._config.timeout
 
     async def prepare(self) -> None:
-        await self._life.prepare()
+        await self.life.prepare()
 
     async def describe(self) -> SandboxDescription:
         if not self._environment.packages.is_provided:
@@ -117,32 +107,32 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         Raises:
             SandboxError: If it cannot start.
         """
-        await self._life.start()
+        await self.life.start()
 
     async def stop(self) -> None:
         """Stop the sandbox with all that runs in it. Idempotent; a later call starts a new one."""
-        await self._life.stop()
+        await self.life.stop()
 
     async def restart(self) -> None:
         """End everything that runs, and begin anew with the same workspace; in a session, in the same sandbox."""
-        self._users.forget(self)
+        self.life.forget(self)
         if self._turns.taken:
             # maybe by a block of the caller's
-            await self._life.renew(in_use=True)
+            await self.life.renew(in_use=True)
         else:
             async with self._turns:
-                await self._life.renew()
+                await self.life.renew()
 
     async def release(self, user: object) -> bool:
-        self._users.forget(user)
+        self.life.forget(user)
         if self._turn_of is user:
             # its own block, whose stream may never be read to the end
-            if not (shared := self._users.in_use):
+            if not (shared := self.life.in_use):
                 await self.restart()
             return not shared
         async with self._turns:
-            if not (shared := self._users.in_use):
-                await self._life.renew()
+            if not (shared := self.life.in_use):
+                await self.life.renew()
         return not shared
 
     async def run_code_blocks(
@@ -163,7 +153,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
             return await self._run_all(code_blocks, call, emit)
         try:
             self._turn_of = call.user
-            if not self._life.ready:
+            if not self.life.ready:
                 await self._get_ready(call)
             return await self._run_all(code_blocks, call, emit)
         finally:
@@ -175,8 +165,8 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
                 self._turns.pass_on()
 
     async def _get_ready(self, call: Call) -> None:
-        await first(self._life.start(for_use=True), call.stop)
-        generation, setup = self._users.generation, self._runner.setup
+        await first(self.life.start(for_use=True), call.stop)
+        generation, setup = self.life.generation, self._runner.setup
         while generation.setup_done < len(setup) and not call.stop.done():
             one, output = setup[generation.setup_done], BoundedOutput()
             end = await self._run_program(self._runner.read_setup(one), call, output)
@@ -229,8 +219,8 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
             if self._environment.sandbox is None or call.stop.done():
                 return await self._conclude(None, call, output)
             if call.user is not self:
-                self._users.generation.claim(None if call.tools is None else call.tools.rights)
-            is_new, loss = self._users.note(call.user)
+                self.life.generation.claim(None if call.tools is None else call.tools.rights)
+            is_new, loss = self.life.note(call.user)
             if loss is not None and self._runner.loss_before is not None:
                 state_lost = True
                 await output.remark(f"{self._runner.loss_before.format(loss)}\n")
@@ -238,7 +228,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
             if is_last or call.stop.done() or end.ran or end.exit.lost is None:
                 break
             # the interpreter had ended before
-            self._life.lose(end.exit.lost, known_to=call.user if is_new else None)
+            self.life.lose(end.exit.lost, known_to=call.user if is_new else None)
             await self._get_ready(call)
         if end.exit.code == 0 and end.exit.lost is None and end.sandbox_lives and not call.stop.done():
             # as most do
@@ -259,7 +249,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         if end is not None:
             ending = end.exit
         else:
-            ending = Exit(0) if call.stop.done() else Exit(LOST_EXIT_CODE, lost=STOPPED)
+            ending = Exit(0) if call.stop.done() else Exit(KILLED, lost=STOPPED)
         result = judge(ending, call, sandbox, output, self._config.timeout)
         result.end = end
         remarks = [] if result.remark is None else [result.remark]
@@ -268,7 +258,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
             lost = UNCLEARED
         if lost is not None:
             result.state_lost = True
-            self._life.lose(lost, known_to=call.user)
+            self.life.lose(lost, known_to=call.user)
             remarks.append(self._runner.loss.format(lost))
             is_unexplained = result.outcome is Outcome.LOST and result.limit is None
             if is_unexplained and end is not None and end.sandbox_lives:

@@ -22,7 +22,6 @@ from codeact_team.core.visibility import foreign_encoding
 from codeact_team.errors import SandboxError, SettingError
 from codeact_team.executors.environment import Environment
 from codeact_team.executors.running import (
-    LOST_EXIT_CODE,
     BlockEnd,
     BlockError,
     BoundedOutput,
@@ -32,7 +31,7 @@ from codeact_team.executors.running import (
     first,
 )
 from codeact_team.executors.settings import ExecutorConfig
-from codeact_team.sandbox.base import Exit, Process, Sandbox
+from codeact_team.sandbox.base import KILLED, Exit, Process, Sandbox
 
 DEFAULT_LANGUAGES: Mapping[str, str] = {
     "python": "python3",
@@ -55,11 +54,7 @@ _MAX_NAME = 1024
 
 
 def parse_command(label: str, command: str) -> list[str]:
-    """Split the command of a language into words.
-
-    Raises:
-        SettingError: If it is empty or its quotes do not match.
-    """
+    """Split the command of a language into words. Raises a ``SettingError`` if it is empty or its quotes do not match."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -81,29 +76,10 @@ def is_python(command: Sequence[str]) -> bool:
     )
 
 
-def refuse_other_encodings(block: CodeBlock, command: Sequence[str]) -> None:
-    """Refuse code whose comment names an encoding in which the interpreter would misread it.
-
-    Raises:
-        BlockError: If the encoding is not UTF-8, in which the file is stored.
-    """
-    # for a shell such a comment means nothing
-    if PurePosixPath(command[0]).name not in _SHELLS and (encoding := foreign_encoding(block.code)):
-        raise BlockError(
-            f"A comment says that the code is written in {encoding[:80]!r}, but it is stored as UTF-8: leave that comment out"
-        )
-
-
-def names_its_file(block: CodeBlock) -> bool:
-    """Whether a block has a ``# filename:`` comment, so that its file is a part of the work."""
-    return _FILENAME.match(block.code) is not None
-
-
 def file_of(block: CodeBlock) -> str:
     """The path of a block's file in the workspace: by its ``# filename:`` comment, else by its content.
 
-    Raises:
-        BlockError: If the comment names a path outside the workspace, or no usable path.
+    Raises a :class:`BlockError` if the comment names a path outside the workspace, or no usable path.
     """
     if (match := _FILENAME.match(block.code)) is None:
         digest = hashlib.sha256(block.code.encode(errors="surrogatepass")).hexdigest()
@@ -172,12 +148,7 @@ class _Program:
     is_kept: bool
 
 
-@dataclass(slots=True)
-class _ProgramEnd(BlockEnd):
-    code_file: str | None = None
-
-
-class ProcessPerBlock(CodeRunner[_Program, _ProgramEnd]):
+class ProcessPerBlock(CodeRunner[_Program]):
     """Runs each block as a process of its own. Processes that it leaves running end with it."""
 
     lives_on = False
@@ -196,9 +167,16 @@ class ProcessPerBlock(CodeRunner[_Program, _ProgramEnd]):
         if (command := self._commands.get(block.language.lower())) is None:
             known = ", ".join(self._commands)
             raise BlockError(f"Unsupported language {block.language!r}; this executor runs {known}")
-        refuse_other_encodings(block, command)
-        file = file_of(block)
-        return _Program(command, block.code.encode(errors="replace"), file, names_its_file(block))
+        # for a shell such a comment means nothing
+        is_shell = PurePosixPath(command[0]).name in _SHELLS
+        if not is_shell and (encoding := foreign_encoding(block.code)):
+            raise BlockError(
+                f"A comment says that the code is written in {encoding[:80]!r}, but it is stored as UTF-8: leave that "
+                "comment out"
+            )
+        # a file with a name of its own is a part of the work
+        is_kept = _FILENAME.match(block.code) is not None
+        return _Program(command, block.code.encode(errors="replace"), file_of(block), is_kept)
 
     async def run(
         self,
@@ -207,46 +185,42 @@ class ProcessPerBlock(CodeRunner[_Program, _ProgramEnd]):
         call: Call,
         output: BoundedOutput,
         tools: HostTools | None = None,
-    ) -> _ProgramEnd:
+    ) -> BlockEnd:
         sandbox = environment.sandbox
         assert sandbox is not None, "a block runs in a sandbox"
         file = environment.host_path(program.file)
         if self._delete_tmp_files is None and not program.is_kept:
             environment.directory.remove_at_end(program.file)
         try:
-            process = await self._begin(sandbox, _argv(program, sandbox), call)
+            as_file = _RUN_PYTHON if is_python(program.command) else ""
+            private = f"{sandbox.private}/{_PRIVATE}"
+            argv = ["sh", "-c", _RUN_BLOCK, "run_block", program.file, private, as_file, *program.command]
+            process = await self._begin(sandbox, argv, call)
             ending = (
                 Exit(0) if process is None else await _follow(process, program.code, sandbox, call, output)
             )
         except SandboxError as error:
             if sandbox.running:
                 raise
-            ending = Exit(LOST_EXIT_CODE, lost=str(error))
+            ending = Exit(KILLED, lost=str(error))
         finally:
             if self._delete_tmp_files and not program.is_kept and sandbox.running:
                 await to_the_end(_delete(sandbox, program.file))
-        return _ProgramEnd(ending, code_file=file)
+        return BlockEnd(ending, code_file=file)
 
-    def result(self, ends: Sequence[_ProgramEnd], *, state_lost: bool) -> ExecutionResult:
+    def result(self, ends: Sequence[BlockEnd], *, state_lost: bool) -> ExecutionResult:
         return ExecutionResult(0, "", code_file=ends[0].code_file if ends else None)
 
     async def _begin(self, sandbox: Sandbox, argv: Sequence[str], call: Call) -> Process | None:
         """Start the program of a block. Returns ``None`` if the call was stopped before.
 
-        Raises:
-            SandboxError: If it cannot start, or not in time; then the sandbox was given up.
+        Raises a ``SandboxError`` if it cannot start, or not in time; then the sandbox was given up.
         """
         process = await _spawn(sandbox, argv, call.stop)
         if process is None and call.timed_out:
             await first(sandbox.stop(), None, deadline_after(STOP_TIMEOUT))
             raise SandboxError(f"it did not start the block within {self._timeout} s")
         return process
-
-
-def _argv(program: _Program, sandbox: Sandbox) -> Sequence[str]:
-    as_file = _RUN_PYTHON if is_python(program.command) else ""
-    private = f"{sandbox.private}/{_PRIVATE}"
-    return ["sh", "-c", _RUN_BLOCK, "run_block", program.file, private, as_file, *program.command]
 
 
 async def _follow(process: Process, code: bytes, sandbox: Sandbox, call: Call, output: BoundedOutput) -> Exit:

@@ -26,11 +26,12 @@ class ConfinedExecutorConfig(ConfinedSandboxConfig, ExecutorConfig):
 class ConfinedEnvironment(Environment):
     """Confined processes of this machine, and a directory of it; ``program`` is loaded ahead, if given."""
 
+    _config: ConfinedExecutorConfig
+
     def __init__(self, config: ConfinedExecutorConfig, program: LoadedAhead | None = None) -> None:
         super().__init__(config)
         self._program = program
         self.must_guard = config.confinement == "required"
-        self._config = config
 
     @property
     def relaxations(self) -> Sequence[str]:

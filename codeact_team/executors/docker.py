@@ -10,7 +10,7 @@ from string import Template
 from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
 from autogen_core import Component
-from autogen_core.code_executor import CodeBlock, FunctionWithRequirements, FunctionWithRequirementsStr
+from autogen_core.code_executor import FunctionWithRequirements, FunctionWithRequirementsStr
 from pydantic import Field, field_validator, model_validator
 
 from codeact_team.core.autogen_internals import build_python_functions_file, to_stub
@@ -33,17 +33,6 @@ from codeact_team.sandbox.temporary import NOBODY
 
 Function: TypeAlias = FunctionWithRequirements[Any, ...] | FunctionWithRequirementsStr | Callable[..., Any]
 
-PROMPT_TEMPLATE = (
-    "The following functions are defined in the module `$module_name`; import them, as in "
-    "`from $module_name import name`.\n\n$functions"
-)
-
-
-def format_for_prompt(functions: Sequence[Function], module: str, template: str) -> str:
-    """Signatures and docstrings for a prompt: fills in ``$module_name`` and ``$functions``."""
-    stubs = "\n\n".join(to_stub(function) for function in functions)
-    return Template(template).substitute(module_name=module, functions=stubs)
-
 
 def installation(functions: Sequence[Function], module: str) -> Iterator[Setup]:
     """The setup that installs ``functions`` as ``module`` in a workspace."""
@@ -63,9 +52,9 @@ def installation(functions: Sequence[Function], module: str) -> Iterator[Setup]:
             f"Pip install failed. The functions need {', '.join(packages)}: use an image that has them, or a network "
             "that reaches an index. "
         )
-        yield Setup(CodeBlock(code=command, language="sh"), failure)
+        yield Setup("sh", command, failure)
     source = f"# filename: {module}.py\n{build_python_functions_file(functions)}"
-    yield Setup(CodeBlock(code=source, language="python"), "Functions failed to load: ")
+    yield Setup("python", source, "Functions failed to load: ")
 
 
 class DockerExecutorConfig(DockerSandboxConfig, ExecutorConfig):
@@ -86,10 +75,14 @@ class DockerExecutorConfig(DockerSandboxConfig, ExecutorConfig):
 class DockerEnvironment(Environment):
     """A container. Its workspace is a directory of this machine, or in the container."""
 
+    _config: DockerExecutorConfig
+
     def __init__(self, config: DockerExecutorConfig) -> None:
-        self._config = config
-        self._is_inside = config.workspace == "container"
         super().__init__(config, owner=NOBODY)
+
+    @property
+    def _is_inside(self) -> bool:
+        return self._config.workspace == "container"
 
     @property
     def relaxations(self) -> Sequence[str]:
@@ -202,9 +195,13 @@ class DockerCommandLineCodeExecutor(SandboxedCodeExecutor, Component[DockerComma
 
     component_config_schema = DockerCommandLineCodeExecutorConfig
     component_provider_override = "codeact_team.DockerCommandLineCodeExecutor"
+    _environment: DockerEnvironment
 
     SUPPORTED_LANGUAGES: ClassVar[list[str]] = list(DEFAULT_LANGUAGES)
-    FUNCTION_PROMPT_TEMPLATE: ClassVar[str] = PROMPT_TEMPLATE
+    FUNCTION_PROMPT_TEMPLATE: ClassVar[str] = (
+        "The following functions are defined in the module `$module_name`; import them, as in "
+        "`from $module_name import name`.\n\n$functions"
+    )
 
     @takes_settings(DockerCommandLineCodeExecutorSettings)
     def __init__(self, config: DockerCommandLineCodeExecutorSettings) -> None:
@@ -214,15 +211,14 @@ class DockerCommandLineCodeExecutor(SandboxedCodeExecutor, Component[DockerComma
             )
         self._functions = config.functions
         self._functions_module = config.functions_module
-        self._docker = DockerEnvironment(config)
         runner = ProcessPerBlock(config)
         runner.setup += installation(config.functions, config.functions_module)
-        super().__init__(config, self._docker, runner)
+        super().__init__(config, DockerEnvironment(config), runner)
 
     @property
     def bind_dir(self) -> Path:
         """The workspace's directory as the engine names it."""
-        return self._docker.bind_dir
+        return self._environment.bind_dir
 
     @property
     def functions(self) -> Sequence[Function]:
@@ -236,7 +232,8 @@ class DockerCommandLineCodeExecutor(SandboxedCodeExecutor, Component[DockerComma
 
     def format_functions_for_prompt(self, prompt_template: str = FUNCTION_PROMPT_TEMPLATE) -> str:
         """The functions for a prompt: ``$module_name`` and ``$functions`` (signatures, docstrings) are filled in."""
-        return format_for_prompt(self._functions, self._functions_module, prompt_template)
+        stubs = "\n\n".join(map(to_stub, self._functions))
+        return Template(prompt_template).substitute(module_name=self._functions_module, functions=stubs)
 
     def _to_config(self) -> DockerCommandLineCodeExecutorConfig:
         if self._functions:
@@ -268,13 +265,13 @@ class DockerSessionCodeExecutor(InterpreterCodeExecutor, Component[DockerSession
 
     component_config_schema = DockerSessionCodeExecutorConfig
     component_provider_override = "codeact_team.DockerSessionCodeExecutor"
+    _environment: DockerEnvironment
 
     @takes_settings(DockerSessionCodeExecutorConfig)
     def __init__(self, config: DockerSessionCodeExecutorConfig) -> None:
-        self._docker = DockerEnvironment(config)
-        super().__init__(config, self._docker)
+        super().__init__(config, DockerEnvironment(config))
 
     @property
     def bind_dir(self) -> Path:
         """The workspace's directory as the engine names it."""
-        return self._docker.bind_dir
+        return self._environment.bind_dir

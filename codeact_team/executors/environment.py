@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 
 from codeact_team.core.aio import Turns
 from codeact_team.core.execution import WELL_KNOWN
-from codeact_team.core.files import opened, resolved
+from codeact_team.core.files import resolved
 from codeact_team.core.sandbox_description import DataFile, SandboxDescription
 from codeact_team.errors import SandboxError
 from codeact_team.executors.packages.provision import Provision
@@ -34,18 +34,18 @@ class Environment(ABC):
     """A sandbox that starts when it is needed, with its workspace. For one caller at a time.
 
     Attributes:
-        turns: Held by whoever runs code here, or uses the files.
+        turns: Held by the caller that runs code here, or uses the files.
         sandbox: The sandbox, from its start until it is stopped.
         workspace: The files of the code.
         directory: The directory of this machine that is the workspace, unless that is in a container.
         quota: Limits how much code adds to that.
         packages: The packages for the sandbox.
-        copying: Held while the workspace is copied: what is counted before is so until then.
+        copying: Held while the workspace is copied: a count made before stays true until then.
         must_guard: Whether to refuse an interpreter whose supervisor the code could tamper with.
     """
 
     def __init__(self, config: ExecutorConfig, *, owner: int | None = None) -> None:
-        self._settings = config
+        self._config = config
         self.turns = Turns()
         self.sandbox: Sandbox | None = None
         self.directory = WorkspaceDirectory(config.work_dir, owner=owner)
@@ -64,13 +64,13 @@ class Environment(ABC):
     @property
     def relaxations(self) -> Sequence[str]:
         """The settings that are weaker than the default, in words."""
-        quota = above_default(self._settings, "workspace_mib", "workspace_files")
-        return [*quota, *wide_directories({"work_dir": self._settings.work_dir})]
+        quota = above_default(self._config, "workspace_mib", "workspace_files")
+        return [*quota, *wide_directories({"work_dir": self._config.work_dir})]
 
     @property
     def writable(self) -> Sequence[Path]:
         """The user's directories that the code can write to."""
-        work_dir = self._settings.work_dir
+        work_dir = self._config.work_dir
         return [] if work_dir is None else [Path(work_dir)]
 
     @property
@@ -92,7 +92,7 @@ class Environment(ABC):
 
     def _room(self) -> tuple[int | None, str]:
         """How many MiB of data the workspace has room for, and the setting that says so."""
-        return self._settings.workspace_mib, "workspace_mib"
+        return self._config.workspace_mib, "workspace_mib"
 
     def _files(self) -> WorkspaceFiles:
         """The files of the workspace of the sandbox, which runs."""
@@ -103,9 +103,9 @@ class Environment(ABC):
         return HostFiles(path.absolute(), str(path))
 
     def location(self) -> tuple[Path | None, bool]:
-        """The directory of this machine that is the workspace, if there is one yet, and whether it stays at the end."""
-        if self._settings.work_dir is not None:
-            return resolved(self._settings.work_dir), True
+        """The directory of this machine that is the workspace, once it exists, and whether it stays at the end."""
+        if self._config.work_dir is not None:
+            return resolved(self._config.work_dir), True
         return self.directory.path if self.sandbox is not None else None, False
 
     @property
@@ -125,8 +125,8 @@ class Environment(ABC):
 
     @property
     def bound_to(self) -> str | None:
-        """The setting, with its value, that rules out a sandbox started ahead; ``None`` if there is none."""
-        work_dir = self._settings.work_dir
+        """The setting, with its value, that rules out a sandbox started ahead; ``None`` without one."""
+        work_dir = self._config.work_dir
         return None if work_dir is None else f"work_dir: {work_dir}"
 
     @property
@@ -135,31 +135,19 @@ class Environment(ABC):
         return self.sandbox is not None and self.sandbox.running
 
     async def prepare(self, report: Callable[[str], None]) -> None:
-        """Get the packages before the start.
+        """Get the packages before the start. ``report`` gets a line of progress now and then, if that takes its time.
 
-        Args:
-            report: Gets a line of progress now and then, if that takes its time.
-
-        Raises:
-            SettingError: If there is data that cannot be given.
-            SandboxError: If the packages cannot be had.
+        Raises a ``SettingError`` if data cannot be given, and a ``SandboxError`` if the packages cannot be had.
         """
         # only such a workspace can have files already
-        is_made = self._settings.work_dir is not None
+        is_made = self._config.work_dir is not None
         await self.workspace.check(self._host_files() if is_made else None)
         await self.packages.provide(report)
 
     async def describe(self, *, lives_on: bool) -> SandboxDescription:
-        """Describe the sandbox, which need not run. It is asked once until it is stopped.
-
-        Args:
-            lives_on: Whether blocks share an interpreter.
-
-        Raises:
-            SettingError: If there is data that cannot be given.
-        """
+        """Describe the sandbox, which need not run. It is asked once until it is stopped. Raises a ``SettingError``."""
         if self._described is None:
-            looks = self._settings.data or self._settings.work_dir is not None
+            looks = self._config.data or self._config.work_dir is not None
             files = await asyncio.to_thread(self._files_at_first) if looks else ()
             self._described = await self._python(), files
         python, files = self._described
@@ -169,7 +157,7 @@ class Environment(ABC):
             python=None if python is None else python.name,
             packages={**_ranked(tuple(self.packages.versions.items()), own)},
             has_network=self.has_network,
-            block_seconds=self._settings.timeout,
+            block_seconds=self._config.timeout,
             memory_mib=self.memory_mib,
             files=files[:_MAX_SEEN_FILES],
             omitted_files=None if len(files) > _MAX_SEEN_FILES else 0,
@@ -186,34 +174,25 @@ class Environment(ABC):
         """The files of the workspace at the start, data first."""
         data = self.workspace.data()
         paths = {file.path for file in data}
-        work_dir = self._settings.work_dir
+        work_dir = self._config.work_dir
         there = () if work_dir is None else _files_in(Path(work_dir))
         return [*data, *(file for file in there if file.path not in paths)]
 
     def take_over(self, other: Environment) -> None:
-        """Take the sandbox of another environment and its workspace. :meth:`start` does what is left to do.
+        """Take the sandbox and the workspace of an environment with the same packages and settings, except for data.
 
-        Args:
-            other: One with the same packages and settings, except for data. It has no sandbox afterwards.
+        :meth:`start` does the rest. The other has no sandbox afterwards.
         """
         self.sandbox, other.sandbox = other.sandbox, None
         self.directory, other.directory = other.directory, self.directory
-        if not self._settings.data:
+        if not self._config.data:
             # else the data has to be put there first, and changes are those since then
             self.workspace.take_over(other.workspace)
             self.quota, other.quota = other.quota, self.quota
         self.packages.begin_check()
 
     async def start(self, report: Callable[[str], None]) -> None:
-        """Start the sandbox unless it runs.
-
-        Args:
-            report: As of :meth:`prepare`.
-
-        Raises:
-            SettingError: If there is data that cannot be given.
-            SandboxError: If it cannot start.
-        """
+        """Start the sandbox unless it runs. Raises as :meth:`prepare`, or if it cannot start."""
         if self.sandbox is None:
             for relaxation in self.relaxations:
                 logger.warning("the sandbox is looser than its default: %s", relaxation)
@@ -234,7 +213,7 @@ class Environment(ABC):
         await self.packages.discard()
 
     async def stop(self) -> None:
-        """Stop the sandbox, and remove what is temporary."""
+        """Stop the sandbox, and remove temporary files."""
         sandbox, self.sandbox = self.sandbox, None
         try:
             if sandbox is not None:
@@ -247,7 +226,7 @@ class Environment(ABC):
             await self.directory.remove()
 
     def _new_quota(self) -> Quota:
-        return Quota(self._settings.workspace_mib, self._settings.workspace_files)
+        return Quota(self._config.workspace_mib, self._config.workspace_files)
 
 
 _Packages = tuple[tuple[str, str], ...]
@@ -285,8 +264,7 @@ def _shown(packages: _Packages) -> Iterator[tuple[str, str]]:
 def _files_in(directory: Path) -> list[DataFile]:
     """The files in a directory, those nearest to its top first; at most one more than are shown."""
     try:
-        with opened(directory) as top:
-            seen = take_snapshot(top).files
+        seen = take_snapshot(directory).files
     except OSError:
         # the start makes it, or shows the error
         return []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import Context, ContextVar
@@ -33,6 +32,7 @@ from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.sandbox.base import STOPPED
 
 _current: ContextVar[WarmSource | None] = ContextVar("codeact_team_warm_source", default=None)
+"""The source for executors that start here. Threads and runtimes may not inherit the context."""
 
 
 class WarmSource(Protocol):
@@ -51,14 +51,9 @@ class WarmSource(Protocol):
         ...
 
 
-def current_source() -> WarmSource | None:
-    """The source for executors that start here. Threads and runtimes may not inherit the context."""
-    return _current.get()
-
-
 @contextmanager
 def using_source(source: WarmSource) -> Generator[None]:
-    """Let executors that are made or start in this context use the source."""
+    """Executors that are made or start in this context use the source."""
     token = _current.set(source)
     try:
         yield
@@ -98,11 +93,7 @@ class Generation:
         return other
 
     def claim(self, rights: object) -> None:
-        """Bind the generation to these rights to call the host, which are compared by ``==``.
-
-        Raises:
-            SettingError: If it is bound to other rights.
-        """
+        """Bind the generation to these rights to call the host. Other rights raise a ``SettingError`` from then on."""
         if self._rights is _UNCLAIMED:
             self._rights = rights
         if self._rights != rights:
@@ -113,17 +104,51 @@ class Generation:
             )
 
 
-class Users:
-    """Knows in which generation the code of each user ran last.
+logger = logging.getLogger(__name__)
+
+
+_OF_MODULES = ("", ".py", ".pyc", ".so")
+"""Endings of files that the import of a module may read, such as matplotlibrc."""
+
+
+class Lifecycle:
+    """Starts, replaces and stops an executor's environment, and knows in which generation the code of each user ran last.
 
     Args:
-        owner: The user of code without a user. A user is any object that lives as long as it needs the executor.
+        owner: The executor, which scopes own and events name. It is also the user of code without a user.
+        config: Its settings.
+        environment: Where its code runs.
+        runner: How it runs there.
+        turns: Held while code runs.
+        set_up: Starts the sandbox, and does what comes before the first block.
     """
 
-    def __init__(self, owner: object) -> None:
-        self._owner = owner
-        self._last: WeakKeyDictionary[object, Generation] = WeakKeyDictionary()
+    def __init__(
+        self,
+        owner: Startable,
+        config: ExecutorConfig,
+        environment: Environment,
+        runner: AnyRunner,
+        turns: Turns,
+        set_up: Callable[[Call], Awaitable[None]],
+    ) -> None:
+        self.environment = environment
         self.generation = Generation()
+        """The present state of the blocks."""
+        self._owner = owner
+        self._config = config
+        self.runner = runner
+        self._blocks = turns
+        self._set_up = set_up
+        self._last: WeakKeyDictionary[object, Generation] = WeakKeyDictionary()
+        """By user, the generation in which their code ran last."""
+        self._turns = Turns()
+        """Held while something starts or stops."""
+        self._name = type(owner).__name__
+        self._dispatcher = current_dispatcher()
+        self._source = _current.get()
+        self._provided_by: WarmSource | None = None
+        scope.register(owner)
 
     @property
     def in_use(self) -> bool:
@@ -131,10 +156,9 @@ class Users:
         return any(last is self.generation and user is not self._owner for user, last in self._last.items())
 
     def note(self, user: object) -> tuple[bool, str | None]:
-        """Note that code of a user runs in the present generation.
+        """Note that code of a user runs now.
 
-        Returns:
-            Whether it is the first; and the reason if the generation of the user's last code was lost.
+        Returns whether it is the first in this generation, and why the generation of the user's last code was lost, if it was.
         """
         last = self._last.get(user)
         if last is self.generation:
@@ -146,91 +170,43 @@ class Users:
         """Forget a user, who needs no state any more."""
         self._last.pop(user, None)
 
-    def take_over(self, other: Users) -> None:
-        """Take over the other executor's generation; the other starts an empty one."""
-        self.generation, other.generation = other.generation, Generation()
-        # that it has started is yet to be reported
-        self.generation.interpreter = None
-
     def replace(self, loss: str, *, known_to: object = None, by: Generation | None = None) -> None:
-        """Begin a new generation, as the present one is lost.
-
-        Args:
-            loss: Why it is lost.
-            known_to: The user who knows that already.
-            by: The new one; an empty one by default.
-        """
+        """Begin another generation, an empty one by default. The user to whom the loss is known gets no remark on it."""
         self.generation.loss = loss
         self.generation = by or Generation()
         if known_to is not None:
             self.forget(known_to)
 
-
-logger = logging.getLogger(__name__)
-
-RESTARTED = "it was restarted"
-
-
-class Lifecycle:
-    """Starts, replaces and stops the environment of an executor, and what runs there.
-
-    Args:
-        owner: The executor, which scopes own and events name.
-        environment: Where its code runs.
-        runner: How it runs there.
-    """
-
-    def __init__(self, owner: Startable, environment: Environment, runner: AnyRunner) -> None:
-        self.users = Users(owner)
-        self._owner = owner
-        self._environment = environment
-        self._runner = runner
-        self._turns = Turns()
-        self._name = type(owner).__name__
-        self._dispatcher = current_dispatcher()
-        self._source = current_source()
-        self._provided_by: WarmSource | None = None
-        scope.register(owner)
-
     @property
     def ready(self) -> bool:
         """Whether the next block can run at once, without a start or a setup."""
-        generation, runner = self.users.generation, self._runner
+        generation, runner = self.generation, self.runner
         return (
             generation.interpreter == runner.interpreter is not None
             and generation.setup_done == len(runner.setup)
-            and self._environment.running
-            and self._environment.packages.is_checked
-            and not self._environment.directory.is_gone
+            and self.environment.running
+            and self.environment.packages.is_checked
+            and not self.environment.directory.is_gone
         )
 
     async def prepare(self) -> None:
-        """Get what the start needs.
-
-        Raises:
-            SandboxError: If that fails.
-        """
         async with self._turns:
-            await self._environment.prepare(self._tell_preparing)
+            await self.environment.prepare(self._report_preparing)
 
     async def start(self, *, for_use: bool = False) -> None:
-        """Start what does not run. Idempotent.
+        """Start what does not run. Idempotent. Raises a ``SandboxError``.
 
-        Args:
-            for_use: Whether to wait until the packages are known to be sound, as code runs or files are written next.
-
-        Raises:
-            SandboxError: If it cannot start.
+        ``for_use``, as before code runs or files are written, it waits until the packages are known to be sound.
         """
         async with self._turns:
-            is_new = self._environment.sandbox is None
+            is_new = self.environment.sandbox is None
             try:
                 await self._open()
-                while for_use and not await self._environment.packages.is_whole():
+                while for_use and not await self.environment.packages.is_whole():
                     self.lose("its packages were changed")
-                    if (source := current_source() or self._source) is not None:
-                        await source.discard(self._environment.packages.path)
-                    await self._environment.discard()
+                    if (source := _current.get() or self._source) is not None:
+                        await source.discard(self.environment.packages.path)
+                    await self.environment.discard()
                     await self._open()
             except BaseException:
                 if is_new:
@@ -244,33 +220,33 @@ class Lifecycle:
             await to_the_end(self._dismiss())
 
     def take_over(self, other: Lifecycle) -> None:
-        """Take all that another executor has started. A start does what is left to do.
+        """Take all that another executor with the same packages and settings, except for data, has started.
 
-        Args:
-            other: The lifecycle of one with the same packages and settings, except for data. It has nothing afterwards.
+        A start does the rest. The other has nothing afterwards.
         """
-        self._environment.take_over(other._environment)
-        self._runner.take_over(other._runner)
-        self.users.take_over(other.users)
+        self.environment.take_over(other.environment)
+        self.runner.take_over(other.runner)
+        self.generation, other.generation = other.generation, Generation()
+        # that it has started is yet to be reported
+        self.generation.interpreter = None
 
     async def renew(self, *, in_use: bool = False) -> None:
-        """Replace the state of the blocks, if there is one.
+        """Replace the state of the blocks, if any.
 
-        Args:
-            in_use: Whether a block may run. Whoever reads its output then learns of it when they read on.
+        ``in_use``, while a block may run, the reader of its output learns of it when it reads on.
         """
         async with self._turns:
-            if self._environment.sandbox is None or self._runner.interpreter is None:
+            if self.environment.sandbox is None or self.runner.interpreter is None:
                 return
-            self.lose(RESTARTED)
-            await self._runner.renew(self._environment, in_use=in_use)
-            if not (in_use and self._environment.running):
+            self.lose("it was restarted")
+            await self.runner.renew(self.environment, in_use=in_use)
+            if not (in_use and self.environment.running):
                 await self._open()
 
     def lose(self, reason: str, *, known_to: object = None) -> None:
         """Mark the state of the blocks as lost, and emit ``SandboxLost`` once."""
-        was_there = self.users.generation.interpreter is not None
-        self.users.replace(reason, known_to=known_to)
+        was_there = self.generation.interpreter is not None
+        self.replace(reason, known_to=known_to)
         if was_there:
             emit(
                 SandboxLost(sandbox=self._name, reason=reason, place=place_of(self._owner)), self._dispatcher
@@ -278,14 +254,14 @@ class Lifecycle:
 
     async def _open(self) -> None:
         """Start what does not run, and notice what was lost since the last block."""
-        environment, runner, users = self._environment, self._runner, self.users
+        environment, runner = self.environment, self.runner
         if not environment.running or runner.interpreter is None:
             if (lost := await to_the_end(runner.close())) is not None:
                 self.lose(lost)
-        elif users.generation.interpreter not in (None, runner.interpreter):
+        elif self.generation.interpreter not in (None, runner.interpreter):
             self.lose(runner.interpreter_loss)
         if environment.sandbox is not None and environment.directory.is_gone:
-            # the sandbox has the removed one, for ever
+            # the sandbox keeps the removed one
             logger.warning("%s was removed: a fresh sandbox gets a new workspace", environment.directory.path)
             self.lose("its work_dir was removed")
             await to_the_end(self._clear())
@@ -295,14 +271,14 @@ class Lifecycle:
             self.lose("it ended while no code ran")
         if not environment.running or runner.interpreter is None:
             emit(SandboxStarting(sandbox=self._name), self._dispatcher)
-            source = current_source() or self._source
+            source = _current.get() or self._source
             if environment.sandbox is None and source is not None:
-                await environment.packages.provide(self._tell_preparing)
+                await environment.packages.provide(self._report_preparing)
                 self._provided_by = source if await source.provide(self._owner) else None
-            await environment.start(self._tell_preparing)
+            await environment.start(self._report_preparing)
             await runner.open(environment)
-        if users.generation.interpreter is None:
-            users.generation.interpreter = runner.interpreter
+        if self.generation.interpreter is None:
+            self.generation.interpreter = runner.interpreter
             started = SandboxStarted(
                 sandbox=self._name,
                 packages=environment.packages.versions,
@@ -312,60 +288,31 @@ class Lifecycle:
             )
             emit(started, self._dispatcher)
 
-    def _tell_preparing(self, doing: str) -> None:
+    def _report_preparing(self, doing: str) -> None:
         emit(SandboxPreparing(sandbox=self._name, doing=doing), self._dispatcher)
 
     async def _dismiss(self) -> None:
-        is_started = self._environment.sandbox is not None
+        is_started = self.environment.sandbox is not None
         source, self._provided_by = self._provided_by, None
         if is_started and source is not None:
             await source.take_back(self._owner)
-        self.users.replace(STOPPED, known_to=self._owner)
+        self.replace(STOPPED, known_to=self._owner)
         await self._clear()
         if is_started:
             emit(SandboxStopped(sandbox=self._name), self._dispatcher)
 
     async def _clear(self) -> None:
         try:
-            await self._environment.stop()
+            await self.environment.stop()
         finally:
-            await self._runner.close()
+            await self.runner.close()
 
+    async def set_up(self) -> None:
+        """Start the sandbox, and do what comes before the first block. For the holder of the executor's turns."""
+        async with self._calling() as call:
+            await self._set_up(call)
 
-_OF_MODULES = ("", ".py", ".pyc", ".so")
-"""Endings of files that the import of a module may read, such as matplotlibrc."""
-
-
-class PoolAdapter:
-    """An executor as a pool sees it.
-
-    Args:
-        config: Its settings.
-        environment: Where its code runs.
-        runner: How it runs there.
-        life: Starts and stops that.
-        turns: Held by whoever runs code.
-        get_ready: Does what comes before the first block.
-
-    Attributes:
-        environment: As given.
-    """
-
-    def __init__(
-        self,
-        config: ExecutorConfig,
-        environment: Environment,
-        runner: AnyRunner,
-        life: Lifecycle,
-        turns: Turns,
-        get_ready: Callable[[Call], Awaitable[None]],
-    ) -> None:
-        self._config = config
-        self.environment = environment
-        self._runner = runner
-        self._life = life
-        self._turns = turns
-        self._get_ready = get_ready
+    # for a pool
 
     @property
     def settings(self) -> str:
@@ -374,60 +321,40 @@ class PoolAdapter:
 
     @property
     def has_data(self) -> bool:
-        """Whether there is data to copy before the first block."""
+        """Whether data is copied before the first block."""
         return bool(self._config.data)
 
     @property
     def early_setup(self) -> Sequence[Setup]:
         """The first pieces of the setup that can run before the data is there."""
-        if any(map(_may_change_imports, self._config.data)):
+        data = [Path(path) for path in self._config.data]
+        if any(path.suffix in _OF_MODULES or path.is_dir() for path in data):
             return ()
-        return tuple(takewhile(lambda step: not (self.has_data and step.may_read_data), self._runner.setup))
-
-    def set_up_by(self, setup: Sequence[Setup]) -> None:
-        """Replace the setup."""
-        self._runner.setup[:] = setup
+        return tuple(takewhile(lambda step: not (data and step.may_read_data), self.runner.setup))
 
     @property
     def is_idle(self) -> bool:
         """Whether it is ready for the next block, and runs none."""
-        return self._life.ready and not self._turns.taken
+        return self.ready and not self._blocks.taken
 
     async def warm_up(self) -> None:
-        """Start the sandbox, and do all that comes before the first block.
-
-        Raises:
-            SandboxError: If it cannot start.
-            SettingError: If its setup fails.
-        """
-        async with self._turns, self._calling() as call:
-            await self._get_ready(call)
+        """Like :meth:`set_up`, for others."""
+        async with self._blocks:
+            await self.set_up()
 
     async def is_well(self) -> bool:
-        """Whether the sandbox answers. No block has run there since the setup.
-
-        Raises:
-            SandboxError: If it does not.
-        """
+        """Whether the sandbox answers. No block has run there since the setup. Raises a ``SandboxError`` if it has ended."""
         if not self.is_idle:
             return False
         async with self._calling() as call:
             call.begin_block(self._config.timeout)
-            return await self._runner.is_well(self.environment, call)
-
-    def take_over(self, other: PoolAdapter) -> None:
-        """Take all that another executor has started; see :meth:`Lifecycle.take_over`."""
-        self._life.take_over(other._life)
+            return await self.runner.is_well(self.environment, call)
 
     @asynccontextmanager
     async def _calling(self) -> AsyncGenerator[Call]:
-        call = Call(CancellationToken(), self, None, self.environment)
+        call = Call(CancellationToken(), self._owner, None, self.environment)
         try:
             yield call
         finally:
             call.stop.cancel()
             await call.end()
-
-
-def _may_change_imports(data: str | os.PathLike[str]) -> bool:
-    return Path(data).suffix in _OF_MODULES or Path(data).is_dir()

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, ExitStack
 from itertools import cycle, islice
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 from weakref import WeakKeyDictionary
 
@@ -92,7 +91,7 @@ class SandboxPool:
         return why_not_ahead(executor)
 
     def expect(self, *examples: SandboxedCodeExecutor) -> None:
-        """Keep sandboxes ready for executors like these, and no others until somebody asks for them.
+        """Keep sandboxes ready for executors like these, and no others until an executor asks for them.
 
         Args:
             examples: Each counts equally often. They are not started.
@@ -103,7 +102,7 @@ class SandboxPool:
         self._expect([PoolKey.of(example) for example in examples])
 
     async def filled(self) -> None:
-        """Wait until all sandboxes are ready for which there is memory.
+        """Wait until the sandboxes are ready, as many as fit into memory.
 
         Raises:
             SandboxError: If the last one could not start.
@@ -130,9 +129,7 @@ class SandboxPool:
         self._expect(self._examples)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         try:
             self._within.close()
         finally:
@@ -156,9 +153,9 @@ class SandboxPool:
         lent = self._lent.pop(executor, None)
         if lent is None or not self._is_open or not isinstance(executor, SandboxedCodeExecutor):
             return
-        if executor.for_pool.is_idle:
+        if executor.life.is_idle:
             back = lent.key.make_executor()
-            back.for_pool.take_over(executor.for_pool)
+            back.life.take_over(executor.life)
             self._sandboxes.put(lent.key, back, lent.born)
         self._keep_wanted()
 
@@ -175,17 +172,13 @@ class SandboxPool:
         while (found := self._sandboxes.take(key)) is not None:
             is_taken = False
             try:
-                same_packages = (
-                    found.executor.for_pool.environment.packages.path
-                    == executor.for_pool.environment.packages.path
-                )
-                if same_packages and await found.is_well():
-                    executor.for_pool.take_over(found.executor.for_pool)
+                if found.packages == executor.life.environment.packages.path and await found.is_well():
+                    executor.life.take_over(found.executor.life)
                     is_taken = True
             finally:
                 await self._sandboxes.end(found)
             if is_taken:
-                if self._shared and not executor.for_pool.has_data:
+                if self._shared and not executor.life.has_data:
                     self._lent[executor] = found
                 return True
             logger.debug("a sandbox that has waited cannot be used any more")

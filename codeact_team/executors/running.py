@@ -15,10 +15,11 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 
 from codeact_team.core.aio import Timer, to_the_end
-from codeact_team.core.execution import ExecutionResult, HostTools, Outcome, missing_module, remark
+from codeact_team.core.execution import Artifact, ExecutionResult, HostTools, Outcome, missing_module, remark
 from codeact_team.core.executor_interface import Emit
 from codeact_team.executors.environment import Environment
-from codeact_team.sandbox.base import Cause, Exit, Sandbox, diagnose, limit_sentence
+from codeact_team.sandbox.base import FILE_TOO_LARGE, Cause, Exit, Sandbox, diagnose, limit_sentence
+from codeact_team.session.connection import Report
 
 T = TypeVar("T")
 
@@ -27,7 +28,7 @@ class Call:
     """One call of an executor: the user of the code, its tools, and what stops it.
 
     Attributes:
-        stop: Done when the code has to stop, for whatever reason; cancelled if the call is cancelled.
+        stop: Done when the code has to stop; cancelled if the call is cancelled.
         timed_out: Whether the reason is the time limit of a block.
         block_ended: Whether the present block has ended by itself, so that its time limit is off.
         exceeded: The setting of the workspace's quota that is the reason, if it is.
@@ -76,7 +77,7 @@ class Call:
         if self._time is None:
             return
         self._time.close()
-        # it refers to this call: whoever is its user would live on with it
+        # it refers to this call, and would keep the user alive
         self._time = None
         quota = self._environment.quota
         if self._next_check is not None:
@@ -122,16 +123,9 @@ async def first(
     *,
     undo: Callable[[T], Awaitable[None]] | None = None,
 ) -> T | None:
-    """Await ``work`` until ``stop`` is done, or the deadline has passed.
+    """Await ``work`` until ``stop`` is done, or the deadline of the loop's clock has passed. Then cancel it: ``None``.
 
-    Args:
-        work: The work, which is cancelled then.
-        stop: Stops it.
-        deadline: In seconds of the event loop's clock.
-        undo: Called with a result that the caller cannot get, being cancelled just when it comes.
-
-    Returns:
-        The result; ``None`` if the work was stopped.
+    ``undo`` is called with a result that the caller cannot get, being cancelled just when it comes.
     """
     left = None if deadline is None else deadline - asyncio.get_running_loop().time()
     if (left is not None and left <= 0) or (stop is not None and stop.done()):
@@ -164,16 +158,11 @@ def deadline_after(seconds: float) -> float:
 
 
 MAX_OUTPUT_BYTES = 1024 * 1024
-"""Bytes of output that one call keeps; more is cut in the middle. What is emitted is not cut."""
+"""Bytes of output that one call keeps; more is cut in the middle. Emitted output is not cut."""
 
 
 class BoundedOutput:
-    """The output of the blocks of one call. Keeps the first and the last half of ``limit`` bytes.
-
-    Args:
-        emit: Gets the text as it comes.
-        limit: How many bytes to keep.
-    """
+    """The output of the blocks of one call. Keeps the first and the last half of ``limit`` bytes, and emits all of it."""
 
     def __init__(self, emit: Emit | None = None, limit: int = MAX_OUTPUT_BYTES) -> None:
         self._half = self._room = limit // 2
@@ -252,18 +241,25 @@ class BlockEnd:
         exit: Its exit code, the reason if the state of the blocks is lost, and the kernel's counts.
         ran: Whether it began to run.
         sandbox_lives: Whether the sandbox is known to run, even if an interpreter is lost.
+        code_file: The path on this machine of the file with the code, if it is there.
+        report: The interpreter's report, if it has written one.
+        artifacts: The artifacts that an interpreter has shown.
     """
 
     exit: Exit
     ran: bool = True
     sandbox_lives: bool = False
+    code_file: str | None = None
+    report: Report | None = None
+    artifacts: Sequence[Artifact] = ()
 
 
 @dataclass(frozen=True)
 class Setup:
     """A block that runs in each new generation before all others."""
 
-    block: CodeBlock
+    language: str
+    code: str
     failure: str
     """The text before its output if it fails."""
     may_read_data: bool = True
@@ -271,16 +267,15 @@ class Setup:
 
 
 Program = TypeVar("Program")
-End = TypeVar("End", bound=BlockEnd)
 
 
-class CodeRunner(ABC, Generic[Program, End]):
+class CodeRunner(ABC, Generic[Program]):
     """Runs code in the sandbox of an environment."""
 
     lives_on: bool
     """Whether Python blocks share an interpreter."""
     loss: str
-    """The remark for the model when the state of the blocks is lost; ``{}`` stands for the reason."""
+    """The remark for the model when the state of the blocks is lost; ``{}`` becomes the reason."""
     loss_before: str | None = None
     """The same, if it was lost between two blocks of a user; ``None`` for no remark."""
 
@@ -290,7 +285,7 @@ class CodeRunner(ABC, Generic[Program, End]):
 
     @property
     def interpreter(self) -> int | None:
-        """The number of the present interpreter, as last reported; ``None`` if there is none."""
+        """The number of the present interpreter, as last reported, if any."""
         return 0
 
     @property
@@ -299,22 +294,14 @@ class CodeRunner(ABC, Generic[Program, End]):
         return ""
 
     async def open(self, environment: Environment) -> None:
-        """Start what all blocks need in the sandbox, which runs. Idempotent.
-
-        Raises:
-            SandboxError: If it cannot start.
-        """
+        """Start what all blocks need in the sandbox, which runs. Idempotent. Raises a ``SandboxError``."""
 
     async def close(self) -> str | None:
         """End that. Returns the reason if it had ended before."""
         return None
 
     async def is_well(self, environment: Environment, call: Call) -> bool:
-        """Whether a sandbox in which no block has run answers, before the call stops.
-
-        Raises:
-            SandboxError: If it does not.
-        """
+        """Whether a sandbox in which no block has run answers. Raises a ``SandboxError`` if it has ended."""
         return environment.sandbox is not None and await environment.sandbox.answers()
 
     def take_over(self, other: AnyRunner) -> None:
@@ -327,15 +314,11 @@ class CodeRunner(ABC, Generic[Program, End]):
 
     @abstractmethod
     def read(self, block: CodeBlock) -> Program:
-        """The program for a block.
-
-        Raises:
-            BlockError: If the block cannot run.
-        """
+        """The program for a block. Raises a :class:`BlockError` if it cannot run."""
 
     def read_setup(self, setup: Setup) -> Program:
         """The program for a piece of the setup."""
-        return self.read(setup.block)
+        return self.read(CodeBlock(setup.code, setup.language))
 
     @abstractmethod
     async def run(
@@ -345,26 +328,18 @@ class CodeRunner(ABC, Generic[Program, End]):
         call: Call,
         output: BoundedOutput,
         tools: HostTools | None = None,
-    ) -> End:
-        """Run a program until it ends, or the call is stopped.
-
-        Raises:
-            SandboxError: If nothing can run here at all.
-        """
+    ) -> BlockEnd:
+        """Run a program until it ends, or the call is stopped. Raises a ``SandboxError`` if nothing can run here at all."""
 
     @abstractmethod
-    def result(self, ends: Sequence[End], *, state_lost: bool) -> ExecutionResult:
+    def result(self, ends: Sequence[BlockEnd], *, state_lost: bool) -> ExecutionResult:
         """The result of a call, by the ends of its blocks."""
 
 
-AnyRunner: TypeAlias = CodeRunner[Any, Any]
+AnyRunner: TypeAlias = CodeRunner[Any]
 
 TIMEOUT_EXIT_CODE = 124
 """What the ``timeout`` command exits with, and AutoGen's executors report."""
-CANCELLED_EXIT_CODE = 1
-LOST_EXIT_CODE = 128 + 9
-DISK_EXIT_CODE = 128 + 25
-"""As of a program that the kernel ends for the size of a file."""
 
 
 @dataclass(slots=True)
@@ -394,7 +369,7 @@ def judge(
         words = f"Timeout: stopped after {timeout} s, the limit that `timeout` sets."
         return BlockResult(TIMEOUT_EXIT_CODE, Outcome.TIMED_OUT, f"time (timeout: {timeout})", words)
     if call.stop.cancelled():
-        return BlockResult(CANCELLED_EXIT_CODE, Outcome.CANCELLED, remark="Code execution was cancelled.")
+        return BlockResult(1, Outcome.CANCELLED, remark="Code execution was cancelled.")
     if ending.lost is not None:
         return BlockResult(ending.code, Outcome.LOST)
     if ending.code == 0:
@@ -410,7 +385,7 @@ def judge(
 def exceeded(field: str, outcome: Outcome = Outcome.COMPLETED) -> BlockResult:
     """The result of a block that exceeds the quota of the workspace, which is the setting ``field``."""
     limit = limit_sentence(Cause.DISK, field)
-    return BlockResult(DISK_EXIT_CODE, outcome, limit, f"{limit} Remove files that are not needed.")
+    return BlockResult(FILE_TOO_LARGE, outcome, limit, f"{limit} Remove files that are not needed.")
 
 
 def limit_behind(ending: Exit, sandbox: Sandbox | None, output: BoundedOutput) -> str | None:

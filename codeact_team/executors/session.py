@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +14,13 @@ from autogen_core.code_executor import CodeBlock
 from pydantic import Field, field_validator
 
 from codeact_team.core.aio import Turns, to_the_end
-from codeact_team.core.execution import Artifact, BoundName, ExecutionResult, HostTools, SessionResult
+from codeact_team.core.execution import BoundName, ExecutionResult, HostTools, SessionResult
 from codeact_team.core.executor_interface import Checkpoint, Emit, SessionCodeExecutor
 from codeact_team.errors import ForkError, SandboxError, SettingError
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.environment import Environment
 from codeact_team.executors.lifecycle import Generation, Lifecycle
 from codeact_team.executors.running import (
-    LOST_EXIT_CODE,
     AnyRunner,
     BlockEnd,
     BlockError,
@@ -31,7 +31,7 @@ from codeact_team.executors.running import (
 )
 from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.executors.workspace.workspace import SandboxWorkspace
-from codeact_team.sandbox.base import STOPPED, Exit
+from codeact_team.sandbox.base import KILLED, STOPPED, Exit
 from codeact_team.session.connection import Report
 from codeact_team.session.host import Session, add_artifact
 from codeact_team.session.protocol import MAX_CODE_BYTES, MAX_FORKS, MIB
@@ -45,6 +45,7 @@ MAX_NAMES = 40
 
 _MODULE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _UNREADABLE = "The interpreter's account of the block could not be read."
+_FORK_LOSS = "The interpreter was lost: {}. With it, this branch of the session has ended: its variables and files are gone."
 
 
 class SessionConfig(ExecutorConfig):
@@ -64,13 +65,7 @@ class SessionConfig(ExecutorConfig):
         return modules
 
 
-@dataclass(slots=True)
-class _InterpreterEnd(BlockEnd):
-    report: Report | None = None
-    artifacts: Sequence[Artifact] = ()
-
-
-class LivingInterpreter(CodeRunner[tuple[str, str], _InterpreterEnd]):
+class LivingInterpreter(CodeRunner[tuple[str, str]]):
     """Runs Python blocks in one interpreter, and shell blocks beside it."""
 
     lives_on = True
@@ -87,16 +82,20 @@ class LivingInterpreter(CodeRunner[tuple[str, str], _InterpreterEnd]):
         super().__init__(LANGUAGES)
         self._session: Session | None = None
         imports = "\n".join(f"import {module} as {name}" for name, module in config.modules.items())
-        self._add_setup(imports, may_read_data=False)
-        self._add_setup(config.setup)
+        self.add_setup(imports, may_read_data=False)
+        self.add_setup(config.setup)
 
-    def add_setup(self, code: str) -> None:
+    def forked(self, session: Session) -> LivingInterpreter:
+        """The interpreter of a fork of the session, with all that the setup has done here."""
+        fork = copy(self)
+        fork.setup, fork._session = [*self.setup], session
+        fork.loss = fork.loss_before = _FORK_LOSS
+        return fork
+
+    def add_setup(self, code: str, *, may_read_data: bool = True) -> None:
         """Run ``code`` in each fresh interpreter. The same code is added once."""
-        self._add_setup(code)
-
-    def _add_setup(self, code: str, *, may_read_data: bool = True) -> None:
         failure = f"the setup of the interpreter failed:\n{code}\n"
-        setup = Setup(CodeBlock(code, "python"), failure, may_read_data=may_read_data)
+        setup = Setup("python", code, failure, may_read_data)
         if code.strip() and setup not in self.setup:
             self.setup.append(setup)
 
@@ -137,7 +136,7 @@ class LivingInterpreter(CodeRunner[tuple[str, str], _InterpreterEnd]):
         if session is None:
             return None
         if not session.busy:
-            # a block that runs is ended by whoever reads its output
+            # the reader of its output ends a block that runs
             await session.aclose()
         return None if session.ending is None else session.ending.lost
 
@@ -163,7 +162,7 @@ class LivingInterpreter(CodeRunner[tuple[str, str], _InterpreterEnd]):
         return language, block.code
 
     def read_setup(self, setup: Setup) -> tuple[str, str]:
-        return "setup", setup.block.code
+        return "setup", setup.code
 
     async def run(
         self,
@@ -172,19 +171,19 @@ class LivingInterpreter(CodeRunner[tuple[str, str], _InterpreterEnd]):
         call: Call,
         output: BoundedOutput,
         tools: HostTools | None = None,
-    ) -> _InterpreterEnd:
+    ) -> BlockEnd:
         if (session := self._session) is None:
-            return _InterpreterEnd(Exit(LOST_EXIT_CODE, lost=STOPPED))
+            return BlockEnd(Exit(KILLED, lost=STOPPED))
         language, code = program
         ended, artifacts = await session.run(language, code, call, output.write, tools)
         if isinstance(ended, Exit):
-            return _InterpreterEnd(ended, artifacts=artifacts)
+            return BlockEnd(ended, artifacts=artifacts)
         report, exit_code = ended.read_report(), ended.exit_code
         if exit_code is None:
             if report is None and ended.ran:
                 await output.remark(_UNREADABLE)
             exit_code = 1 if report is None else report.exit_code
-        return _InterpreterEnd(
+        return BlockEnd(
             Exit(
                 exit_code & 0xFF,
                 ended.lost,
@@ -198,7 +197,7 @@ class LivingInterpreter(CodeRunner[tuple[str, str], _InterpreterEnd]):
             artifacts=artifacts,
         )
 
-    def result(self, ends: Sequence[_InterpreterEnd], *, state_lost: bool) -> SessionResult:
+    def result(self, ends: Sequence[BlockEnd], *, state_lost: bool) -> SessionResult:
         result = SessionResult(0, "", state_lost=state_lost)
         for end in ends:
             for artifact in end.artifacts:
@@ -226,33 +225,20 @@ def _later(names: list[BoundName], report: Report) -> list[BoundName]:
     return list(bound.values())
 
 
+@dataclass(frozen=True, eq=False)
 class SessionCheckpoint(Checkpoint):
-    """A branch of a session in which nothing runs.
+    """A fork of a session of the executor ``of``, in which nothing runs."""
 
-    Args:
-        session: The branch.
-        generation: The generation of the session when the branch was made.
-        of: The executor of the session.
-    """
-
-    def __init__(self, session: Session, generation: Generation, of: InterpreterCodeExecutor) -> None:
-        self.session = session
-        self.generation = generation
-        self.of = of
+    session: Session
+    generation: Generation
+    of: InterpreterCodeExecutor
 
     async def aclose(self) -> None:
         await self.session.aclose()
 
 
 class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
-    """Runs code in one living interpreter, which can be forked, in a sandbox that starts on first use.
-
-    Args:
-        config: The settings.
-        environment: Where the code runs.
-        interpreter: The interpreter; by default a new one.
-        turns: Held by whoever runs code; by default those of the environment.
-    """
+    """Runs code in one living interpreter, which can be forked, in a sandbox that starts on first use."""
 
     _config: SessionConfig
 
@@ -283,11 +269,12 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
         self._interpreter.add_setup(code)
 
     async def _running_session(self) -> Session:
-        await self._life.start(for_use=True)
+        await self.life.start(for_use=True)
         assert self._interpreter.session is not None, "it has just started"
         return self._interpreter.session
 
     def _remove_at_end(self, path: str) -> None:
+        # another directory may have been taken over since
         self._environment.directory.remove_at_end(path)
 
     async def fork(self, count: int = 1) -> Sequence[SessionCodeExecutor]:
@@ -295,52 +282,44 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
             session = await self._set_up_session()
             async with self._environment.copying:
                 sessions = await self._copies_of(session, count)
-            return [
-                ForkedCodeExecutor(self._config, self._environment, self._interpreter, one, self)
-                for one in sessions
-            ]
+            return [ForkedCodeExecutor(session, self) for session in sessions]
 
-    async def promote(self, branch: SessionCodeExecutor, *, user: object | None = None) -> None:
-        if not isinstance(branch, ForkedCodeExecutor) or branch.of is not self:
+    async def promote(self, fork: SessionCodeExecutor, *, user: object | None = None) -> None:
+        if not isinstance(fork, ForkedCodeExecutor) or fork.of is not self:
             raise SettingError("only a branch of this executor can take its place")
-        async with self._turns, branch.turns:
-            await self._continue_from(
-                branch.own_session(), branch.generation, "a branch has taken its place", user
-            )
+        async with self._turns, fork._turns:
+            if (session := fork._interpreter.session) is None:
+                raise SandboxError("the branch has ended")
+            await self._continue_from(session, fork.life.generation, "a branch has taken its place", user)
 
     async def checkpoint(self) -> Checkpoint:
         async with self._turns:
             session = await self._set_up_session()
             async with self._environment.copying:
-                [copy] = await self._copies_of(session, 1)
-            return SessionCheckpoint(copy, self._users.generation, self)
+                [fork] = await self._copies_of(session, 1)
+            return SessionCheckpoint(fork, self.life.generation, self)
 
     async def rollback(self, to: Checkpoint, *, user: object | None = None) -> None:
         if not isinstance(to, SessionCheckpoint) or to.of is not self:
             raise SettingError("only a checkpoint of this executor can be gone back to")
-        # for a moment there are old and new files, but not those of several branches at once
+        # for a moment, old and new files exist, but not those of several forks at once
         async with self._turns, self._environment.copying:
             if not to.session.alive:
                 raise SandboxError(
                     "the checkpoint is gone: it was closed, or the session was restarted or lost"
                 )
             # the checkpoint itself stays for another rollback
-            [copy] = await self._copies_of(to.session, 1, replaced=self._interpreter.session)
-            await self._continue_from(copy, to.generation, "it was set back to an earlier state", user)
+            [fork] = await self._copies_of(to.session, 1, replaced=self._interpreter.session)
+            await self._continue_from(fork, to.generation, "it was set back to an earlier state", user)
 
     async def _copies_of(
         self, session: Session, count: int, *, replaced: Session | None = None
     ) -> Sequence[Session]:
-        """Fork a session, unless copies of its workspace would exceed the quota.
-
-        Args:
-            session: The session.
-            count: The number of copies.
-            replaced: The session that a copy will replace.
+        """Fork a session ``count`` times. The files of a session that will be ``replaced`` by the copy do not count.
 
         Raises:
             SettingError: If ``count`` is out of range.
-            ForkError: If it cannot be forked.
+            ForkError: If it cannot be forked, or copies of its workspace would exceed the quota.
         """
         most = MAX_FORKS - 1
         # True is an integer, too
@@ -356,23 +335,18 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
         return await session.fork(count)
 
     async def _continue_from(
-        self, branch: Session, generation: Generation, loss: str, user: object | None
+        self, fork: Session, generation: Generation, loss: str, user: object | None
     ) -> None:
         if (session := self._interpreter.session) is None:
             raise SandboxError("nothing can go on from there: the session has ended")
-        await session.promote(branch)
+        await session.promote(fork)
         caller = self if user is None else user
-        self._users.replace(loss, known_to=caller, by=generation.forked(session.interpreter))
+        self.life.replace(loss, known_to=caller, by=generation.forked(session.interpreter))
 
     async def _set_up_session(self) -> Session:
         """The session, after its setup has run."""
-        if not self._life.ready:
-            call = Call(CancellationToken(), self, None, self._environment)
-            try:
-                await self._get_ready(call)
-            finally:
-                call.stop.cancel()
-                await call.end()
+        if not self.life.ready:
+            await self.life.set_up()
         session = await self._running_session()
         # what ends with the sandbox does not remove it
         self._remove_at_end(session.forks_in)
@@ -380,95 +354,40 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
 
 
 class ForkLife(Lifecycle):
-    """From the fork to the end of a branch, which cannot be started again."""
+    """From the fork of a session to its end. It cannot be started again."""
 
     async def prepare(self) -> None:
-        """Do nothing: a branch needs nothing."""
+        pass
 
     async def start(self, *, for_use: bool = False) -> None:
-        """Do nothing, as a branch begins with its fork.
-
-        Raises:
-            SandboxError: If it has ended.
-        """
         if not self.ready:
-            reason = self._runner.interpreter_loss or "it was stopped, or its session was"
+            reason = self.runner.interpreter_loss or "it was stopped, or its session was"
             raise SandboxError(f"this branch of a session has ended: {reason}")
 
     async def stop(self) -> None:
-        """End the branch. Idempotent."""
         async with self._turns:
-            await to_the_end(self._runner.close())
+            await to_the_end(self.runner.close())
 
     async def renew(self, *, in_use: bool = False) -> None:
-        """Raise a ``SettingError``: a branch cannot begin anew."""
         raise SettingError("a branch of a session cannot be restarted: stop it, and fork the session again")
 
 
-class ForkInterpreter(LivingInterpreter):
-    """The interpreter of a branch: a copy of another one, including its setup."""
-
-    loss = "The interpreter was lost: {}. With it, this branch of the session has ended: its variables and files are gone."
-    loss_before = loss
-
-    def __init__(self, config: SessionConfig, session: Session, setup: Sequence[Setup]) -> None:
-        super().__init__(config)
-        self.setup[:] = setup
-        self._session = session
-
-
 class ForkedCodeExecutor(InterpreterCodeExecutor):
-    """A branch of a session, as :meth:`SessionCodeExecutor.fork` makes them.
-
-    Args:
-        config: The settings of the session.
-        environment: Its environment.
-        interpreter: Its interpreter.
-        session: The branch of it.
-        of: Its executor.
-    """
+    """A fork of the session of the executor ``of``, as :meth:`SessionCodeExecutor.fork` makes them."""
 
     life_kind = ForkLife
 
-    def __init__(
-        self,
-        config: SessionConfig,
-        environment: Environment,
-        interpreter: LivingInterpreter,
-        session: Session,
-        of: InterpreterCodeExecutor,
-    ) -> None:
+    def __init__(self, session: Session, of: InterpreterCodeExecutor) -> None:
         turns = Turns()
-        self._branch_workspace = SandboxWorkspace(environment.location, turns)
-        fork_interpreter = ForkInterpreter(config, session, interpreter.setup)
-        super().__init__(config, environment, fork_interpreter, turns)
+        self._workspace = SandboxWorkspace(of._environment.location, turns)
+        super().__init__(of._config, of._environment, of._interpreter.forked(session), turns)
         self.of = of
-        self._users.generation = of._users.generation.forked(session.interpreter)
-
-    @property
-    def turns(self) -> Turns:
-        """Held by whoever runs code."""
-        return self._turns
-
-    @property
-    def generation(self) -> Generation:
-        """Its present generation."""
-        return self._users.generation
-
-    def own_session(self) -> Session:
-        """The branch.
-
-        Raises:
-            SandboxError: If it has ended.
-        """
-        if (session := self._interpreter.session) is None:
-            raise SandboxError("the branch has ended")
-        return session
+        self.life.generation = of.life.generation.forked(session.interpreter)
 
     @property
     def workspace(self) -> SandboxWorkspace:
-        """The files of the branch. Their changes show once it is promoted."""
-        return self._branch_workspace
+        """The files of the fork. Their changes show once it is promoted."""
+        return self._workspace
 
     def _to_config(self) -> Any:
         raise SettingError("a branch of a session has no config: dump the executor of the session")

@@ -1,4 +1,4 @@
-"""Sandboxes that were started ahead, as many as there is memory for."""
+"""Sandboxes that were started ahead, as many as fit into memory."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.lifecycle import context_of
 from codeact_team.executors.running import Setup
 from codeact_team.sandbox.base import STARTS_AT_ONCE
+from codeact_team.session.protocol import MIB
 
 _KIB = 1024
 _AVAILABLE = re.compile(r"^MemAvailable:\s+(\d+) kB", re.MULTILINE)
@@ -31,8 +32,7 @@ _GIVEN_BACK = re.compile(r"^(?:total_)?inactive_file (\d+)", re.MULTILINE)
 def available(root: Path = Path("/")) -> int | None:
     """Bytes of memory that are left for new processes; ``None`` if the system does not say.
 
-    Args:
-        root: The directory with ``/proc`` and ``/sys``.
+    ``root`` is the directory with ``/proc`` and ``/sys``.
     """
     with suppress(OSError):
         found = _AVAILABLE.search((root / "proc/meminfo").read_text())
@@ -73,32 +73,25 @@ class PoolKey:
     make: type[SandboxedCodeExecutor]
     settings: str = field(repr=False)
     """All settings but the data, as JSON."""
-    code: tuple[tuple[str, str], ...] = field(repr=False)
-    """The pieces of the setup that have run: language and code."""
+    setup: tuple[Setup, ...] = field(repr=False)
+    """The pieces of the setup that have run."""
     directory: str
     """The current directory, for relative paths."""
-    setup: tuple[Setup, ...] = field(compare=False, repr=False)
     memory_mib: int = field(compare=False)
     """Memory that the code may use."""
 
     @classmethod
     def of(cls, executor: SandboxedCodeExecutor) -> Self:
-        """The key of an executor.
-
-        Raises:
-            SettingError: If its sandbox cannot be started ahead.
-        """
+        """The key of an executor. Raises a ``SettingError`` if its sandbox cannot be started ahead."""
         if (reason := why_not_ahead(executor)) is not None:
             raise SettingError(reason)
-        for_pool = executor.for_pool
-        setup = tuple(for_pool.early_setup)
+        life = executor.life
         return cls(
             make=type(executor),
-            settings=for_pool.settings,
-            code=tuple((each.block.language, each.block.code) for each in setup),
+            settings=life.settings,
+            setup=tuple(life.early_setup),
             directory=os.getcwd(),
-            setup=setup,
-            memory_mib=for_pool.environment.memory_mib,
+            memory_mib=life.environment.memory_mib,
         )
 
     def make_executor(self) -> SandboxedCodeExecutor:
@@ -108,19 +101,14 @@ class PoolKey:
     def _make_executor(self) -> SandboxedCodeExecutor:
         config = self.make.component_config_schema.model_validate_json(self.settings)
         executor = self.make(**config.model_dump())
-        executor.for_pool.set_up_by(self.setup)
+        executor.life.runner.setup[:] = self.setup
         return executor
 
     async def start(self) -> SandboxedCodeExecutor:
-        """Make an executor, and start it until its sandbox is ready for the first block.
-
-        Raises:
-            SandboxError: If it cannot start.
-            SettingError: If its setup fails.
-        """
+        """Make an executor, and start it until its sandbox is ready for the first block. Raises as the start."""
         executor = self.make_executor()
         try:
-            await executor.for_pool.warm_up()
+            await executor.life.warm_up()
         except BaseException:
             await to_the_end(executor.stop())
             raise
@@ -129,7 +117,7 @@ class PoolKey:
 
 def why_not_ahead(executor: SandboxedCodeExecutor) -> str | None:
     """Why the sandbox of an executor cannot be started ahead; ``None`` if it can."""
-    if (setting := executor.for_pool.environment.bound_to) is None:
+    if (setting := executor.life.environment.bound_to) is None:
         return None
     return f"with `{setting}`, no sandbox can be started ahead"
 
@@ -141,8 +129,7 @@ _REFILLS_AT_ONCE = max(1, STARTS_AT_ONCE // 2)
 ANSWER_SECONDS = 1.0
 """Seconds for a sandbox to answer; it takes a millisecond."""
 _COURTESY_SECONDS = 0.005
-"""Seconds before sandboxes are started or ended, so that an executor which has got one can go on first."""
-_MIB = 1 << 20
+"""Seconds before sandboxes are started or ended, so that an executor which has got one continues first."""
 
 
 @dataclass(eq=False)
@@ -160,11 +147,16 @@ class WarmSandbox:
     expiry: asyncio.TimerHandle | None = None
     asking: asyncio.Task[bool] | None = None
 
+    @property
+    def packages(self) -> Path | None:
+        """The directory of its packages."""
+        return self.executor.life.environment.packages.path
+
     async def is_well(self) -> bool:
         """Whether it answers."""
         # in an empty context: without dispatcher, scope and pool of the caller
         loop = asyncio.get_running_loop()
-        self.asking = loop.create_task(self.executor.for_pool.is_well(), context=Context())
+        self.asking = loop.create_task(self.executor.life.is_well(), context=Context())
         await asyncio.wait({self.asking}, timeout=ANSWER_SECONDS)
         if not self.asking.done():
             return False
@@ -174,7 +166,7 @@ class WarmSandbox:
         return self.asking.result()
 
     async def end(self) -> None:
-        """Stop it, or what is left of it after a take-over."""
+        """Stop it, or its rest after a take-over."""
         try:
             await self.executor.stop()
         except Exception as error:
@@ -224,7 +216,7 @@ class WarmSandboxes:
             self._tending = asyncio.get_running_loop().call_later(_COURTESY_SECONDS, self._tend)
 
     def take(self, key: PoolKey) -> WarmSandbox | None:
-        """Take a sandbox of a key, if there is one. The caller has to :meth:`end` it."""
+        """Take a sandbox of a key, if one waits. The caller has to :meth:`end` it."""
         found = next((one for one in self.waiting if one.key == key), None)
         if found is not None:
             self._remove(found)
@@ -245,18 +237,14 @@ class WarmSandboxes:
 
     async def discard(self, layer: Path | None) -> None:
         """End all waiting sandboxes with these packages."""
-        endings = [
-            self._discard(one)
-            for one in self.waiting.copy()
-            if one.executor.for_pool.environment.packages.path == layer
-        ]
+        endings = [self._discard(one) for one in self.waiting.copy() if one.packages == layer]
         if endings:
             await asyncio.wait(endings)
 
     def put(self, key: PoolKey, executor: SandboxedCodeExecutor, born: float) -> None:
         """Keep the sandbox that an executor has just taken back."""
         self._starting[key] += 1
-        # never cancelled: there is something to end from the first moment on
+        # never cancelled: from the first moment on, a sandbox has to be ended
         self._begin(self._ends, self._keep(WarmSandbox(key, executor, born)))
 
     async def close(self) -> None:
@@ -304,13 +292,13 @@ class WarmSandboxes:
         return min(missing, key=lambda key: there[key] / self._wanted[key], default=None)
 
     def _has_room(self, key: PoolKey) -> bool:
-        """Whether code of one more sandbox may use all its memory, beside the sandboxes that wait."""
+        """Whether code of one more sandbox and of those that wait may use all their memory."""
         left = available()
-        was_short, self._is_short = self._is_short, left is not None and left < key.memory_mib * _MIB
+        was_short, self._is_short = self._is_short, left is not None and left < key.memory_mib * MIB
         if self._is_short and not was_short:
             logger.warning(
                 "fewer sandboxes are kept ready: %s MiB of memory are left, and code of one may use %s",
-                (left or 0) // _MIB,
+                (left or 0) // MIB,
                 key.memory_mib,
             )
         return not self._is_short
@@ -334,7 +322,7 @@ class WarmSandboxes:
 
     async def _keep(self, one: WarmSandbox) -> None:
         try:
-            await one.executor.for_pool.warm_up()
+            await one.executor.life.warm_up()
         except Exception as error:
             logger.debug("a sandbox does not come back: %s", error)
             await one.end()

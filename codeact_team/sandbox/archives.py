@@ -20,11 +20,7 @@ def head(member: tarfile.TarInfo) -> bytes:
 
 
 def file_member(member: tarfile.TarInfo, source: BinaryIO) -> Iterator[bytes]:
-    """The header and content of a file, as large as the member says. Blocks.
-
-    Raises:
-        OSError: If the file is shorter.
-    """
+    """The header and content of a file, as large as the member says. Blocks. Raises an ``OSError`` if the file is shorter."""
     yield head(member)
     left = member.size
     while left and (data := source.read(min(left, _CHUNK))):

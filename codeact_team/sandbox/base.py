@@ -21,7 +21,6 @@ from codeact_team.core.aio import to_the_end
 class Cause(StrEnum):
     """A limit of a sandbox."""
 
-    TIME = "time"
     MEMORY = "memory"
     PROCESSES = "number of processes"
     NETWORK = "network"
@@ -65,8 +64,10 @@ _SYMPTOMS = {
     Cause.UNSEEN: r"No such file or directory: ['\"]/|\W/[^:\n]*: No such file or directory",
 }
 
-_SIGKILL_EXIT = 128 + 9
-_SIGXFSZ_EXIT = 128 + 25
+KILLED = 128 + 9
+"""The exit code of a program that SIGKILL has ended, and of whatever is lost with its sandbox."""
+FILE_TOO_LARGE = 128 + 25
+"""The exit code of a program that the kernel has ended for the size of a file."""
 
 
 def diagnose(
@@ -74,28 +75,16 @@ def diagnose(
     *,
     exit_code: int,
     output: str,
-    timed_out: bool = False,
     oom_kills: int | None = None,
     fork_failures: int = 0,
 ) -> str | None:
     """Name the limit that a failed program ran into, in a sentence, which says so if that is a guess.
 
-    Args:
-        limits: The limits in force.
-        exit_code: The program's exit code.
-        output: The end of its output. Hostile data, which can only make the answer wrong.
-        timed_out: Whether the time limit stopped it.
-        oom_kills: How many processes the memory limit has killed; ``None`` if not known.
-        fork_failures: How many new processes the process limit has refused.
-
-    Returns:
-        The sentence; ``None`` if no limit is to blame.
+    Its ``output`` is hostile data, which can only make the answer wrong. The other counts are those of :class:`Exit`.
     """
-    if timed_out:
-        cause = Cause.TIME
-    elif exit_code == 0:
+    if exit_code == 0:
         return None
-    elif oom_kills:
+    if oom_kills:
         cause = Cause.MEMORY
     elif symptoms := [
         each for each, words in _SYMPTOMS.items() if each in limits and re.search(words, output)
@@ -103,10 +92,10 @@ def diagnose(
         cause = symptoms[0]
     elif fork_failures:
         cause = Cause.PROCESSES
-    elif exit_code == _SIGXFSZ_EXIT:
+    elif exit_code == FILE_TOO_LARGE:
         cause = Cause.DISK
-    elif exit_code == _SIGKILL_EXIT and oom_kills is None and Cause.MEMORY in limits:
-        # nobody counts, so it may have been the memory limit, or the code itself
+    elif exit_code == KILLED and oom_kills is None and Cause.MEMORY in limits:
+        # nothing counts, so it may have been the memory limit, or the code itself
         return (
             "What killed it is not known. It may have run into a limit of the sandbox: "
             f"{Cause.MEMORY} ({limits[Cause.MEMORY]})."
@@ -138,12 +127,7 @@ PACKAGES_START = "start"
 
 
 def python_path(packages: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """The variable by which code finds a layer of packages.
-
-    Args:
-        packages: The layer, as the sandbox sees it.
-        environment: The other variables of the code.
-    """
+    """The variable by which code with this environment finds a layer of packages; ``packages`` is its path in the sandbox."""
     start = f"{packages}/{PACKAGES_START}"
     return {"PYTHONPATH": ":".join(filter(None, (start, environment.get("PYTHONPATH"))))}
 
@@ -161,7 +145,7 @@ class Exit:
     code: int
     """Its exit code; 128 + n if signal n has ended it."""
     lost: str | None = None
-    """Why the sandbox itself is lost, or ``None`` if it goes on."""
+    """Why the sandbox itself is lost, or ``None`` if it lives."""
     oom_kills: int | None = None
     """How many processes the memory limit has killed since the process started; ``None`` if not known."""
     fork_failures: int = 0
@@ -234,7 +218,7 @@ class Sandbox(ABC):
 
     @property
     def image(self) -> str | None:
-        """The digest of its image, once it runs; ``None`` if it has no image, or nobody knows the digest."""
+        """The digest of its image, once it runs; ``None`` if it has no image, or an unknown digest."""
         return None
 
     @property
@@ -283,7 +267,7 @@ class Sandbox(ABC):
         """
 
     async def spawn_loaded(self) -> Process | None:
-        """Like :meth:`spawn`, with the program that was loaded ahead, which supervises; ``None`` if there is none now."""
+        """Like :meth:`spawn`, with the program that was loaded ahead, which supervises; ``None`` without one."""
         return None
 
     @property
@@ -300,8 +284,7 @@ class Sandbox(ABC):
     async def python_identity(self) -> str:
         """A text that changes if the interpreter may be another one. Available before a start.
 
-        Raises:
-            SandboxError: If there is no interpreter.
+        Raises a ``SandboxError`` if the sandbox has no interpreter.
         """
 
     @abstractmethod

@@ -104,7 +104,7 @@ class _Registration:
             if is_open:
                 self._loop.remove_reader(copy)
             os.close(copy)
-        # tasks that still wait find out themselves that there is no more
+        # tasks that still wait find out themselves
         for arrival in self.waiting if is_open else ():
             self._loop.call_soon(arrival.arrive)
 
@@ -126,7 +126,7 @@ async def readable(fd: int) -> None:
 
 
 async def writable(fd: int) -> None:
-    """Wait once until ``fd`` can be written, or nobody reads it any more."""
+    """Wait once until ``fd`` can be written, or its reader has ended."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     # two tasks may wait for the same descriptor

@@ -7,10 +7,9 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 
 from codeact_team.core import trees
 
@@ -21,23 +20,18 @@ _NAME = re.compile(r"codeact-team-\d+-[a-z0-9_]{8}")
 
 
 class TemporaryDirectory:
-    """A new directory, held by a lock that the kernel releases when this process ends, for whatever reason.
+    """A new directory in ``place``, held by a lock that the kernel releases when this process ends, for whatever reason.
 
     As a context manager, it is removed at the end.
-
-    Args:
-        place: The directory in which it is created; ``None`` for the usual one.
     """
 
     def __init__(self, place: Path | None = None) -> None:
-        self.path, self._descriptor = _make_held(place)
+        self.path, self._descriptor = make_held(lambda: _make(place))
 
     def __enter__(self) -> Path:
         return Path(self.path)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.remove()
 
     def remove(self) -> None:
@@ -84,16 +78,22 @@ def is_the_one(descriptor: int, path: str) -> bool:
         return False
 
 
-def _make_held(place: Path | None) -> tuple[str, int]:
+def make_held(make: Callable[[], tuple[str, int]]) -> tuple[str, int]:
+    """Make a file or directory that is locked while its descriptor is open. Returns its path and the descriptor."""
+    while True:
+        path, descriptor = make()
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        # until it is held, another process may take it for an orphan
+        if is_the_one(descriptor, path):
+            return path, descriptor
+        os.close(descriptor)
+
+
+def _make(place: Path | None) -> tuple[str, int]:
     while True:
         path = os.path.realpath(tempfile.mkdtemp(prefix=f"codeact-team-{os.getpid()}-", dir=place))
-        # until it is held, another process may take it for an orphan
         with suppress(FileNotFoundError):
-            descriptor = os.open(path, trees.DIRECTORY)
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
-            if is_the_one(descriptor, path):
-                return path, descriptor
-            os.close(descriptor)
+            return path, os.open(path, trees.DIRECTORY)
 
 
 def _orphaned_in(place: Path) -> list[Path]:
@@ -109,8 +109,8 @@ def _orphaned_in(place: Path) -> list[Path]:
 def _is_orphaned(path: Path) -> bool:
     try:
         status = path.lstat()
-        # not of this user
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid not in _owners():
+        ours = {0, NOBODY} if os.geteuid() == 0 else {os.geteuid()}
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid not in ours:
             return False
         with _taken_over(path) as is_ours:
             return is_ours
@@ -119,13 +119,9 @@ def _is_orphaned(path: Path) -> bool:
         return False
 
 
-def _owners() -> set[int]:
-    return {0, NOBODY} if os.geteuid() == 0 else {os.geteuid()}
-
-
 @contextmanager
 def _taken_over(directory: Path) -> Generator[bool]:
-    """Hold a directory, unless another process does. The value says whether it is held, so that nobody else uses it.
+    """Hold a directory, unless another process does. The value says whether it is held.
 
     The process id in its name is no sign: by now it may belong to another process, or it is from another namespace.
     """

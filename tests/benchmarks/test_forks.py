@@ -41,7 +41,7 @@ async def run(executor: SessionCodeExecutor, code: str) -> None:
     assert result.exit_code == 0, result.output
 
 
-class Branches:
+class Forks:
     """Branches of an executor that are made and ended again."""
 
     def __init__(self, of: SessionCodeExecutor) -> None:
@@ -51,11 +51,11 @@ class Branches:
     async def fork_and_run(self, count: int) -> None:
         """From the fork to the first result of all."""
         self._living += await self._of.fork(count)
-        await asyncio.gather(*(run(branch, "x = 1") for branch in self._living))
+        await asyncio.gather(*(run(fork, "x = 1") for fork in self._living))
 
     async def end(self) -> None:
-        for branch in self._living:
-            await branch.stop()
+        for fork in self._living:
+            await fork.stop()
         self._living.clear()
 
 
@@ -74,18 +74,18 @@ async def test_fork_to_first_result(tmp_path: Path, figure: Figures) -> None:
     table.add_row("AutoGen: a container", "0", f"{began[0]:.0f}", "1", "")
     for name, kind in KINDS.items():
         async with kind(memory_mib=4096) as executor:
-            branches = Branches(executor)
+            forks = Forks(executor)
             for heap in HEAPS_MIB:
                 # of small objects, as a fork has to go through all pages
                 await run(executor, f"kept = [bytes(1000) for _ in range({heap} << 10)]")
                 times: list[float] = []
                 for _ in range(FORKS):
-                    times.append(await milliseconds(branches.fork_and_run(1)))
-                    await branches.end()
+                    times.append(await milliseconds(forks.fork_and_run(1)))
+                    await forks.end()
                 before = sum(pss_mib(os.getpid()).values())
-                await branches.fork_and_run(8)
+                await forks.fork_and_run(8)
                 mib = (sum(pss_mib(os.getpid()).values()) - before) / 8
-                await branches.end()
+                await forks.end()
                 half = median(times)
                 shown = f"{mib:.1f}" if name == "confined" else ""
                 table.add_row(name, str(heap), f"{half:.1f}", f"{began[0] / half:.0f}", shown)
@@ -97,16 +97,16 @@ async def test_fork_to_first_result(tmp_path: Path, figure: Figures) -> None:
     Console(width=140).print(table)
 
 
-async def test_many_branches_side_by_side() -> None:
+async def test_many_forks_side_by_side() -> None:
     table = Table("", f"{SIDE_BY_SIDE} branches of 200 MiB, ms until all have a result", "one, ms")
     for name, kind in KINDS.items():
         async with kind(memory_mib=4096, pids=256) as executor:
             await run(executor, "kept = [bytes(1000) for _ in range(200 << 10)]")
-            branches = Branches(executor)
-            took = await milliseconds(branches.fork_and_run(SIDE_BY_SIDE))
+            forks = Forks(executor)
+            took = await milliseconds(forks.fork_and_run(SIDE_BY_SIDE))
             alone = median([await milliseconds(run(executor, "x = 1")) for _ in range(20)])
             table.add_row(name, f"{took:.0f}", f"{alone:.2f}")
-            await branches.end()
+            await forks.end()
     Console(width=140).print(table)
 
 

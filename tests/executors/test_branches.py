@@ -47,52 +47,52 @@ async def run_for(user: object, session: InterpreterCodeExecutor, code: str) -> 
     return await session.run_code_blocks([CodeBlock(code, "python")], CancellationToken(), user=user)
 
 
-async def test_branches_have_the_variables_and_go_ways_of_their_own(session: InterpreterCodeExecutor) -> None:
+async def test_forks_have_the_variables_and_go_ways_of_their_own(session: InterpreterCodeExecutor) -> None:
     await output(session, "x = [1]")
-    branches = await session.fork(3)
+    forks = await session.fork(3)
     said_there = await asyncio.gather(
-        *(run(branch, f"x.append({number}); print(x)") for number, branch in enumerate(branches, 2))
+        *(run(fork, f"x.append({number}); print(x)") for number, fork in enumerate(forks, 2))
     )
     assert [one.output for one in said_there] == ["[1, 2]\n", "[1, 3]\n", "[1, 4]\n"]
     assert await output(session, "x") == "[1]\n"
     # each goes on where it was, and so does what it was forked from
-    assert (await run(branches[1], "print(x)")).output == "[1, 3]\n"
-    for branch in branches:
-        await branch.stop()
+    assert (await run(forks[1], "print(x)")).output == "[1, 3]\n"
+    for fork in forks:
+        await fork.stop()
     assert await output(session, "x") == "[1]\n"
 
 
-async def test_branches_have_files_of_their_own_by_relative_paths(session: InterpreterCodeExecutor) -> None:
+async def test_forks_have_files_of_their_own_by_relative_paths(session: InterpreterCodeExecutor) -> None:
     await output(
         session,
         "import os; os.makedirs('a/b'); os.symlink('a', 'link')\nwith open('a/b/f', 'w') as f: f.write('1')",
     )
     await output(session, "os.chmod('a/b/f', 0o750)")
-    [branch] = await session.fork()
+    [fork] = await session.fork()
     code = "print(open('link/b/f').read(), os.stat('a/b/f').st_mode & 0o777, os.readlink('link'))"
-    assert (await run(branch, code)).output == f"1 {0o750} a\n"
-    await run(branch, "open('a/b/f', 'w').write('2'); open('new', 'w').close()")
+    assert (await run(fork, code)).output == f"1 {0o750} a\n"
+    await run(fork, "open('a/b/f', 'w').write('2'); open('new', 'w').close()")
     assert await output(session, "open('a/b/f').read(), os.path.exists('new')") == "('1', False)\n"
-    assert set(await branch.workspace.list()) == {"a/b/f", "new"}
+    assert set(await fork.workspace.list()) == {"a/b/f", "new"}
     assert set(await session.workspace.list()) == {"a/b/f"}
-    assert await branch.workspace.get("a/b/f") == b"2"
-    await branch.workspace.put("given", b"x")
+    assert await fork.workspace.get("a/b/f") == b"2"
+    await fork.workspace.put("given", b"x")
     # a shell block goes on in the branch's directory, too
-    assert (await run(branch, "cat given; ls", language="sh")).output == "xa\ngiven\nlink\nnew\n"
-    await branch.stop()
+    assert (await run(fork, "cat given; ls", language="sh")).output == "xa\ngiven\nlink\nnew\n"
+    await fork.stop()
     [directory] = (session.work_dir / ".codeact-team").glob("branches-*")
     assert os.listdir(directory) == []
 
 
-async def test_a_branch_is_where_the_code_was_in_the_workspace(
+async def test_a_fork_is_where_the_code_was_in_the_workspace(
     session: InterpreterCodeExecutor, work_dir: Path
 ) -> None:
     await output(session, "import os; os.mkdir('deep'); os.chdir('deep')")
     await output(session, "mkdir shells; cd shells; export WORD=here", language="sh")
-    [branch] = await session.fork()
-    assert (await run(branch, "print(os.path.basename(os.getcwd()))")).output == "deep\n"
-    assert (await run(branch, "basename $PWD; echo $WORD", language="sh")).output == "shells\nhere\n"
-    await session.promote(branch)
+    [fork] = await session.fork()
+    assert (await run(fork, "print(os.path.basename(os.getcwd()))")).output == "deep\n"
+    assert (await run(fork, "basename $PWD; echo $WORD", language="sh")).output == "shells\nhere\n"
+    await session.promote(fork)
     assert (
         await output(session, "os.getcwd().endswith('/deep') and 'branches' not in os.getcwd()") == "True\n"
     )
@@ -102,7 +102,7 @@ async def test_a_branch_is_where_the_code_was_in_the_workspace(
     )
 
 
-async def test_a_branch_takes_the_place_of_its_session(
+async def test_a_fork_takes_the_place_of_its_session(
     session: InterpreterCodeExecutor, work_dir: Path
 ) -> None:
     await output(session, "x = 1\nopen('old', 'w').close()")
@@ -125,7 +125,7 @@ async def test_a_branch_takes_the_place_of_its_session(
     await second.stop()
 
 
-async def test_what_is_kept_for_the_code_to_read_is_there_in_a_branch_and_after_it(
+async def test_what_is_kept_for_the_code_to_read_is_there_in_a_fork_and_after_it(
     session: InterpreterCodeExecutor,
 ) -> None:
     before = await session.workspace.put("before.txt", "1", temporary=True)
@@ -205,12 +205,12 @@ async def test_what_a_copy_could_not_have_is_named(
     # nothing is left of the attempt
     assert await output(session, "1") == "1\n"
     await session.restart()
-    [branch] = await session.fork()
-    await branch.stop()
+    [fork] = await session.fork()
+    await fork.stop()
 
 
 @pytest.mark.parametrize("count", [0, -1, 64, 200, 10**12, 1.5, "2", True])
-async def test_a_number_of_branches_that_cannot_be_is_refused_in_words(
+async def test_a_number_of_forks_that_cannot_be_is_refused_in_words(
     session: InterpreterCodeExecutor, count: Any
 ) -> None:
     await output(session, "kept = 1")
@@ -226,18 +226,18 @@ async def test_the_limit_of_the_workspace_holds_for_all_its_copies(kind: Kind, t
     with pytest.raises(ForkError, match=r"copies of its workspace would exceed workspace_mib: 64"):
         await executor.fork(8)
     assert allocated(tmp_path) < 64 << 20
-    [branch] = await executor.fork(1)
+    [fork] = await executor.fork(1)
     with pytest.raises(ForkError, match=r"would exceed workspace_mib: 64"):
-        await branch.fork(2)
+        await fork.fork(2)
     checkpoint = await executor.checkpoint()
     with pytest.raises(ForkError, match=r"would exceed workspace_mib: 64"):
         await executor.checkpoint()
     await checkpoint.aclose()
-    await branch.stop()
+    await fork.stop()
     # what takes no room does not count, nor does its copy take any
     await output(executor, "import os; os.truncate('large', 0); os.truncate('large', 60 << 20)")
-    branches = await executor.fork(8)
-    assert (await run(branches[7], "print(os.path.getsize('large'))")).output == f"{60 << 20}\n"
+    forks = await executor.fork(8)
+    assert (await run(forks[7], "print(os.path.getsize('large'))")).output == f"{60 << 20}\n"
     assert allocated(tmp_path) < 16 << 20
     await executor.stop()
 
@@ -270,24 +270,24 @@ async def test_what_copies_take_is_counted_whatever_the_names_of_the_files(
     await executor.stop()
 
 
-async def test_names_of_one_file_are_so_in_a_branch_and_where_it_is_promoted(
+async def test_names_of_one_file_are_so_in_a_fork_and_where_it_is_promoted(
     session: InterpreterCodeExecutor,
 ) -> None:
     await output(
         session, "import os; os.mkdir('d'); open('a', 'w').write('1'); os.link('a', 'b'); os.link('a', 'd/c')"
     )
     same = "len({os.stat(name).st_ino for name in ('a', 'b', 'd/c')}), open('b').read()"
-    [branch] = await session.fork()
-    assert (await run(branch, f"print({same})")).output == "1 1\n"
-    await run(branch, "open('b', 'w').write('2'); os.link('a', 'e')")
+    [fork] = await session.fork()
+    assert (await run(fork, f"print({same})")).output == "1 1\n"
+    await run(fork, "open('b', 'w').write('2'); os.link('a', 'e')")
     assert await output(session, same) == "(1, '1')\n"
-    await session.promote(branch)
+    await session.promote(fork)
     assert await output(session, f"{same}, os.path.samefile('a', 'e')") == "(1, '2', True)\n"
     # one that only gets another name
     await output(session, "open('f', 'w').close()")
-    [branch] = await session.fork()
-    await run(branch, "os.link('f', 'g')")
-    await session.promote(branch)
+    [fork] = await session.fork()
+    await run(fork, "os.link('f', 'g')")
+    await session.promote(fork)
     assert await output(session, "os.path.samefile('f', 'g')") == "True\n"
 
 
@@ -295,9 +295,9 @@ async def test_the_limit_of_the_workspace_holds_for_copies_made_at_once(kind: Ki
     executor = kind.make(work_dir=tmp_path, workspace_mib=64)
     assert isinstance(executor, InterpreterCodeExecutor)
     await output(executor, "with open('large', 'wb') as file: file.write(bytes([1]) * (10 << 20))")
-    branches: Sequence[Any] = await executor.fork(3)
-    forks = (one.fork(2) for one in (executor, *branches))
-    made = await asyncio.gather(*forks, return_exceptions=True)
+    forks: Sequence[Any] = await executor.fork(3)
+    nested = (one.fork(2) for one in (executor, *forks))
+    made = await asyncio.gather(*nested, return_exceptions=True)
     assert sum(isinstance(one, ForkError) for one in made) == 3
     assert allocated(tmp_path) < 64 << 20
     await executor.stop()
@@ -313,8 +313,8 @@ async def test_nothing_is_left_of_a_fork_for_which_the_disk_is_too_small(kind: K
             with pytest.raises(ForkError, match="No space left"):
                 await executor.fork(6)
             assert not [*(tmp_path / "disk").glob(".codeact-team/branches-*/*")]
-            [branch] = await executor.fork()
-            await branch.stop()
+            [fork] = await executor.fork()
+            await fork.stop()
         await executor.stop()
 
 
@@ -358,10 +358,10 @@ async def test_what_is_of_another_session_or_over_is_refused_in_words(
         with pytest.raises((SandboxError, SettingError), match="checkpoint"):
             await session.rollback(checkpoint)
         assert await output(session, "kept") == "1\n"
-    [branch] = await session.fork()
-    await branch.stop()
+    [fork] = await session.fork()
+    await fork.stop()
     with pytest.raises(SandboxError, match="the branch has ended"):
-        await session.promote(branch)
+        await session.promote(fork)
     with pytest.raises(SettingError, match="only a branch of this executor"):
         await session.promote((await other.fork())[0])
     assert await output(session, "kept") == "1\n"
@@ -375,33 +375,33 @@ async def test_what_is_of_another_session_or_over_is_refused_in_words(
 async def test_what_is_only_read_can_be_copied(session: InterpreterCodeExecutor) -> None:
     await output(session, "with open('f', 'w') as f: f.write('abcdef')")
     await output(session, "f = open('f'); g = open('f', 'rb', buffering=0); f.read(1), g.read(2)\n")
-    [branch] = await session.fork()
-    assert (await run(branch, "print(f.read(2), g.read(1))")).output == "bc b'c'\n"
+    [fork] = await session.fork()
+    assert (await run(fork, "print(f.read(2), g.read(1))")).output == "bc b'c'\n"
     # its position is its own
     assert await output(session, "g.read()") == "b'cdef'\n"
-    await branch.stop()
+    await fork.stop()
     await output(session, "f.close(); g.close()")
 
 
 async def test_random_numbers_differ(session: InterpreterCodeExecutor) -> None:
     await output(session, "import random; random.seed(1)")
-    branches = await session.fork(2)
-    numbers = {(await run(branch, "print(random.random())")).output for branch in branches}
+    forks = await session.fork(2)
+    numbers = {(await run(fork, "print(random.random())")).output for fork in forks}
     numbers.add(await output(session, "print(random.random())"))
     assert len(numbers) == 3
-    for branch in branches:
-        await branch.stop()
+    for fork in forks:
+        await fork.stop()
 
 
-async def test_awaiting_blocks_and_tools_go_on_in_branches(session: InterpreterCodeExecutor) -> None:
+async def test_awaiting_blocks_and_tools_go_on_in_forks(session: InterpreterCodeExecutor) -> None:
     await output(session, "import asyncio; await asyncio.sleep(0)")
-    [branch] = await session.fork()
-    for one in (session, branch):
+    [fork] = await session.fork()
+    for one in (session, fork):
         assert (await run(one, "await asyncio.sleep(0, 5)")).output == "5\n"
-    await branch.stop()
+    await fork.stop()
 
 
-async def test_a_branch_of_one_that_has_called_tools_can_be_forked(session: InterpreterCodeExecutor) -> None:
+async def test_a_fork_of_one_that_has_called_tools_can_be_forked(session: InterpreterCodeExecutor) -> None:
     # the thread that waits for answers is not in the branch, and Python counts it all the same
     tools = Offered(echo=echo)
     await output(session, "x = tools.echo(value=1)", tools=tools)
@@ -412,7 +412,7 @@ async def test_a_branch_of_one_that_has_called_tools_can_be_forked(session: Inte
     await checkpoint.aclose()
 
 
-async def test_a_branch_that_ends_itself_is_over_and_hurts_nobody(session: InterpreterCodeExecutor) -> None:
+async def test_a_fork_that_ends_itself_is_over_and_hurts_nobody(session: InterpreterCodeExecutor) -> None:
     await output(session, "x = 1")
     first, second = await session.fork(2)
     result = await run(first, "import os, time\nif os.fork() == 0: time.sleep(60)\nos._exit(7)")
@@ -430,7 +430,7 @@ async def test_a_branch_that_ends_itself_is_over_and_hurts_nobody(session: Inter
     await again.stop()
 
 
-async def test_blocks_of_branches_are_stopped_one_by_one(hasty: InterpreterCodeExecutor) -> None:
+async def test_blocks_of_forks_are_stopped_one_by_one(hasty: InterpreterCodeExecutor) -> None:
     await output(hasty, "import time; x = 1")
     slow, quick = await hasty.fork(2)
     stopped, fine = await asyncio.gather(
@@ -443,27 +443,27 @@ async def test_blocks_of_branches_are_stopped_one_by_one(hasty: InterpreterCodeE
     await quick.stop()
 
 
-async def test_branches_end_with_a_restart(session: InterpreterCodeExecutor) -> None:
+async def test_forks_end_with_a_restart(session: InterpreterCodeExecutor) -> None:
     await output(session, "x = 1")
-    [branch] = await session.fork()
+    [fork] = await session.fork()
     checkpoint = await session.checkpoint()
     await session.restart()
     with pytest.raises(SandboxError):
-        await run(branch, "x")
+        await run(fork, "x")
     with pytest.raises(SandboxError):
         await session.rollback(checkpoint)
     with pytest.raises(SettingError, match="cannot be restarted"):
-        await branch.restart()
-    await branch.stop()
+        await fork.restart()
+    await fork.stop()
     assert "NameError" in (await run(session, "x")).output
 
 
-async def test_a_branch_has_no_config(session: InterpreterCodeExecutor) -> None:
-    [branch] = await session.fork()
-    assert isinstance(branch, InterpreterCodeExecutor)
+async def test_a_fork_has_no_config(session: InterpreterCodeExecutor) -> None:
+    [fork] = await session.fork()
+    assert isinstance(fork, InterpreterCodeExecutor)
     with pytest.raises(SettingError, match="has no config"):
-        branch.dump_component()
-    await branch.stop()
+        fork.dump_component()
+    await fork.stop()
 
 
 async def test_an_interpreter_after_a_restart_has_what_the_setup_has_made_and_nothing_else(

@@ -392,8 +392,8 @@ input()
     outputs.append((await run(executor, "print(made)")).output)
     await other.communicate(b"\n")
     assert outputs == ["[]\n"] * 3
-    [branch] = await executor.fork()
-    assert (await run(branch, "print(made)")).output == "[]\n"
+    [fork] = await executor.fork()
+    assert (await run(fork, "print(made)")).output == "[]\n"
     await executor.restart()
     assert (await run(executor, "made.append(1); print(made)")).output == "[1]\n"
     await executor.stop()

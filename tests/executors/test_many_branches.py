@@ -31,8 +31,8 @@ async def test_nothing_is_left_of_many_forks(kind: Kind) -> None:
 
         async def fork(times: int) -> None:
             for _ in range(times):
-                for branch in await session.fork(2):
-                    await branch.stop()
+                for fork in await session.fork(2):
+                    await fork.stop()
 
         async def held() -> tuple[str, int, int]:
             """What there is in the sandbox and of this process, and the KiB of the interpreter."""

@@ -65,12 +65,12 @@ async def output(executor: SessionCodeExecutor, *code: str) -> str:
 async def test_none_is_imported_but_by_the_code_itself(session: InterpreterCodeExecutor) -> None:
     await output(session, PLANT)
     await session.restart()
-    [branch] = await session.fork()
-    for executor in (session, branch):
+    [fork] = await session.fork()
+    for executor in (session, fork):
         for code in FAILING:
             await output(executor, code)
         assert await output(executor, IMPORTED) == "\n"
-    await branch.stop()
+    await fork.stop()
     # a module of the workspace is the code's own, whatever its name
     named = "try: import turtle\nexcept ImportError: print(*planted)"
     assert await output(session, named) == "turtle\n"

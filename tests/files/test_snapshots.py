@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codeact_team.core.executor_interface import Change, ChangedFile
-from codeact_team.core.files import opened
 from codeact_team.executors.workspace import files as snapshots
 from codeact_team.executors.workspace.files import FileState, Snapshot, compare, take_snapshot
 
@@ -18,11 +17,6 @@ _FILES = st.dictionaries(
     st.sampled_from([f"{above}{name}" for above in ("", "d/", "d/e/") for name in "abcde"]),
     st.builds(FileState, st.integers(0, 2), st.integers(0, 2)),
 )
-
-
-def look(directory: Path) -> Snapshot:
-    with opened(directory) as top:
-        return take_snapshot(top)
 
 
 def wait_for_another_time(directory: Path) -> None:
@@ -53,7 +47,7 @@ def test_what_is_there_now_is_new_changed_or_as_it_was(
 def test_files_are_told_by_what_was_done_to_them(tmp_path: Path) -> None:
     for name in ("kept", "longer", "same size", "old time", "removed"):
         (tmp_path / name).write_text("1")
-    before = look(tmp_path)
+    before = take_snapshot(tmp_path)
     wait_for_another_time(tmp_path)
     (tmp_path / "longer").write_text("12")
     (tmp_path / "same size").write_text("2")
@@ -63,7 +57,7 @@ def test_files_are_told_by_what_was_done_to_them(tmp_path: Path) -> None:
     (tmp_path / "removed").unlink()
     (tmp_path / "deep" / "er").mkdir(parents=True)
     (tmp_path / "deep" / "er" / "new").write_text("123")
-    assert compare(before, look(tmp_path)).files == [
+    assert compare(before, take_snapshot(tmp_path)).files == [
         ChangedFile("deep/er/new", 3, Change.MADE),
         ChangedFile("longer", 2, Change.CHANGED),
         ChangedFile("old time", 1, Change.CHANGED),
@@ -82,7 +76,7 @@ def test_only_regular_files_are_told_and_no_link_is_followed(tmp_path: Path) -> 
     (workspace / "gone").mkdir(mode=0)
     odd = os.fsdecode(b"new\n\x1b[31mline\xff")
     (workspace / odd).touch()
-    seen = look(workspace)
+    seen = take_snapshot(workspace)
     assert (list(seen.files), seen.others) == ([odd], 3)
     assert compare(Snapshot(), seen).remark.startswith("links and the like are not listed: 3")
     assert seen.unseen == (0 if os.geteuid() == 0 else 1)
@@ -99,29 +93,29 @@ def test_what_a_team_needs_for_itself_is_not_told(tmp_path: Path) -> None:
         (tmp_path / path).touch()
     (tmp_path / f"tmp_code_{'0' * 64}.python").touch()
     (tmp_path / "tmp_code_mine.py").touch()
-    assert sorted(look(tmp_path).files) == ["d/.codeact-team/x", "tmp_code_mine.py"]
+    assert sorted(take_snapshot(tmp_path).files) == ["d/.codeact-team/x", "tmp_code_mine.py"]
 
 
 def test_a_deep_tree_is_left_at_some_depth(tmp_path: Path) -> None:
-    before = look(tmp_path)
+    before = take_snapshot(tmp_path)
     (tmp_path / "/".join("d" * 70)).mkdir(parents=True)
-    assert compare(before, look(tmp_path)).remark.endswith("were not looked into: 1")
+    assert compare(before, take_snapshot(tmp_path)).remark.endswith("were not looked into: 1")
 
 
 def test_more_files_than_can_be_looked_at_are_told_as_such(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshots, "MAX_SEEN", 10)
-    before = look(tmp_path)
+    before = take_snapshot(tmp_path)
     for number in range(20):
         (tmp_path / str(number)).touch()
-    many = look(tmp_path)
+    many = take_snapshot(tmp_path)
     told = compare(before, many)
     assert len(told.files) == 10
     assert told.remark == "the workspace has more than 10 files, and not all were looked at"
     # what was there cannot be told from what is new
-    assert compare(many, look(tmp_path)).files == ()
-    assert "more than 10 files before" in compare(many, look(tmp_path)).remark
+    assert compare(many, take_snapshot(tmp_path)).files == ()
+    assert "more than 10 files before" in compare(many, take_snapshot(tmp_path)).remark
 
 
 def test_no_more_than_ten_thousand_are_told() -> None:

@@ -90,9 +90,3 @@ def test_what_the_kernel_counted_counts() -> None:
     assert cause(exit_code=137, oom_kills=0) is None
     # SIGXFSZ
     assert cause(exit_code=153) == Cause.DISK
-
-
-def test_time_comes_first() -> None:
-    said = diagnose(LIMITS, exit_code=124, output="Cannot fork", timed_out=True, oom_kills=1)
-    assert said is not None
-    assert "time_field" in said

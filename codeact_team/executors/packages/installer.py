@@ -35,14 +35,7 @@ _UV_ABOUT_INDEXES = ("index", "index-url", "extra-index-url", "find-links", "no-
 
 
 def settings_for_uv(environment: Mapping[str, str]) -> tuple[dict[str, str], Sequence[str]]:
-    """Settings by which uv finds packages where pip would. The person's own settings for uv stay in force.
-
-    Args:
-        environment: The environment of this process.
-
-    Returns:
-        The environment for uv, and arguments.
-    """
+    """The environment and arguments by which uv finds packages where pip would. Settings for uv stay in force."""
     settings = _pip_settings(environment)
     if _uv_knows_indexes(environment):
         settings = {option: value for option, value in settings.items() if option not in _ABOUT_INDEXES}
@@ -114,16 +107,9 @@ _NOT_ASKED = "Using CPython"
 async def install(
     requested: Requested, interpreter: PythonDescription, directory: Path, report: Callable[[str], None]
 ) -> None:
-    """Unpack the packages and their dependencies into ``directory``.
+    """Unpack the packages and their dependencies, for this Python, into an empty directory.
 
-    Args:
-        requested: The packages.
-        interpreter: The Python that they have to fit.
-        directory: An empty directory.
-        report: Gets a line of progress now and then.
-
-    Raises:
-        SandboxError: If they cannot be had.
+    ``report`` gets a line of progress now and then. Raises a ``SandboxError`` if they cannot be had.
     """
     report(f"getting {requested} for {interpreter}")
     environment, options = settings_for_uv(os.environ)
@@ -163,7 +149,7 @@ def _arguments(
         "--python-platform": interpreter.platform,
         # nothing of a package is run
         "--only-binary": ":all:",
-        # what is in uv's cache may be changed by whoever can write there
+        # code or other users may be able to change uv's cache
         "--link-mode": "copy",
     }
     lines = requested.lines()

@@ -27,6 +27,7 @@ from codeact_team.executors.packages.installer import install
 from codeact_team.executors.packages.requirements import PythonDescription, Requested
 from codeact_team.sandbox.base import PACKAGES_START
 from codeact_team.sandbox.system.kernel import is_running
+from codeact_team.sandbox.temporary import lock
 
 MAX_TOLD = 20
 
@@ -74,13 +75,7 @@ def digest_of(manifest: Manifest) -> str:
 
 
 def differences(directory: Path, manifest: Manifest, *, thorough: bool) -> list[str]:
-    """The first paths at which a directory differs from its manifest.
-
-    Args:
-        directory: The directory.
-        manifest: Its manifest.
-        thorough: Whether to read every file, and not only those with another size or time.
-    """
+    """The first paths at which a directory differs from its manifest. If ``thorough``, every file is read."""
     left = dict(manifest)
     different: list[str] = []
     for path, status in files_in(directory):
@@ -126,7 +121,7 @@ class Layer(BaseModel):
     Attributes:
         path: The directory.
         packages: Version by name.
-        interpreter: What they fit, in words.
+        interpreter: The Python that they fit, in words.
         size: In bytes.
         stamp: As of :func:`stamp_of`, when it was made.
     """
@@ -139,11 +134,7 @@ class Layer(BaseModel):
 
     @contextmanager
     def held(self) -> Generator[None]:
-        """A context manager in which nobody removes the layer.
-
-        Raises:
-            FileNotFoundError: If somebody just has.
-        """
+        """A context in which the layer cannot be removed. Raises a ``FileNotFoundError`` if it just was."""
         descriptor = os.open(self.path, trees.DIRECTORY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
@@ -155,11 +146,7 @@ class Layer(BaseModel):
 
 
 class Layers:
-    """The layers of one user.
-
-    Args:
-        root: Their directory. Default: below the user's cache directory.
-    """
+    """The layers of one user, in the directory ``root``; by default below the user's cache directory."""
 
     def __init__(self, root: Path | None = None) -> None:
         self.root = root or platformdirs.user_cache_path("codeact-team") / "packages"
@@ -170,7 +157,7 @@ class Layers:
         return [layer for name in names if (layer := self._load(name)) is not None]
 
     def interpreter(self, identity: str) -> PythonDescription | None:
-        """The kept description of a Python, if there is one."""
+        """The kept description of a Python, if any."""
         try:
             return PythonDescription.model_validate_json((self.root / "interpreters" / identity).read_bytes())
         except (OSError, ValidationError):
@@ -181,11 +168,7 @@ class Layers:
         _write(self.root / "interpreters" / identity, interpreter.model_dump_json())
 
     def find(self, requested: Requested, interpreter: PythonDescription) -> Layer | None:
-        """The layer with the packages, if it exists.
-
-        Raises:
-            SandboxError: If packages cannot be chosen for such an interpreter.
-        """
+        """The layer with the packages, if it exists. Raises a ``SandboxError`` if such a Python can have none."""
         return self._requested(self._request_path(requested, interpreter))
 
     async def provide(
@@ -195,21 +178,14 @@ class Layers:
         compile_modules: Compile,
         report: Callable[[str], None],
     ) -> Layer:
-        """Find or make the layer with the packages. It is not checked against its manifest.
+        """Find or make the layer with the packages for a Python. It is not checked against its manifest.
 
-        Args:
-            requested: The packages.
-            interpreter: The Python that they have to fit.
-            compile_modules: Compiles them.
-            report: Gets a line of progress now and then.
-
-        Raises:
-            SandboxError: If they cannot be had.
+        ``report`` gets a line of progress now and then. Raises a ``SandboxError`` if the packages cannot be had.
         """
         request = self._request_path(requested, interpreter)
         if (layer := self._requested(request)) is not None:
             return layer
-        # two processes may make the same one; in this one, whoever comes second finds it
+        # two processes may make the same one; in this one, the second finds it
         async with _making:
             if (layer := self._requested(request)) is None:
                 layer = await self._make(requested, interpreter, compile_modules, report)
@@ -217,12 +193,7 @@ class Layers:
         return layer
 
     def changes(self, layer: Layer, *, thorough: bool) -> list[str]:
-        """The first paths in a layer that have changed since it was made. Blocks.
-
-        Args:
-            layer: The layer.
-            thorough: Whether to read every file, and not only those that look changed.
-        """
+        """The first paths in a layer that have changed since it was made. If ``thorough``, every file is read. Blocks."""
         try:
             if not thorough and stamp_of(layer.path) == layer.stamp:
                 return []
@@ -241,13 +212,12 @@ class Layers:
             self._record_path(layer.path.name).unlink(missing_ok=True)
             return True
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # first the record, without which nobody finds it
+            if not lock(descriptor):
+                return False
+            # first the record, without which it is not found
             self._record_path(layer.path.name).unlink(missing_ok=True)
             self._manifest_path(layer.path.name).unlink(missing_ok=True)
             trees.remove(str(layer.path))
-        except BlockingIOError:
-            return False
         finally:
             os.close(descriptor)
         return True
@@ -290,8 +260,13 @@ class Layers:
             size=sum(file.size for file in manifest.values()),
             stamp=stamp_of(building),
         )
-        with _locked(self.root / "lock"):
+        descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            # among processes
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
             return self._put_in_place(building, layer, manifest)
+        finally:
+            os.close(descriptor)
 
     def _put_in_place(self, building: Path, layer: Layer, manifest: Manifest) -> Layer:
         name = layer.path.name
@@ -332,17 +307,6 @@ class Layers:
         return self.root / "manifests" / f"{name}.json"
 
 
-@contextmanager
-def _locked(file: Path) -> Generator[None]:
-    """A lock among processes. Blocks."""
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def _tidy(building: Path) -> None:
     """Remove files about this machine, and add the module that lets Python find the packages."""
     packages = building / PACKAGES
@@ -363,7 +327,7 @@ def _tidy(building: Path) -> None:
 
 
 def _make_readable(building: Path) -> None:
-    """Let every user read a layer, as code in a sandbox may be any user, and nobody write its files."""
+    """Let every user read a layer, as code in a sandbox may be any user, and no user write its files."""
     with trees.opened_own(building) as top:
         for directory in trees.walk(top):
             os.fchmod(directory.descriptor, 0o755)

@@ -30,15 +30,10 @@ _LENGTH = 4
 
 
 async def compile_modules(sandbox: Sandbox, directory: Path, cache_tag: str) -> None:
-    """Compile modules in a sandbox, and store the result where Python looks for it.
+    """Compile the modules of packages in a running sandbox, and store the result where Python looks for it.
 
-    Args:
-        sandbox: A running sandbox.
-        directory: The packages: files and directories only.
-        cache_tag: The name of the sandbox's Python in names of files, such as ``cpython-311``.
-
-    Raises:
-        SandboxError: If the sandbox does not compile them.
+    ``cache_tag`` is the name of the sandbox's Python in names of files, such as ``cpython-311``. Raises a ``SandboxError``
+    if the sandbox does not compile them.
     """
     modules = [directory / path for path, _ in files_in(directory) if path.endswith(".py")]
     program = (resources.files(__name__.rpartition(".")[0]) / "inside" / "compile.py").read_text()
@@ -94,16 +89,13 @@ _NO_WORKSPACE = Path(os.devnull)
 
 
 class Provision:
-    """Packages for the sandboxes of one executor.
+    """Packages for the sandboxes of one executor. The present ``layer`` has them, until it is released.
 
     Args:
         requested: The packages.
         make_sandbox: Makes a sandbox without packages, which may use the given directory as its workspace.
         layers: The layers of the user.
         writable: Directories that code can write to, in the sandbox that gets the packages.
-
-    Attributes:
-        layer: The layer with the packages, until it is released.
     """
 
     def __init__(
@@ -140,16 +132,10 @@ class Provision:
         return self.layer is not None or not self._requested
 
     async def provide(self, report: Callable[[str], None]) -> Path | None:
-        """Get the packages, and hold their layer until :meth:`release`, so that nobody removes it.
+        """Get the packages, and hold their layer until :meth:`release`. Returns its directory, if any.
 
-        Args:
-            report: Gets a line of progress now and then, if that takes its time.
-
-        Returns:
-            The directory of the layer; ``None`` without packages.
-
-        Raises:
-            SandboxError: If the packages cannot be had, or the sandbox has no Python that they can be chosen for.
+        ``report`` gets a line of progress now and then. Raises a ``SandboxError`` if the packages cannot be had, or the sandbox
+        has no Python that they can be chosen for.
         """
         if not self.is_provided:
             self._refuse_what_code_could_change()
@@ -164,18 +150,13 @@ class Provision:
         return self.path
 
     async def found(self) -> Layer | None:
-        """The layer with the packages, if it exists already.
-
-        Raises:
-            SandboxError: If the sandbox has no Python that packages can be chosen for.
-        """
+        """The layer with the packages, if it exists already. Raises a ``SandboxError`` as :meth:`provide`."""
         return self._layers.find(self._requested, await self.interpreter())
 
     async def interpreter(self) -> PythonDescription:
         """The sandbox's Python. A temporary sandbox asks it once, and the cache directory keeps the answer.
 
-        Raises:
-            SandboxError: If there is none, or none that describes itself.
+        Raises a ``SandboxError`` without one that describes itself.
         """
         async with self._asking:
             if self._interpreter is None:
@@ -256,11 +237,7 @@ class Provision:
 
 
 async def interpreter_in(sandbox: Sandbox) -> PythonDescription:
-    """Ask the Python of a running sandbox to describe itself.
-
-    Raises:
-        SandboxError: If there is none, or the sandbox is lost.
-    """
+    """Ask the Python of a running sandbox to describe itself. Raises a ``SandboxError`` if it does not."""
     process = await sandbox.spawn([sandbox.python, *describing()])
     said = b""
     try:

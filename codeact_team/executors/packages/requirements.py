@@ -1,7 +1,7 @@
 """The packages of a config, and the Python that they are for.
 
 Requirements files are read here, and uv gets the result, never the files: uv would build what a line such as
-``-e ./project`` names, and so run its code on this machine, even if it is told to build nothing.
+``-e ./project`` names, and so run its code on this machine, even with the option to build nothing.
 """
 
 from __future__ import annotations
@@ -80,11 +80,7 @@ class PythonDescription(BaseModel):
 
     @property
     def platform(self) -> str:
-        """The platform that packages have to be built for, as uv names it.
-
-        Raises:
-            SandboxError: If there is no name for it.
-        """
+        """The platform that packages have to be built for, as uv names it. Raises a ``SandboxError`` if it has no name."""
         machine = _MACHINES.get(self.machine.lower())
         if self.implementation != "cpython" or self.free_threaded or machine is None:
             raise SandboxError(
@@ -111,11 +107,7 @@ def describing() -> tuple[str, ...]:
 
 
 def read_description(said: bytes) -> PythonDescription:
-    """Read the description that a Python has written.
-
-    Raises:
-        SandboxError: If it is none.
-    """
+    """Read the description that a Python has written. Raises a ``SandboxError`` if it is none."""
     try:
         return PythonDescription.model_validate_json(said)
     except ValidationError:
@@ -154,17 +146,8 @@ class RequirementLines:
     constraints: list[str] = field(default_factory=list[str])
 
 
-def is_lock(file: Path) -> bool:
-    """Whether a file has the name of a lock."""
-    return _LOCK.fullmatch(file.name) is not None
-
-
 def read_lock(file: Path) -> str:
-    """Read a lock.
-
-    Raises:
-        SettingError: If it is none, or names a package that would have to be built.
-    """
+    """Read a lock. Raises a ``SettingError`` if it is none, or names a package that would have to be built."""
     text = _text(file, _MOST)
     if _LONG_KEY.search(text):
         raise SettingError(f"packages_file: {file} is no lock: it has a key of more than 50 parts")
@@ -191,8 +174,7 @@ def read_lock(file: Path) -> str:
 def read_requirements(file: Path) -> RequirementLines:
     """Read a requirements file, and those that it includes.
 
-    Raises:
-        SettingError: If it cannot be read, or names a package that would have to be built.
+    Raises a ``SettingError`` if it cannot be read, or names a package that would have to be built.
     """
     reading = _Reading()
     reading.read(file)
@@ -200,11 +182,7 @@ def read_requirements(file: Path) -> RequirementLines:
 
 
 class _Reading:
-    """Reads a file and those that it includes, in the order of their lines, however deep.
-
-    Attributes:
-        found: The lines.
-    """
+    """Reads a file and those that it includes, in the order of their lines, however deep."""
 
     def __init__(self) -> None:
         self.found = RequirementLines()
@@ -254,8 +232,8 @@ def _option(line: str, file: Path, number: int) -> tuple[str, str]:
     try:
         return option, "".join(shlex.split(value)) if value else ""
     except ValueError as error:
-        told = cut(line, _MAX_SHOWN)
-        raise SettingError(f"packages_file: {file}:{number}: {told!r} cannot be read: {error}") from None
+        shown = cut(line, _MAX_SHOWN)
+        raise SettingError(f"packages_file: {file}:{number}: {shown!r} cannot be read: {error}") from None
 
 
 def _text(file: Path, most: int) -> str:
@@ -300,16 +278,12 @@ def _requirement(line: str, file: Path, number: int) -> str:
             raise InvalidRequirement(f"{cut(wrong, _MAX_SHOWN)!r} is no hash")
         return " ".join([str(parsed(wanted)), *(f"--hash={each}" for each in hashes)])
     except (InvalidRequirement, InvalidWheelFilename) as error:
-        why, told = str(error).partition("\n")[0], cut(wanted, _MAX_SHOWN)
-        raise SettingError(f"packages_file: {file}:{number}: {told!r} is no requirement: {why}") from None
+        why, shown = str(error).partition("\n")[0], cut(wanted, _MAX_SHOWN)
+        raise SettingError(f"packages_file: {file}:{number}: {shown!r} is no requirement: {why}") from None
 
 
 def parsed(requirement: str) -> Requirement:
-    """Parse a requirement.
-
-    Raises:
-        InvalidRequirement: If it is none.
-    """
+    """Parse a requirement. Raises an ``InvalidRequirement`` if it is none."""
     try:
         return Requirement(requirement)
     except RecursionError:
@@ -318,14 +292,9 @@ def parsed(requirement: str) -> Requirement:
 
 @dataclass(frozen=True)
 class Requested:
-    """Packages, as ``packages`` and ``packages_file`` of a config name them.
+    """Packages, as ``packages`` (such as ``matplotlib>=3.8``) and ``packages_file`` of a config name them.
 
-    Args:
-        requirements: One by one, such as ``matplotlib>=3.8``.
-        file: A requirements file, or a lock (``pylock.toml``).
-
-    Raises:
-        SettingError: If a requirement is invalid, or the file cannot be read.
+    Raises a ``SettingError`` if a requirement is invalid, or the file, a requirements file or a lock, cannot be read.
     """
 
     requirements: Sequence[str] = ()
@@ -354,14 +323,10 @@ class Requested:
     @property
     def lock(self) -> Path | None:
         """The file, if it is a lock."""
-        return self.file if self.file is not None and is_lock(self.file) else None
+        return self.file if self.file is not None and _LOCK.fullmatch(self.file.name) else None
 
     def lines(self) -> RequirementLines:
-        """All requirements, except those of a lock. Reads the files.
-
-        Raises:
-            SettingError: As :func:`read_lock` and :func:`read_requirements`.
-        """
+        """All requirements, except those of a lock. Reads the files. Raises a ``SettingError``."""
         if self.lock is not None:
             read_lock(self.lock)
         asked = RequirementLines() if self.file is None or self.lock else read_requirements(self.file)
@@ -369,11 +334,7 @@ class Requested:
         return asked
 
     def digest(self, interpreter: PythonDescription) -> str:
-        """A digest of the requirements and the kind of Python. Reads the files.
-
-        Raises:
-            SettingError: As :meth:`lines`.
-        """
+        """A digest of the requirements and the kind of Python. Reads the files. Raises a ``SettingError``."""
         lines = self.lines()
         locked = "" if self.lock is None else read_lock(self.lock)
         asked = [lines.requirements, lines.constraints, locked, interpreter.version, interpreter.platform]

@@ -52,12 +52,7 @@ _LINE = re.compile(rb"(\d{1,20})\|([0-9a-f]{1,8})\|(.*?)\|\./(.*)")
 
 
 class ContainerFiles(WorkspaceFiles):
-    """The files of a workspace in a container.
-
-    Args:
-        spawn: Starts a program in the container, outside the sandbox of the code.
-        is_empty: Whether the workspace is empty at first.
-    """
+    """The files of a workspace in a container. ``spawn`` starts a program there, outside the sandbox of the code."""
 
     outlasts_sandbox = False
 
@@ -69,7 +64,7 @@ class ContainerFiles(WorkspaceFiles):
         """Nothing is there yet."""
 
     async def put(self, given: Sequence[Given], *, replace: bool = False) -> None:
-        # tar replaces what is there; without `replace`, nothing is there yet
+        # tar replaces what is there; without `replace`, the workspace is empty
         if not given:
             return
         pieces = _archive(given)
@@ -111,7 +106,7 @@ class ContainerFiles(WorkspaceFiles):
     async def read_all(self, wanted: Mapping[str, int], take: Callable[[str, bytes], None]) -> None:
         for path, size in wanted.items():
             try:
-                # no program is needed for what is empty
+                # an empty file needs no program
                 data = b"".join([piece async for piece in self.read(path, size)]) if size else b""
             except OSError:
                 continue

@@ -22,7 +22,7 @@ from codeact_team.core.trees import Visited, walk
 from codeact_team.errors import SandboxError
 from codeact_team.executors.settings import HostDirectory
 from codeact_team.sandbox.temporary import TemporaryDirectory
-from codeact_team.session.protocol import FORKS_PREFIX
+from codeact_team.session.protocol import FORKS_PREFIX, MIB
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ _SYSTEM = tuple(
 
 
 def wide_directories(given: Mapping[str, HostDirectory]) -> Iterator[str]:
-    """The settings whose directory gives the code more than a workspace, and what it holds."""
+    """The settings whose directory gives the code more than a workspace, with a reason."""
     for field, value in given.items():
         if value is not None and (held := _held(resolved(value))):
             yield f"{field}: {value} (holds {held})"
@@ -50,9 +50,7 @@ def _held(directory: Path) -> str | None:
 class WorkspaceDirectory:
     """Makes the directory when it is needed, and removes it afterwards if it is temporary.
 
-    Args:
-        work_dir: The user's directory; ``None`` for a temporary one.
-        owner: The user to own a directory that root makes; ``None`` for root.
+    Without a ``work_dir`` it is temporary. If root makes it, it belongs to the user ``owner``, by default root.
     """
 
     def __init__(self, work_dir: HostDirectory, *, owner: int | None = None) -> None:
@@ -72,17 +70,14 @@ class WorkspaceDirectory:
         if self._made is None:
             return False
         try:
-            return _identity_of(self._made_path) != self._made
+            status = os.stat(self._made_path)
         except OSError:
             return True
+        return (status.st_dev, status.st_ino) != self._made
 
     @property
     def path(self) -> Path:
-        """The directory.
-
-        Raises:
-            RuntimeError: If it is a temporary one that does not exist yet.
-        """
+        """The directory. Raises a ``RuntimeError`` if it is a temporary one that does not exist yet."""
         if self._work_dir is not None:
             return self._work_dir
         if self._temporary is None:
@@ -90,16 +85,13 @@ class WorkspaceDirectory:
         return Path(self._temporary.path)
 
     def make(self) -> Path:
-        """Make the directory unless it exists, and return its absolute path, without resolving links.
-
-        Raises:
-            SandboxError: If it cannot be made.
-        """
+        """Make the directory unless it exists. Returns its absolute path, with its links. Raises a ``SandboxError``."""
         try:
             if self._work_dir is None:
                 if self._temporary is None:
                     self._temporary = TemporaryDirectory()
-                    self._give_away(self.path)
+                    if self._owner is not None and os.geteuid() == 0:
+                        os.chown(self.path, self._owner, self._owner)
             else:
                 self._make_named(self._work_dir)
         except FileNotFoundError as error:
@@ -122,17 +114,13 @@ class WorkspaceDirectory:
     def _make_named(self, directory: Path) -> None:
         with parent_of(directory) as (above, name):
             try:
-                # nobody else of this machine is to read what code leaves there
+                # other users must not read the files of the code
                 os.mkdir(name, 0o700, dir_fd=above)
             except FileExistsError:
                 return
             logger.info("made the work_dir %s", directory.absolute())
             if self._owner is not None and os.geteuid() == 0:
                 os.chown(name, self._owner, self._owner, dir_fd=above, follow_symlinks=False)
-
-    def _give_away(self, directory: Path) -> None:
-        if self._owner is not None and os.geteuid() == 0:
-            os.chown(directory, self._owner, self._owner)
 
     def remove_at_end(self, path: str) -> None:
         """Remove the file or directory at this path at the end, and its parent if that is empty then."""
@@ -171,21 +159,15 @@ class WorkspaceDirectory:
                 logger.warning("%s, which is temporary, is left: %s", self._work_dir / path, error)
 
 
-def _identity_of(directory: str) -> tuple[int, int]:
-    status = os.stat(directory)
-    return status.st_dev, status.st_ino
-
-
 _INTERVAL = 1.0
 """Seconds that code runs between two counts, or more:"""
 _PAUSE_PER_COUNT = 20
 """seconds between two counts for each second that one takes."""
 _SHORT_INTERVAL = 0.1
 """Seconds between two counts while the quota is exceeded."""
-_BLOCK = 512
-"""Bytes, whatever the file system."""
-_MIB = 1 << 20
-_SLACK = 1 * _MIB, 16
+STATUS_BLOCK = 512
+"""Bytes of a block in the status of a file, whatever the file system."""
+_SLACK = 1 * MIB, 16
 """Bytes and files that code may add while the quota is exceeded: to remove files may need some."""
 
 
@@ -210,11 +192,7 @@ class Quota:
         self.pause = _INTERVAL
 
     async def begin(self, directories: Sequence[Path]) -> None:
-        """Count what is there before the code. Idempotent.
-
-        Raises:
-            SandboxError: If that cannot be counted.
-        """
+        """Count the files before the code runs. Idempotent. Raises a ``SandboxError`` if that is impossible."""
         self._directories = directories
         if self._before is not None or (self._mib is None and self._files is None):
             return
@@ -231,12 +209,9 @@ class Quota:
         return await to_the_end(asyncio.to_thread(self._check))
 
     async def exceeded_by_copies(self, home: str, copies: int, *, replaced: str | None = None) -> str | None:
-        """The setting that copies of a directory would exceed, with its value.
+        """The setting that copies of the directory ``home`` below the workspace would exceed, with its value.
 
-        Args:
-            home: The directory's path below the workspace, or nothing for the workspace itself. Branches in it do not count.
-            copies: The number of copies.
-            replaced: The path of a directory whose content will be removed; ``None`` if there is none.
+        Forks below ``home`` do not count, nor does the content of the directory ``replaced``, which will be removed.
         """
         return await to_the_end(asyncio.to_thread(self._exceeded_by_copies, home, copies, replaced))
 
@@ -279,7 +254,7 @@ class Quota:
         return f"workspace_mib: {self._mib}, and what there is cannot be counted: {error}"
 
     def _exceeded(self, before: _Usage, now: _Usage) -> str | None:
-        if self._mib is not None and now.size - before.size > self._mib * _MIB:
+        if self._mib is not None and now.size - before.size > self._mib * MIB:
             return f"workspace_mib: {self._mib}"
         if self._files is not None and now.files - before.files > self._files:
             return f"workspace_files: {self._files}"
@@ -306,7 +281,7 @@ def _count(directories: Sequence[Path]) -> _Usage:
 
 
 class _Usage:
-    """Counts what is in directories that hostile code may change meanwhile. Follows no links, leaves no file system.
+    """Counts the files in directories that hostile code may change meanwhile. Follows no links, leaves no file system.
 
     Attributes:
         size: Bytes on the disk.
@@ -325,14 +300,9 @@ class _Usage:
         self._linked: set[tuple[int, int]] = set()
 
     def add(self, directory: Path, leave_out: str = "") -> None:
-        """Count what is in a directory.
+        """Count the files in a directory, if it exists, except paths below it that begin with ``leave_out``.
 
-        Args:
-            directory: The directory. Where there is none, nothing is counted.
-            leave_out: The beginning of the paths that do not count, below the directory; none by default.
-
-        Raises:
-            OSError: If a directory of this user cannot be read, or was moved meanwhile.
+        Raises an ``OSError`` if a directory of this user cannot be read, or was moved meanwhile.
         """
         left_out = leave_out.split("/")
         with suppress(FileNotFoundError), opened(directory) as top:
@@ -356,7 +326,7 @@ class _Usage:
         self.closed.add((status.st_dev, status.st_ino))
 
     def _add_entry(self, directory: Visited, name: str, status: os.stat_result) -> None:
-        size = status.st_blocks * _BLOCK
+        size = status.st_blocks * STATUS_BLOCK
         if stat.S_ISDIR(status.st_mode):
             directory.enter(name, status)
         elif status.st_nlink > 1:

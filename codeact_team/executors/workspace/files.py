@@ -73,13 +73,7 @@ def is_ours(name: str) -> bool:
 
 
 def compare(before: Snapshot, now: Snapshot, earlier: Mapping[str, Change] = MappingProxyType({})) -> Changes:
-    """List the files that were made or changed between two snapshots.
-
-    Args:
-        before: The first.
-        now: The second.
-        earlier: Changes before the first. They are listed, too, unless the file is gone.
-    """
+    """List the files made or changed between two snapshots, and those of ``earlier`` changes that still exist."""
     if not before.is_whole:
         remark = f"the workspace had more than {MAX_SEEN:,} files before, so what is new is not known"
         return Changes(remark=remark)
@@ -104,41 +98,35 @@ def compare(before: Snapshot, now: Snapshot, earlier: Mapping[str, Change] = Map
     return Changes(changed[:_MAX_CHANGES], "; ".join(remarks))
 
 
-def take_snapshot(top: int) -> Snapshot:
-    """Look at the directory open as ``top`` and below. Follows no links, leaves no file system. Blocks.
-
-    Raises:
-        OSError: If the directory itself cannot be read.
-    """
+def take_snapshot(place: Path) -> Snapshot:
+    """Look at a directory and below. Follows no links, leaves no file system. Blocks. Raises an ``OSError``."""
     snapshot = Snapshot()
     left = MAX_SEEN
 
     def skip(*_: object) -> None:
         snapshot.unseen += 1
 
-    for directory in walk(top, skip):
-        above = "".join(f"{name}/" for name in directory.names)
-        for name, status in directory.entries():
-            if not left:
-                snapshot.is_whole = False
-                return snapshot
-            left -= 1
-            if name == PYTHON_CACHE or (not above and is_ours(name)):
-                continue
-            if stat.S_ISREG(status.st_mode):
-                snapshot.files[above + name] = _state_of(status)
-            elif not stat.S_ISDIR(status.st_mode):
-                snapshot.others += 1
-            elif len(directory.names) < MAX_DEPTH:
-                directory.enter(name, status)
-            else:
-                skip()
+    with opened(place) as top:
+        for directory in walk(top, skip):
+            above = "".join(f"{name}/" for name in directory.names)
+            for name, status in directory.entries():
+                if not left:
+                    snapshot.is_whole = False
+                    return snapshot
+                left -= 1
+                if name == PYTHON_CACHE or (not above and is_ours(name)):
+                    continue
+                if stat.S_ISREG(status.st_mode):
+                    stamp = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+                    is_executable = bool(status.st_mode & stat.S_IXUSR)
+                    snapshot.files[above + name] = FileState(status.st_size, stamp, is_executable)
+                elif not stat.S_ISDIR(status.st_mode):
+                    snapshot.others += 1
+                elif len(directory.names) < MAX_DEPTH:
+                    directory.enter(name, status)
+                else:
+                    skip()
     return snapshot
-
-
-def _state_of(status: os.stat_result) -> FileState:
-    stamp = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
-    return FileState(status.st_size, stamp, bool(status.st_mode & stat.S_IXUSR))
 
 
 class WorkspaceFiles(ABC):
@@ -154,60 +142,35 @@ class WorkspaceFiles(ABC):
 
     @abstractmethod
     async def check(self, given: Sequence[Given]) -> None:
-        """Find out whether there is room for data, as far as that can be known before the sandbox starts.
+        """Check the names of the data, as far as the files are known before the sandbox starts.
 
-        Raises:
-            SettingError: If something else has one of the names.
+        Raises a ``SettingError`` if something else has one of the names.
         """
 
     @abstractmethod
     async def put(self, given: Sequence[Given], *, replace: bool = False) -> None:
-        """Copy data into the workspace.
+        """Copy data into the workspace; to ``replace`` whatever has the names, missing directories are made, too.
 
-        Args:
-            given: The data.
-            replace: Whether to replace whatever has the names, and to make missing directories.
-
-        Raises:
-            SettingError: If something else has one of the names.
-            SandboxError: If it cannot be copied.
+        Raises a ``SettingError`` if something else has one of the names, and a ``SandboxError`` if it cannot be copied.
         """
 
     @abstractmethod
     async def remove(self, paths: Sequence[str]) -> None:
-        """Remove files, as a snapshot names them. A missing one is ignored.
-
-        Raises:
-            SandboxError: If one cannot be removed.
-        """
+        """Remove files, as a snapshot names them. A missing one is ignored. Raises a ``SandboxError``."""
 
     @abstractmethod
     async def snapshot(self) -> Snapshot:
-        """Look what is there now.
-
-        Raises:
-            SandboxError: If that cannot be found out.
-        """
+        """Look at the present files. Raises a ``SandboxError``."""
 
     @abstractmethod
     def read(self, path: str, size: int) -> AsyncGenerator[bytes]:
-        """Read a regular file, piece by piece.
-
-        Args:
-            path: As in a snapshot.
-            size: Its size there, in bytes. No more is read.
-
-        Raises:
-            OSError: If it cannot be read.
-        """
+        """Read a regular file of a snapshot, piece by piece, and no more than its ``size`` there. Raises an ``OSError``."""
 
     @abstractmethod
     async def read_all(self, wanted: Mapping[str, int], take: Callable[[str, bytes], None]) -> None:
-        """Read many files as a whole. One that cannot be read is left out.
+        """Read many files of a snapshot as a whole, by their paths and sizes. One that cannot be read is left out.
 
-        Args:
-            wanted: The sizes by path, as in a snapshot. No more is read.
-            take: Gets each path and its content, in a thread.
+        ``take`` gets each path and its content, in a thread.
         """
 
     @abstractmethod
@@ -216,12 +179,7 @@ class WorkspaceFiles(ABC):
 
 
 class HostFiles(WorkspaceFiles):
-    """The files of a workspace that is a directory of this machine.
-
-    Args:
-        directory: The directory.
-        name: The directory as the person names it.
-    """
+    """The files of a workspace that is a directory of this machine; ``name`` is how the person names it."""
 
     outlasts_sandbox = True
     is_empty = False
@@ -248,7 +206,7 @@ class HostFiles(WorkspaceFiles):
 
     async def snapshot(self) -> Snapshot:
         try:
-            return await asyncio.to_thread(self._snapshot)
+            return await asyncio.to_thread(take_snapshot, self._directory)
         except OSError as error:
             raise SandboxError(
                 f"the files of the workspace {self._name} cannot be listed: {error.strerror}"
@@ -261,7 +219,10 @@ class HostFiles(WorkspaceFiles):
             while data:
                 yield data
                 size -= len(data)
-                data = await _read(file, min(size, _CHUNK)) if size else b""
+                if not size:
+                    break
+                # to the end: it must not be closed meanwhile
+                data = await to_the_end(asyncio.to_thread(os.read, file, min(size, _CHUNK)))
 
     async def read_all(self, wanted: Mapping[str, int], take: Callable[[str, bytes], None]) -> None:
         # in one thread: to change to one and back takes longer than to read a short file
@@ -287,10 +248,6 @@ class HostFiles(WorkspaceFiles):
                 except OSError:
                     continue
                 take(path, data)
-
-    def _snapshot(self) -> Snapshot:
-        with opened(self._directory) as top:
-            return take_snapshot(top)
 
     def _add(self, name: str, data: bytes) -> str:
         with (
@@ -336,11 +293,6 @@ class HostFiles(WorkspaceFiles):
             f"data: {one.source} would be {one.path} in the workspace {self._name}, where there is another one of that "
             "name, which is not overwritten, as you or the code may need it: move it away, or rename one of them"
         )
-
-
-async def _read(file: int, size: int) -> bytes:
-    # to the end: nobody may close it meanwhile
-    return await to_the_end(asyncio.to_thread(os.read, file, size))
 
 
 def _read_whole(file: int, size: int) -> bytes:

@@ -16,6 +16,7 @@ from codeact_team.core.files import THROUGH, open_named, opened_file
 from codeact_team.core.sandbox_description import DataFile
 from codeact_team.core.trees import walk
 from codeact_team.errors import SettingError
+from codeact_team.session.protocol import MIB
 
 _PARTS: Mapping[str, re.Pattern[bytes]] = {
     "run.json": re.compile(rb'\{\s*"format":\s*\d+,\s*"id":'),
@@ -34,11 +35,7 @@ def is_of_a_run(directory: int) -> bool:
 
 
 def run_above(path: str) -> str | None:
-    """The directory of the run that a path is in, however deep; ``None`` if it is in none.
-
-    Raises:
-        OSError: As :func:`open_named`.
-    """
+    """The directory of the run that a path is in, however deep; ``None`` if it is in none. Raises an ``OSError``."""
     above = os.path.dirname(path.rstrip("/")) or "."
     here, name = open_named(above, THROUGH), os.path.realpath(above)
     try:
@@ -55,7 +52,7 @@ def run_above(path: str) -> str | None:
 
 
 def _beginning(directory: int, name: str) -> bytes | None:
-    """The first bytes of a file; ``None`` if there is none, and nothing if it cannot be read."""
+    """The first bytes of a file; ``None`` without a file, and nothing if it cannot be read."""
     try:
         with opened_file(directory, name) as file:
             return os.pread(file, _BEGINNING, 0)
@@ -74,7 +71,6 @@ _HEAD_BYTES = 8192
 _HEAD_LINES = 5
 _MAX_LINE = 200
 """Characters of a first line."""
-_MIB = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -101,22 +97,14 @@ class Given:
         return stat.S_ISREG(self.mode)
 
     def open(self) -> io.FileIO:
-        """Open the file on this machine, unbuffered.
-
-        Raises:
-            OSError: If it cannot be read, or is a link now.
-        """
+        """Open the file on this machine, unbuffered. Raises an ``OSError`` if it cannot be read, or is a link now."""
         return open(open_named(self.source, _READ), "rb", buffering=0)
 
 
 class GivenData:
-    """The data of a setting.
+    """The data of a setting: at most so many MiB and so many files and directories; ``None`` for any number.
 
-    Args:
-        paths: Files and directories of this machine.
-        mib: How much there may be; ``None`` for any amount.
-        files: How many files and directories there may be; ``None`` for any number.
-        field: The setting that limits ``mib``, for errors.
+    The setting ``field`` is the one that limits ``mib``.
     """
 
     def __init__(
@@ -130,25 +118,17 @@ class GivenData:
         self._described: Sequence[DataFile] | None = None
 
     def find(self) -> Sequence[Given]:
-        """Find all entries to copy, directories before their content. Looks once. Blocks.
-
-        Raises:
-            SettingError: If something cannot be given.
-        """
+        """Find all entries to copy, directories before their content. Looks once. Blocks. Raises a ``SettingError``."""
         if self._found is None:
             self._found = self._find()
         return self._found
 
     async def found(self) -> Sequence[Given]:
-        """Do :meth:`find` in a thread, unless there are no paths."""
+        """Do :meth:`find` in a thread, if it has paths."""
         return await asyncio.to_thread(self.find) if self._paths else ()
 
     def describe(self) -> Sequence[DataFile]:
-        """The files, with the first lines of tables. Reads once. Blocks.
-
-        Raises:
-            SettingError: As :meth:`find`.
-        """
+        """The files, with the first lines of tables. Reads once. Blocks. Raises as :meth:`find`."""
         if self._described is None:
             left = _MAX_HEADS
             described: list[DataFile] = []
@@ -177,7 +157,7 @@ class GivenData:
             for one in _tree(path, name):
                 found.append(one)
                 size += one.size
-                if self._mib is not None and size > self._mib * _MIB:
+                if self._mib is not None and size > self._mib * MIB:
                     raise SettingError(
                         f"data: {path} is too much: {self._field} is {self._mib}, and the data has more MiB"
                     )
@@ -207,7 +187,9 @@ def _tree(path: str, name: str) -> Iterator[Given]:
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise _cannot_be_read(path, error) from error
+        if isinstance(error, FileNotFoundError):
+            raise SettingError(f"data: there is no {path} (looked for in {os.getcwd()})") from error
+        raise SettingError(f"data: {path} cannot be read: {error.strerror}") from error
 
 
 def _below(path: str, top: int, name: str) -> Iterator[Given]:
@@ -249,12 +231,6 @@ def _target(link: str, top: str) -> str:
             f"data: the link {link} leads to {target}, which is not copied with it: replace the link by what it leads to"
         )
     return target
-
-
-def _cannot_be_read(path: str, error: OSError) -> SettingError:
-    if isinstance(error, FileNotFoundError):
-        return SettingError(f"data: there is no {path} (looked for in {os.getcwd()})")
-    return SettingError(f"data: {path} cannot be read: {error.strerror}")
 
 
 def _head(one: Given) -> Sequence[str]:

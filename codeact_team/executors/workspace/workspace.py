@@ -7,16 +7,7 @@ import errno
 import os
 import stat
 import unicodedata
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Container,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -36,13 +27,12 @@ from codeact_team.core.files import opened
 from codeact_team.core.sandbox_description import DataFile
 from codeact_team.core.visibility import readable
 from codeact_team.errors import SandboxError, SettingError
+from codeact_team.executors.workspace.directory import STATUS_BLOCK
 from codeact_team.executors.workspace.files import FileState, Snapshot, WorkspaceFiles, compare
 from codeact_team.executors.workspace.given import Given, GivenData
 from codeact_team.session.host import Session
 from codeact_team.session.protocol import KEPT_APART, MAX_FILE_BYTES, MIB
 
-_BLOCK = 512
-"""Bytes, whatever the file system."""
 _LONG = 64 * MIB
 """Bytes that take a while to copy. The content of a longer file is not recorded."""
 _OF_THE_NAME = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
@@ -51,7 +41,7 @@ _OF_THE_NAME = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
 
 @dataclass
 class _Contents:
-    """The files that are there, and what they were like earlier."""
+    """The present files, and their earlier states."""
 
     files: WorkspaceFiles
     before: Snapshot
@@ -64,11 +54,11 @@ class _Contents:
 class SandboxWorkspace(Workspace):
     """The workspace of an executor, in its sandbox or on this machine.
 
-    An environment begins and ends it. Until then, and for a branch always, there are no changes and no files to save.
+    An environment begins and ends it. Until then, and for a fork always, it has no changes and no files to save.
 
     Args:
         location: Its directory, and whether that lasts; see :class:`Workspace`.
-        turns: Held by whoever runs code or uses the files.
+        turns: Held by the user of the code or of the files.
         data: The data for the code.
         mib: How much may be copied out at once; ``None`` for any amount.
     """
@@ -105,43 +95,24 @@ class SandboxWorkspace(Workspace):
     ) -> None:
         """Put, get and list files by a session, which may have rights and directories of its own.
 
-        Args:
-            session: Starts the session unless it runs.
-            remove_at_end: Removes a file when the executor stops.
+        ``session`` starts it unless it runs; ``remove_at_end`` removes a file when the executor stops.
         """
         self._session, self._remove_at_end = session, remove_at_end
 
     def data(self) -> Sequence[DataFile]:
-        """The data for the code. Looks once, and blocks.
-
-        Raises:
-            SettingError: If a file cannot be given.
-        """
         return self._data.describe()
 
     async def check(self, files: WorkspaceFiles | None) -> None:
-        """Find out whether the data can be given.
-
-        Args:
-            files: The files that are there already, if there can be any.
-
-        Raises:
-            SettingError: If not.
-        """
+        """Raise a ``SettingError`` if the data cannot be given. ``files`` are those that are there already, if any can be."""
         given = await self._data.found()
         if files is not None:
             await files.check(given)
 
     async def begin(self, files: WorkspaceFiles, report: Callable[[str], None]) -> None:
-        """Copy the data there, and remember what is there. Idempotent.
+        """Copy the data to the files of the sandbox, which runs, and take a first snapshot. Idempotent.
 
-        Args:
-            files: The files of the sandbox, which runs.
-            report: Gets a line about a copy that takes a while.
-
-        Raises:
-            SettingError: If a file cannot be given.
-            SandboxError: If it cannot be copied.
+        ``report`` gets a line about a copy that takes a while. Raises a ``SettingError`` if a file cannot be given, and a
+        ``SandboxError`` if it cannot be copied.
         """
         if self._contents is not None:
             return
@@ -222,7 +193,9 @@ class SandboxWorkspace(Workspace):
                 and file.size <= MAX_BYTES
                 and file.path not in self._added
             ]
-            read = [await _read(there.files, file.path, file.size) for file in pictures[:most]]
+            read: list[bytes] = []
+            wanted = {file.path: file.size for file in pictures[:most]}
+            await there.files.read_all(wanted, lambda _, data: read.append(data))
             return [Artifact("image/png", data) for data in read if data]
 
     async def save(
@@ -230,11 +203,31 @@ class SandboxWorkspace(Workspace):
     ) -> Sequence[SavedFile]:
         async with self._turns:
             # of many long names it takes its time
-            await to_the_end(asyncio.to_thread(self._copies.give, [file.path for file in files]))
-            saving = _Saving(self._files, self._copies, self._room)
+            await to_the_end(asyncio.to_thread(lambda: [self._copies.of(file.path) for file in files]))
+            source, room = self._files, self._room
+            saved: list[SavedFile] = []
             with opened(directory) as top:
                 target = Directory(top)
-                return [await saving.save(file, target) for file in files]
+                for file in files:
+                    saved.append(await self._save(source, file, target, room))
+                    if room is not None and saved[-1].copy is not None:
+                        # a file may claim any size
+                        room -= file.size
+            return saved
+
+    async def _save(
+        self, source: WorkspaceFiles, file: ChangedFile, target: Directory, room: int | None
+    ) -> SavedFile:
+        if any(part.startswith(".") for part in file.path.split("/")):
+            # programs of the person's look for such files, and do what these say
+            return SavedFile(file.path, None, "it is hidden")
+        if room is not None and file.size > room:
+            return SavedFile(file.path, None, f"it has {file.size:,} bytes, and there is no room for them")
+        try:
+            return SavedFile(file.path, await _copy(source, file, target, self._copies.of(file.path)))
+        except (OSError, SandboxError) as error:
+            is_due = isinstance(error, OSError) and error.errno not in _OF_THE_NAME
+            return SavedFile(file.path, None, _reason(error), is_due=is_due)
 
     async def add(self, name: str, data: bytes) -> str:
         async with self._turns:
@@ -268,8 +261,8 @@ class SandboxWorkspace(Workspace):
             await files.put(given, replace=True)
 
     def _refuse_too_many_names(self, contents: Mapping[str, Path]) -> None:
-        """Refuse what would take more room than there is, as a file with several names comes back as several files."""
-        sizes = {source: source.stat().st_blocks * _BLOCK for source in {*contents.values()}}
+        """Refuse contents that would exceed the room, as a file with several names comes back as several files."""
+        sizes = {source: source.stat().st_blocks * STATUS_BLOCK for source in {*contents.values()}}
         again = sum(sizes[source] for source in contents.values()) - sum(sizes.values())
         if self._room is not None and again > self._room:
             raise SandboxError(
@@ -311,17 +304,9 @@ def _recorded(
 
 
 def _kept(path: str, source: Path, is_executable: bool) -> Given:
-    # a person may have led their runs elsewhere by a link
+    # the directory of the runs may be a link
     source = source.resolve()
     return Given(path, str(source), stat.S_IFREG | (0o755 if is_executable else 0o644), source.stat().st_size)
-
-
-async def _read(files: WorkspaceFiles, path: str, size: int) -> bytes | None:
-    """The content of a file; ``None`` if it cannot be read any more."""
-    try:
-        return b"".join([piece async for piece in files.read(path, size)])
-    except OSError:
-        return None
 
 
 class CopyNames:
@@ -332,11 +317,6 @@ class CopyNames:
         self._taken: set[str] = set()
         self._numbered: dict[str, Iterator[str]] = {}
         """By folded name, the names that are left."""
-
-    def give(self, paths: Iterable[str]) -> None:
-        """Find the names for the copies of files. Blocks."""
-        for path in paths:
-            self.of(path)
 
     def of(self, path: str) -> str:
         """The path of the copy of a file; always the same. Blocks, unless it is known."""
@@ -356,62 +336,29 @@ def _folded(path: str) -> str:
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", path).casefold())
 
 
-class _Saving:
-    """Copies files of a workspace, one by one.
+async def _copy(source: WorkspaceFiles, file: ChangedFile, target: Directory, path: str) -> str:
+    above, _, _ = path.rpartition("/")
+    target.make(above)
+    left = file.size
+    with target.new_file(path) as new:
+        async with aclosing(_pieces(source, file)) as pieces:
+            async for piece in pieces:
+                left -= len(piece)
+                await to_the_end(asyncio.to_thread(new.write, piece))
+        if left:
+            raise SandboxError("it became shorter meanwhile")
+        name = await to_the_end(asyncio.to_thread(new.settle_beside))
+    return os.path.join(above, name)
 
-    Args:
-        files: The workspace.
-        names: The names of the copies.
-        room: How many bytes all together may have, as a file may claim any size; ``None`` for no limit.
-    """
 
-    def __init__(self, files: WorkspaceFiles, names: CopyNames, room: int | None) -> None:
-        self._files = files
-        self._names = names
-        self._room = room
-
-    async def save(self, file: ChangedFile, target: Directory) -> SavedFile:
-        """Copy a file to a directory."""
-        if any(part.startswith(".") for part in file.path.split("/")):
-            # programs of the person's look for such files, and do what these say
-            return SavedFile(file.path, None, "it is hidden")
-        if self._room is not None and file.size > self._room:
-            return SavedFile(file.path, None, f"it has {file.size:,} bytes, and there is no room for them")
-        try:
-            name = await self._copy(file, target, self._names.of(file.path))
-        except (OSError, SandboxError) as error:
-            is_due = isinstance(error, OSError) and error.errno not in _OF_THE_NAME
-            return SavedFile(file.path, None, _reason(error), is_due=is_due)
-        if self._room is not None:
-            self._room -= file.size
-        return SavedFile(file.path, name)
-
-    async def _copy(self, file: ChangedFile, target: Directory, path: str) -> str:
-        above, _, _ = path.rpartition("/")
-        target.make(above)
-        left = file.size
-        with target.new_file(path) as new:
-            async with aclosing(self._pieces(file)) as pieces:
-                async for piece in pieces:
-                    left -= len(piece)
-                    await to_the_end(asyncio.to_thread(new.write, piece))
-            if left:
-                raise SandboxError("it became shorter meanwhile")
-            name = await to_the_end(asyncio.to_thread(new.settle_beside))
-        return os.path.join(above, name)
-
-    async def _pieces(self, file: ChangedFile) -> AsyncGenerator[bytes]:
-        """The content of a file.
-
-        Raises:
-            SandboxError: If it cannot be read. An ``OSError`` is one of the directory for copies.
-        """
-        try:
-            async with aclosing(self._files.read(file.path, file.size)) as pieces:
-                async for piece in pieces:
-                    yield piece
-        except OSError as error:
-            raise SandboxError(_reason(error)) from error
+async def _pieces(source: WorkspaceFiles, file: ChangedFile) -> AsyncGenerator[bytes]:
+    """The content of a file. Raises a ``SandboxError``: an ``OSError`` is one of the directory for copies."""
+    try:
+        async with aclosing(source.read(file.path, file.size)) as pieces:
+            async for piece in pieces:
+                yield piece
+    except OSError as error:
+        raise SandboxError(_reason(error)) from error
 
 
 def _reason(error: Exception) -> str:

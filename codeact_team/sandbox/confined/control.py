@@ -11,14 +11,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import util
 from pathlib import Path
 from tempfile import TemporaryFile
 
 from codeact_team.errors import ConfinementError
-from codeact_team.sandbox.base import Exit, LoadedAhead, Process
+from codeact_team.sandbox.base import KILLED, Exit, LoadedAhead, Process
 from codeact_team.sandbox.confined.protocol import (
     Confinement,
     Message,
@@ -41,16 +41,14 @@ del begin
 while _main_thread.obey(): pass
 _loaded.run(_arguments)
 """
-"""What the template runs, and so what is on the stack of a program that is a fork of it."""
+"""The program of the template, and so the stack of a program that is a fork of it."""
 _SEND_TIMEOUT = 5.0
 """Seconds for a process to read a message, which takes it no time."""
 _START_TIMEOUT = 20.0
 """Seconds for a supervising process to start; a loaded machine needs a few."""
 _STOP_TIMEOUT = 10.0
 """Seconds to end what runs and to remove temporary files."""
-_GROUP = " control group"
 _CHUNK = 1 << 16
-_KILLED = 128 + 9
 
 
 class _HostEnd(MessageSocket):
@@ -79,7 +77,7 @@ class _HostEnd(MessageSocket):
         await readable(self._own.fileno())
 
     async def finish(self) -> None:
-        """Let the process know that no more messages come, and wait until it has ended."""
+        """Close the stream to the process, and wait until it has ended."""
         # it may have ended already
         with suppress(OSError):
             self._own.shutdown(socket.SHUT_WR)
@@ -90,15 +88,9 @@ class _HostEnd(MessageSocket):
 
 
 class _Template:
-    """A running template; see ``supervisor/template.py``.
+    """A running template, and the program that it loads, if any; see ``supervisor/template.py``.
 
     It shares neither environment nor descriptors nor terminal with this process.
-
-    Args:
-        program: The program that it loads, if any.
-
-    Attributes:
-        living: How many supervising processes are its forks.
     """
 
     def __init__(self, program: LoadedAhead | None) -> None:
@@ -125,7 +117,7 @@ class _Template:
                 ],
                 stdin=self.end.theirs.fileno(),
                 pass_fds=[loading.fileno()],
-                # nobody reads it; a pipe, as programs in its forks will have
+                # it is not read; a pipe, as programs in its forks will have
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 # sandlock cannot be imported if a user has no home
@@ -161,16 +153,12 @@ _current: _Template | None = None
 class SupervisingProcess:
     """A supervising process; see ``supervisor/supervision.py``. It is a fork of the template, which ends with the last fork.
 
-    Args:
-        settings: How code is confined.
-        program: The program that it has loaded, if any.
-
-    Raises:
-        ConfinementError: If it cannot be started.
+    Raises a ``ConfinementError`` if it cannot be started.
     """
 
     def __init__(self, settings: Confinement, program: LoadedAhead | None = None) -> None:
-        self._readied = Readied({}, by_kernel=False)
+        self.readied = Readied({}, by_kernel=False)
+        """Its mechanisms, once it is ready."""
         self._end = _HostEnd()
         self._killed = False
         try:
@@ -201,7 +189,7 @@ class SupervisingProcess:
                     for kind, value in self._end.receive():
                         if kind == Message.FAILED:
                             raise ConfinementError(f"The supervising process failed at its start: {value}")
-                        self._readied = Readied(*value)
+                        self.readied = Readied(*value)
                         return
         except EOFError:
             raise ConfinementError("The supervising process ended at its start.") from None
@@ -212,30 +200,6 @@ class SupervisingProcess:
                 f"The supervising process did not start within {_START_TIMEOUT:g} s."
             ) from None
 
-    @property
-    def reasons(self) -> Mapping[str, str | None]:
-        """For each mechanism that confines, why it is not available, or ``None``; empty until it is ready."""
-        return self._readied.reasons
-
-    @property
-    def is_by_kernel(self) -> bool:
-        """Whether the kernel alone confines, so that a fork of the process can be confined."""
-        return self._readied.by_kernel
-
-    @property
-    def has_namespaces(self) -> bool:
-        """Whether programs see no processes but their own, and have their temporary files in memory."""
-        return self.reasons.get("namespaces", "") is None
-
-    @property
-    def ungrouped(self) -> Mapping[str, str]:
-        """For each controller of control groups that is not available, the reason."""
-        return {
-            name.removesuffix(_GROUP): reason
-            for name, reason in self.reasons.items()
-            if reason is not None and name.endswith(_GROUP)
-        }
-
     def kill(self) -> None:
         """Kill it; the program that it runs ends with it."""
         self._killed = True
@@ -243,7 +207,7 @@ class SupervisingProcess:
             self._template.end.send(Message.KILL_FORK, self._number)
 
     async def close(self) -> None:
-        """Let it end everything that it has started, and itself, and wait until everything is removed."""
+        """End it and everything that it has started, and wait until everything is removed."""
         try:
             async with asyncio.timeout(_STOP_TIMEOUT):
                 await self._end.finish()
@@ -258,14 +222,9 @@ class SupervisingProcess:
 def _fork(
     settings: Confinement, control: socket.socket, program: LoadedAhead | None
 ) -> tuple[_Template, int, int]:
-    """Have the template fork.
+    """Have the template fork. Returns the template, and the number of the fork.
 
-    Returns:
-        The template; the number of the fork; and a descriptor that becomes readable when it has ended and everything that
-        was made for it is removed.
-
-    Raises:
-        OSError: If that fails.
+    Also a descriptor that becomes readable when the fork has ended and everything that was made for it is removed.
     """
     global _current
     with _lock:
@@ -349,7 +308,7 @@ class ConfinedProcess(Process):
                 await self._end.wait()
 
     def _read_now(self) -> bytes | None:
-        """Read what is available; ``None`` if there is nothing yet, ``b""`` if there will be nothing."""
+        """Read what is available; ``None`` if nothing has come yet, ``b""`` at the end."""
         if self._output not in self._open:
             return b""
         try:
@@ -366,7 +325,7 @@ class ConfinedProcess(Process):
                 except BlockingIOError:
                     await writable(self._stdin)
         except BrokenPipeError:
-            # nobody is left to read it
+            # the reader has ended
             return
 
     async def close_stdin(self) -> None:
@@ -393,7 +352,7 @@ class ConfinedProcess(Process):
     def _parse_exit(self, report: bytes) -> Exit:
         if not report:
             self.is_orphaned = True
-            return Exit(_KILLED, lost=self.lost)
+            return Exit(KILLED, lost=self.lost)
         end = ProgramEnd(*json.loads(report))
         if end.failed:
             return Exit(1, lost=f"the program could not be started: {end.failed}")

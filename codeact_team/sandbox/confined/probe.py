@@ -12,12 +12,7 @@ from collections.abc import Callable
 
 
 def main(outside: str, host: int) -> None:
-    """Try everything.
-
-    Args:
-        outside: A directory made by ``sandbox._probe_targets``.
-        host: The process id of the host.
-    """
+    """Try everything, on a directory made by ``sandbox._probe_targets`` and the process of the host."""
     secret = os.path.join(outside, "secret")
     attempts: dict[str, list[Callable[[], object]]] = {
         "reads": [

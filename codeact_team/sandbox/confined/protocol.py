@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 _MAX_READ = 1 << 16
-_MIB = 1 << 20
 
 
 class Message(IntEnum):
@@ -53,23 +52,18 @@ class Message(IntEnum):
     """It cannot start: the reason, a string."""
 
 
-MAX_PAYLOAD: Mapping[int, int] = dict.fromkeys(Message, 64 * _MIB)
+MAX_PAYLOAD: Mapping[int, int] = dict.fromkeys(Message, 64 << 20)
 """Both ends are ours, so the limit only catches mistakes."""
 
 
 class Confinement(NamedTuple):
-    """How the code of one sandbox is confined.
+    """How the code of one sandbox is confined; the limits are those of the config.
 
     Attributes:
         readable: Absolute paths that the code may read and execute.
         workspace: The directory that it may write.
         workspace_identity: Device and inode of that directory: something else may be in its place by now.
-        private: A temporary directory, which is removed at the end.
-        workspace_mib: The largest size of a file, in MiB; ``None`` for no limit.
-        memory_mib: The limit of memory, in MiB.
-        pids: The limit of processes and threads.
-        cpus: How many processors' worth of time the code may take.
-        tmpfs_mib: The size of a file system in memory in the place of ``private``, in MiB.
+        private: A temporary directory, which is removed at the end, or replaced by a file system in memory.
     """
 
     readable: Sequence[str]
@@ -100,10 +94,10 @@ class SpawnRequest(NamedTuple):
 
 
 class Readied(NamedTuple):
-    """What a supervising process can enforce.
+    """The mechanisms that a supervising process can use.
 
     Attributes:
-        reasons: For each mechanism, why it is not available, or ``None``.
+        reasons: For each, why it is not available, or ``None``.
         by_kernel: Whether the kernel alone confines, so that a fork of the process can be confined.
     """
 
@@ -112,14 +106,14 @@ class Readied(NamedTuple):
 
 
 class ProgramEnd(NamedTuple):
-    """How a program has ended.
+    """How a program has ended; each count is ``None`` if not known.
 
     Attributes:
         code: Its exit code; 128 + n if signal n has ended it.
         failed: Why it could not be started; empty if it was.
-        oom_kills: How many processes the memory limit has killed meanwhile; ``None`` if nobody counts.
-        fork_failures: How many processes the process limit has refused meanwhile; ``None`` if nobody counts.
-        processor_seconds: How much processor time was used meanwhile; ``None`` if not known.
+        oom_kills: How many processes the memory limit has killed meanwhile.
+        fork_failures: How many processes the process limit has refused meanwhile.
+        processor_seconds: How much processor time was used meanwhile.
     """
 
     code: int
@@ -135,11 +129,7 @@ def encode(value: object) -> bytes:
 
 
 class MessageSocket:
-    """One end of a Unix socket for messages.
-
-    Args:
-        socket: The socket, which stays the caller's.
-    """
+    """One end of a Unix socket for messages. The socket stays the caller's."""
 
     def __init__(self, socket: socket.socket) -> None:
         self._socket = socket

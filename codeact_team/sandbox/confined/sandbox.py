@@ -93,7 +93,7 @@ def _probe_targets(*granted: Path | str) -> Generator[Path]:
 
 
 async def _read_probe(process: Process) -> frozenset[Enforced]:
-    """Run the probe as ``process``. Returns what it found to be enforced."""
+    """Run the probe as ``process``. Returns the enforced restrictions."""
     await process.write(_PROBE)
     await process.close_stdin()
     output = b""
@@ -131,6 +131,8 @@ logger = logging.getLogger(__name__)
 
 _KILL_TIMEOUT = 1.0
 """Seconds that killed programs get to end; after that, the supervising process is killed."""
+
+_GROUP = " control group"
 
 _starts = Turns(STARTS_AT_ONCE)
 # by what a probe depends on: the start of its interpreter is a good part of the start of a sandbox
@@ -176,7 +178,7 @@ class ConfinedSandbox(Sandbox):
         self._is_used = True
         """Whether programs have run since the start, other than the probe."""
         self.enforced: frozenset[Enforced] = frozenset()
-        """What is enforced, found by trial; empty before the first start."""
+        """The enforced restrictions, found by trial; empty before the first start."""
         self.ungrouped: Mapping[str, str] = {}
         """For each limit (memory, pids, cpu) that does not hold for all programs together, the reason."""
 
@@ -235,7 +237,8 @@ class ConfinedSandbox(Sandbox):
 
     @property
     def _has_namespaces(self) -> bool:
-        return self._control is not None and self._control.has_namespaces
+        """Whether programs see no processes but their own, and have their temporary files in memory."""
+        return self._control is not None and self._control.readied.reasons.get("namespaces", "") is None
 
     async def stop(self) -> None:
         await to_the_end(self._stop())
@@ -252,7 +255,9 @@ class ConfinedSandbox(Sandbox):
         return await self._spawn(SpawnRequest(list(argv), environment, [*self._paths, *seen], supervises))
 
     async def spawn_loaded(self) -> Process | None:
-        is_loaded = self._program is not None and self._control is not None and self._control.is_by_kernel
+        is_loaded = (
+            self._program is not None and self._control is not None and self._control.readied.by_kernel
+        )
         if not (is_loaded and self.python_is_plain):
             return None
         self._check_idle()
@@ -308,9 +313,14 @@ class ConfinedSandbox(Sandbox):
         async with _starts:
             self._control = control = self._launch()
             await control.wait_until_ready()
-            self.ungrouped = control.ungrouped
-            self.enforced = await self._find_enforced(control.reasons)
-        _judge(self.enforced, control.reasons, required=self._config.confinement == "required")
+            reasons = control.readied.reasons
+            self.ungrouped = {
+                name.removesuffix(_GROUP): reason
+                for name, reason in reasons.items()
+                if reason is not None and name.endswith(_GROUP)
+            }
+            self.enforced = await self._find_enforced(reasons)
+        _judge(self.enforced, reasons, required=self._config.confinement == "required")
         self._is_used = False
 
     def _launch(self) -> SupervisingProcess:

@@ -9,15 +9,14 @@ import platform
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from typing import Protocol
 
 from docker.errors import APIError, DockerException, NotFound
 from requests.exceptions import Timeout
 
 from codeact_team.errors import EngineError
-from codeact_team.sandbox.base import UNCLEARED, Exit, Process
+from codeact_team.sandbox.base import KILLED, UNCLEARED, Exit, Process
 from codeact_team.sandbox.docker.engine import (
     Client,
     Demultiplexer,
@@ -160,7 +159,7 @@ class Container:
             await self._order(b"KILL")
 
     async def kill_rest(self) -> None:
-        """Like :meth:`kill`, and make sure that all is gone. Raises a ``TimeoutError`` if something goes on."""
+        """Like :meth:`kill`, and make sure that all is gone. Raises a ``TimeoutError`` if something survives."""
         async with asyncio.timeout(_KILL_TIMEOUT):
             running = frozenset[str]()
             # a block can forge the answer, but not the engine's list; and each order makes the first process reap what has ended
@@ -191,7 +190,7 @@ class Container:
         remove(self.client, self._url, self.id, keep=self._keep)
 
     def discard(self) -> None:
-        """Remove it even if it had to be kept, because nobody knows of it. Blocks. A failure is logged."""
+        """Remove it even if it had to be kept, because no caller knows of it. Blocks. A failure is logged."""
         self.detach()
         remove(self.client, self._url, self.id, keep=False)
 
@@ -239,7 +238,6 @@ def _end(client: Client, container: str, *, keep: bool) -> None:
                 client.wait(container, timeout=_REMOVED_ALREADY_TIMEOUT, condition="removed")
 
 
-_KILLED = 137
 _SETTLING_TIME = 0.1
 """Seconds by which the engine may report the end of a container later than the end of its programs."""
 _INSPECTION_TIME = 1.0
@@ -247,16 +245,11 @@ _INSPECTION_TIME = 1.0
 _GONE = "the container ended: it was killed or removed, or ran out of memory as a whole"
 
 
-class EndRest(Protocol):
-    """Ends everything that still runs in a container. ``is_left`` says whether something is known to run."""
-
-    def __call__(self, *, is_left: bool) -> Awaitable[None]: ...
-
-
 class DockerProcess(Process):
     """A program in a running container, over the engine's attached stream.
 
-    The shell around it writes ``mark`` when it has ended. Without a mark, there is no such shell.
+    The shell around it writes ``mark`` when it has ended. Without a mark, it runs without such a shell. ``end_rest`` ends
+    everything that still runs in the container; its argument says whether something is known to run.
     """
 
     def __init__(
@@ -266,7 +259,7 @@ class DockerProcess(Process):
         exec_id: str,
         stream: socket.socket,
         mark: bytes | None,
-        end_rest: EndRest,
+        end_rest: Callable[[bool], Awaitable[None]],
     ) -> None:
         self._client = client
         self._container = container
@@ -333,17 +326,17 @@ class DockerProcess(Process):
                 left = 1
         if ending.lost is None:
             # leftovers could disturb or forge the output of the next program, and the program may have forged the shell's report
-            await self._end_rest(is_left=left > 0)
+            await self._end_rest(left > 0)
         return ending
 
     async def _find_ending(self) -> Exit:
         if self.lost is not None:
-            return Exit(_KILLED, lost=self.lost)
+            return Exit(KILLED, lost=self.lost)
         try:
             async with asyncio.timeout(_INSPECTION_TIME):
                 return await ask(self._inspect)
         except TimeoutError:
-            return Exit(_KILLED, lost="the container engine does not answer any more")
+            return Exit(KILLED, lost="the container engine does not answer any more")
 
     def _inspect(self) -> Exit:
         """How a program has ended whose shell was killed as well. Blocks."""
@@ -352,17 +345,17 @@ class DockerProcess(Process):
             state = self._client.inspect_container(self._container)["State"]
             if not state["Running"]:
                 reason = "the container ran out of memory as a whole" if state.get("OOMKilled") else _GONE
-                return Exit(_KILLED, lost=reason)
+                return Exit(KILLED, lost=reason)
             code = self._client.exec_inspect(self._exec_id)["ExitCode"]
         except NotFound:
-            return Exit(_KILLED, lost=_GONE)
+            return Exit(KILLED, lost=_GONE)
         except (DockerException, OSError) as error:
-            return Exit(_KILLED, lost=f"the container engine does not answer any more: {error}")
+            return Exit(KILLED, lost=f"the container engine does not answer any more: {error}")
         finally:
             # the sandbox may have closed it before, and this has opened it again
             self._client.close()
         # the memory limit kills the largest process, never this small shell
-        return Exit(_KILLED if code is None else code & 0xFF, oom_kills=0)
+        return Exit(KILLED if code is None else code & 0xFF, oom_kills=0)
 
     async def aclose(self) -> None:
         self._readiness.close()

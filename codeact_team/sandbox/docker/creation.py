@@ -29,7 +29,7 @@ from codeact_team.sandbox.docker.container import CONFLICT, Container, labels, r
 from codeact_team.sandbox.docker.engine import Client, open_stream, translated
 from codeact_team.sandbox.docker.leftovers import noted_start
 from codeact_team.sandbox.system.filters import COUNTED, MAKES_A_FILE, MODES, OF_ITSELF, OPENING, SET_ID
-from codeact_team.sandbox.system.kernel import LOCKED_BYTES, OWN_DESCRIPTORS, PENDING_SIGNALS
+from codeact_team.sandbox.system.kernel import LOCKED_BYTES, MIB, OWN_DESCRIPTORS, PENDING_SIGNALS
 
 _ARCHITECTURES = {"x86_64": "SCMP_ARCH_X86_64", "aarch64": "SCMP_ARCH_AARCH64"}
 
@@ -85,7 +85,7 @@ def profile(architecture: str) -> str | None:
     It allows what the engines' default profiles allow to a container without capabilities, except calls that help attackers
     more than programs: io_uring, sockets of rare families, old calls with a history of holes, calls that inspect or change
     other processes, calls that use up resources of a whole user or machine, and 32-bit programs on 64-bit machines. It
-    also refuses modes that let a file run with its owner's rights. It lists what is allowed, as an engine ignores names that
+    also refuses modes that let a file run with its owner's rights. It lists the allowed calls, as an engine ignores names that
     it is too old to know, and so refuses those calls.
     """
     if architecture not in _ARCHITECTURES:
@@ -135,7 +135,6 @@ def _low(position: int, value: int) -> dict[str, Any]:
 WORKSPACE = "/workspace"
 PACKAGES = "/opt/codeact-team/packages"
 _NOBODY = "65534:65534"
-_MIB = 1024 * 1024
 _ULIMITS = {
     "core": 0,
     # `exec.sh` and the supervisor of a session allow less to the code itself
@@ -297,7 +296,7 @@ def _create(
 def _host_config(
     config: DockerSandboxConfig, user: str, binding: Binding | None, filter_: str | None
 ) -> dict[str, Any]:
-    memory = config.memory_mib * _MIB
+    memory = config.memory_mib * MIB
     filtered = [] if filter_ is None else [f"seccomp={filter_}"]
     return {
         "network_mode": config.network,
@@ -310,7 +309,7 @@ def _host_config(
         "nano_cpus": int(config.cpus * 1e9),
         "pids_limit": config.pids,
         "ulimits": [
-            Ulimit(name="fsize", soft=config.max_file_mib * _MIB, hard=config.max_file_mib * _MIB),
+            Ulimit(name="fsize", soft=config.max_file_mib * MIB, hard=config.max_file_mib * MIB),
             *(Ulimit(name=name, soft=most, hard=most) for name, most in _ULIMITS.items()),
         ],
         "tmpfs": _tmpfs(config, user, inside=binding is None),
@@ -354,11 +353,7 @@ _filling = threading.Lock()
 
 
 def filled_volume(client: Client, url: str, image: str, layer: Path) -> str:
-    """The name of a volume with the content of a layer of packages, which is filled unless it exists. Blocks.
-
-    Raises:
-        EngineError: If the engine refuses.
-    """
+    """The name of a volume with the content of a layer of packages, which is filled unless it exists. Blocks."""
     name = f"codeact-team-packages-{layer.name}"
     with _filling, noted_start(url) as label, translated(url):
         client.create_volume(name, labels={_LABEL: layer.name})
@@ -376,11 +371,7 @@ def filled_volume(client: Client, url: str, image: str, layer: Path) -> str:
 
 
 def remove_unused_volumes(client: Client, url: str) -> int:
-    """Remove the volumes that no container uses. Returns their number. Blocks.
-
-    Raises:
-        EngineError: If the engine refuses.
-    """
+    """Remove the volumes that no container uses. Returns their number. Blocks. Raises an ``EngineError``."""
     removed = 0
     with translated(url):
         for volume in client.volumes(filters={"label": _LABEL})["Volumes"] or ():

@@ -121,7 +121,7 @@ REQUEST_TIMEOUT = 60
 GREETING_TIMEOUT = 10
 """Seconds that it gets to answer with its version, which costs it nothing."""
 _UNDO_GRACE = 3.0
-"""Seconds that a cancelled caller waits for the removal of what it has requested."""
+"""Seconds that a cancelled caller waits for the removal of its request's result."""
 # the exceptions of requests are OSErrors
 _RAISED = (DockerException, StreamParseError, OSError, http.client.HTTPException, HTTPError, ValueError)
 
@@ -191,7 +191,7 @@ def at_engine(work: Callable[[Client, str], T]) -> T:
 
 def _newest_version(url: str) -> str:
     """The newest version of the API that the engine speaks."""
-    # docker's own way has the engine start programs, and leaves a socket open if nobody answers
+    # docker's own way has the engine start programs, and leaves a socket open without an answer
     with _dial(url, GREETING_TIMEOUT) as stream:
         version = _request(stream, "GET /_ping HTTP/1.1\r\nHost: docker\r\n\r\n").get("Api-Version", "")
     if not re.fullmatch(r"\d+\.\d+", version):
@@ -294,8 +294,7 @@ def _request(stream: socket.socket, head: str, content: bytes = b"") -> Message:
 def translated(subject: str) -> Generator[None]:
     """Turn every exception of the Docker client into an :class:`EngineError`.
 
-    Args:
-        subject: The engine's address, or the image, that the request is about.
+    The request is about the ``subject``: the engine's address, or an image.
     """
     try:
         yield
@@ -349,11 +348,7 @@ async def ensure_image(client: Client, image: str, pull: str) -> None:
 
 
 def image_id(client: Client, image: str) -> str:
-    """The digest of the image's content. Blocks.
-
-    Raises:
-        EngineError: If the engine does not have the image.
-    """
+    """The digest of the image's content. Blocks. Raises an ``EngineError`` if the engine does not have the image."""
     with translated(image):
         return str(client.inspect_image(image)["Id"])
 

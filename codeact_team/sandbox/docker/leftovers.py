@@ -1,4 +1,4 @@
-"""Removes what killed processes have left at an engine, and notes what is about to start, so that nothing is left unknown.
+"""Removes what killed processes have left at an engine, and notes each start, so that nothing is left unknown.
 
 A container ends with its process once it has started, and not before that. So containers that are about to start are noted:
 if their process is killed meanwhile, the next run removes them.
@@ -7,7 +7,6 @@ if their process is killed meanwhile, the next run removes them.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
 import os
 import platform
@@ -28,7 +27,7 @@ from codeact_team.errors import EngineError
 from codeact_team.sandbox.docker.container import LABEL, NAMESPACE_LABEL, process_namespace
 from codeact_team.sandbox.docker.engine import REQUEST_TIMEOUT, Client, at_engine, connect, translated
 from codeact_team.sandbox.system.kernel import is_running
-from codeact_team.sandbox.temporary import is_the_one, lock
+from codeact_team.sandbox.temporary import is_the_one, lock, make_held
 
 logger = logging.getLogger(__name__)
 
@@ -49,8 +48,15 @@ def noted_start(url: str) -> Generator[Mapping[str, str]]:
     The note stays if the engine has not answered what became of the container.
     """
     start = secrets.token_hex(8)
-    path, descriptor = _make_note(f"{start} {url}")
+
+    def make() -> tuple[str, int]:
+        name = f"codeact-team-{os.getpid()}-{secrets.token_hex(8)}.start"
+        path = os.path.join(tempfile.gettempdir(), name)
+        return path, os.open(path, _NEW, 0o600)
+
+    path, descriptor = make_held(make)
     try:
+        os.write(descriptor, f"{start} {url}".encode())
         yield {START_LABEL: start}
         os.unlink(path)
     except EngineError as error:
@@ -64,9 +70,8 @@ def noted_start(url: str) -> Generator[Mapping[str, str]]:
 def remove_noted(note: Path) -> None:
     """Remove the container of a note, if it has never started and its process has ended, and the note. Blocks.
 
-    Raises:
-        OSError: If the note cannot be read.
-        EngineError: If its engine does not answer. The note stays, for a week.
+    Raises an ``OSError`` if the note cannot be read, and an ``EngineError`` if its engine does not answer. Then the note
+    stays, for a week.
     """
     with suppress(FileNotFoundError):
         descriptor = os.open(note, _THERE)
@@ -88,20 +93,6 @@ def remove_noted(note: Path) -> None:
                     os.unlink(note)
         finally:
             os.close(descriptor)
-
-
-def _make_note(text: str) -> tuple[str, int]:
-    """Create a note. Returns its path and a descriptor that locks it while it is open."""
-    while True:
-        name = f"codeact-team-{os.getpid()}-{secrets.token_hex(8)}.start"
-        path = os.path.join(tempfile.gettempdir(), name)
-        descriptor = os.open(path, _NEW, 0o600)
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-        # another process may have taken it for a leftover
-        if is_the_one(descriptor, path):
-            os.write(descriptor, text.encode())
-            return path, descriptor
-        os.close(descriptor)
 
 
 def _remove_unstarted(start: str, url: str) -> bool:

@@ -133,13 +133,10 @@ class DockerSandbox(Sandbox):
         self._removals = []
 
     async def _give_up(self, container: Container | None, reason: str | None) -> None:
-        """Start removing the container, if it is still the present one, and wake everybody who waits for something in it.
+        """Start removing the container, if it is still the present one, and wake the tasks that wait for it.
 
-        That happens even if the engine hangs. The removal continues after a cancellation.
-
-        Args:
-            container: The container.
-            reason: Why the running program is lost; ``None`` if the engine knows it.
+        That happens even if the engine hangs. The removal continues after a cancellation. The ``reason`` why the running
+        program is lost is ``None`` if the engine knows it.
         """
         if container is None or container is not self._container:
             return
@@ -160,23 +157,15 @@ class DockerSandbox(Sandbox):
     async def spawn(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, supervises: bool = False
     ) -> Process:
-        container = self._container
-        if container is None:
-            raise EngineError("the container is not running: it was stopped, or has never been started")
         # no shell around a supervisor: programs could take over the stream of that
         mark = None if supervises else secrets.token_hex(16).encode()
         command = ["/bin/sh", "-c", 'exec "$@"', "exec", *argv]
         if mark is not None:
             command[2:4] = [_EXEC, "exec", str(CODE_DESCRIPTORS)]
-        # a program whose start is cancelled ends when it reads the end of its input
         variables = dict(env or {})
         if self._packages is not None:
             variables |= python_path(PACKAGES, self._config.environment | variables)
-        exec_id, stream = await ask(
-            partial(container.launch, command, variables), undo=lambda late: late[1].close()
-        )
-        process = DockerProcess(container.client, container.id, exec_id, stream, mark, self._end_rest)
-        self._process = process
+        self._process = process = await self._run(command, variables, mark)
         if mark is not None:
             try:
                 await process.write(mark + b"\n")
@@ -186,13 +175,19 @@ class DockerSandbox(Sandbox):
         return process
 
     async def spawn_beside(self, argv: Sequence[str]) -> Process:
-        """Start a program of ours beside the running one. How it ends is not known, so do not call ``wait``."""
+        """Start a program of ours beside the running one. Its end is not known, so do not call ``wait``."""
+        return await self._run(argv, {}, None)
+
+    async def _run(
+        self, command: Sequence[str], variables: Mapping[str, str], mark: bytes | None
+    ) -> DockerProcess:
         container = self._container
         if container is None:
             raise EngineError("the container is not running: it was stopped, or has never been started")
-        launch = partial(container.launch, argv, {})
+        # a program whose start is cancelled ends when it reads the end of its input
+        launch = partial(container.launch, command, variables)
         exec_id, stream = await ask(launch, undo=lambda late: late[1].close())
-        return DockerProcess(container.client, container.id, exec_id, stream, None, self._end_rest)
+        return DockerProcess(container.client, container.id, exec_id, stream, mark, self._end_rest)
 
     async def python_identity(self) -> str:
         client = await ask(partial(connect, engine_url()), undo=lambda late: late.close())
@@ -210,9 +205,9 @@ class DockerSandbox(Sandbox):
             self._container.signal(b"INT")
 
     async def kill(self) -> None:
-        await self._end_rest(is_left=True)
+        await self._end_rest(True)
 
-    async def _end_rest(self, *, is_left: bool) -> None:
+    async def _end_rest(self, is_left: bool) -> None:
         """Kill everything that runs there, and make sure that it is gone if something is known to run."""
         container = self._container
         if container is None:

@@ -206,8 +206,7 @@ _X32_BIT = 0x40000000
 def install(rules: Sequence[Rule]) -> None:
     """Refuse system calls, irrevocably, for this process and all that it starts.
 
-    Raises:
-        OSError: If the kernel accepts no filter, or the call numbers of this processor are not known.
+    Raises an ``OSError`` if the kernel accepts no filter, or the call numbers of this processor are not known.
     """
     install_filter(assemble(rules))
 

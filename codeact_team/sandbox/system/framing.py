@@ -34,10 +34,7 @@ def frame(kind: int, *payload: bytes) -> bytes:
 class FrameReader:
     """Takes frames out of a byte stream that may contain anything.
 
-    It buffers at most one frame, and none that is not ``expected``.
-
-    Args:
-        expected: The kinds of frames, with the size of the largest payload of each in bytes.
+    It buffers at most one frame, and none but those ``expected``: by kind, the bytes of the largest payload.
     """
 
     def __init__(self, expected: Mapping[int, int]) -> None:
@@ -50,11 +47,7 @@ class FrameReader:
         return bytes(self._buffer)
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """The frames that are complete with ``data``. Must be read to the end.
-
-        Raises:
-            ProtocolError: If a frame is not one of those expected.
-        """
+        """The frames that are complete with ``data``, to be read to the end. Raises a :class:`ProtocolError` for others."""
         held = self._buffer
         if held:
             held += data
@@ -89,14 +82,11 @@ def send_with_descriptors(socket: socket, data: bytes, descriptors: Sequence[int
 
 
 def receive_with_descriptors(socket: socket, size: int, flags: int = 0) -> tuple[bytes, list[int], int]:
-    """Receive data and the descriptors that were sent with it.
+    """Receive data and the descriptors that were sent with it. Raises an ``OSError`` on failure.
 
     Returns:
         At most ``size`` bytes; the descriptors, which the caller closes; and the id of the process that has sent the data,
         0 unless the socket has ``SO_PASSCRED``.
-
-    Raises:
-        OSError: If receiving fails.
     """
     room = CMSG_SPACE(_MAX_DESCRIPTORS * _INT) + CMSG_SPACE(_SIZE_OF_CREDENTIALS)
     data, ancillary, _, _ = socket.recvmsg(size, room, flags)

@@ -46,14 +46,7 @@ def syscall(number: int, *arguments: int | bytes) -> int:
 
 
 def install_filter(program: bytes) -> None:
-    """Install an assembled system call filter, irrevocably, for this process and all that it starts.
-
-    Args:
-        program: What :func:`codeact_team.sandbox.system.filters.assemble` returns.
-
-    Raises:
-        OSError: If the kernel does not accept it.
-    """
+    """Install an assembled system call filter, irrevocably, for this process and all that it starts. Raises an ``OSError``."""
     instructions = ctypes.create_string_buffer(program)
     filter_ = ctypes.create_string_buffer(
         struct.pack("@HP", len(program) // 8, ctypes.addressof(instructions))
@@ -89,6 +82,8 @@ def is_running(process: int) -> bool:
 
 # limits
 
+MIB = 1 << 20
+
 CODE_DESCRIPTORS = 512
 """How many descriptors a process of the user's code may open.
 
@@ -119,11 +114,9 @@ KILLED_SECOND = b"500"
 class OomScore:
     """Within its ``with``, whatever is forked is the first that the kernel kills when memory is short. Linux only.
 
-    Must be made while this process is dumpable: afterwards its files in ``/proc`` belong to root.
-
-    Args:
-        own: The score of this process from now on; by default its present one.
-        proc: A descriptor of ``/proc``, for a process that will see another one, or cannot write to its own.
+    Must be made while this process is dumpable: afterwards its files in ``/proc`` belong to root. ``own`` is the score of
+    this process from now on; by default its present one. ``proc`` is a descriptor of ``/proc`` for a process that will see
+    another one, or cannot write to its own.
     """
 
     def __init__(self, own: bytes = b"", proc: int | None = None) -> None:
@@ -170,20 +163,15 @@ ABI_OF_MOVES, ABI_OF_SCOPES = 2, 6
 
 
 def landlock_abi() -> int:
-    """The version of Landlock in this kernel; less than 1 if there is none."""
+    """The version of Landlock in this kernel; less than 1 without Landlock."""
     return syscall(_CREATE_RULESET, 0, 0, _VERSION)
 
 
 def make_ruleset(files: int, *, tcp: int = 0, scopes: int = 0) -> int:
     """Create a ruleset, which refuses the handled rights unless a rule allows them. Returns its descriptor.
 
-    Args:
-        files: Rights over files to handle.
-        tcp: Rights over TCP to handle. Version 4 or newer.
-        scopes: What is refused without exception. Version 6 or newer.
-
-    Raises:
-        OSError: If this kernel does not know all of that.
+    Rights over TCP need version 4, and ``scopes``, which no rule can allow, version 6. Raises an ``OSError`` if this kernel
+    does not know all of that.
     """
     attributes = struct.pack("=QQQ", files, tcp, scopes)
     size = len(attributes) if scopes else 16 if tcp else 8

@@ -83,7 +83,7 @@ class ProcessTree:
     def add(self, pid: int) -> None:
         """Track a child that was just started."""
         self._running.add(pid)
-        # the status of an earlier process with that id, which nobody has asked for
+        # the status of an earlier process with that id, which was never asked for
         self._ended.pop(pid, None)
 
     def adopt(self, pid: int) -> bool:
@@ -96,8 +96,7 @@ class ProcessTree:
     def watch(self, pid: int, parent: int) -> int | None:
         """Track a process that one of our children has forked like a child of ours.
 
-        Returns:
-            A descriptor that becomes readable when it ends; ``None`` if it is no child of ``parent`` or cannot be watched.
+        Returns a descriptor that becomes readable when it ends; ``None`` if it is no child of ``parent`` or cannot be watched.
         """
         if pid not in _children_of(parent) or not hasattr(os, "pidfd_open"):
             return None
@@ -162,10 +161,9 @@ class ProcessTree:
             self._signal(process.pid, number)
 
     def end(self, chosen: Choice) -> bool:
-        """Kill the chosen descendants, and those that they start meanwhile.
+        """Kill the chosen descendants, and those that they start meanwhile. Returns whether none is left.
 
-        Returns:
-            Whether none is left. If some are, they had a second to end, and several passes were made.
+        If some are, they had a second to end, and several passes were made.
         """
         deadline = time.monotonic() + _END_SECONDS
         killed: set[int] = set()
@@ -195,7 +193,7 @@ class ProcessTree:
         for _ in range(_ROUNDS_OF_STOPS):
             before = len(stopped)
             for process in self._alive():
-                # it takes a moment to die, and a sandbox may not show what is dead
+                # it takes a moment to die, and a sandbox may not show the dead
                 dying = process.started == _LONG_AFTER and process.pid in killed
                 if process.pid not in stopped and not dying and chosen(process):
                     # at once: each one that runs on takes time from this process
@@ -254,7 +252,7 @@ def notice_ended_children() -> tuple[int, int]:
 
 
 def drain(fd: int) -> None:
-    """Discard what is in a non-blocking pipe."""
+    """Empty a non-blocking pipe."""
     with suppress(BlockingIOError):
         while os.read(fd, 4096):
             pass
@@ -286,7 +284,7 @@ def _all_children() -> dict[int, list[int]]:
 
 
 def _process_info(pid: int, ancestor: int) -> ProcessInfo | None:
-    """What is known of a process; ``None`` if it is dead."""
+    """The known facts of a process; ``None`` if it is dead."""
     try:
         fields = _stat_fields(pid)
     except (FileNotFoundError, ProcessLookupError):

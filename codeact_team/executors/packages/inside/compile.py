@@ -1,4 +1,4 @@
-"""Runs inside a sandbox: compiles the modules on stdin, and answers each with what Python keeps of it beside the source.
+"""Runs inside a sandbox: compiles the modules on stdin, and answers each with the bytes of its .pyc file.
 
 Both are bytes behind their length, four bytes long. What cannot be compiled is answered with nothing.
 """
@@ -8,7 +8,7 @@ import marshal
 import sys
 
 _UNCHECKED_HASH = 1
-"""It counts as compiled from its source whatever times the files have: nobody changes either."""
+"""It counts as compiled from its source whatever times the files have: neither ever changes."""
 
 
 def _compiled(source: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """Creates the control group of everything that runs in a sandbox, if this process may. Linux only.
 
 Of version 1, it is a directory below the group of this process for each controller. Of version 2, whose groups contain
-either processes or groups, it is one directory beside the group of this process.
+either processes or groups, it is one directory next to the group of this process.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from codeact_team.sandbox.confined.protocol import Confinement
 from codeact_team.sandbox.system.control_groups import GroupCounters
+from codeact_team.sandbox.system.kernel import MIB
 
 CONTROLLERS = frozenset({"memory", "pids", "cpu"})
 
@@ -21,7 +22,6 @@ _NAME = "codeact-team-"
 _PERIOD = 100_000
 """Microseconds, the kernel's default."""
 _LEAST_QUOTA = 1000
-_MIB = 1 << 20
 _OWN_TASKS = 1
 """The supervising process is in the group as well."""
 
@@ -30,7 +30,7 @@ def _limit_files(settings: Confinement, controller: str, version: int) -> Mappin
     """The files that limit a group, with their values."""
     if controller == "memory":
         name = "memory.max" if version == 2 else "memory.limit_in_bytes"
-        return {name: str(settings.memory_mib * _MIB)}
+        return {name: str(settings.memory_mib * MIB)}
     if controller == "pids":
         return {"pids.max": str(settings.pids + _OWN_TASKS)}
     quota = str(max(_LEAST_QUOTA, int(settings.cpus * _PERIOD)))
@@ -41,7 +41,7 @@ def _limit_files(settings: Confinement, controller: str, version: int) -> Mappin
 
 def _swap_files(settings: Confinement) -> Mapping[str, str]:
     """The files that keep memory from being swapped out beyond the limit. Not every kernel has all of them."""
-    memory = str(settings.memory_mib * _MIB)
+    memory = str(settings.memory_mib * MIB)
     return {"memory.swap.max": "0", "memory.memsw.limit_in_bytes": memory, "memory.swappiness": "0"}
 
 
@@ -138,7 +138,7 @@ class ControlGroup:
     def remove(self) -> None:
         """Remove the group, which must not contain processes any more."""
         for group in self._groups:
-            # what is left is removed when another group is created beside it
+            # the creation of the next group removes it
             with suppress(OSError):
                 os.rmdir(group.directory)
 

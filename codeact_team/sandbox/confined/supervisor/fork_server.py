@@ -96,11 +96,7 @@ class MainThread:
         _thread.start_new_thread(thread, ())
 
     def fork(self, child: Child) -> int:
-        """Have the main thread fork, and return the process id. Not to be called by the main thread.
-
-        Raises:
-            OSError: If the fork fails.
-        """
+        """Have the main thread fork, and return the process id. Not to be called by it. Raises an ``OSError``."""
         order = _Order(child)
         self._orders.put(order)
         order.is_done.acquire()
@@ -124,8 +120,7 @@ class MainThread:
 def begin(arguments: list[str]) -> MainThread:
     """Load a program, and start a thread that serves the host.
 
-    Args:
-        arguments: A descriptor to read the program from, and, if sandlock is installed, the directory to import it from.
+    The arguments: a descriptor to read the program from, and, if sandlock is installed, the directory to import it from.
     """
     with open(int(arguments[0]), "rb") as file:
         parts = marshal.load(file)

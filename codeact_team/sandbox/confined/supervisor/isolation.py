@@ -1,6 +1,6 @@
 """Isolates the supervising process, and all that it will start: namespaces, mounts, rights, Landlock and system calls.
 
-A program sees a root of its own, with nothing but what is named. What is not there can be neither read nor listed, and no
+A program sees a root of its own, with nothing but the named paths. Others can be neither read nor listed, and no
 socket there can be reached, which Landlock does not refuse. Linux only.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import select
-import signal
 import stat
 import struct
 from collections.abc import Callable, Iterable, Sequence
@@ -36,7 +35,7 @@ _SHARED_MEMORY_MIB = 64
 _ROOT_MIB = 1
 """The size of the root itself, which contains directories and links."""
 _MOST_FILES = 1 << 16
-"""The most files of a file system in memory: each takes memory beside its content."""
+"""The most files of a file system in memory: each takes memory besides its content."""
 _MOST_LINKS = 40
 """The most links that the kernel follows on the way to a file."""
 _PROC = "/proc"
@@ -51,17 +50,13 @@ _ABOUT_THE_MACHINE = {"cpuinfo", "filesystems", "loadavg", "meminfo", "stat", "s
 
 
 def enter_namespaces(set_up_mounts: Callable[[], None], birth: int | None = None) -> None:
-    """Enter new namespaces for processes, network, IPC and mounts.
+    """Enter new namespaces for processes, network, IPC and mounts, and set up the mounts there.
 
-    Continues in a child; this process ends. The child is the first process of its namespace: when it ends, the kernel ends
-    all others there. After a failure the process may be of no more use, so try with :func:`failure_of` first.
-
-    Args:
-        set_up_mounts: Called in the new namespaces.
-        birth: A pipe that gets the process id of the child.
+    Continues in a child, whose process id is written to the pipe ``birth``; this process ends. The child is the first
+    process of its namespace: when it ends, the kernel ends all others there.
 
     Raises:
-        OSError: If the kernel refuses it.
+        OSError: If the kernel refuses it. The process may be of no more use then, so try with :func:`failure_of` first.
     """
     uid, gid = os.getuid(), os.getgid()
     if libc.unshare(_CLONE_NEWPID) < 0:
@@ -105,11 +100,6 @@ def failure_of(action: Callable[[], object]) -> str | None:
     return reason or None
 
 
-def end_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends. A later change of privileges would undo this."""
-    checked(kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL))
-
-
 def drop_privileges() -> None:
     """Give up all capabilities, and the ways to gain new ones. Matters if the user is root."""
     for capability in range(_LAST_CAPABILITY + 1):
@@ -122,9 +112,7 @@ def drop_privileges() -> None:
 def allow_only(readable: Sequence[str], writable: Sequence[str]) -> None:
     """Restrict this process, and all that it starts, to these paths, by Landlock. They cannot signal other processes either.
 
-    Args:
-        readable: Paths that may be read and executed.
-        writable: Paths that may also be written.
+    Readable files may be executed, and writable ones may be read.
 
     Raises:
         OSError: If the kernel cannot do that.
@@ -143,11 +131,7 @@ def enter_mount_view(settings: Confinement, moved: Iterable[tuple[str, str]] = (
     """Make a root for this process that contains only what its programs may see.
 
     Needs its own namespaces of mounts and processes, and rights over them. The private directory is replaced by an empty file
-    system in memory, which counts as memory.
-
-    Args:
-        settings: How the code is confined.
-        moved: More directories, each with the place at which it is shown.
+    system in memory, which counts as memory. Each directory of ``moved`` is shown at the place named with it.
 
     Raises:
         OSError: If the kernel refuses it. This process may be of no more use then.

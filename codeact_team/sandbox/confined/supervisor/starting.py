@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 from codeact_team.sandbox.confined.protocol import Confinement
 from codeact_team.sandbox.confined.supervisor import isolation
 from codeact_team.sandbox.confined.supervisor.isolation import SHARED_MEMORY
-from codeact_team.sandbox.system.kernel import OWN_DESCRIPTORS, limit
+from codeact_team.sandbox.system.kernel import MIB, OWN_DESCRIPTORS, limit
 
 if TYPE_CHECKING:
     from codeact_team.sandbox.confined.supervisor.fork_server import LoadedProgram, MainThread
 
-_MIB = 1 << 20
 # these change files outside the workspace whatever Landlock says; not needed if the mounts are read-only
 _METADATA_CALLS = (
     "chmod fchmodat fchmodat2 chown lchown fchownat utime utimes futimesat utimensat setxattr lsetxattr setxattrat "
@@ -127,7 +126,7 @@ def plain(settings: Confinement, *, limit_memory: bool) -> Start:
     """Start programs without sandlock, with the limits of this process."""
     limit(resource.RLIMIT_NOFILE, OWN_DESCRIPTORS)
     if limit_memory:
-        limit(resource.RLIMIT_DATA, settings.memory_mib * _MIB)
+        limit(resource.RLIMIT_DATA, settings.memory_mib * MIB)
 
     def start(
         argv: list[str] | None, env: dict[str, str], readable: list[str], descriptors: int
@@ -153,13 +152,7 @@ def start_fork(
 ) -> ForkedProgram:
     """Start a program with the standard streams of this process, and no other descriptors.
 
-    Args:
-        prepare: Called first in its process.
-        argv: The program and its arguments.
-        environment: Its environment.
-
-    Raises:
-        OSError: If it cannot be started, or ``prepare`` raises this.
+    ``prepare`` is called first in its process. Raises an ``OSError`` if that does, or the program cannot be started.
     """
     with _Birth() as birth:
         if (pid := os.fork()) == 0:

@@ -34,6 +34,7 @@ from codeact_team.sandbox.system.kernel import (
     CODE_DESCRIPTORS,
     KILLED_SECOND,
     LOCKED_BYTES,
+    MIB,
     OWN_DESCRIPTORS,
     PENDING_SIGNALS,
     OomScore,
@@ -49,8 +50,7 @@ if TYPE_CHECKING:
 
 _SPAWN_DESCRIPTORS = 3
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
-_MIB = 1 << 20
-_STACK = 8 * _MIB
+_STACK = 8 * MIB
 """Bytes of a program's first stack, which the memory limit of a process does not count. The default of Linux."""
 
 BOUNDING = {"memory", "pids"}
@@ -58,13 +58,7 @@ BOUNDING = {"memory", "pids"}
 
 
 class Programs:
-    """Starts programs, one at a time, and ends each with everything that it has forked.
-
-    Args:
-        start: Starts a program.
-        starting: The context in which programs are started.
-        counters: What the kernel counts for all of them.
-    """
+    """Starts programs, one at a time, in the context ``starting``, and ends each with everything that it has forked."""
 
     def __init__(self, start: Start, starting: AbstractContextManager[None], counters: GroupCounters) -> None:
         self._start = start
@@ -78,12 +72,7 @@ class Programs:
         self.child_ended, _ = notice_ended_children()
 
     def spawn(self, request: SpawnRequest, descriptors: Sequence[int]) -> None:
-        """Start a program.
-
-        Args:
-            request: The program.
-            descriptors: Its stdin, its output, and the pipe to which its end is written.
-        """
+        """Start a program. The descriptors: its stdin, its output, and the pipe to which its end is written."""
         stdin, output, self._status = descriptors
         self._before = self._count(0)
         try:
@@ -204,7 +193,7 @@ def _harden(
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     limit(resource.RLIMIT_STACK, _STACK)
     if settings.workspace_mib is not None:
-        limit(resource.RLIMIT_FSIZE, settings.workspace_mib * _MIB)
+        limit(resource.RLIMIT_FSIZE, settings.workspace_mib * MIB)
     no_sandlock = capabilities.sandlock if isinstance(capabilities.sandlock, str) else None
     if (group := capabilities.group) is None:
         _report_birth(birth)
@@ -220,8 +209,9 @@ def _harden(
     os.close(proc)
     kernel.checked(kernel.adopt_orphans())
     isolation.drop_privileges()
-    isolation.end_with_parent()
-    # late, so that what this process has used until now does not count
+    # it ends with its parent; a change of privileges would undo this
+    kernel.checked(kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL))
+    # late, so that the memory of this process until now does not count
     group.enter()
     rules, start = _confinement(settings, group, capabilities, main_thread)
     reasons = {
@@ -292,15 +282,10 @@ def supervise(
     host: int | None,
     birth: int,
 ) -> None:
-    """Harden this process, and start a thread that serves the host, in this process or in a child.
+    """Harden this process, and start a thread that serves the host by a socket, in this process or in a child.
 
-    Args:
-        control: The socket to the host.
-        settings: How the code is confined.
-        capabilities: What can confine it on this machine.
-        main_thread: Forks on behalf of the thread.
-        host: A descriptor that becomes readable when the host's process ends, if there can be one.
-        birth: A pipe that gets the id of the process that serves, and is closed then.
+    ``host`` becomes readable when the host's process ends, if there can be such a descriptor. ``birth`` is a pipe that gets
+    the id of the process that serves, and is closed then.
     """
     messages = MessageSocket(control)
     try:
@@ -319,6 +304,6 @@ def supervise(
 
 
 def refuse(messages: MessageSocket, reason: OSError) -> None:
-    """Tell the host why there is no supervising process."""
+    """Report to the host why the supervising process cannot start."""
     with suppress(OSError):
         messages.send(Message.FAILED, str(reason))

@@ -85,14 +85,9 @@ class _Supervising(NamedTuple):
 
 
 class _Template:
-    """Serves the host.
+    """Serves the host. For the arguments see :func:`supervise` and :class:`Capabilities`.
 
-    Args:
-        control: The socket to the host.
-        host: A descriptor that becomes readable when the host's process ends, if there can be one.
-        load_sandlock: Returns the module, or why it cannot be used. Called only if the kernel alone is not enough.
-        program: The program that was loaded ahead, if any.
-        main_thread: Forks on behalf of the thread that serves.
+    ``load_sandlock`` is called only if the kernel alone is not enough.
     """
 
     def __init__(
@@ -236,13 +231,10 @@ def _remove(group: ControlGroup | None, private: str) -> None:
 def serve(main_thread: MainThread, program: LoadedProgram | None, arguments: Sequence[str]) -> None:
     """Load everything, and start a thread that serves the host.
 
-    Args:
-        main_thread: Forks on behalf of the thread.
-        program: The program that was loaded ahead, if any.
-        arguments: The directory to import sandlock from, if it is installed.
+    The ``arguments`` are the directory to import sandlock from, if it is installed.
     """
     for number in (signal.SIGINT, signal.SIGXFSZ):
-        # programs inherit what is ignored
+        # programs inherit ignored signals
         signal.signal(number, signal.SIG_DFL)
     control = socket.socket(fileno=os.dup(0))
     if sys.platform == "linux":
