@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Self, TypeVar, cast
@@ -82,11 +81,6 @@ class Vision:
         for seen in self._seen:
             by_text.setdefault(seen.text, []).append(seen)
         return [_with(message, by_text) for message in messages]
-
-    def copy(self) -> Vision:
-        """A copy, to which other pictures are added."""
-        # the list of pictures is replaced, never changed
-        return copy(self)
 
     def take_over(self, other: Vision) -> None:
         """Take over the pictures of ``other``."""

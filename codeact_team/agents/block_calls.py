@@ -101,7 +101,7 @@ async def run_blocks(
     keeps_output: bool = False,
     max_pictures: int = 0,
     rolls_back: bool = False,
-    branch_of: SessionCodeExecutor | None = None,
+    fork_of: SessionCodeExecutor | None = None,
 ) -> ExecutionResult:
     """Ask for approval, and run the blocks.
 
@@ -118,7 +118,7 @@ async def run_blocks(
         keeps_output: Whether output that is too long for a model is kept in the workspace.
         max_pictures: How many pictures are read that the code has saved in the workspace, if it has shown none.
         rolls_back: Whether variables and files are restored after code that fails.
-        branch_of: The executor of which this one is a fork, if it is one. A fork that has ended is a failed result.
+        fork_of: The executor of which this one is a fork, if it is one. A fork that has ended is a failed result.
 
     Raises:
         SandboxError: If no code can run here at all.
@@ -133,7 +133,7 @@ async def run_blocks(
         try:
             result = await execution.run(blocks)
         except SandboxError as error:
-            if branch_of is None:
+            if fork_of is None:
                 raise
             return SessionResult(exit_code=1, output=str(error), outcome=Outcome.LOST, state_lost=True)
         if keeps_output and isinstance(executor, SessionCodeExecutor) and isinstance(result, SessionResult):
@@ -147,9 +147,9 @@ async def run_blocks(
         _raise_if_cancelled(cancellation_token)
         denial = await _denial(tools, approval, blocks, context, cancellation_token, dispatcher)
         again = repeating(executor, tools, cancellation_token, rolls_back=rolls_back)
-        block = AgentBlock(branch_of or executor, blocks, again, message_id)
+        block = AgentBlock(fork_of or executor, blocks, again, message_id)
         block.source = tools.source
-        block.is_apart = branch_of is not None
+        block.is_apart = fork_of is not None
         return await perform(block, work, dispatcher)
     except asyncio.CancelledError:
         # by the token; a task that was itself cancelled has to end as cancelled

@@ -149,11 +149,11 @@ class Reading(Effect[Spent]):
     def request(self) -> JsonValue:
         return {"budget": "spent"}
 
-    def began(self, span: int) -> ClockReadingBegan:
-        return ClockReadingBegan(span=span, agent=self.source)
+    def began(self) -> ClockReadingBegan:
+        return ClockReadingBegan()
 
-    def ended(self, span: int, outcome: Spent | None, error: BaseException | None) -> ClockReadingEnded:
-        event = ClockReadingEnded(span=span, agent=self.source)
+    def ended(self, outcome: Spent | None, error: BaseException | None) -> ClockReadingEnded:
+        event = ClockReadingEnded()
         if outcome is not None and self._max_seconds is not None:
             event.seconds, event.over = outcome.seconds, outcome.seconds >= self._max_seconds
         return event

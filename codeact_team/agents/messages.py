@@ -151,11 +151,11 @@ class Description(Effect[str]):
     def request(self) -> JsonValue:
         return {"describe": type(self.part).__name__}
 
-    def began(self, span: int) -> DescriptionBegan:
-        return DescriptionBegan(span=span, agent=self.source)
+    def began(self) -> DescriptionBegan:
+        return DescriptionBegan()
 
-    def ended(self, span: int, outcome: str | None, error: BaseException | None) -> DescriptionEnded:
-        return DescriptionEnded(span=span, agent=self.source, text=outcome or "")
+    def ended(self, outcome: str | None, error: BaseException | None) -> DescriptionEnded:
+        return DescriptionEnded(text=outcome or "")
 
 
 async def describe_sandbox(

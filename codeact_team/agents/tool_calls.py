@@ -120,16 +120,14 @@ class ToolCall(Effect[CallAnswer]):
             seconds=time.monotonic() - self._began,
         )
 
-    def began(self, span: int) -> ToolCallBegan:
-        return ToolCallBegan(span=span, agent=self.source, name=self._name[:_MAX_NAME], arguments=self._shown)
+    def began(self) -> ToolCallBegan:
+        return ToolCallBegan(name=self._name[:_MAX_NAME], arguments=self._shown)
 
-    def ended(self, span: int, outcome: CallAnswer | None, error: BaseException | None) -> ToolCallEnded:
+    def ended(self, outcome: CallAnswer | None, error: BaseException | None) -> ToolCallEnded:
         if outcome is None:
             outcome = _refused(str(error)) if isinstance(error, BudgetError) else _NOT_ANSWERED
         record = self.record(outcome)
         return ToolCallEnded(
-            span=span,
-            agent=self.source,
             name=record.name,
             outcome=record.outcome,
             error=record.error,

@@ -67,11 +67,11 @@ class CodeRun(CodeEffect[R]):
     def request(self) -> JsonValue:
         return {"blocks": [asdict(block) for block in self._blocks]}
 
-    def began(self, span: int) -> BlockBegan:
-        return BlockBegan(span=span, agent=self.source, blocks=self._blocks)
+    def began(self) -> BlockBegan:
+        return BlockBegan(blocks=self._blocks)
 
-    def ended(self, span: int, outcome: R | None, error: BaseException | None) -> BlockEnded:
-        return block_ended(span, self.source, outcome, error, self._message_id)
+    def ended(self, outcome: R | None, error: BaseException | None) -> BlockEnded:
+        return block_ended(outcome, error, self._message_id)
 
 
 class ToolListing(Effect[T]):
@@ -98,8 +98,8 @@ class ToolListing(Effect[T]):
     def request(self) -> JsonValue:
         return {"list": [*self._asked]}
 
-    def began(self, span: int) -> ToolListingBegan:
-        return ToolListingBegan(span=span, agent=self.source, of=self._asked)
+    def began(self) -> ToolListingBegan:
+        return ToolListingBegan(of=self._asked)
 
-    def ended(self, span: int, outcome: T | None, error: BaseException | None) -> ToolListingEnded:
-        return ToolListingEnded(span=span, agent=self.source, of=self._asked)
+    def ended(self, outcome: T | None, error: BaseException | None) -> ToolListingEnded:
+        return ToolListingEnded(of=self._asked)

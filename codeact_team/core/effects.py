@@ -55,6 +55,24 @@ class Event:
 
 
 @dataclass(kw_only=True)
+class SpanEvent(Event):
+    """The begin or the end of an agent's turn or of an effect; both have the same ``span``."""
+
+    span: int = 0
+    agent: str = ""
+
+
+@dataclass(kw_only=True)
+class EffectBegan(SpanEvent):
+    """An effect begins."""
+
+
+@dataclass(kw_only=True)
+class EffectEnded(SpanEvent):
+    """An effect has ended."""
+
+
+@dataclass(kw_only=True)
 class ListenerFailed(Event):
     """A listener has raised, and was removed."""
 
@@ -93,7 +111,7 @@ class Effect(ABC, Generic[T]):
     form: TypeAdapter[T]
     part: object = None
     span: int = 0
-    _end: tuple[Event, object, BaseException | None] | None = None
+    _end: tuple[EffectEnded, object, BaseException | None] | None = None
 
     @cached_property
     def source(self) -> str:
@@ -120,18 +138,27 @@ class Effect(ABC, Generic[T]):
         """Advance the component as if the effect had run: its recorded outcome is used."""
 
     @abstractmethod
-    def began(self, span: int) -> Event:
-        """The event that is emitted when it begins."""
-
-    def end(self, outcome: T | None, error: BaseException | None) -> Event:
-        """The event that is emitted when it has ended, the same one for the same outcome."""
-        if self._end is None or self._end[1] is not outcome or self._end[2] is not error:
-            self._end = self.ended(self.span, outcome, error), outcome, error
-        return self._end[0]
+    def began(self) -> EffectBegan:
+        """The event of its begin, without span and agent."""
 
     @abstractmethod
-    def ended(self, span: int, outcome: T | None, error: BaseException | None) -> Event:
-        """The event of its end, by an outcome or by an error."""
+    def ended(self, outcome: T | None, error: BaseException | None) -> EffectEnded:
+        """The event of its end by an outcome or an error, without span and agent."""
+
+    def begin(self, span: int) -> EffectBegan:
+        """The event that is emitted when it begins under this number."""
+        event = self.began()
+        self.span = event.span = span
+        event.agent = self.source
+        return event
+
+    def end(self, outcome: T | None, error: BaseException | None) -> EffectEnded:
+        """The event that is emitted when it has ended, the same one for the same outcome."""
+        if self._end is None or self._end[1] is not outcome or self._end[2] is not error:
+            event = self.ended(outcome, error)
+            event.span, event.agent = self.span, self.source
+            self._end = event, outcome, error
+        return self._end[0]
 
 
 def now() -> float:
@@ -231,7 +258,7 @@ class Dispatcher:
         """
         self.check()
         outcome, failure = None, None
-        with self.span(effect.began, lambda _: effect.end(outcome, failure)) as effect.span:
+        with self.span(effect.begin, lambda _: effect.end(outcome, failure)) as effect.span:
             try:
                 outcome = await self._intercept(effect, do)
             except BaseException as error:

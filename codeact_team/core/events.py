@@ -24,12 +24,19 @@ from autogen_core.code_executor import CodeResult
 from autogen_core.models import RequestUsage
 from pydantic import JsonValue, PlainSerializer, PlainValidator, TypeAdapter
 
-from codeact_team.core.effects import Dispatcher, Event, current_dispatcher, error_text
+from codeact_team.core.effects import (
+    Dispatcher,
+    EffectBegan,
+    EffectEnded,
+    Event,
+    SpanEvent,
+    current_dispatcher,
+    error_text,
+)
 from codeact_team.core.execution import (
     Artifact,
     BoundName,
     CallOutcome,
-    ExecutionResult,
     Outcome,
     SessionResult,
 )
@@ -43,24 +50,6 @@ class AgentEvent(Event):
     """Something that an agent does."""
 
     agent: str
-
-
-@dataclass(kw_only=True)
-class SpanEvent(Event):
-    """The begin or the end of an agent's turn, or of an effect that it asks for."""
-
-    span: int
-    agent: str
-
-
-@dataclass(kw_only=True)
-class EffectBegan(SpanEvent):
-    """An effect begins."""
-
-
-@dataclass(kw_only=True)
-class EffectEnded(SpanEvent):
-    """An effect has ended."""
 
 
 @dataclass(kw_only=True)
@@ -291,23 +280,16 @@ class ArtifactKept(AgentEvent):
 
 
 def block_ended(
-    span: int,
-    agent: str,
-    result: CodeResult | None,
-    error: BaseException | None = None,
-    message_id: str | None = None,
+    result: CodeResult | None, error: BaseException | None = None, message_id: str | None = None
 ) -> BlockEnded:
     """The end of code blocks, by what came of them."""
-    event = BlockEnded(span=span, agent=agent, message_id=message_id, error=error_text(error))
+    event = BlockEnded(message_id=message_id, error=error_text(error))
     if result is not None:
-        event.exit_code, event.output, event.outcome = result.exit_code, result.output, Outcome.COMPLETED
-    if isinstance(result, ExecutionResult):
-        event.outcome, event.limit, event.code_file = result.outcome, result.limit, result.code_file
-        event.omitted_bytes, event.seconds = result.omitted_bytes, result.seconds
-        event.missing_module, event.processor_seconds = result.missing_module, result.processor_seconds
+        event.outcome = Outcome.COMPLETED
+        # the fields have the names that they have in the result
+        for name in vars(event).keys() & vars(result).keys():
+            setattr(event, name, getattr(result, name))
     if isinstance(result, SessionResult):
-        event.state_lost, event.answer = result.state_lost, result.answer
-        event.names, event.omitted_names = result.names, result.omitted_names
         event.artifacts = [ArtifactReference.of(artifact) for artifact in result.artifacts]
     return event
 

@@ -82,11 +82,11 @@ class ModelCall(Effect[CreateResult]):
             with suppress(ValueError):
                 await self.part.create(self._messages)
 
-    def began(self, span: int) -> ModelCallBegan:
-        return ModelCallBegan(span=span, agent=self.source, model=self.model, client=self.client)
+    def began(self) -> ModelCallBegan:
+        return ModelCallBegan(model=self.model, client=self.client)
 
-    def ended(self, span: int, outcome: CreateResult | None, error: BaseException | None) -> ModelCallEnded:
-        event = ModelCallEnded(span=span, agent=self.source, model=self.model, error=error_text(error))
+    def ended(self, outcome: CreateResult | None, error: BaseException | None) -> ModelCallEnded:
+        event = ModelCallEnded(model=self.model, error=error_text(error))
         if outcome is not None:
             event.usage, event.cached = outcome.usage, outcome.cached
             event.finish_reason = outcome.finish_reason

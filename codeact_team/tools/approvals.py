@@ -233,11 +233,11 @@ class AskedQuestion(Effect[Answer | None]):
         """The question, fit to be shown."""
         return self.question.to_text()
 
-    def began(self, span: int) -> QuestionAsked:
-        return QuestionAsked(span=span, agent=self.source, text=self.to_text())
+    def began(self) -> QuestionAsked:
+        return QuestionAsked(text=self.to_text())
 
-    def ended(self, span: int, outcome: Answer | None, error: BaseException | None) -> QuestionAnswered:
-        event = QuestionAnswered(span=span, agent=self.source)
+    def ended(self, outcome: Answer | None, error: BaseException | None) -> QuestionAnswered:
+        event = QuestionAnswered()
         if outcome is not None:
             said = ("always" if outcome.always else "yes") if outcome.allowed else "no"
             event.text = f"{said}: {outcome.reason}" if outcome.reason else said

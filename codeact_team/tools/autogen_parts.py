@@ -82,9 +82,9 @@ class PartCall(Effect[T]):
     def request(self) -> JsonValue:
         return {"tool": self._name, "arguments": self._plain_arguments()}
 
-    def began(self, span: int) -> ToolCallBegan:
+    def began(self) -> ToolCallBegan:
         shown = cut(json.dumps(self._plain_arguments(), ensure_ascii=False), _MAX_SHOWN)
-        return ToolCallBegan(span=span, agent=self.source, name=self._name, arguments=shown)
+        return ToolCallBegan(name=self._name, arguments=shown)
 
     def unknown(self) -> Any:
         return ToolResult(name=self._name, result=[TextResultContent(content=UNKNOWN)], is_error=True)
@@ -92,8 +92,8 @@ class PartCall(Effect[T]):
     def _plain_arguments(self) -> JsonValue:
         return to_jsonable_python(dict(self._arguments), fallback=repr)
 
-    def ended(self, span: int, outcome: T | None, error: BaseException | None) -> ToolCallEnded:
-        event = ToolCallEnded(span=span, agent=self.source, name=self._name, outcome=CallOutcome.OK)
+    def ended(self, outcome: T | None, error: BaseException | None) -> ToolCallEnded:
+        event = ToolCallEnded(name=self._name, outcome=CallOutcome.OK)
         if isinstance(error, asyncio.CancelledError):
             event.outcome = CallOutcome.CANCELLED
         elif error is not None:
@@ -138,11 +138,11 @@ class PersonInput(Effect[str]):
         """The prompt."""
         return self._prompt
 
-    def began(self, span: int) -> QuestionAsked:
-        return QuestionAsked(span=span, agent=self.source, text=self.to_text())
+    def began(self) -> QuestionAsked:
+        return QuestionAsked(text=self.to_text())
 
-    def ended(self, span: int, outcome: str | None, error: BaseException | None) -> QuestionAnswered:
-        return QuestionAnswered(span=span, agent=self.source, text=outcome or "", error=error_text(error))
+    def ended(self, outcome: str | None, error: BaseException | None) -> QuestionAnswered:
+        return QuestionAnswered(text=outcome or "", error=error_text(error))
 
 
 _RESULT = TypeAdapter(ToolResult)

@@ -134,7 +134,8 @@ class CodeActAgent(ExecutingAgent[CodeActAgentConfig], Component[CodeActAgentCon
         await self._recall(run)
         if self._settings.attempts > 1:
             return await Attempts(self._loop, run, self._settings.attempts).make()
-        return await self._loop.run(run)
+        await self._loop.work(run)
+        return self._loop.respond(run)
 
     async def _take_up(self, messages: Sequence[BaseChatMessage]) -> list[LLMMessage]:
         """Make the messages the task; without any, the task of the run before continues."""

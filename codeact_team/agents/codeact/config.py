@@ -63,11 +63,11 @@ class Clock(Effect[bool]):
     def request(self) -> JsonValue:
         return {"clock": "max_seconds"}
 
-    def began(self, span: int) -> ClockReadingBegan:
-        return ClockReadingBegan(span=span, agent=self.source)
+    def began(self) -> ClockReadingBegan:
+        return ClockReadingBegan()
 
-    def ended(self, span: int, outcome: bool | None, error: BaseException | None) -> ClockReadingEnded:
-        return ClockReadingEnded(span=span, agent=self.source, over=outcome)
+    def ended(self, outcome: bool | None, error: BaseException | None) -> ClockReadingEnded:
+        return ClockReadingEnded(over=outcome)
 
 
 class Budget:
