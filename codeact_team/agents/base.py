@@ -140,7 +140,11 @@ class RememberingAgent(BaseChatAgent, Generic[Settings]):
     ) -> None:
         self._settings = settings
         super().__init__(settings.name, description)
-        if settings.memory is not None and not _are_memories(settings.memory):
+        # AutoGen would fail only in the first turn
+        memory: Any = settings.memory or ()
+        if not isinstance(memory, Sequence) or not all(
+            isinstance(one, Memory) for one in cast("Sequence[object]", memory)
+        ):
             raise SettingError("memory: a list of autogen_core.memory.Memory is expected")
         self._memory = [wrap(one) for one in settings.memory or ()]
         self._model_client = None if model_client is None else wrap_client(model_client)
@@ -308,10 +312,3 @@ class ExecutingAgent(RememberingAgent[Executing]):
     async def _release(self) -> None:
         if isinstance(self._code_executor, StreamingCodeExecutor):
             self._left_to_others = not await self._code_executor.release(self._tools)
-
-
-def _are_memories(memory: object) -> bool:
-    # AutoGen would fail only in the first turn
-    return isinstance(memory, Sequence) and all(
-        isinstance(one, Memory) for one in cast("Sequence[object]", memory)
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -219,7 +219,7 @@ class Ledger:
             SettingError: If money is limited, and a model has no price.
         """
         if isinstance(effect, _QUESTIONS):
-            with self._paused():
+            with nullcontext() if self._timer is None else self._timer.paused():
                 return await do()
         items = next((items for kinds, items in _SPENDING if isinstance(effect, kinds)), None)
         if items is None:
@@ -273,9 +273,6 @@ class Ledger:
         # a timer that has fired may have done so a moment early
         return max(limit, limit - timer.left) if timer.closed else limit - timer.left
 
-    def _paused(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._timer is None else self._timer.paused()
-
     def _end_time(self) -> None:
         for timeout in self._under_way:
             timeout.reschedule(asyncio.get_running_loop().time())
@@ -300,11 +297,9 @@ class Ledger:
             raise
 
     def _require_price(self, effect: Effect[Any]) -> None:
-        if (
-            Item.COST in self._limits
-            and isinstance(effect, ModelCall)
-            and effect.model not in self._config.prices
-        ):
+        if not isinstance(effect, ModelCall):
+            return
+        if Item.COST in self._limits and effect.model not in self._config.prices:
             raise SettingError(
                 f"max_cost of BudgetTermination cannot be kept: there is no price for the model {effect.model!r}, so it was "
                 "not asked; add it to `prices`, or leave out `max_cost`"
@@ -417,7 +412,13 @@ class BudgetTermination(TerminationCondition, Component[BudgetTerminationConfig]
             SettingError: If there is no dispatcher.
         """
         if self._ledger is None:
-            self._ledger = self._open()
+            if (dispatcher := current_dispatcher() or self._dispatcher) is None:
+                raise SettingError(
+                    "BudgetTermination counts the effects of a dispatcher, and there is none: run the team inside "
+                    "`with Dispatcher():`, or load it from a config"
+                )
+            self._ledger = Ledger(self._config, dispatcher, self)
+            self._ledger.open()
         return self._ledger
 
     async def reset(self) -> None:
@@ -426,16 +427,6 @@ class BudgetTermination(TerminationCondition, Component[BudgetTerminationConfig]
         if self._ledger is not None:
             self._ledger.close()
             self._ledger = None
-
-    def _open(self) -> Ledger:
-        if (dispatcher := current_dispatcher() or self._dispatcher) is None:
-            raise SettingError(
-                "BudgetTermination counts the effects of a dispatcher, and there is none: run the team inside `with Dispatcher():`, or load "
-                "it from a config"
-            )
-        ledger = Ledger(self._config, dispatcher, self)
-        ledger.open()
-        return ledger
 
     def _to_config(self) -> BudgetTerminationConfig:
         return self._config

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from autogen_agentchat.messages import BaseChatMessage, BaseTextChatMessage, HandoffMessage, MultiModalMessage
 from autogen_agentchat.utils import remove_images
@@ -174,8 +173,12 @@ async def describe_sandbox(
     """
     if not isinstance(executor, StreamingCodeExecutor):
         return ""
-    effect = Description(source, executor)
-    return await perform(effect, partial(_ask, executor), dispatcher)
+
+    async def ask() -> str:
+        description = await executor.describe()
+        return "" if description is None else description.to_text()
+
+    return await perform(Description(source, executor), ask, dispatcher)
 
 
 async def describe_for_turn(
@@ -188,8 +191,3 @@ async def describe_for_turn(
         if not cancellation_token.is_cancelled() or is_being_cancelled():
             raise
         return ""
-
-
-async def _ask(executor: StreamingCodeExecutor) -> str:
-    description = await executor.describe()
-    return "" if description is None else description.to_text()

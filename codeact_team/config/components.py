@@ -8,40 +8,12 @@ from typing import Any, cast
 
 from autogen_agentchat.base import ChatAgent, Team, TerminationCondition
 from autogen_agentchat.conditions import HandoffTermination
-from autogen_agentchat.messages import StructuredMessageFactory
 from autogen_agentchat.teams import MagenticOneGroupChat, Swarm
-from autogen_core import CacheStore
-from autogen_core.code_executor import CodeExecutor
-from autogen_core.memory import Memory
-from autogen_core.model_context import ChatCompletionContext
-from autogen_core.models import ChatCompletionClient
-from autogen_core.tools import BaseTool, Workbench
 
 from codeact_team.config.document import Problem, last_key, walk
 from codeact_team.config.yaml12 import Path
 from codeact_team.core.autogen_internals import ComponentClass
-from codeact_team.core.providers import DEFAULT_NAMESPACES, did_you_mean
-
-# AutoGen's schemas only say "a component", and AutoGen checks the class only after it has made one.
-KINDS_BY_FIELD: Mapping[str, tuple[type, ...]] = {
-    "agent": (ChatAgent,),
-    "client": (ChatCompletionClient,),
-    "code_executor": (CodeExecutor,),
-    "conditions": (TerminationCondition,),
-    "executor": (CodeExecutor,),
-    "memory": (Memory,),
-    "model_client": (ChatCompletionClient,),
-    "model_context": (ChatCompletionContext,),
-    "participants": (ChatAgent, Team),
-    "store": (CacheStore,),
-    "structured_message_factory": (StructuredMessageFactory,),
-    "team": (Team,),
-    "termination_condition": (TerminationCondition,),
-    "tools": (BaseTool,),
-    "workbench": (Workbench,),
-    "wrapped_agent": (ChatAgent,),
-}
-"""The classes whose components a field takes, in AutoGen's components and ours."""
+from codeact_team.core.providers import DEFAULT_NAMESPACES, KINDS_BY_FIELD, did_you_mean
 
 DIRECTORY_FIELDS = ("work_dir", "bind_dir")
 """The fields in which AutoGen's and our code executors name a directory of this machine that code works in."""

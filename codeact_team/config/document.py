@@ -309,17 +309,13 @@ def read_document(source: ConfigSource) -> Document:
         data, text = cast("Mapping[str, Any]", source.model_dump()), escape
     elif isinstance(source, Mapping):
         data, text = source, str
+    elif is_text(source):
+        return _parse(source, name)
     else:
-        return _read(source, name)
+        file = _find(source)
+        return _parse(_read_text(file), str(file))
     require_size(data, name)
     return Document(name, _plain(data, text))
-
-
-def _read(source: str | os.PathLike[str], name: str) -> Document:
-    if is_text(source):
-        return _parse(source, name)
-    file = _find(source)
-    return _parse(_read_text(file), str(file))
 
 
 def name_of(source: ConfigSource) -> str:

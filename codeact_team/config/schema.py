@@ -18,9 +18,8 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaV
 from pydantic_core import PydanticOmit
 from pydantic_core.core_schema import ModelSchema
 
-from codeact_team.config.components import KINDS_BY_FIELD
 from codeact_team.core.autogen_internals import WELL_KNOWN_PROVIDERS, ComponentClass
-from codeact_team.core.providers import is_loadable, schema_of, unsafe_reason
+from codeact_team.core.providers import KINDS_BY_FIELD, is_loadable, schema_of, unsafe_reason
 
 
 class DescribedSchema(GenerateJsonSchema):

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -143,9 +142,7 @@ class Turns:
     async def __aenter__(self) -> None:
         await self.take()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.pass_on()
 
 
@@ -205,9 +202,7 @@ class aclosing(Generic[T]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._items.aclose()
 
     def __aiter__(self) -> Self:
@@ -225,15 +220,11 @@ def _first(
 ) -> Coroutine[Any, Any, T]:
     """The first of the items, of a generator that no event loop is to close when nobody holds it any more."""
     hooks = sys.get_asyncgen_hooks()
-    sys.set_asyncgen_hooks(firstiter=firstiter, finalizer=_leave_alone)
+    sys.set_asyncgen_hooks(firstiter=firstiter, finalizer=lambda _: None)
     try:
         return items.__anext__()
     finally:
         sys.set_asyncgen_hooks(*hooks)
-
-
-def _leave_alone(_: AsyncGenerator[Any, Any]) -> None:
-    pass
 
 
 class Timer:

@@ -19,7 +19,6 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, count
 from pathlib import PurePosixPath
-from types import TracebackType
 from typing import Self
 
 from codeact_team.core.files import below, lock, opened_file, parent_of, parts_of
@@ -161,14 +160,13 @@ class NewFile:
                 raise
             self._temporary = _temporary_name()
             self.descriptor = os.open(self._temporary, _NEW, mode, dir_fd=directory)
-            self._lock()
+            # whoever finds it under a temporary name knows that it is still being written
+            lock(self.descriptor)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._temporary is not None:
             with suppress(FileNotFoundError):
                 os.unlink(self._temporary, dir_fd=self._directory)
@@ -229,15 +227,11 @@ class NewFile:
         if self._temporary is None:
             # a file without a name cannot take that of another
             temporary = _temporary_name()
-            self._lock()
+            lock(self.descriptor)
             self._take(temporary)
             self._temporary = temporary
         os.replace(self._temporary, name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
         self._temporary = None
-
-    def _lock(self) -> None:
-        # whoever finds it under a temporary name knows that somebody still writes it
-        lock(self.descriptor)
 
 
 def _temporary_name() -> str:
@@ -335,19 +329,16 @@ def place_of(path: str | os.PathLike[str], *, replace: bool = True) -> Generator
     with parent_of(path) as (top, name):
         directory = Directory(top)
         with suppress(FileNotFoundError):
-            _check(os.stat(name, dir_fd=top, follow_symlinks=False).st_mode, replace=replace)
+            there = os.stat(name, dir_fd=top, follow_symlinks=False).st_mode
+            if stat.S_ISLNK(there):
+                raise OSError(errno.ELOOP, "it is a link: name what it leads to")
+            if not stat.S_ISREG(there):
+                raise OSError(errno.EINVAL, "it is no file")
+            if not replace:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         with directory.new_file(name):
             pass
         yield directory, name
-
-
-def _check(mode: int, *, replace: bool) -> None:
-    if stat.S_ISLNK(mode):
-        raise OSError(errno.ELOOP, "it is a link: name what it leads to")
-    if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "it is no file")
-    if not replace:
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
 
 
 def write_whole(directory: int, name: str, data: bytes, *, mode: int = 0o600, sync: bool = False) -> None:

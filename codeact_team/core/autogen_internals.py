@@ -18,11 +18,11 @@ from autogen_agentchat.agents import CodeExecutorAgent, UserProxyAgent
 from autogen_agentchat.base import ChatAgent, OrTerminationCondition, Team, TerminationCondition
 from autogen_agentchat.conditions import TimeoutTermination
 from autogen_agentchat.teams import BaseGroupChat
-from autogen_core import CancellationToken, ComponentBase, ComponentModel, SingleThreadedAgentRuntime
+from autogen_core import CancellationToken, ComponentBase, SingleThreadedAgentRuntime
 from autogen_core._component_config import WELL_KNOWN_PROVIDERS as WELL_KNOWN_PROVIDERS
 from autogen_core._component_config import ComponentFromConfig, _ConcreteComponent
 from autogen_core.code_executor._func_with_reqs import import_to_str as import_to_str
-from autogen_core.model_context import BufferedChatCompletionContext, ChatCompletionContext
+from autogen_core.model_context import BufferedChatCompletionContext
 from autogen_core.model_context._buffered_chat_completion_context import BufferedChatCompletionContextConfig
 from autogen_core.models import ChatCompletionClient, ModelInfo
 from autogen_core.tools import FunctionTool, ToolOverride
@@ -155,11 +155,6 @@ def repaired(loaded: Any) -> Any:
         {"buffer_size": loaded._buffer_size, "initial_messages": loaded._initial_messages}
     )
     return BufferedChatCompletionContext(config.buffer_size, config.initial_messages)
-
-
-def load_context(model: ComponentModel | None) -> ChatCompletionContext | None:
-    """The model context that a config describes."""
-    return None if model is None else repaired(ChatCompletionContext.load_component(model))
 
 
 async def recover(runner: Team | ChatAgent) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
-from typing import Annotated, Any
+from typing import Annotated
 
 from autogen_agentchat.messages import (
     BaseAgentEvent,
@@ -623,10 +623,6 @@ class SandboxStopped(Event):
     sandbox: str
 
 
-def _dump_message(message: BaseChatMessage | BaseAgentEvent) -> dict[str, Any]:
-    return {"type": type(message).__name__, **message.model_dump(mode="json")}
-
-
 def _load_message(data: object) -> BaseChatMessage | BaseAgentEvent:
     if isinstance(data, Mapping):
         return MessageFactory().create(dict(data))  # pyright: ignore[reportUnknownArgumentType]
@@ -635,7 +631,9 @@ def _load_message(data: object) -> BaseChatMessage | BaseAgentEvent:
 
 
 Message = Annotated[
-    BaseChatMessage | BaseAgentEvent, PlainSerializer(_dump_message), PlainValidator(_load_message)
+    BaseChatMessage | BaseAgentEvent,
+    PlainSerializer(lambda message: {"type": type(message).__name__, **message.model_dump(mode="json")}),
+    PlainValidator(_load_message),
 ]
 
 

@@ -62,7 +62,9 @@ def open_named(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int
             try:
                 found = os.open(name, wanted, mode, dir_fd=here)
             except OSError as error:
-                if (target := _link(name, here)) is None:
+                try:
+                    target = os.readlink(name, dir_fd=here)
+                except OSError:
                     raise OSError(error.errno, os.strerror(error.errno or 0), path) from None
                 followed += 1
                 if followed > _MOST_LINKS or not _is_of_the_system(here):
@@ -201,12 +203,6 @@ def move_named(source: str | os.PathLike[str], target: str | os.PathLike[str]) -
 
 def _reversed(path: str) -> list[str]:
     return [name for name in path.split("/") if name][::-1]
-
-
-def _link(name: str, directory: int) -> str | None:
-    with suppress(OSError):
-        return os.readlink(name, dir_fd=directory)
-    return None
 
 
 def _is_of_the_system(directory: int) -> bool:

@@ -19,7 +19,14 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Annotated, Any, TypeGuard
 
-from autogen_core import is_component_class
+from autogen_agentchat.base import ChatAgent, Team, TerminationCondition
+from autogen_agentchat.messages import StructuredMessageFactory
+from autogen_core import CacheStore, is_component_class
+from autogen_core.code_executor import CodeExecutor
+from autogen_core.memory import Memory
+from autogen_core.model_context import ChatCompletionContext
+from autogen_core.models import ChatCompletionClient
+from autogen_core.tools import BaseTool, Workbench
 from pydantic import AfterValidator, BaseModel, ValidationInfo
 from pydantic_core import PydanticCustomError
 
@@ -74,6 +81,28 @@ _OF_AN_EXTRA = re.compile(r"(?P<name>[\w.-]+).*\bextra == ['\"](?P<extra>[\w-]+)
 ALLOW_UNSAFE_HINT = (
     "pass --allow-unsafe (in Python: Policy(allow_unsafe=True)) if you trust this config like a script"
 )
+
+
+# AutoGen's schemas only say "a component", and AutoGen checks the class only after it has made one.
+KINDS_BY_FIELD: Mapping[str, tuple[type, ...]] = {
+    "agent": (ChatAgent,),
+    "client": (ChatCompletionClient,),
+    "code_executor": (CodeExecutor,),
+    "conditions": (TerminationCondition,),
+    "executor": (CodeExecutor,),
+    "memory": (Memory,),
+    "model_client": (ChatCompletionClient,),
+    "model_context": (ChatCompletionContext,),
+    "participants": (ChatAgent, Team),
+    "store": (CacheStore,),
+    "structured_message_factory": (StructuredMessageFactory,),
+    "team": (Team,),
+    "termination_condition": (TerminationCondition,),
+    "tools": (BaseTool,),
+    "workbench": (Workbench,),
+    "wrapped_agent": (ChatAgent,),
+}
+"""The classes whose components a field takes, in AutoGen's components and ours."""
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,11 @@ class Budget:
         """Read the clock, if there is a time limit, and the caller has not cancelled the run."""
         if self._limits.max_seconds is None or self.time_is_over or self._caller.is_cancelled():
             return
-        self.time_is_over = await perform(Clock(self._source), self._read, self._dispatcher)
+
+        async def read() -> bool:
+            return self._has_expired
+
+        self.time_is_over = await perform(Clock(self._source), read, self._dispatcher)
         if self.time_is_over and not self._has_expired:
             # an interceptor of the dispatcher said so
             self._end_time()
@@ -134,9 +138,6 @@ class Budget:
     def __exit__(self, *_: object) -> None:
         if self._timer is not None:
             self._timer.close()
-
-    async def _read(self) -> bool:
-        return self._has_expired
 
     def _end_time(self) -> None:
         self._has_expired = True

@@ -13,7 +13,7 @@ from autogen_core.model_context import ChatCompletionContext
 from autogen_core.models import AssistantMessage, LLMMessage, SystemMessage, UserMessage
 
 from codeact_team.agents.base import Vision
-from codeact_team.agents.block_calls import CANCELLED, run_blocks, warming_up
+from codeact_team.agents.block_calls import CANCELLED, INTERRUPTED, run_blocks, warming_up
 from codeact_team.agents.codeact.config import CodeActAgentConfig
 from codeact_team.agents.codeact.reply import (
     HOW_TO_ANSWER,
@@ -24,7 +24,7 @@ from codeact_team.agents.codeact.reply import (
     keep_in_view,
     read_reply,
 )
-from codeact_team.agents.codeact.run import MAX_REMARKS, CodeActRun
+from codeact_team.agents.codeact.run import MAX_REMARKS, MAX_REPETITIONS, CodeActRun
 from codeact_team.agents.messages import visible_to
 from codeact_team.agents.observations import Ending, shorten
 from codeact_team.core.execution import Outcome, SessionResult
@@ -142,10 +142,10 @@ class CodeActLoop:
         if (answer := await self._given_answer(run)) is not None:
             await self._remember(run, AssistantMessage(content=shorten(answer), source=run.source))
             await self._answer(run, answer, Ending.ANSWERED)
-        elif self.fork_of is not None and run.has_lost_interpreter:
+        elif self.fork_of and run.result.outcome is Outcome.LOST and INTERRUPTED not in run.result.output:
             # the interpreter of a fork does not restart; the session itself is as before
             run.ending = Ending.GIVEN_UP
-        elif run.going_in_circles:
+        elif run.repetition.steps >= MAX_REPETITIONS:
             run.ending = Ending.STUCK
         elif run.failed and self.settings.max_retries_on_error is not None:
             await self._decide_retry(run, self.settings.max_retries_on_error)
