@@ -158,13 +158,11 @@ def repaired(loaded: Any) -> Any:
 
 
 async def recover(runner: Team | ChatAgent) -> None:
-    """Let the next task begin with the first speaker again after a run that broke off; an agent needs nothing.
+    """Make the next task begin with the first speaker after a run that broke off.
 
     AutoGen's group chats keep the speaker whose turn broke off as one that still has to answer: the next run stops
-    after its first speaker, and ``reset`` does not repair it. What was going on, and who has to speak, is kept by the
-    runtime, so the team gets a new one; what the agents remember is their own, and stays.
-
-    Messages that a participant was still to be given are dropped: they may hold code that has run already.
+    after its first speaker, and ``reset`` does not repair it. So the team gets a new runtime; the agents keep what they
+    remember. Undelivered messages are dropped: they may hold code that has run already.
     """
     if not isinstance(runner, BaseGroupChat):
         return
@@ -185,10 +183,7 @@ def conditions_of(runner: Team | ChatAgent) -> Iterator[object]:
 
 
 def time_limit(runner: Team | ChatAgent) -> float | None:
-    """The seconds after which a team ends by a ``TimeoutTermination``; ``None`` if it has none.
-
-    AutoGen looks at the clock when somebody has said something, and an agent that hangs says nothing.
-    """
+    """The seconds of a team's ``TimeoutTermination``, if it has one: AutoGen checks it only when an agent speaks."""
     return _seconds(runner._termination_condition) if isinstance(runner, BaseGroupChat) else None
 
 

@@ -25,15 +25,14 @@ Run = Callable[[list[CodeBlock]], Awaitable[CodeResult]]
 
 
 class CodeEffect(Effect[T]):
-    """Something that is asked of an executor, which has to be as the code before has left it.
+    """A request to an executor, which has to be in the state that the code before has left.
 
     Args:
         executor: The executor.
-        run: Runs blocks there as those of the agent are run, with the same tools, but recorded for nobody.
+        run: Runs blocks there like those of the agent, with the same tools, but without records.
 
     Attributes:
-        part: The executor.
-        is_apart: Whether it happens in a branch of the executor's session, whose variables and files are not yet its own.
+        is_apart: Whether it happens in a fork of the session, whose state is not yet its own.
     """
 
     is_apart = False
@@ -44,14 +43,7 @@ class CodeEffect(Effect[T]):
 
 
 class CodeRun(CodeEffect[R]):
-    """Code blocks run in an executor.
-
-    Args:
-        executor: What runs them.
-        blocks: The blocks.
-        run: As of a :class:`CodeEffect`.
-        message_id: The id of the message that tells what came of them, where there is one.
-    """
+    """Code blocks run in an executor; ``message_id`` is that of the message with the result, if there is one."""
 
     def __init__(
         self,
@@ -78,10 +70,10 @@ class ToolListing(Effect[T]):
     """Workbenches are asked for their tools.
 
     Args:
-        part: The workbench, where it is one.
-        form: How pydantic writes what they list as JSON, and reads it.
-        asked: What they are called.
-        source: The agent that asks, where that is known.
+        part: The workbench, if there is only one.
+        form: How pydantic writes and reads the list as JSON.
+        asked: The names of the workbenches.
+        source: The agent that asks, if that is known.
     """
 
     kind = "tool_listing"

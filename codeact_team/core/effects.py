@@ -35,12 +35,12 @@ _agent: ContextVar[str | None] = ContextVar("codeact_team_agent", default=None)
 
 @dataclass(kw_only=True)
 class Event:
-    """Something that happened. The concrete ones are in :mod:`codeact_team.core.events`.
+    """Something that happened; the concrete events are in :mod:`codeact_team.core.events`.
 
     Attributes:
         type: The name of the class as JSON has it, such as ``run_began``.
-        at: When, in seconds since the epoch.
-        parent: The span that it belongs to: a run, an agent's turn, or an effect that is under way.
+        at: Seconds since the epoch.
+        parent: The span that it belongs to: a run, an agent's turn, or an effect.
     """
 
     kinds: ClassVar[dict[str, type[Event]]] = {}
@@ -93,18 +93,18 @@ class Numbers:
         return self._last
 
     def skip(self, last: int) -> None:
-        """Give none up to ``last``: a run that is resumed has given these."""
+        """Give no number up to ``last``: a resumed run has given these."""
         self._last = max(self._last, last)
 
 
 class Effect(ABC, Generic[T]):
-    """Something that a run asks of the world.
+    """A request of a run to the world.
 
     Attributes:
         span: Its number in events, spans and the journal, once it is performed.
-        kind: What sort of effect it is, by a name that stays.
-        form: How pydantic writes the outcome as JSON, and reads it.
-        part: The component that is asked, such as a model client, where it is known.
+        kind: A name that stays.
+        form: How pydantic writes and reads the outcome as JSON.
+        part: The component that performs it, if that is known.
     """
 
     kind: ClassVar[str]
@@ -115,12 +115,12 @@ class Effect(ABC, Generic[T]):
 
     @cached_property
     def source(self) -> str:
-        """Who asks: the name of an agent. It takes a while to find out, and is not always asked."""
+        """The agent that requests it. It takes a while to find out, and is not always needed."""
         return speaker()
 
     @abstractmethod
     def request(self) -> JsonValue:
-        """What is asked, whole: two effects with equal requests ask the same."""
+        """The whole request: effects with equal requests are the same."""
 
     def dump(self, outcome: T) -> JsonValue:
         """The outcome as JSON."""
@@ -131,7 +131,7 @@ class Effect(ABC, Generic[T]):
         return self.form.validate_python(data)
 
     def unknown(self) -> T | None:
-        """The outcome for whoever asks where nobody knows if it was done; ``None`` where it can just be done again."""
+        """The outcome for the caller if it is unknown whether the effect was performed; ``None`` to perform it again."""
         return None
 
     async def skip(self) -> None:
@@ -182,7 +182,7 @@ class Dispatcher:
     """Performs the effects of a run and emits its events. A context manager, within which it is the current one.
 
     Args:
-        interceptors: What each effect goes through; the first is the outermost.
+        interceptors: Each effect passes through them; the first is the outermost.
         outer: Another dispatcher, whose interceptors follow, and whose listeners receive every event as well.
     """
 
@@ -213,7 +213,7 @@ class Dispatcher:
         """Send every event from now on to ``listener``.
 
         Args:
-            listener: One that raises is removed, and the others receive :class:`ListenerFailed`.
+            listener: If it raises, it is removed, and the others receive :class:`ListenerFailed`.
             essential: Whether it must not miss anything: if it raises, the run stops before the next effect.
         """
         self._listeners[listener] = essential
@@ -238,23 +238,15 @@ class Dispatcher:
         self.emit(ListenerFailed(listener=repr(listener), error=repr(error), essential=essential))
 
     def check(self) -> None:
-        """Stop here if an essential listener has failed.
-
-        Raises:
-            Exception: What it raised.
-        """
+        """Raise what an essential listener has raised, if one has failed."""
         if self._broken is not None:
             raise self._broken
 
     async def perform(self, effect: Effect[T], do: Callable[[], Awaitable[T]]) -> T:
-        """Perform an effect, through the interceptors, and emit its begin and its end.
-
-        Args:
-            effect: What is asked.
-            do: Really does it. Not called where a interceptor answers instead.
+        """Perform an effect through the interceptors, and emit its begin and its end.
 
         Raises:
-            Exception: What ``do`` or a interceptor raises, or what an essential listener has raised before.
+            Exception: Of ``do``, of an interceptor, or earlier of an essential listener.
         """
         self.check()
         outcome, failure = None, None
@@ -274,12 +266,7 @@ class Dispatcher:
 
     @contextmanager
     def span(self, began: Callable[[int], Event], ended: Callable[[int], Event]) -> Generator[int]:
-        """Within it, every event belongs to a span: a run, or an agent's turn.
-
-        Args:
-            began: Makes the event of the begin, given the number of the span.
-            ended: Makes the event of the end.
-        """
+        """Within it, every event belongs to a span, whose events are made of its number."""
         span = self.numbers.next()
         if self._listeners:
             self.emit(began(span))
@@ -337,11 +324,7 @@ def current_dispatcher() -> Dispatcher | None:
 async def perform(
     effect: Effect[T], do: Callable[[], Awaitable[T]], dispatcher: Dispatcher | None = None
 ) -> T:
-    """Perform an effect by the current dispatcher, else by the one that a component remembers, if there is one.
-
-    Raises:
-        Exception: As :meth:`Dispatcher.perform`.
-    """
+    """Perform an effect by the current dispatcher, else by the one that a component remembers, if there is one."""
     if (dispatcher := _dispatcher.get() or dispatcher) is None:
         return await do()
     return await dispatcher.perform(effect, do)

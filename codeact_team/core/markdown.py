@@ -50,11 +50,8 @@ _FIELDS = frozenset({"code", "language", "thought", "thoughts", "reasoning"})
 def code_in_json(text: str, languages: Languages) -> list[CodeBlock] | None:
     """Find the code in a reply that is a JSON object, or has one between ``<tool_call>`` tags.
 
-    The object must be the call of a function that runs code, or have only the code, its language and thoughts.
-
-    Returns:
-        The code; nothing if the object may as well mean something else, such as an answer; ``None`` if there is no object
-        with a field ``code``.
+    The object must be the call of a function that runs code, or have only the code, its language and thoughts. If it may
+    mean something else, the list is empty. ``None`` if there is no object with a field ``code``.
     """
     call = _CALL.search(text)
     start = call or _ALONE.match(text)
@@ -101,7 +98,6 @@ class Findings:
     """The findings in all parts of one message.
 
     Attributes:
-        blocks: The code to run.
         unsupported: The languages of other code, in order, as keys.
         unclosed: Whether the end of code to run is missing or in doubt.
         rereading_left: Characters that may still be read although they may have to be read again: hostile text must not
@@ -135,13 +131,13 @@ class _Line(NamedTuple):
 
 
 class MarkdownReader:
-    """Reads a document once, from the beginning to the end.
+    """Reads a document with line feeds once, and adds its code to the findings.
 
     Args:
-        text: The document, with line feeds only.
+        text: The document.
         findings: Receives the code.
         tags: Whether tags such as ``<execute>`` count.
-        quote_depth: The number of block quotes around it in the message.
+        quote_depth: The number of block quotes around it.
         is_last: Whether the message ends with it.
     """
 

@@ -35,10 +35,7 @@ from codeact_team.errors import ConfigError, NotAllowedError
 
 
 def did_you_mean(name: str, others: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """Half a sentence for the end of an error, with the most similar of ``others``; empty if none is similar.
-
-    The least similarity, from 0 to 1, is ``cutoff``.
-    """
+    """Half a sentence for the end of an error, with the most similar of ``others``; empty if none is similar."""
     near = difflib.get_close_matches(name, list(others), n=1, cutoff=cutoff)
     return f"; did you mean {near[0]!r}?" if near else ""
 
@@ -111,8 +108,7 @@ class Policy:
 
     Attributes:
         namespaces: Packages or modules whose components are allowed, with everything below them.
-        allow_unsafe: Whether components are allowed that run source code at load, or run code or programs on this
-            machine without a sandbox.
+        allow_unsafe: Whether components are allowed that run source code at load, or code on this machine without a sandbox.
     """
 
     namespaces: frozenset[str] = DEFAULT_NAMESPACES
@@ -160,10 +156,7 @@ def active_policy() -> Policy:
 
 
 def check(path: str, policy: Policy) -> str:
-    """Check a component's path by its text alone; nothing is imported.
-
-    Returns:
-        The path, with AutoGen's short names for well-known components expanded.
+    """Check a component's path by its text alone; return it with AutoGen's short names expanded.
 
     Raises:
         ConfigError: If this is no dotted path.

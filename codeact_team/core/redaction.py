@@ -225,11 +225,11 @@ class Redactor:
     """Replaces secrets by placeholders, in every spelling that a program may give them.
 
     Args:
-        secrets: Each under a name, such as that of its variable of the environment.
-        nonce: With it, a placeholder tells the spelling, has this text in it, and can be replaced by the secret again.
-            Nothing that a run reads or writes may know it. Without it, a placeholder is ``${NAME}``.
+        secrets: Each under a name, such as that of its environment variable.
+        nonce: If given, placeholders name the spelling, contain it, and can be restored. It must be unknown to all that a
+            run reads or writes. Without it, a placeholder is ``${NAME}``.
         restorable: The names whose placeholders :meth:`restore` replaces; ``None`` for all.
-        shortest: Secrets of fewer characters stay, as any text might hold them.
+        shortest: Shorter secrets stay, as any text might hold them.
     """
 
     def __init__(
