@@ -112,11 +112,7 @@ Settings = TypeVar("Settings", bound=AgentConfig)
 
 
 def dumped(field: str, part: object) -> Any:
-    """Dump the live part of an agent, or several, for a field of its config.
-
-    Raises:
-        SettingError: If it has no form there. AutoGen's own error does not name the field.
-    """
+    """Dump a live part, or several, for a field of a config; a :class:`SettingError` names the field if it has no form there."""
     if isinstance(part, ComponentBase):
         component = cast("ComponentBase[BaseModel]", part)
         try:

@@ -48,12 +48,7 @@ class _SeenState(BaseModel):
 
 
 class Vision:
-    """The latest pictures, kept beside the model's context, which holds text only: so neither grows by them.
-
-    Args:
-        most: How many pictures the model sees at a time.
-        client: The model, which may lack vision; ``None`` if the agent has none.
-    """
+    """The latest pictures, kept apart from the model's context of text; none if the model lacks vision."""
 
     def __init__(self, most: int, client: ChatCompletionClient | None) -> None:
         sees = client is not None and client.model_info["vision"]
@@ -77,6 +72,8 @@ class Vision:
 
     def show(self, messages: Sequence[LLMMessage]) -> list[LLMMessage]:
         """The messages, with the pictures that the model still sees."""
+        if not self._seen:
+            return [*messages]
         by_text: dict[str, list[_Seen]] = {}
         for seen in self._seen:
             by_text.setdefault(seen.text, []).append(seen)
@@ -124,16 +121,7 @@ Executing = TypeVar("Executing", bound=ExecutingConfig)
 
 
 class RememberingAgent(BaseChatAgent, Generic[Settings]):
-    """An agent that remembers its conversation in a model context. Subclasses define ``_take_turn``.
-
-    Args:
-        settings: Its settings, with live parts.
-        description: What the agent does, for whoever selects the next speaker.
-        model_client: Its model, if it has one.
-
-    Raises:
-        ValueError: If a setting cannot work.
-    """
+    """An agent that remembers its conversation in a model context. Subclasses define ``_take_turn``."""
 
     def __init__(
         self, settings: Settings, description: str, model_client: ChatCompletionClient | None

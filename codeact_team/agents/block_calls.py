@@ -114,8 +114,7 @@ async def run_blocks(
         fork_of: The executor of which this one is a fork, if it is one. A fork that has ended is a failed result.
 
     Raises:
-        SandboxError: If no code can run here at all.
-        SettingError: If that is because of a setting of the executor.
+        SandboxError: If no code can run here at all; a :class:`SettingError` if a setting is to blame.
     """
     execution = _Execution(executor, tools, cancellation_token, emit, rolls_back)
 

@@ -79,14 +79,7 @@ class CodeExecutorAgentConfig(ExecutingConfig):
     """Language of a code block without a label. Default: such blocks are not run."""
 
     def check(self, languages: Sequence[str]) -> None:
-        """Refuse settings that contradict each other, and warn of those without effect.
-
-        Args:
-            languages: Labels of the code that is run.
-
-        Raises:
-            SettingError: If settings contradict each other.
-        """
+        """Refuse settings that contradict each other, and warn of those without effect."""
         has_model = self.model_client is not None
         if self.max_retries_on_error > 0 and not has_model:
             raise SettingError("max_retries_on_error > 0 needs a model_client, to rewrite the code")

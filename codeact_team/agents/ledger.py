@@ -88,12 +88,7 @@ class BudgetTerminationConfig(BaseModel):
 
 @dataclass
 class Spent:
-    """What a team has spent so far.
-
-    Attributes:
-        models: What its model calls have used.
-        seconds: The wall-clock time, where it is limited.
-    """
+    """What a team has spent so far; the wall-clock time only if it is limited."""
 
     models: ModelUsage = field(default_factory=ModelUsage)
     model_calls: int = 0
@@ -130,13 +125,7 @@ class Spent:
 
 
 class Reading(Effect[Spent]):
-    """Reads what a team has spent so far, its time included.
-
-    Args:
-        source: The agent that is about to spend something.
-        part: The budget that is read.
-        max_seconds: The limit of time, if there is one.
-    """
+    """Reads what a team has spent so far, its time included; ``part`` is the budget."""
 
     kind = "time_reading"
     form = TypeAdapter(Spent)
@@ -173,13 +162,7 @@ _SPENDING: Sequence[tuple[type[Effect[Any]] | tuple[type[Effect[Any]], ...], Seq
 class Ledger:
     """Counts what goes through a dispatcher since it was opened, and refuses what is too much; an interceptor.
 
-    Args:
-        config: The limits, and the prices.
-        dispatcher: The dispatcher whose effects it counts.
-        part: The component whose ledger it is.
-
-    Attributes:
-        used_up: Why nothing more may be spent, in words.
+    ``part`` is the component whose ledger it is; ``used_up`` says in words why nothing more may be spent.
     """
 
     def __init__(self, config: BudgetTerminationConfig, dispatcher: Dispatcher, part: object) -> None:
@@ -243,11 +226,7 @@ class Ledger:
             self._enter(effect, outcome, failure, asyncio.get_running_loop().time() - began)
 
     async def look(self, source: str = "") -> None:
-        """Read what was spent so far as an effect. If a journal answers it, its amounts count from there on.
-
-        Args:
-            source: The agent that is about to spend something.
-        """
+        """Read what was spent so far as an effect of the agent; the amounts in a journal count from there on."""
         is_live = False
 
         async def read() -> Spent:
@@ -406,11 +385,7 @@ class BudgetTermination(TerminationCondition, Component[BudgetTerminationConfig]
         return StopMessage(content=ledger.used_up or "", source="BudgetTermination")
 
     def begin(self) -> Ledger:
-        """Start counting unless it has started; returns the ledger.
-
-        Raises:
-            SettingError: If there is no dispatcher.
-        """
+        """Start counting unless it has started, and return the ledger; a :class:`SettingError` without a dispatcher."""
         if self._ledger is None:
             if (dispatcher := current_dispatcher() or self._dispatcher) is None:
                 raise SettingError(
@@ -438,7 +413,7 @@ class BudgetTermination(TerminationCondition, Component[BudgetTerminationConfig]
 
 @asynccontextmanager
 async def within_budgets(runner: Team | ChatAgent) -> AsyncGenerator[None]:
-    """Let the budgets of a team count from the beginning of its run to the end, and not beyond.
+    """Within it, the budgets of a team count, from the beginning of its run to the end.
 
     Most of AutoGen's teams do so themselves. But one checks its condition only after the first turn, and one that is
     interrupted inside a tool does not reset its conditions.

@@ -89,16 +89,16 @@ def find_code(
     sources: Sequence[str] | None,
     default_language: str | None,
 ) -> FoundCode:
-    """The code blocks in ``messages``, without those that their authors have only thought of.
+    """The code blocks in ``messages``, those since the agent's last turn, without those in thoughts.
 
-    What another agent has run meanwhile, by the record in its message, is not run again, nor is what that message
+    Code that another agent has run meanwhile, by the record in its message, is not run again, nor is what that message
     quotes of it, unless ``sources`` asks for its author's code.
 
     Args:
-        messages: Those since the agent's last turn.
+        messages: The messages.
         languages: What the agent runs.
         sources: Whose code to take; ``None`` for everybody's.
-        default_language: What a fence without a label holds; ``None`` to leave it alone.
+        default_language: The language of fences without a label; ``None`` to leave them alone.
     """
     found = FoundCode()
     for message in messages:

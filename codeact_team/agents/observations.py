@@ -167,11 +167,7 @@ def dump_result(result: ExecutionResult) -> JsonValue:
 
 
 def load_result(data: JsonValue) -> ExecutionResult:
-    """The result that was dumped.
-
-    Raises:
-        ValueError: If it is none.
-    """
+    """The result that was dumped; a ``ValueError`` if it is none."""
     kept = _Kept.model_validate(data)
     if (result := kept.session or kept.plain) is None:
         raise ValueError("there is no result")
@@ -230,7 +226,7 @@ def summarize(result: ExecutionResult) -> str:
 
 
 def _bound(name: BoundName) -> str:
-    said = " ".join(part for part in (name.name, name.type, name.size) if part)
+    said = " ".join(filter(None, (name.name, name.type, name.size)))
     return _line(said if name.preview is None else f"{said} = {name.preview}")
 
 

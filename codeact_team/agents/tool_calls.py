@@ -63,14 +63,7 @@ class _Answer(BaseModel):
 
 
 class ToolCall(Effect[CallAnswer]):
-    """Code calls a tool of the host.
-
-    Args:
-        source: The agent whose code it is.
-        name: The tool.
-        arguments: The arguments that the code passed.
-        is_repeatable: Whether the call may be made twice.
-    """
+    """Code of an agent calls a tool of the host, which may be repeatable."""
 
     kind = "tool_call"
 
@@ -147,14 +140,12 @@ class TurnTools(HostTools):
         dispatcher: The dispatcher that the agent remembers.
         user: The agent whose turn it is, for executors that several agents share.
         rights: See :attr:`codeact_team.core.execution.HostTools.rights`.
-        start: Starts the sources of the tools before a call, where that was not necessary to know the tools.
+        start: Starts the sources of the tools before a call, if that was not necessary to know the tools.
 
     Attributes:
         pause: Entered while a person is asked, whose time is not the turn's.
         records: The calls in the order in which they ended.
-        omitted_records: How many further calls there were.
         used_up: Whether a call was refused because there had been too many.
-        denials: How many calls were not approved.
     """
 
     def __init__(
@@ -378,11 +369,7 @@ class AgentTools:
         return self._toolbox is not None
 
     async def begin_turn(self, cancellation_token: CancellationToken) -> TurnTools:
-        """Start the tools if necessary, and return those that there are now, for one turn of the agent.
-
-        Raises:
-            WorkbenchError: If they cannot be had.
-        """
+        """Start the tools if necessary, and return those for one turn; a :class:`WorkbenchError` if they cannot be had."""
         offer, toolbox = None, self._toolbox
         if toolbox is not None:
             # one that was made outside a scope and is used inside it belongs to it all the same
@@ -415,11 +402,7 @@ class AgentTools:
             await self._toolbox.stop()
 
     def dump(self) -> Mapping[str, Any]:
-        """Return the tools and workbenches in the form of a config.
-
-        Raises:
-            SettingError: If one of them has no form there.
-        """
+        """The tools and workbenches for a config; a :class:`SettingError` if one has no form there."""
         box = self._toolbox
         return {
             "tools": [] if box is None else box.dump_tools(),

@@ -49,10 +49,7 @@ YieldItem = Callable[[Item], Awaitable[None]]
 
 @dataclass(kw_only=True)
 class Turn:
-    """What one turn of an agent has come to so far.
-
-    An event and the message of AutoGen's that says the same have the same id.
-    """
+    """The state of one turn of an agent. An event and the AutoGen message with the same content have the same id."""
 
     source: str
     """The agent."""
@@ -75,8 +72,8 @@ class Turn:
         if not self.calls:
             return None
         return RequestUsage(
-            prompt_tokens=sum(usage.prompt_tokens for usage in self.calls),
-            completion_tokens=sum(usage.completion_tokens for usage in self.calls),
+            prompt_tokens=sum([usage.prompt_tokens for usage in self.calls]),
+            completion_tokens=sum([usage.completion_tokens for usage in self.calls]),
         )
 
     def take_id(self) -> str:
@@ -112,7 +109,7 @@ class Turn:
         cancellation_token: CancellationToken | None = None,
         tools: Sequence[Tool] = (),
     ) -> CreateResult:
-        """Let a model go on with a conversation, and return what it says, with its thoughts apart and told.
+        """Have a model continue a conversation, and return its reply, with its thoughts apart and emitted.
 
         Args:
             client: The model.
@@ -122,7 +119,7 @@ class Turn:
             tools: What the model may call instead of answering.
 
         Raises:
-            ModelError: If what the client returned, or found in its server's answer, is no answer of a model.
+            ModelError: If the result of the client, or the answer of its server, is no answer of a model.
         """
         options: dict[str, Any] = {"tools": tools} if tools else {}
         result = await client.ask(

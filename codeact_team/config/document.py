@@ -31,7 +31,7 @@ def with_references(text: str, values: Mapping[str, str], place: str = "", insid
     """Replace the values that a message quotes, in whole or in part, by the references they came from.
 
     Other libraries' errors may quote a value, or a word of it, such as a path's package or a URL's port. A short word may
-    be a coincidence, so it counts only where the message is about a text that holds the reference.
+    be a coincidence, so it counts only if the message is about a text with the reference.
 
     Args:
         text: The message.
@@ -109,13 +109,7 @@ def walk(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 
 def mapped(value: Any, change: Callable[[Path, Any], Any], path: Path = ()) -> Any:
-    """A copy of plain data in which each value that is neither a mapping nor a list is changed.
-
-    Args:
-        value: The data.
-        change: Gets the path of a value and the value, and returns the new one.
-        path: The path of the data itself.
-    """
+    """A copy of plain data in which each value that is neither a mapping nor a list is changed, given its path."""
     if isinstance(value, dict):
         mapping = cast(dict[str, Any], value)
         return {key: mapped(item, change, (*path, key)) for key, item in mapping.items()}
@@ -151,11 +145,7 @@ class Resolved:
 
 @dataclass(frozen=True)
 class TextWithData:
-    """Text with data in it, until the references in its document are resolved.
-
-    Attributes:
-        parts: Alternately what a person wrote, in which ``${NAME}`` is a reference, and data, in which it is plain text.
-    """
+    """Text with data in it, until references are resolved: alternately what a person wrote, and data without any."""
 
     parts: Sequence[str]
 
@@ -179,8 +169,8 @@ class Document:
     Attributes:
         name: The file, as the user named it.
         data: The data.
-        lines: The line of each path of the file, counted from 1.
-        overrides: The name of the override that set a path.
+        lines: The lines of the file, from 1.
+        overrides: The names of the overrides that set values.
         references: The texts that were written with references to the environment.
         unresolved: Why a reference could not be resolved.
         aliases: For each YAML alias, the path of the value with the anchor.
@@ -200,13 +190,7 @@ class Document:
         overrides: Mapping[Path, str],
         references: Mapping[Path, Resolved] | None = None,
     ) -> Document:
-        """The document with new data.
-
-        Args:
-            data: The data, in which overrides have set some values.
-            overrides: The paths of these values, each with the name of its override.
-            references: Those of these values that were written with references.
-        """
+        """The document with new data, in which overrides have set values, some of them written with references."""
 
         def stays(path: Path) -> bool:
             return not any(above in overrides for above in _upwards(path))
@@ -299,11 +283,7 @@ def escape(text: str) -> str:
 
 
 def read_document(source: ConfigSource) -> Document:
-    """Read a config.
-
-    Raises:
-        ConfigError: If there is no such document, or it is no mapping of plain data.
-    """
+    """Read a config; a :class:`ConfigError` if it does not exist, or is no mapping of plain data."""
     name = name_of(source)
     if isinstance(source, ComponentModel):
         data, text = cast("Mapping[str, Any]", source.model_dump()), escape
@@ -330,15 +310,7 @@ def is_text(source: object) -> TypeGuard[str]:
 
 
 def require_size(data: Mapping[str, Any], origin: str) -> None:
-    """Raise an error if data is larger than the text of a config may be.
-
-    Args:
-        data: Mappings and sequences of every kind, which may hold each other several times.
-        origin: The name of the document or override that is to blame.
-
-    Raises:
-        ConfigError: If it is larger.
-    """
+    """Raise a :class:`ConfigError`, which blames ``origin``, if data is larger than a config may be."""
     values, depth, level = 1, 0, [data]
     try:
         while level:

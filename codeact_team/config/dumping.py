@@ -28,10 +28,7 @@ from codeact_team.errors import ConfigError
 
 
 def write_config(document: Document) -> str:
-    """Write a document, with its overrides and references, as YAML that loads back as the same document.
-
-    Credentials that are in the document itself are written, too.
-    """
+    """Write a document as YAML that loads back as the same document, credentials in it included."""
 
     def write(path: Path, value: Any) -> Any:
         text = _revealed(value)
@@ -63,10 +60,7 @@ _loaded: dict[int, _References] = {}
 
 
 def remember_references(root: ComponentBase[BaseModel], references: _References) -> None:
-    """Let ``root``, and each component in it, be dumped with the references of the document that it was loaded from.
-
-    Components keep values, not their origin, so this is kept beside them.
-    """
+    """Have ``root``, and each component in it, dumped with the references of its document."""
     if references:
         for part in components_in(root):
             # shared parts, such as AutoGen's defaults, may have been loaded before
@@ -97,10 +91,9 @@ class _Origins:
     def find(self, path: Path, text: str) -> str | None:
         """The text with ``${...}`` that ``text`` at ``path`` of a dump came from, if it did.
 
-        A value under the key that it was loaded under counts as the loaded one: writing the reference changes nothing. A
-        long value of a variable also counts under any other key, since it may be a secret that a component stores
-        elsewhere. A short value, or a default, which the config itself shows, does not: unrelated text such as "1" would
-        become a reference.
+        A value under the key that it was loaded under counts as the loaded one: writing the reference changes nothing. A long
+        value counts under any key, as a component may store a secret elsewhere. A short value, or a default, does not:
+        unrelated text such as "1" would become a reference.
         """
         return (
             self._by_place.get((path, text))

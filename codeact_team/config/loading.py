@@ -136,11 +136,7 @@ class CheckedConfig:
 
     @classmethod
     def of(cls, document: Document, policy: Policy) -> CheckedConfig:
-        """Check the components of a document.
-
-        Raises:
-            ConfigError: If anything is wrong with them.
-        """
+        """Check the components of a document; a :class:`ConfigError` reports all problems."""
         return cls(document, check_components(document, policy), policy)
 
     @cached_property
@@ -151,14 +147,10 @@ class CheckedConfig:
     def with_settings(
         self, change: Callable[[ComponentClass, dict[str, Any]], None], kind: type = object
     ) -> CheckedConfig:
-        """The config with other settings in its components.
+        """The config with other settings in its components of a kind, such as all executors.
 
-        Args:
-            change: Gets the class and the settings of a component, and changes the settings.
-            kind: Components of this class and its subclasses, such as all executors.
-
-        Raises:
-            ConfigError: If a component does not take its new settings.
+        ``change`` receives the class and the settings of each, and changes the settings; a :class:`ConfigError` if a component
+        does not take them.
         """
         data = copy.deepcopy(self.document.data)
         for part in self.parts:
@@ -171,11 +163,7 @@ class CheckedConfig:
         return CheckedConfig.of(Document(self.document.name, at(self.document.data, part.path)), self.policy)
 
     def tried(self) -> CheckedConfig:
-        """Itself, if each component accepts its settings, which is tried without any effect.
-
-        Raises:
-            ConfigError: If a component refuses its settings.
-        """
+        """Itself, if each component accepts its settings, which is tried without effect; else a :class:`ConfigError`."""
         self._refuse_mistakes(_failures_in_trial(self))
         return self
 
@@ -280,8 +268,8 @@ class ReadyPart(ComponentBase[BaseModel], Component[ReadyPartConfig]):
 def _failures_in_trial(config: CheckedConfig) -> list[_Failure]:
     """Find the components that could not be made, without any effect.
 
-    Model clients, which need keys, and agents and executors whose constructors may have an effect are replaced by a
-    stand-in. Any other component with a possible effect, and what holds it, is not tried.
+    Stand-ins replace model clients, which need keys, and agents and executors whose constructors may have an effect. Any
+    other component with a possible effect, and what holds it, is not tried.
     """
     models = _models(config)
     tried: list[PlacedComponent] = []
@@ -341,10 +329,7 @@ def _wrapped(made: Any, parts: Sequence[PlacedComponent]) -> Any:
 
 
 def _to_be_wrapped(parts: Sequence[PlacedComponent]) -> Iterator[PlacedComponent]:
-    """The parts that need a wrapper to send their effects through the dispatcher: of nested ones of one kind, the outermost.
-
-    The root is never wrapped: whoever loads a client, a tool or an agent alone gets just that.
-    """
+    """The parts that need a wrapper: of nested ones of one kind, the outermost; never the root, which was loaded alone."""
     agents = [part for part in parts if issubclass(part.component, ChatAgent | Team)]
     for kinds in _WRAPPED_KINDS:
         wrapped: list[Path] = []

@@ -258,11 +258,11 @@ class Dispatcher:
                 raise
             return outcome
 
-    async def _intercept(self, effect: Effect[Any], do: Perform) -> Any:
+    def _intercept(self, effect: Effect[Any], do: Perform) -> Awaitable[Any]:
         self.check()
         for interceptor in reversed(self._interceptors):
             do = partial(interceptor, effect, do)
-        return await do()
+        return do()
 
     @contextmanager
     def span(self, began: Callable[[int], Event], ended: Callable[[int], Event]) -> Generator[int]:
@@ -321,13 +321,13 @@ def current_dispatcher() -> Dispatcher | None:
     return _dispatcher.get()
 
 
-async def perform(
+def perform(
     effect: Effect[T], do: Callable[[], Awaitable[T]], dispatcher: Dispatcher | None = None
-) -> T:
+) -> Awaitable[T]:
     """Perform an effect by the current dispatcher, else by the one that a component remembers, if there is one."""
     if (dispatcher := _dispatcher.get() or dispatcher) is None:
-        return await do()
-    return await dispatcher.perform(effect, do)
+        return do()
+    return dispatcher.perform(effect, do)
 
 
 def emit(event: Event, dispatcher: Dispatcher | None = None) -> None:

@@ -46,12 +46,7 @@ def is_python(language: str) -> bool:
 
 
 def misleading(code: str, language: str) -> str:
-    """Return why code would not run as it is shown, in words for the model; empty if it would.
-
-    Args:
-        code: The block, shown with everything unseen in it made visible.
-        language: Its label.
-    """
+    """Why code would not run as it is shown, with everything unseen made visible; for the model, empty if it would."""
     if language.lower() not in _SHELLS and (encoding := foreign_encoding(code)) is not None:
         return (
             f"a comment says that it is written in {encoding[:40]!r}, but it is UTF-8: leave that comment out"
@@ -97,8 +92,7 @@ class Question:
     The code and the arguments are hostile: show them by the properties that make them fit for a person's eyes.
 
     Attributes:
-        source: The agent whose code it is.
-        kind: Whether code wants to run, or to call a tool.
+        source: The agent.
         name: The tool, as code calls it below ``tools``, or the language of the code.
         arguments: The arguments of the tool, whole.
         code: The block, whole.
@@ -183,11 +177,7 @@ class Question:
 
 
 def as_json(value: JsonValue) -> str | None:
-    """Write a value as compact JSON with sorted keys and plain whole numbers, so that equal values have equal texts.
-
-    Returns:
-        The text; ``None`` if the value is nested too deeply, or holds a number of too many digits.
-    """
+    """Write a value as canonical compact JSON; ``None`` if it is nested too deeply, or a number has too many digits."""
     try:
         plain = with_leaves(value, _whole_number)
         return json.dumps(plain, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
@@ -196,11 +186,7 @@ def as_json(value: JsonValue) -> str | None:
 
 
 def with_leaves(value: JsonValue, change: Callable[[JsonValue], JsonValue]) -> JsonValue:
-    """Replace each text, number, truth value and ``None`` in a value.
-
-    Raises:
-        RecursionError: If it is nested too deeply.
-    """
+    """Replace each text, number, truth value and ``None`` in a value; a ``RecursionError`` if it is too deep."""
     if isinstance(value, list):
         return [with_leaves(item, change) for item in value]
     if isinstance(value, dict):
@@ -247,13 +233,10 @@ def matches(glob: str, text: str | None) -> bool | None:
 
 
 def matches_value(glob: str, value: JsonValue, *, allowing: bool) -> bool | None:
-    """Whether a value fits, however it is written.
+    """Whether a value fits, however it is written; ``None`` if it is too long, or nested too deeply.
 
     A rule that restricts has to notice a value in any notation. One that allows must not be misled by a notation: a glob
     with a slash is matched with the path without detours only, any other has to fit the path with them and without.
-
-    Returns:
-        ``None`` if the value is too long to be matched, or nested too deeply.
     """
     if not glob.strip("*"):
         return True
@@ -382,13 +365,7 @@ class ApprovalRule(BaseModel):
 
 
 class Ruling(NamedTuple):
-    """The decision of the rules.
-
-    Attributes:
-        decision: The decision.
-        by: The rule, such as ``rule 2``.
-        reason: Why; never empty for a denial.
-    """
+    """The decision of the rules, by which rule, such as ``rule 2``, and why; a denial always has a reason."""
 
     decision: Literal["allow", "deny", "ask"]
     by: str

@@ -211,12 +211,7 @@ NOBODY_THERE = (
 
 
 class AskedQuestion(Effect[Answer | None]):
-    """A person is asked whether code may run or a tool may be called; the outcome is ``None`` if nobody is there.
-
-    Args:
-        question: The question.
-        parks: Whether the run suspends until there is an answer if nobody is there.
-    """
+    """A person is asked for approval; ``None`` if none is there: then a run that ``parks`` suspends."""
 
     kind = "approval"
     form = TypeAdapter[Answer | None](Answer | None)
@@ -275,10 +270,10 @@ class Approvals:
         rules: The first that fits decides.
         handler: Answers where a rule asks; ``None`` for the handler of :func:`asking`.
         source: The agent.
-        parks: Whether a recorded run suspends until there is an answer if nobody is there. Otherwise it is denied.
+        parks: Whether a recorded run suspends if nobody answers. Otherwise it is denied.
 
     Attributes:
-        left_out: How many decisions there were beyond those recorded, since the records were last taken.
+        left_out: How many decisions were not recorded, since the records were last taken.
     """
 
     def __init__(

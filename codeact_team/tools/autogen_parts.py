@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -60,14 +60,7 @@ UNKNOWN = (
 
 
 class PartCall(Effect[T]):
-    """A tool of an AutoGen agent is called.
-
-    Args:
-        part: The tool, or its workbench.
-        name: The name of the tool.
-        arguments: Its arguments.
-        form: How pydantic writes the outcome as JSON, and reads it.
-    """
+    """A tool of an AutoGen agent is called; ``part`` is the tool, or its workbench."""
 
     kind = "part_call"
 
@@ -139,7 +132,7 @@ class PersonInput(Effect[str]):
         return self._prompt
 
     def began(self) -> QuestionAsked:
-        return QuestionAsked(text=self.to_text())
+        return QuestionAsked(text=self._prompt)
 
     def ended(self, outcome: str | None, error: BaseException | None) -> QuestionAnswered:
         return QuestionAnswered(text=outcome or "", error=error_text(error))
@@ -379,20 +372,14 @@ def _is_wrapped_input(agent: UserProxyAgent) -> bool:
 
 
 def bypassing_parts(root: object) -> list[str]:
-    """Name the parts of a team whose effects bypass the dispatcher; with any, a run can be neither resumed nor replayed.
-
-    Args:
-        root: A team or an agent.
-
-    Returns:
-        For each such part its class and, if it has one, its name.
-    """
+    """Name the parts of a team whose effects bypass the dispatcher: with any, a run can be neither resumed nor replayed."""
     found: list[Any] = list(components_in(root))
     # the parts in a wrapper, or in an agent of this package, are used through it
     outer = [part for part in found if type(part).__module__.startswith(_OURS)]
     covered = {id(inner) for inner in components_in(outer) if isinstance(inner, _EFFECTFUL)}
     bypassing = [part for part in found if id(part) not in covered and _bypasses(part)]
-    return sorted({" ".join([type(part).__name__, *_name_of(part)]) for part in bypassing})
+    names = (f" {part.name!r}" if isinstance(getattr(part, "name", None), str) else "" for part in bypassing)
+    return sorted({f"{type(part).__name__}{name}" for part, name in zip(bypassing, names, strict=True)})
 
 
 def _bypasses(part: object) -> bool:
@@ -411,8 +398,3 @@ def _bypasses(part: object) -> bool:
         return approval_of(part) is not None
     foreign = not type(part).__module__.startswith(("autogen_agentchat.", _OURS))
     return isinstance(part, TimeoutTermination) or (foreign and isinstance(part, ChatAgent | Team))
-
-
-def _name_of(part: object) -> Iterator[str]:
-    if isinstance(name := getattr(part, "name", None), str):
-        yield repr(name)

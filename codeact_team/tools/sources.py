@@ -76,7 +76,7 @@ def _text_of(error: BaseException) -> str:
 
 
 def pieces_of(value: object) -> Sequence[Piece]:
-    """Convert the value that a function returned into the pieces that the code gets.
+    """Convert the value that a function returned into the pieces for the code.
 
     Models, dataclasses, enums, dates and the like become their JSON form; numbers that JSON lacks, such as ``nan``, stay
     as they are, and bytes within other values become base64.
@@ -92,11 +92,7 @@ def pieces_of(value: object) -> Sequence[Piece]:
 
 
 def pieces_of_result(result: ToolResult) -> Sequence[Piece]:
-    """Convert the answer of a workbench into the pieces that the code gets.
-
-    Raises:
-        ToolFailed: If the answer is an error.
-    """
+    """Convert a workbench's answer into the pieces for the code; :class:`ToolFailed` if it is an error."""
     if result.is_error:
         raise ToolFailed(error_text(result.to_text(replace_image="[a picture]")))
     return [
@@ -144,11 +140,9 @@ class ListedTool:
     """A tool as its source lists it.
 
     Attributes:
-        name: Its name at the source.
         description: Its description, hostile if the source is.
         schema: The JSON Schema of its arguments, unchecked.
         returns: The schema of the value that code gets, if it is known.
-        returns_media: Whether it returns media, such as a picture.
         output: The schema of the answers of an MCP server, as the server states it.
     """
 
@@ -162,12 +156,7 @@ class ListedTool:
 
 @dataclass(frozen=True)
 class Catalog:
-    """The tools of a source.
-
-    Attributes:
-        tools: The tools that there are.
-        server: The name of the server, whose tools have a namespace of their own; ``None`` for all others.
-    """
+    """The tools of a source, in the namespace ``server`` if it has one."""
 
     tools: Sequence[ListedTool]
     server: str | None = None
@@ -175,12 +164,7 @@ class Catalog:
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments of one call, which fit the tool's schema.
-
-    Attributes:
-        plain: The JSON values that the code passed.
-        model: The same as the tool's Pydantic model has read them; ``None`` for a tool that reads them itself.
-    """
+    """The arguments of one call that fit the tool's schema: as JSON, and as its Pydantic model if there is one."""
 
     plain: dict[str, JsonValue]
     model: BaseModel | None = None
@@ -200,11 +184,7 @@ class ToolSource(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Start it, unless it runs.
-
-        Raises:
-            WorkbenchError: If it does not start; nothing is left running then.
-        """
+        """Start it, unless it runs; a :class:`WorkbenchError` if it does not start, and nothing is left running."""
 
     @abstractmethod
     async def stop(self) -> None:
@@ -212,30 +192,17 @@ class ToolSource(ABC):
 
     @abstractmethod
     async def list_tools(self) -> Catalog:
-        """Return the tools there are now.
-
-        Raises:
-            WorkbenchError: If they cannot be had.
-        """
+        """Return the tools there are now; a :class:`WorkbenchError` if they cannot be had."""
 
     def read(self, tool: ListedTool, arguments: dict[str, JsonValue]) -> Arguments:
-        """Read arguments that fit the tool's schema.
-
-        Raises:
-            ToolFailed: If the tool would not take them all the same.
-        """
+        """Read arguments that fit the schema; :class:`ToolFailed` if the tool would not take them."""
         return Arguments(arguments)
 
     @abstractmethod
     async def call(
         self, tool: ListedTool, arguments: Arguments, cancellation_token: CancellationToken
     ) -> Sequence[Piece]:
-        """Call a tool.
-
-        Raises:
-            ToolFailed: If it fails; the text says why.
-            Exception: Anything else that the tool raises.
-        """
+        """Call a tool. It may raise anything; the text of a :class:`ToolFailed` is for the code."""
 
     def error(self, message: str) -> CodeActTeamError:
         """Make an error about one of its tools."""
@@ -294,25 +261,16 @@ _VARIADIC = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWOR
 
 @dataclass(frozen=True)
 class GivenTool:
-    """A tool, and the form in which it was given.
-
-    Attributes:
-        tool: AutoGen's object for it.
-        path: The import path, if it was given by that.
-        is_live: Whether it was given as a function.
-    """
+    """A tool, its import path if it was given by that, and whether it was given as a function."""
 
     tool: BaseTool[Any, Any]
     path: str | None = None
     is_live: bool = False
 
     def dump(self) -> ComponentModel | str:
-        """Dump the tool for a config.
+        """Dump the tool for a config; a :class:`SettingError` if it has no form there.
 
         A ``FunctionTool`` is dumped as AutoGen does it, with its source; loading that must be allowed.
-
-        Raises:
-            SettingError: If it has no form in a config.
         """
         if self.path is not None:
             return self.path
@@ -405,10 +363,7 @@ class PythonTools(ToolSource):
     """Python functions and AutoGen's tools, whose values stay values; AutoGen's own workbench makes text of them.
 
     Functions that are no coroutines run in threads, which cannot be stopped: a call that is cancelled leaves its
-    function running, unless the function looks at its ``cancellation_token``.
-
-    Raises:
-        SettingError: If a tool has no schema.
+    function running, unless the function looks at its ``cancellation_token``. A tool without a schema is refused.
     """
 
     label = "tools"

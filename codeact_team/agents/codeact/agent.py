@@ -93,8 +93,7 @@ class CodeActAgent(ExecutingAgent[CodeActAgentConfig], Component[CodeActAgentCon
     async def on_reset(self, cancellation_token: CancellationToken) -> None:
         """Forget the conversation, the variables and granted approvals.
 
-        Waits for a block of another agent in the same session. Variables are kept if another agent's code has run since
-        the interpreter was started.
+        Waits for another agent's block in the session. Variables are kept if another agent has used the interpreter.
         """
         await super().on_reset(cancellation_token)
         self._task, self._remark = [], None

@@ -31,12 +31,10 @@ _CHANGES_BY_ITSELF = re.compile(
 
 
 class Repetition:
-    """Counts the steps in a row that bring nothing new: the same code with the same result has been there before.
+    """Counts the steps in a row with code and a result that have been there before.
 
-    What changes by itself makes no result a new one: numbers of blocks, addresses, names of temporary files, times.
-
-    What is new in between starts the count anew, so that a test may be run after each of many changes; going round in
-    a circle of several steps is noticed as well.
+    Block numbers, addresses, temporary names and times make no result a new one. Anything new in between starts the count
+    anew, so that a test may run after each of many changes; a circle of several steps is noticed as well.
     """
 
     def __init__(self) -> None:
