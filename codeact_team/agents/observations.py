@@ -10,7 +10,6 @@ from autogen_core.code_executor import CodeResult
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from codeact_team.core.execution import (
-    Artifact,
     BoundName,
     CallOutcome,
     ExecutionResult,
@@ -221,17 +220,14 @@ def summarize(result: ExecutionResult) -> str:
         more = [f"{result.omitted_names} more"] if result.omitted_names else []
         lines.append("Bound: " + "; ".join([*map(_bound, result.names), *more]))
     if result.artifacts:
-        lines.append("Made: " + "; ".join(map(_made, result.artifacts)))
+        made = [f"{_line(one.mime_type)}, {len(one.data) / 1000:.1f} kB" for one in result.artifacts]
+        lines.append("Made: " + "; ".join(made))
     return make_inert(encodable(shorten("\n".join(lines), _MAX_SUMMARY_CHARS)))
 
 
 def _bound(name: BoundName) -> str:
     said = " ".join(filter(None, (name.name, name.type, name.size)))
     return _line(said if name.preview is None else f"{said} = {name.preview}")
-
-
-def _made(artifact: Artifact) -> str:
-    return f"{_line(artifact.mime_type)}, {len(artifact.data) / 1000:.1f} kB"
 
 
 def _line(text: str) -> str:

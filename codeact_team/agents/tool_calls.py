@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from copy import copy
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from autogen_core import CancellationToken
@@ -270,7 +270,12 @@ class TurnTools(HostTools):
             return _refused(str(error))
         # what only rules look at costs nothing where there are none
         if self._approvals:
-            both = partial(_both, self.pause, pause)
+
+            @contextmanager
+            def both() -> Generator[None]:
+                with self.pause(), pause():
+                    yield
+
             decision = await self._approvals.call(name, tool.received(read), pause=both)
             if not decision.allowed:
                 return self._denied(f"not approved: {decision.reason}")
@@ -306,12 +311,6 @@ class TurnTools(HostTools):
                 raise
             text = f"{tool.name} was stopped after {seconds:g} s, its limit (tool_limits)"
             return CallAnswer(CallOutcome.TIMED_OUT, error=text)
-
-
-@contextmanager
-def _both(first: Pause, second: Pause) -> Generator[None]:
-    with first(), second():
-        yield
 
 
 def _refused(reason: str) -> CallAnswer:
@@ -374,7 +373,14 @@ class AgentTools:
         if toolbox is not None:
             # one that was made outside a scope and is used inside it belongs to it all the same
             scope.register(toolbox)
-            offer = await until_cancelled(toolbox.offer(self._ask), cancellation_token)
+
+            def ask(
+                asked: list[str], list_tools: Callable[[], Awaitable[Sequence[Catalog]]]
+            ) -> Awaitable[Sequence[Catalog]]:
+                listing = ToolListing(None, _CATALOGS, asked, self._source)
+                return perform(listing, list_tools, self._dispatcher)
+
+            offer = await until_cancelled(toolbox.offer(ask), cancellation_token)
         return TurnTools(
             self._source,
             offer,
@@ -386,11 +392,6 @@ class AgentTools:
             rights=self._rights,
             start=None if toolbox is None else toolbox.ensure_started,
         )
-
-    async def _ask(
-        self, asked: list[str], list_tools: Callable[[], Awaitable[Sequence[Catalog]]]
-    ) -> Sequence[Catalog]:
-        return await perform(ToolListing(None, _CATALOGS, asked, self._source), list_tools, self._dispatcher)
 
     def reset(self) -> None:
         """Forget what was granted."""

@@ -215,7 +215,11 @@ class Document:
         mistakes: dict[object, Problem] = {}
         for problem in problems:
             mistakes.setdefault(self._mistake(problem), problem)
-        each = [self._located(problem, kind) for problem in mistakes.values()]
+        each: list[ConfigError] = []
+        for problem in mistakes.values():
+            file, line, path = self._place(problem.path)
+            message = self.shown(problem.message, problem.path)
+            each.append(kind(message, file=file, line=line, path=dotted(path) or None))
         if len(each) == 1:
             return each[0]
         each.sort(key=lambda error: error.line or 0)
@@ -256,12 +260,6 @@ class Document:
                 path = self.aliases[above] + path[len(above) :]
                 break
         return file, path, problem.message
-
-    def _located(self, problem: Problem, kind: type[ConfigError]) -> ConfigError:
-        file, line, path = self._place(problem.path)
-        return kind(
-            self.shown(problem.message, problem.path), file=file, line=line, path=dotted(path) or None
-        )
 
     def _place(self, path: Path) -> tuple[str, int | None, Path]:
         """Where the value at ``path`` was written: the file and the line, or an override; and the path in that."""

@@ -276,7 +276,9 @@ class MarkdownReader:
         end = self._tag_end(body, tag, language)
         if end is None and not (alone or (begins and tag.may_end_text)):
             return None
-        if tag.on_own_lines and not (begins and alone and end is not None and self._is_first(end)):
+        if tag.on_own_lines and not (
+            begins and alone and end is not None and not text[text.rfind("\n", 0, end) + 1 : end].strip()
+        ):
             self._findings.rereading_left -= end - body if end is not None else 0
             return None
         code = text[body:end]
@@ -307,10 +309,6 @@ class MarkdownReader:
                     return delimiter.start
             self._findings.rereading_left -= len(self._text) - body
         return None if tag.on_own_lines else self._text.find(tag.end, body)
-
-    def _is_first(self, position: int) -> bool:
-        """Whether only blanks precede the position on its line."""
-        return not self._text[self._text.rfind("\n", 0, position) + 1 : position].strip()
 
     def _indent(self) -> int:
         return column(self._text[self._line.start : self._line.content])

@@ -245,7 +245,9 @@ FunctionPath = Annotated[str, AfterValidator(_check_in_config)]
 def _check_path(path: str, policy: Policy) -> None:
     names = path.split(".")
     # a dunder segment would run a package's __main__
-    if len(names) < 2 or not all(_is_name(name) for name in names):
+    if len(names) < 2 or not all(
+        name.isascii() and name.isidentifier() and not name.startswith("__") for name in names
+    ):
         raise ConfigError(f"{path!r} is not a dotted path such as 'package.module.Name'")
     if not policy.allows(path):
         raise NotAllowedError(
@@ -256,10 +258,6 @@ def _check_path(path: str, policy: Policy) -> None:
         raise NotAllowedError(
             f"{path!r} is part of a program that runs in a sandbox; it is not imported here"
         )
-
-
-def _is_name(text: str) -> bool:
-    return text.isascii() and text.isidentifier() and not text.startswith("__")
 
 
 def _check_safe(path: str, reason: str | None, policy: Policy) -> None:

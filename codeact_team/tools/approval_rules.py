@@ -179,7 +179,9 @@ class Question:
 def as_json(value: JsonValue) -> str | None:
     """Write a value as canonical compact JSON; ``None`` if it is nested too deeply, or a number has too many digits."""
     try:
-        plain = with_leaves(value, _whole_number)
+        plain = with_leaves(
+            value, lambda leaf: int(leaf) if isinstance(leaf, float) and leaf.is_integer() else leaf
+        )
         return json.dumps(plain, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
     except (RecursionError, ValueError):
         return None
@@ -192,10 +194,6 @@ def with_leaves(value: JsonValue, change: Callable[[JsonValue], JsonValue]) -> J
     if isinstance(value, dict):
         return {key: with_leaves(item, change) for key, item in value.items()}
     return change(value)
-
-
-def _whole_number(value: JsonValue) -> JsonValue:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _shown_value(value: JsonValue, room: int) -> str | None:
@@ -219,6 +217,10 @@ def _shown_value(value: JsonValue, room: int) -> str | None:
 LONGEST_MATCHED = 100_000
 """Characters of a text that is matched with a glob. The event loop waits meanwhile, for a time in proportion to them."""
 
+_TOO_LONG_FOR_RULE = (
+    f"it cannot be checked against {{}}, which looks at a text of at most {LONGEST_MATCHED:,} characters: this one "
+    "is longer, or nested too deeply"
+)
 _SITE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
 _ENCODED_DOT = re.compile("%2e", re.IGNORECASE)
 
@@ -241,12 +243,16 @@ def matches_value(glob: str, value: JsonValue, *, allowing: bool) -> bool | None
     if not glob.strip("*"):
         return True
     if isinstance(value, float) and value.is_integer():
-        return _any([matches(glob, as_json(value)), matches(glob, json.dumps(value))])
-    direct = matches(glob.removeprefix("./"), _text(without_detours(value)))
-    if allowing and "/" in glob:
-        return direct
-    both = [direct, matches(glob, _text(value))]
-    return _all(both) if allowing else _any(both)
+        both = [matches(glob, as_json(value)), matches(glob, json.dumps(value))]
+        allowing = False
+    else:
+        direct = matches(glob.removeprefix("./"), _text(without_detours(value)))
+        if allowing and "/" in glob:
+            return direct
+        both = [direct, matches(glob, _text(value))]
+    # one of them decides: that both have to fit, or that one is enough
+    decisive = not allowing
+    return decisive if decisive in both else None if None in both else allowing
 
 
 def without_detours(value: JsonValue) -> JsonValue:
@@ -282,14 +288,6 @@ def _straight(text: str) -> str:
 
 def _text(value: JsonValue) -> str | None:
     return value if isinstance(value, str) else as_json(value)
-
-
-def _any(matched: Sequence[bool | None]) -> bool | None:
-    return True if True in matched else None if None in matched else False
-
-
-def _all(matched: Sequence[bool | None]) -> bool | None:
-    return False if False in matched else None if None in matched else True
 
 
 NO_RULE = "no rule"
@@ -389,25 +387,15 @@ class RuleChain:
         for number, rule in enumerate(self.rules, start=1):
             fits, by = rule.fits(question), f"rule {number}"
             if fits is None:
-                return Ruling("deny", by, _too_long(by))
+                return Ruling("deny", by, _TOO_LONG_FOR_RULE.format(by))
             if not fits:
                 continue
             if rule.at_most is not None and self._used[number] >= rule.at_most:
-                used_up = used_up or Ruling("deny", by, _used_up(rule.at_most, by))
+                times = f"{rule.at_most} time{'' if rule.at_most == 1 else 's'}"
+                used_up = used_up or Ruling("deny", by, f"{by} allows this {times}, which are used up")
                 continue
             if rule.decision == "allow":
                 self._used[number] += 1
             reason = rule.reason or (f"{by} denies it" if rule.decision == "deny" else "")
             return Ruling(rule.decision, by, reason)
         return used_up or Ruling("allow", NO_RULE)
-
-
-def _too_long(by: str) -> str:
-    return (
-        f"it cannot be checked against {by}, which looks at a text of at most {LONGEST_MATCHED:,} characters: this one "
-        "is longer, or nested too deeply"
-    )
-
-
-def _used_up(at_most: int, by: str) -> str:
-    return f"{by} allows this {at_most} time{'' if at_most == 1 else 's'}, which are used up"

@@ -326,7 +326,8 @@ def declare(name: str, tool: ListedTool) -> Declaration:
     annotator = Annotator()
     parameters = list(_parameters(annotator, SchemaDocument(tool.schema)))
     result = "Media" if tool.returns_media else None
-    sections = [clean(tool.description, MAX_DESCRIPTION), _args(parameters)]
+    lines = [f"{_INDENT}{one.name}: {one.about}" for one in parameters if one.about]
+    sections = [clean(tool.description, MAX_DESCRIPTION), "\n".join(["Args:", *lines]) if lines else ""]
     if (returns := tool.returns) is not None:
         shown = annotator.annotation(SchemaDocument(returns), returns, "Result")
         result = None if shown == "Any" else shown
@@ -400,11 +401,6 @@ def _limits(document: SchemaDocument, schema: Schema) -> Iterator[str]:
         value = schema.get(limit)
         if isinstance(value, str | int | float) and not isinstance(value, bool):
             yield clean(f"{words.capitalize()} {value}", _MAX_FIELD)
-
-
-def _args(parameters: Sequence[Parameter]) -> str:
-    lines = [f"{_INDENT}{one.name}: {one.about}" for one in parameters if one.about]
-    return "\n".join(["Args:", *lines]) if lines else ""
 
 
 def _type_section(found: NamedType) -> str:

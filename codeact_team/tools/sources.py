@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
+from itertools import islice
 from typing import Any, cast
 
 from autogen_agentchat.base import TaskResult
@@ -57,7 +58,10 @@ def error_text(text: str) -> str:
 
 def describe_error(error: BaseException) -> str:
     """Return the text of an exception without its traceback; of a group, the texts of its members."""
-    texts = dict.fromkeys(_text_of(leaf) for leaf, _ in zip(leaves(error), range(_MAX_LEAVES), strict=False))
+    texts: dict[str, None] = {}
+    for leaf in islice(leaves(error), _MAX_LEAVES):
+        text, kind = str(leaf)[: 4 * MAX_ERROR], type(leaf).__name__
+        texts[f"{kind}: {text}" if text else kind] = None
     return clean("; ".join(texts), MAX_ERROR)
 
 
@@ -68,11 +72,6 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
             yield from leaves(member)
     else:
         yield error
-
-
-def _text_of(error: BaseException) -> str:
-    text = str(error)[: 4 * MAX_ERROR]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def pieces_of(value: object) -> Sequence[Piece]:
@@ -110,15 +109,11 @@ def _artifact(value: object) -> Artifact:
     if isinstance(value, Artifact):
         return value
     if isinstance(value, Image | Picture):
-        return Artifact("image/png", _as_png(value.image if isinstance(value, Image) else value))
+        picture, file = value.image if isinstance(value, Image) else value, BytesIO()
+        fits = picture.mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16")
+        (picture if fits else picture.convert("RGB")).save(file, "PNG")
+        return Artifact("image/png", file.getvalue())
     return Artifact(ANY_BYTES, bytes(cast("bytes", value)))
-
-
-def _as_png(picture: Picture) -> bytes:
-    file = BytesIO()
-    fits = picture.mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16")
-    (picture if fits else picture.convert("RGB")).save(file, "PNG")
-    return file.getvalue()
 
 
 def _as_json(value: object) -> JsonValue:
@@ -304,8 +299,16 @@ def read_tool(tool: Tool) -> GivenTool:
 
 
 def _function_tool(function: Callable[..., Any]) -> FunctionTool:
-    definition = _definition_of(function)
-    name = _check_kind(definition)
+    given = cast("Any", function)
+    definition: Any = given.func if isinstance(given, partial) else given
+    if not inspect.isfunction(definition) and not inspect.ismethod(definition):
+        raise SettingError(
+            f"tools: {definition!r} is no function; what can be given is a function written with 'def', a partial of one, "
+            "or a BaseTool"
+        )
+    if definition.__name__ == "<lambda>":
+        raise SettingError("tools: a lambda has no name; write it with 'def'")
+    name = definition.__qualname__.replace("<locals>.", "")
     _check_parameters(name, function)
     try:
         return FunctionTool(function, description=inspect.getdoc(definition) or "")
@@ -314,23 +317,6 @@ def _function_tool(function: Callable[..., Any]) -> FunctionTool:
             f"tools: {name} cannot be a tool: {error}; annotate parameters with types that JSON can have, and say what "
             "they are with Annotated[type, 'what it is']"
         ) from error
-
-
-def _definition_of(function: Any) -> Callable[..., Any]:
-    """Return the function behind a partial one, or the function itself."""
-    return cast("partial[Any]", function).func if isinstance(function, partial) else function
-
-
-def _check_kind(function: Callable[..., Any]) -> str:
-    """Check that AutoGen can make a tool of this kind of function; return the function's name."""
-    if not inspect.isfunction(function) and not inspect.ismethod(function):
-        raise SettingError(
-            f"tools: {function!r} is no function; what can be given is a function written with 'def', a partial of one, "
-            "or a BaseTool"
-        )
-    if function.__name__ == "<lambda>":
-        raise SettingError("tools: a lambda has no name; write it with 'def'")
-    return function.__qualname__.replace("<locals>.", "")
 
 
 def _check_parameters(name: str, function: Callable[..., Any]) -> None:
@@ -455,7 +441,11 @@ def _call(function: partial[Any]) -> Any:
 
 def _listed(tool: BaseTool[Any, Any]) -> ListedTool:
     try:
-        schema = _arguments_of(tool)
+        if type(tool).schema is not BaseTool.schema:
+            schema = cast("Schema", tool.schema.get("parameters", ANYTHING))
+        else:
+            # AutoGen's own puts definitions in the place of references, which it cannot where a type holds itself
+            schema = {"additionalProperties": False, **tool.args_type().model_json_schema()}
     except Exception as error:  # any, of a tool or of pydantic, about types that have no schema
         raise SettingError(
             f"tools: {tool.name!r} has parameters of types that have no JSON schema: {cut(str(error), 500)}"
@@ -468,13 +458,6 @@ def _listed(tool: BaseTool[Any, Any]) -> ListedTool:
     returns_media = isinstance(returned, type) and issubclass(returned, MEDIA_TYPES)
     returns = None if returns_media else _schema_of_returned(cast("Any", returned))
     return ListedTool(tool.name, tool.description, schema, returns, returns_media)
-
-
-def _arguments_of(tool: BaseTool[Any, Any]) -> Schema:
-    if type(tool).schema is not BaseTool.schema:
-        return cast("Schema", tool.schema.get("parameters", ANYTHING))
-    # AutoGen's own puts definitions in the place of references, which it cannot where a type holds itself
-    return {"additionalProperties": False, **tool.args_type().model_json_schema()}
 
 
 def _schema_of_returned(returned: object) -> Schema | None:

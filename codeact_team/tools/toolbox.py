@@ -174,7 +174,13 @@ def assemble(catalogs: Catalogs) -> Offer:
     """Offer all listed tools; an error if names collide, a schema is broken, or there are too many."""
     if sum(len(catalog.tools) for _, catalog in catalogs) > MAX_TOOLS:
         raise _largest(catalogs).error(f"more than {MAX_TOOLS:,} tools are too many; offer fewer")
-    tools = [_offered(name, listed, source) for name, listed, source in _named(catalogs)]
+    tools: list[OfferedTool] = []
+    for name, listed, source in _named(catalogs):
+        try:
+            tools.append(OfferedTool(name, listed, source))
+        except (ValueError, TypeError, RecursionError) as error:
+            text = f"the schema of the tool {listed.name[:100]!r} cannot be used: {error}"
+            raise source.error(text) from error
     size = sum(tool.size for tool in tools)
     if size > MAX_DECLARATIONS:
         raise _largest(catalogs).error(
@@ -182,13 +188,6 @@ def assemble(catalogs: Catalogs) -> Offer:
             f"{MAX_DECLARATIONS:,}; offer fewer tools"
         )
     return Offer(tools)
-
-
-def _offered(name: str, listed: ListedTool, source: ToolSource) -> OfferedTool:
-    try:
-        return OfferedTool(name, listed, source)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise source.error(f"the schema of the tool {listed.name[:100]!r} cannot be used: {error}") from error
 
 
 def _largest(catalogs: Catalogs) -> ToolSource:
