@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
 from autogen_core.code_executor import CodeBlock
@@ -340,6 +341,10 @@ _OTHER_TAG = re.compile(
 )
 
 
+# an agent asks for the same with each reply
+_languages = lru_cache(maxsize=32)(Languages)
+
+
 def extract_code(text: str, languages: Sequence[str], *, default_language: str | None = None) -> Extraction:
     """Find the code blocks in a chat message.
 
@@ -354,7 +359,7 @@ def extract_code(text: str, languages: Sequence[str], *, default_language: str |
         default_language: The one of ``languages`` that closed fences without a label are in. Without it these are not
             extracted, unless the label is on the line below the fence.
     """
-    supported = Languages(languages)
+    supported = _languages(tuple(languages))
     findings = Findings(supported, supported.resolve(default_language) if default_language else None)
     MarkdownReader(text.replace("\r\n", "\n"), findings).read()
     return Extraction(findings.blocks, list(findings.unsupported), findings.unclosed)
@@ -370,7 +375,7 @@ def extract_from_reply(
     found = extract_code(text, languages, default_language=default_language)
     if found.blocks or found.unsupported:
         return found
-    in_json = code_in_json(text, Languages(languages))
+    in_json = code_in_json(text, _languages(tuple(languages)))
     if in_json is not None:
         return replace(found, blocks=in_json, unsupported=[] if in_json else ["JSON with a field 'code'"])
     other = None if "```" in text else _OTHER_TAG.search(text)

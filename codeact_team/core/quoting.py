@@ -97,7 +97,10 @@ def take_thoughts_off(text: str, known: str | None = None) -> SplitReply:
         known: The thought that the server has separated.
     """
     lowered = text.lower()
-    if not any(word in lowered for word in _WORDS):
+    for word in _WORDS:
+        if word in lowered:
+            break
+    else:
         return SplitReply(text, known)
     reader = _Reader(text)
     reader.read()
